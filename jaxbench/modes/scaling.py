@@ -120,7 +120,7 @@ class ScalingBenchmark(Measurement):
         devices, layout = setup.mesh.devices, setup.program.layout
         per_device, whole = layout.batch_per_device, layout.global_batch
         # Weak and strong meet on all devices, weak and alone on the first: measured once.
-        trial = functools.cache(lambda *on: ScalingTrial(setup_on(*on, setup), window_s))
+        trial = functools.cache(lambda *on: ScalingTrial(*on, setup, window_s))
         self.scaled = {
             (kind, count): trial(devices[:count], per_device * count if kind == "weak" else whole)
             for kind in ("weak", "strong")
@@ -168,8 +168,9 @@ class ScalingBenchmark(Measurement):
                         console.progress("measuring", done, total, left)
             with clock.phase("compare"), console.phase("comparing the replicas"):
                 for trial in self.trials:
-                    if trial.status == "done":
-                        trial.compare_replicas()
+                    if trial.status == "done" and len(trial.devices) > 1:
+                        trial.unequal = unequal_copies(trial.stepper.state)
+                    trial.stepper.state = None  # frees the devices' memory
         finally:
             # However it ends, what has been measured until then is recorded.
             records = list(self._describe())
@@ -320,18 +321,8 @@ class ScalingBenchmark(Measurement):
         ]
 
 
-def setup_on(devices: tuple[jax.Device, ...], batch_size: int, setup: RunSetup) -> RunSetup:
-    """Return the network on these devices, with a synthetic batch of this global size."""
-    mesh = dataclasses.replace(setup.mesh, devices=devices)
-    config = dataclasses.replace(setup.config, num_devices=len(devices), batch_size=batch_size)
-    layout = BatchLayout.create(config, len(devices))
-    feed = create_feed(config, None, mesh, layout, setup.program.precision.param_dtype)
-    program = build_program(config, mesh, layout, feed.steps_per_epoch)
-    return dataclasses.replace(setup, config=config, mesh=mesh, feed=feed, program=program)
-
-
 class ScalingTrial(StepWindows):
-    """One training step on some devices with one batch.
+    """One training step on some devices with one synthetic batch of this global size.
 
     Attributes:
       collectives: what the compiled step exchanges; None before it is compiled.
@@ -339,15 +330,22 @@ class ScalingTrial(StepWindows):
       status, reason: done, or how the trial was lost, and why.
     """
 
-    def __init__(self, setup: RunSetup, window_s: float):
-        self.devices = setup.mesh.devices
+    def __init__(
+        self, devices: tuple[jax.Device, ...], batch_size: int, setup: RunSetup, window_s: float
+    ):
+        self.devices, count = devices, len(devices)
         self.collectives: dict[str, dict[str, int]] | None = None
         self.unequal: list[str] | None = None
         self.status, self.reason = "done", None
-        count = len(self.devices)
-        on = f"device {self.devices[0].id}" if count == 1 else f"{count} devices"
-        name, step = f"batch {setup.config.batch_size} on {on}", setup.program.train_step
-        super().__init__(name, setup, Stepper(setup, None), window_s, step, iter(()))
+        mesh = dataclasses.replace(setup.mesh, devices=devices)
+        config = dataclasses.replace(setup.config, num_devices=count, batch_size=batch_size)
+        layout = BatchLayout.create(config, count)
+        feed = create_feed(config, None, mesh, layout, setup.program.precision.param_dtype)
+        program = build_program(config, mesh, layout, feed.steps_per_epoch)
+        setup = dataclasses.replace(setup, config=config, mesh=mesh, feed=feed, program=program)
+        on = f"device {devices[0].id}" if count == 1 else f"{count} devices"
+        name, stepper = f"batch {batch_size} on {on}", Stepper(setup, None)
+        super().__init__(name, setup, stepper, window_s, program.train_step, iter(()))
 
     def start(self, initial: TrainState) -> CompileRecord:
         """Place the state, compile, take the first step; return the compile record."""
@@ -361,16 +359,12 @@ class ScalingTrial(StepWindows):
         self.collectives = record.collectives
         with setup.clock.phase("first_step"):
             self.run(1)
-        ids, batch_size = [device.id for device in self.devices], setup.config.batch_size
         return dataclasses.replace(
-            record, num_devices=len(ids), device_ids=ids, batch_size=batch_size
+            record,
+            num_devices=len(self.devices),
+            device_ids=[device.id for device in self.devices],
+            batch_size=setup.config.batch_size,
         )
-
-    def compare_replicas(self) -> None:
-        """Compare the state on all devices, and free it."""
-        if len(self.devices) > 1:
-            self.unequal = unequal_copies(self.stepper.state)
-        self.stepper.state = None
 
     def describe(self) -> dict[str, Any]:
         """Return the fields that all records of a trial have."""

@@ -254,8 +254,8 @@ class Compilation(Measurement):
     mode = "compile"
 
     def document(self) -> dict[str, Any]:
-        network = dict(self.ask(*self.sizes[0][1:]).network)
-        network.pop("layers", None)
+        first = next(iter(self.answers.values()))
+        network = {name: value for name, value in first.network.items() if name != "layers"}
         scaling = {"scaling": self.scaling} if self.scaling else {}
         return {"target": self.machine.name} | scaling | network
 
@@ -267,14 +267,8 @@ class Compilation(Measurement):
         title = f"compiling for {target.name}, batch {batch_size:,}"
         with self.setup.console.phase(title), self.setup.clock.phase("compile"):
             arguments = [*self.arguments, f"--experiment.batch_size={batch_size}"]
-            try:
-                answer = ask_compiler(arguments, target)
-            except BadInput as error:
-                if not self.answers:
-                    raise
-                answer = Answer(failed=str(error))
-        self.answers[step] = answer
-        return answer
+            self.answers[step] = ask_compiler(arguments, target, strict=not self.answers)
+        return self.answers[step]
 
     def measure(self, recorder: Recorder) -> None:
         records: list[TargetRecord] = []

@@ -71,15 +71,14 @@ class Answer(NamedTuple):
     failed: str | None = None
 
 
-def ask_compiler(arguments: Sequence[str], target: Target) -> Answer:
+def ask_compiler(arguments: Sequence[str], target: Target, *, strict: bool) -> Answer:
     """Return a compiler's answer.
 
     Args:
       arguments: of `jaxbench.main`: the experiment, its overrides, and flags for XLA.
       target: the machine.
-
-    Raises:
-      BadInput: the compiler does not know this machine.
+      strict: whether a machine that the compiler does not know raises BadInput; else it is a
+        failure, and no reason to lose the answers about other machines.
     """
     command = [sys.executable, "-m", "jaxbench.main", *arguments]
     command += ["--mode=describe", f"--target={target.name}"]
@@ -87,7 +86,7 @@ def ask_compiler(arguments: Sequence[str], target: Target) -> Answer:
         result = pathlib.Path(folder, "result.json")
         variables = environment(target) | {RESULT_VARIABLE: str(result)}
         ended = run_child(command, pathlib.Path(folder, "log"), variables=variables)
-        if ended.exit_code == 2:
+        if ended.exit_code == 2 and strict:
             raise BadInput(ended.reason)
         if not result.is_file():
             return Answer(failed=ended.reason or "no answer")
@@ -118,12 +117,7 @@ def describe_targets(
     console = PlainConsole(sys.stderr)  # standard output is for the answers
     for target in targets:
         with console.phase(f"compiling for {target.name}"):
-            try:
-                answers[target.name] = ask_compiler(arguments, target)
-            except BadInput as error:
-                if len(targets) == 1:
-                    raise
-                answers[target.name] = Answer(failed=str(error))
+            answers[target.name] = ask_compiler(arguments, target, strict=len(targets) == 1)
     failed = {name: answer.failed for name, answer in answers.items() if answer.failed}
     compiled = [answer for answer in answers.values() if answer.record]
     if as_json:

@@ -207,6 +207,7 @@ class Training(Measurement):
                 for writer in () if run.program.config.data.sequence_length else image_writers:
                     writer.add_images("train/images", run.sample_images(), step=0)
         del saved
+        barrier_before_first_step(run.clock)
         self._mark_phases("train")
         try:
             self.state = run_loop(run, state)
@@ -307,5 +308,4 @@ def prepare(
     if not is_resumed:
         progress.compile_s = compile_s
         progress.compile_cache = [record.compile_cache for record in records]
-    barrier_before_first_step(setup.clock)
     return state, records
