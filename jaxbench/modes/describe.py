@@ -148,19 +148,17 @@ def print_description(
 
 
 def print_network(
-    network: dict[str, Any],
-    console: Console | None = None,
-    more: Sequence[tuple[str, str]] = (),
+    network: dict[str, Any], console: Console | None = None, more: Sequence[tuple[str, str]] = ()
 ) -> None:
     """Print a network's layers, groups and totals as tables, with `more` rows of totals."""
-    shown = console or Console(highlight=False, markup=False)
+    console = console or Console(highlight=False, markup=False)
     layers, groups = [], []
     for row in network["layers"]:
         shape, macs = "x".join(map(str, row["output_shape"])), row["forward_macs_per_image"]
         numbers = f"{row['parameters']:,}", f"{macs:,}" if macs else ""
         layers.append((row["layer"], row["kind"], shape, *numbers))
     headings = "layer|kind|output|>parameters|>forward MACs"
-    _print_table(shown, "layers, for one image", headings, layers)
+    _print_table(console, "layers, for one image", headings, layers)
     # The parameters that the update rule treats alike; of many the last parts of the names.
     for row in network.get("parameter_groups", []):
         names = Counter(row["names"])
@@ -173,15 +171,13 @@ def print_network(
         groups.append((row["group"], *numbers, ", ".join(listed)))
     if groups:
         headings = "group|>parameters|>rate|>decay|names"
-        _print_table(shown, "groups of parameters", headings, groups)
+        _print_table(console, "groups of parameters", headings, groups)
     totals = [
         ("parameters", f"{network['parameters']:,}"),
         ("forward, one image", f"{network['forward_macs_per_image'] / 1e9:.4g} GMAC"),
         ("training, one image", f"{network['training_flops_per_image'] / 1e9:.4g} GFLOP"),
     ]
-    _print_table(shown, "totals", "name|value", [*totals, *more], show_header=False)
-    if console is None:
-        shown.print()
+    _print_table(console, "totals", "name|value", [*totals, *more], show_header=False)
 
 
 def _print_table(

@@ -280,6 +280,16 @@ class ScalingBenchmark(Measurement):
             most = max(counted, key=lambda record: record.num_devices)
             sizes = {"num_devices": most.num_devices, "gradient_bytes": self.gradient_bytes}
             exchange = sizes | {"collectives": most.collectives}
+        invalid = []
+        for record in [*scaled, *alone]:
+            if record.images_per_s is not None:
+                limit = flops_limit(devices[: record.num_devices])
+                invalid += [f"{_label(record)}: {why}" for why in impossible(record, limit)]
+            if isinstance(record, ScalingRecord) and record.unequal:
+                invalid.append(
+                    f"{_label(record)}: after {record.steps} steps the replicas differ in "
+                    f"{len(record.unequal)} arrays, the first of them {record.unequal[0]}"
+                )
         return ScalingSummary(
             status=status,
             efficiencies=[{name: getattr(one, name) for name in _REPEATED} for one in scaled],
@@ -287,7 +297,7 @@ class ScalingBenchmark(Measurement):
             devices=split(alone) if len(alone) == len(devices) else None,
             predictions=predictions,
             tokens_per_image=config.data.sequence_length or None,
-            invalid=failed_checks([*scaled, *alone], devices),
+            invalid=invalid,
             warnings=warnings,
         )
 
@@ -376,24 +386,6 @@ class ScalingTrial(StepWindows):
             "status": self.status,
             "reason": self.reason,
         }
-
-
-def failed_checks(
-    records: Sequence[ScalingRecord | DeviceRecord], devices: Sequence[jax.Device]
-) -> list[str]:
-    """Return which rates of some of the devices fail a sanity check, and which replicas differ."""
-    reasons = []
-    for record in records:
-        label = _label(record)
-        if record.images_per_s is not None:
-            limit = flops_limit(devices[: record.num_devices])
-            reasons += [f"{label}: {why}" for why in impossible(record, limit)]
-        if isinstance(record, ScalingRecord) and record.unequal:
-            reasons.append(
-                f"{label}: after {record.steps} steps the replicas differ in "
-                f"{len(record.unequal)} arrays, the first of them {record.unequal[0]}"
-            )
-    return reasons
 
 
 def efficiency_warnings(scaled: Sequence[ScalingRecord]) -> list[str]:

@@ -132,6 +132,7 @@ def describe_targets(
     console = create_console()
     if compiled:
         print_network(compiled[0].network)
+        print()
     records = [answer.record for answer in compiled]
     for line in [*target_table(records), *compiled_facts(records)]:
         console.say(line)
