@@ -1,4 +1,4 @@
-"""Measure one convolution on 1 to N devices, each part of the work alone: --mode=conv2d.
+"""Measure one convolution on 1 to N devices, each part of the work by itself: --mode=conv2d.
 
 One number for everything would hide that compiling and moving pixels take most of the time. So each
 trial (a problem on a number of devices) is split into compiling, host to device, computing on the

@@ -31,8 +31,8 @@ from jaxbench.records.validity import impossible_arithmetic
 from jaxbench.records.writers.console import Console
 from jaxbench.records.writers.rows import noun
 
-# Of fewer rounds nobody can tell whether they are independent. A window holds as many batches as
-# take about `_WINDOW_S`, and no fewer than `_FEWEST`.
+# Fewer rounds do not show whether they are independent. A window holds as many batches as take
+# about `_WINDOW_S`, and no fewer than `_FEWEST`.
 _ROUNDS, _WINDOW_S, _FEWEST = 8, 1.0, 3
 
 

@@ -96,7 +96,7 @@ def measure_scaling(
 
 @dataclasses.dataclass
 class ScalingBenchmark(Measurement):
-    """Trials on the first devices, on each device alone, and all-reduces.
+    """Trials on the first devices and on each single device, and all-reduces.
 
     Attributes:
       scaled: {(weak | strong, number of devices): trial}.
