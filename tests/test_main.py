@@ -34,24 +34,25 @@ def test_every_mode_is_a_function_that_takes_its_options(name):
 
 
 PING = """
+import dataclasses
+
 from jaxbench.modes.runner import Measurement, run_mode
 from jaxbench.modes.setup import prepare_run
 from jaxbench.records.schema import Summary
 
 
 def ping(config, workdir=None, console=None, *, rounds, telemetry_s):
-    with prepare_run(config, workdir, console) as job:
-        return run_mode(job, Ping(rounds), workdir, telemetry_s=telemetry_s)
+    with prepare_run(config, workdir, console) as setup:
+        return run_mode(Ping(setup, rounds), workdir, telemetry_s=telemetry_s)
 
 
+@dataclasses.dataclass
 class Ping(Measurement):
+    rounds: int
     mode = "ping"
 
-    def __init__(self, rounds):
-        self._rounds = rounds
-
     def document(self):
-        return {"rounds": self._rounds}
+        return {"rounds": self.rounds}
 
     def measure(self, recorder):
         pass

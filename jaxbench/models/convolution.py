@@ -31,6 +31,14 @@ class Problem(typing.NamedTuple):
         pixels = self.images * self.height * self.width
         return pixels * self.kernel**2 * self.channels * self.filters
 
+    @property
+    def input_bytes(self) -> int:
+        return 4 * self.images * self.height * self.width * self.channels
+
+    @property
+    def output_bytes(self) -> int:
+        return 4 * self.images * self.height * self.width * self.filters
+
 
 @dataclasses.dataclass(kw_only=True)
 class Conv2dConfig(Experiment):

@@ -557,7 +557,7 @@ def test_a_run_on_gpus_says_what_an_image_took(tmp_path, monkeypatch, two_boards
     for board, power_w in zip(two_boards, (100, 300), strict=True):
         board.energy_mj = lambda power_w=power_w: int(power_w * 1e3 * watch.elapsed_s())
     readers = [HostReader(), NvmlReader({"gpu0": 0, "gpu1": 1})]
-    monkeypatch.setattr("jaxbench.records.recorder.create_readers", lambda devices: readers)
+    monkeypatch.setattr("jaxbench.modes.runner.create_readers", lambda devices: readers)
     how = {"rounds": 4, "window_s": 0.1, "fields": {"num_devices": 1, "optimizer__name": "sgd"}}
     if job is train_and_evaluate:
         # Epochs of half a second: of shorter ones the ends are too close to be sampled.

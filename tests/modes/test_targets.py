@@ -9,7 +9,6 @@ import jax
 import pytest
 
 from jaxbench.cli import entry_point
-from jaxbench.clock import Clock
 from jaxbench.errors import CompilerFailed, DoesNotFit
 from jaxbench.hardware.targets import topology
 from jaxbench.hardware.targets.target import parse_target
@@ -39,7 +38,7 @@ def cpus(monkeypatch):
 
 
 def compiled(config, target):
-    record, network = target_run.compile_for_target(config, parse_target(target), Clock())
+    record, network = target_run.compile_for_target(config, parse_target(target))
     assert network["parameters"] > 0
     return record
 

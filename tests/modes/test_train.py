@@ -236,7 +236,7 @@ def test_a_stop_right_after_the_start_is_in_the_record(tmp_path, monkeypatch):
     def interrupt(folder):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("jaxbench.records.recorder.JsonlWriter", interrupt)
+    monkeypatch.setattr("jaxbench.modes.runner.JsonlWriter", interrupt)
     with pytest.raises(KeyboardInterrupt):
         train_and_evaluate(registry.load(MICRO), str(tmp_path / "run"))
     assert run_json(tmp_path / "run")["status"] == "interrupted"
