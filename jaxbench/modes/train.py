@@ -43,7 +43,7 @@ from jaxbench.training.compilation import compile_together
 from jaxbench.training.loss_scale import LossScales
 from jaxbench.training.profiler import Profiler, check_end, parse_steps
 from jaxbench.training.records import epochs_table, summarize
-from jaxbench.training.run import AccuracyTarget, RunProgress, TrainPlan, TrainRun
+from jaxbench.training.run import RunProgress, TrainPlan, TrainRun
 
 # What is unknown of devices that changed meanwhile.
 _PER_DEVICE = ("flops_per_s_per_device", "mfu", "peak", "images_per_s_per_device")
@@ -131,14 +131,17 @@ class Training(Measurement):
         # What changed since the run's first process.
         self._changes: dict[str, list[Any]] = {}
         self.state: TrainState | None = None  # the final state
-        target, steps_per_epoch = None, setup.feed.steps_per_epoch
-        if target_accuracy is not None:
-            target = AccuracyTarget(setup.program.task.primary_metric, target_accuracy)
-        total_steps = setup.config.num_steps(steps_per_epoch)
+        steps_per_epoch = setup.feed.steps_per_epoch
         self._run = TrainRun(
             program=setup.program,
             feed=setup.feed,
-            plan=TrainPlan(total_steps, steps_per_epoch, setup.config.eval_every_epochs, target),
+            plan=TrainPlan(
+                setup.config.num_steps(steps_per_epoch),
+                steps_per_epoch,
+                setup.config.eval_every_epochs,
+                target_accuracy,
+                setup.program.task.primary_metric,
+            ),
             clock=setup.clock,
             console=setup.console,
             progress=RunProgress.from_json(saved.metadata)
@@ -210,7 +213,7 @@ class Training(Measurement):
                 self._run_dir.update(attempts=attempts)
 
     def summarize(self, status: str, records: Sequence[Record]) -> TrainSummary:
-        run, program, target = self._run, self._run.program, self._run.plan.target_accuracy
+        run, program = self._run, self._run.program
         attempts = self._run_dir and read_attempts(self._run_dir.document)
         goodput = attempts and measure_goodput(attempts, run.clock.totals_s())
         if goodput:  # unknown of a run that branched off from another
@@ -223,7 +226,7 @@ class Training(Measurement):
             num_devices=program.mesh.num_devices,
             loss_scales=run.loss_scales,
             wall_s=run.clock.wall_s(),
-            target_accuracy=target and target.describe(run.progress.epochs, images_per_step),
+            target_accuracy=run.plan.describe_target(run.progress.epochs, images_per_step),
             profile=run.profiler.summary(),
             corrupt=run.corrupt or None,
             warnings=self._warnings(),

@@ -60,17 +60,12 @@ class StateSharding:
     mesh: DataMesh
 
     def check(self, state: Any) -> None:
-        """Raise BadInput where the number of devices divides no axis of a parameter."""
-
-        def splits(num_devices):
-            return any(split_axis(leaf.shape, num_devices) is not None for leaf in params)
-
-        params, num_devices = jax.tree.leaves(state.params), self.mesh.num_devices
-        if not splits(num_devices):
-            fewer = (f"{n} would" for n in range(num_devices - 1, 1, -1) if splits(n))
+        """Raise BadInput if the number of devices divides no axis of a parameter."""
+        num_devices, params = self.mesh.num_devices, jax.tree.leaves(state.params)
+        if all(split_axis(leaf.shape, num_devices) is None for leaf in params):
             raise BadInput(
                 f"parallelism='fsdp': {num_devices} devices divide no axis of a parameter, so that "
-                f"each would hold the whole state; {next(fewer, 'no number of devices would')}"
+                "each would hold the whole state; take fewer devices, or another parallelism"
             )
 
     def specs(self, state: Any) -> Any:
@@ -93,13 +88,6 @@ class StateSharding:
             self._shardings(state),
         )
 
-    def parts(self, state: Any) -> Any:
-        """Return the shapes of what one device has of a state."""
-        return jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.sharding.shard_shape(leaf.shape), leaf.dtype),
-            self.shapes(state),
-        )
-
     def place(self, state: Any) -> Any:
         """Place a state of the host; what lies on the devices in these parts stays as it is."""
 
@@ -110,11 +98,6 @@ class StateSharding:
             return jax.make_array_from_callback(array.shape, sharding, lambda part: array[part])
 
         return jax.tree.map(place, state, self._shardings(state))
-
-    @property
-    def is_across_processes(self) -> bool:
-        """Return whether no process has the whole state on its devices."""
-        return self.mesh.process[1] > 1
 
     def fetch(self, state: Any) -> Any:
         """Return a state that one process can read whole; all processes must call it.

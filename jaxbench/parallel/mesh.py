@@ -170,11 +170,10 @@ def create_mesh(config: Experiment) -> DataMesh:
     counts = [len(devices) for devices in by_process]
     most = min(counts) * count
     if config.num_devices > most or config.num_devices % count:
-        have = f"{min(counts)} {kind} device(s)"
-        allowed = f"this machine has {have}, so 1 to {most}"
-        if count > 1:
-            allowed = f"{count} processes have {have} each, so a multiple of {count} up to {most}"
-        raise BadInput(f"num_devices={config.num_devices}: {allowed}, or 0 for all")
+        raise BadInput(
+            f"num_devices={config.num_devices}: {count} process(es) have {min(counts)} {kind} "
+            f"device(s) each, so a multiple of {count} up to {most}, or 0 for all"
+        )
     if max(counts) > min(counts) and not config.num_devices:
         raise BadInput(
             f"the processes have {' and '.join(map(str, counts))} devices: give num_devices, at "
@@ -245,11 +244,6 @@ def mixed_devices(
         f"({' '.join(str(error).split())[:200]}); take devices of one kind "
         "(num_devices, CUDA_VISIBLE_DEVICES)"
     )
-
-
-def device_memory_bytes() -> int | None:
-    """Return the memory that a local device may use; None if the backend does not report it."""
-    return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
 
 
 def peak_memory_bytes(devices: Sequence[jax.Device]) -> int | None:

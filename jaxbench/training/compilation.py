@@ -8,7 +8,6 @@ from typing import Any
 import jax
 
 from jaxbench.clock import Clock, Stopwatch
-from jaxbench.parallel.mesh import device_memory_bytes
 from jaxbench.records.schema import CompileRecord
 from jaxbench.xla.compile_cache import CacheWatch
 from jaxbench.xla.hlo import count_collectives
@@ -22,7 +21,7 @@ def compile_step(name: str, step: Any, *args: Any, clock: Clock | None = None) -
 def compile_with_text(
     name: str, step: Any, *args: Any, clock: Clock | None = None
 ) -> tuple[CompileRecord, str | None]:
-    """Do the same; return XLA's text of the compiled program too, where there is one."""
+    """Compile as `compile_step` does; return XLA's text of the compiled program too, if any."""
     return begin_compile(name, step, *args, clock=clock)()
 
 
@@ -44,7 +43,7 @@ def begin_compile(
 ) -> Callable[[], tuple[CompileRecord, str | None]]:
     """Lower a step and begin to compile it; return a function that waits for the end.
 
-    It returns what `compile_with_text` does. The clock's phase `compile` is the wait alone.
+    It returns what `compile_with_text` does. The clock's phase `compile` is only the wait.
     """
     clock = clock or Clock()
     with clock.phase("lower"):
@@ -64,7 +63,8 @@ def begin_compile(
             compile_s=compile_s,
             compile_cache=outcome,
             memory=_planned_memory(compiled),
-            device_memory_bytes=device_memory_bytes(),
+            # What a local device may use; None if the backend does not report it.
+            device_memory_bytes=(jax.local_devices()[0].memory_stats() or {}).get("bytes_limit"),
             xla_flops_per_device=costs.get("flops"),
             xla_bytes_per_device=costs.get("bytes accessed"),
             collectives=count_collectives(text),
@@ -77,7 +77,7 @@ def begin_compile(
 def in_background(task: Callable[[], Any]) -> Callable[[], Any]:
     """Begin a compilation in a thread of its own; return a function that waits for its result.
 
-    XLA times kernels on a GPU while it compiles, so there it is done at once, and alone.
+    XLA times kernels on a GPU while it compiles, so on a GPU it is done at once.
     """
     if jax.default_backend() == "gpu":
         result = task()

@@ -16,7 +16,6 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from jaxbench.config import Config
-from jaxbench.errors import BadInput
 from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.parallel.mesh import AXIS, DataMesh
 from jaxbench.precision import Precision
@@ -68,14 +67,6 @@ class NetworkAnalysis:
             return None
         return images * self.activation_bytes + 2 * state_bytes
 
-    def check(self, config: Config) -> None:
-        """Raise BadInput if batch norm does not take its statistics as the config says."""
-        if self.batch_norm not in (None, config.batch_norm):
-            raise BadInput(
-                f"batch_norm={config.batch_norm}: the network's batch norm is {self.batch_norm}; "
-                f"{config.model.pass_on('norm_axis', 'every BatchNorm as axis_name')}"
-            )
-
     def warnings(self, config: Config, precision: Precision) -> list[str]:
         """Return what the network does that differs from the config's fields."""
         warnings = []
@@ -100,10 +91,9 @@ class NetworkAnalysis:
         return warnings
 
 
-def trace_network(
-    model: NetworkAdapter, mesh: DataMesh, params: Any, batch_stats: Any, image: Any
-) -> Any:
+def trace_network(model: NetworkAdapter, mesh: DataMesh, image: Any) -> Any:
     """Trace the training forward pass of one image, from shapes; it is never compiled."""
+    shapes = jax.eval_shape(model.init, jax.random.key(0), image)
 
     def forward(dropout_key, params, batch_stats, images_1xHxWxC):
         variables = {"params": params, "batch_stats": batch_stats}
@@ -116,7 +106,7 @@ def trace_network(
     mesh = dataclasses.replace(mesh, parallelism="shard_map")
     step = mesh.pmap(forward, sharded=(False,) * 4, sharded_output=False)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    return step.trace(key, params, batch_stats, image)
+    return step.trace(key, shapes["params"], shapes["batch_stats"], image)
 
 
 def analyze_network(traced: Any) -> NetworkAnalysis:

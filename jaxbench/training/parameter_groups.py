@@ -38,8 +38,8 @@ def path_text(path: tuple[Any, ...]) -> str:
     return "/".join(key.key for key in path)
 
 
-def read_uses(traced: Any, params: Any) -> ParameterUses:
-    """Return what the forward pass that `trace_network` traced does with these parameters."""
+def read_uses(traced: Any) -> ParameterUses:
+    """Return what the forward pass that `trace_network` traced does with its parameters."""
     multiplied, looked_up, union = set(), set(), frozenset().union
 
     def merge(values):
@@ -62,7 +62,7 @@ def read_uses(traced: Any, params: Any) -> ParameterUses:
 
     jaxpr = traced.jaxpr.jaxpr
     # The key, the parameters, the running statistics, the image.
-    leaves = jax.tree.leaves_with_path(params)
+    leaves = jax.tree.leaves_with_path(traced.args_info[0][1])
     inputs = [_Value(), *(_Value(frozenset((path_text(path),))) for path, _ in leaves)]
     inputs += [_Value()] * (len(jaxpr.invars) - len(inputs) - 1) + [_Value(None)]
     outputs, *_ = Dataflow(merge, rule).outputs(jaxpr, inputs)
