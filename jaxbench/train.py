@@ -351,8 +351,9 @@ def checkpoint_hook(run, meter, state, last_step, next_step) -> None:
     """Write a checkpoint between two steps if it is time for one."""
     if last_step and next_step and run.checkpoint_due():
         meter.drain(state)
-        with meter.paused():
-            run.save_checkpoint(state)
+        meter.pause()
+        run.save_checkpoint(state)
+        meter.resume()
 
 
 def profile_hook(run, meter, state, last_step, next_step) -> None:

@@ -366,8 +366,8 @@ damaged_records_are_resumed checkpoints/resume.py: resume
 + or False:
 
 epochs_after_the_checkpoint_count checkpoints/resume.py: resume
-- while lines.tell() < mark[0]:
-+ while lines.peek(1):
+- lines.tell() < mark[0] and lines.readline(), False
++ lines.peek(1) and lines.readline(), b""
 
 digests_are_of_the_size_alone checkpoints/checkpoint.py: resume
 - .is_file() or digest(path / name) != written:

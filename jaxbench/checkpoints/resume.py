@@ -353,13 +353,9 @@ def read_epochs(path: pathlib.Path, metadata: Mapping[str, Any]) -> list[dict[st
             f"{file}: its first {mark[0]:,} bytes are not as they were at the checkpoint; put the "
             "file back, or begin anew in a new --workdir"
         )
-    epochs = []
     with open(file, "rb") as lines:
-        while lines.tell() < mark[0]:
-            record = json.loads(lines.readline())
-            if record["kind"] == "epoch":
-                epochs.append(record)
-    return epochs
+        records = map(json.loads, iter(lambda: lines.tell() < mark[0] and lines.readline(), False))
+        return [record for record in records if record["kind"] == "epoch"]
 
 
 def restore_records(

@@ -86,7 +86,8 @@ def list_layers(program: Program) -> list[dict[str, Any]]:
         return output
 
     with nn.intercept_methods(mark):
-        traced = trace_network(program.model, program.mesh, program.input_shape)
+        shapes = vars(program.abstract_train_state())
+        traced = trace_network(program.model, program.mesh, program.input_shape, shapes)
     macs = Counter()
     for product in find_matmuls_and_convs(traced.jaxpr.jaxpr):
         # NNX modules are no scopes: their products are the whole network's.

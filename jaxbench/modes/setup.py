@@ -157,7 +157,7 @@ class RunSetup(RunContext):
     def begin_init(self) -> Callable[[], Any]:
         """Begin to compile the initialisation; return a function that waits for it."""
         with self.clock.phase("init"):
-            return in_background(self.program.lower_init().compile)
+            return in_background(self.program.init.lower(np.uint32(self.config.seed)).compile)
 
     def place_train_state(
         self, saved: TrainState | None = None, wait_for_init: Callable[[], Any] = lambda: None

@@ -59,15 +59,6 @@ class StateSharding:
 
     mesh: DataMesh
 
-    def check(self, state: Any) -> None:
-        """Raise BadInput if the number of devices divides no axis of a parameter."""
-        num_devices, params = self.mesh.num_devices, jax.tree.leaves(state.params)
-        if all(split_axis(leaf.shape, num_devices) is None for leaf in params):
-            raise BadInput(
-                f"parallelism='fsdp': {num_devices} devices divide no axis of a parameter, so that "
-                "each would hold the whole state; take fewer devices, or another parallelism"
-            )
-
     def specs(self, state: Any) -> Any:
         """Return the PartitionSpec of every array of a whole state, or of its shapes."""
 

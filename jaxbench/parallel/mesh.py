@@ -6,7 +6,6 @@ all processes, L of this one, B examples per device.
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -156,11 +155,7 @@ def create_mesh(config: Experiment) -> DataMesh:
     try:
         kind, count = jax.local_devices()[0].device_kind, jax.process_count()
     except (RuntimeError, AssertionError) as error:
-        platforms = os.environ.get("JAX_PLATFORMS")
-        raise BadInput(
-            f"JAX finds no devices{f' with JAX_PLATFORMS={platforms}' if platforms else ''}: "
-            + first_line(error)
-        ) from error
+        raise BadInput(f"JAX finds no devices: {first_line(error)}") from error
     if count != processes.count():
         raise BadInput(
             f"these devices belong to {count} processes that are not connected: start the same "
@@ -180,8 +175,8 @@ def create_mesh(config: Experiment) -> DataMesh:
             f"most {most}, to take as many of each"
         )
     of_each = config.num_devices // count or min(counts)
-    devices = [device for local in by_process for device in local[:of_each]]
-    return DataMesh(tuple(devices), config.parallelism)
+    devices = tuple(device for local in by_process for device in local[:of_each])
+    return DataMesh(devices, config.parallelism)
 
 
 def create_training_mesh(config: Config) -> tuple[DataMesh, BatchLayout]:

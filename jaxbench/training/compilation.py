@@ -15,14 +15,7 @@ from jaxbench.xla.hlo import count_collectives
 
 def compile_step(name: str, step: Any, *args: Any, clock: Clock | None = None) -> CompileRecord:
     """Lower and compile a step for these arguments (or their shapes); later calls reuse it."""
-    return compile_with_text(name, step, *args, clock=clock)[0]
-
-
-def compile_with_text(
-    name: str, step: Any, *args: Any, clock: Clock | None = None
-) -> tuple[CompileRecord, str | None]:
-    """Compile as `compile_step` does; return XLA's text of the compiled program too, if any."""
-    return begin_compile(name, step, *args, clock=clock)()
+    return begin_compile(name, step, *args, clock=clock)()[0]
 
 
 def compile_together(
@@ -43,7 +36,8 @@ def begin_compile(
 ) -> Callable[[], tuple[CompileRecord, str | None]]:
     """Lower a step and begin to compile it; return a function that waits for the end.
 
-    It returns what `compile_with_text` does. The clock's phase `compile` is only the wait.
+    It returns the record, and XLA's text of the program if there is one. The clock's phase
+    `compile` is only the wait.
     """
     clock = clock or Clock()
     with clock.phase("lower"):

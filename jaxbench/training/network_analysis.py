@@ -91,9 +91,11 @@ class NetworkAnalysis:
         return warnings
 
 
-def trace_network(model: NetworkAdapter, mesh: DataMesh, image: Any) -> Any:
-    """Trace the training forward pass of one image, from shapes; it is never compiled."""
-    shapes = jax.eval_shape(model.init, jax.random.key(0), image)
+def trace_network(model: NetworkAdapter, mesh: DataMesh, image: Any, shapes: Any) -> Any:
+    """Trace the training forward pass of one image, from shapes; it is never compiled.
+
+    `shapes` holds those of `params` and `batch_stats`.
+    """
 
     def forward(dropout_key, params, batch_stats, images_1xHxWxC):
         variables = {"params": params, "batch_stats": batch_stats}

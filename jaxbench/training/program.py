@@ -20,7 +20,7 @@ from jaxbench.hardware.peaks import utilization
 from jaxbench.hardware.targets.target import compute_capability
 from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.models.transformer_block import block_options
-from jaxbench.parallel.fsdp import StateSharding
+from jaxbench.parallel.fsdp import StateSharding, split_axis
 from jaxbench.parallel.mesh import AXIS, DataMesh
 from jaxbench.precision import Precision, get_precision, precision_of
 from jaxbench.tasks import Task, get_task, sums_by_name
@@ -113,10 +113,6 @@ class Program:
         """Return {metric: values_R} of an evaluation step's packed metrics; wait for them."""
         return sums_by_name(self.task.eval_sums, packed)
 
-    def lower_init(self) -> Any:
-        """Trace and lower `init`; once it is compiled, `place_train_state` compiles nothing."""
-        return self.init.lower(np.uint32(self.config.seed))
-
     def place_train_state(self) -> Any:
         """Initialise the state and place it: on each device whole, a part, or its own model's."""
         if self.config.replicas == "data_parallel":
@@ -195,8 +191,13 @@ class Program:
                 f"parameters from {examples} of {data.example_shape}; {self.task.name} expects "
                 f"{expected}"
             )
-        if self.sharding:
-            self.sharding.check(state)
+        shapes = (leaf.shape for leaf in jax.tree.leaves(state.params))
+        num_devices = self.mesh.num_devices
+        if self.sharding and all(split_axis(shape, num_devices) is None for shape in shapes):
+            raise BadInput(
+                f"parallelism='fsdp': {num_devices} devices divide no axis of a parameter, so that "
+                "each would hold the whole state; take fewer devices, or another parallelism"
+            )
         if analysis.batch_norm not in (None, self.config.batch_norm):
             raise BadInput(
                 f"batch_norm={self.config.batch_norm}: the network's batch norm is "
@@ -217,11 +218,14 @@ class Program:
 
     @functools.cached_property
     def _traced(self) -> Any:
-        return trace_network(self.model, self.mesh, self.input_shape)
+        shapes = vars(self.abstract_train_state())
+        return trace_network(self.model, self.mesh, self.input_shape, shapes)
 
     @functools.cached_property
     def _parameter_uses(self) -> ParameterUses:
-        return read_uses(self._traced)
+        # The optimizer asks for them while the state is made, which `_traced` needs.
+        shapes = jax.eval_shape(self.model.init, jax.random.key(0), self.input_shape)
+        return read_uses(trace_network(self.model, self.mesh, self.input_shape, shapes))
 
     @property
     def input_shape(self) -> jax.ShapeDtypeStruct:
