@@ -156,16 +156,10 @@ def barrier_before_first_step(clock: Clock) -> None:
 
 
 def check_same(name: str, settings: Mapping[str, Any]) -> None:
-    """Return once all processes have called it; check that their settings are process 0's.
+    """Return once all processes have called it; raise BadInput if a setting is not process 0's.
 
-    Processes that train different networks would sum gradients that do not belong together.
-
-    Args:
-      name: may be used once.
-      settings: {name for the user: value}; a value that JSON cannot hold counts as its text.
-
-    Raises:
-      BadInput: a value differs from process 0's; the message names it.
+    Processes that train different networks would sum gradients that do not belong together. `name`
+    may be used once. A value that JSON cannot hold counts as its text.
     """
     if _group is None:
         return

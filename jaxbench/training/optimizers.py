@@ -192,11 +192,7 @@ def full_rates(config: Config) -> tuple[float, dict[str, float]]:
 
 
 def _custom_rule(config: Config, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """Build the update rule of `optimizer.update_rule`.
-
-    Raises:
-      BadInput: it fails, or returns no update rule; or some parameters stop training early.
-    """
+    """Build the update rule of `optimizer.update_rule`; raise BadInput if it fails."""
     update_rule = config.optimizer.update_rule
     if early := config.model.trainable_epochs():
         raise BadInput(

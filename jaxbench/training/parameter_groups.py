@@ -14,17 +14,11 @@ from jaxbench.xla.jaxpr import MATMULS_AND_CONVS, Dataflow
 
 
 class ParameterUses(NamedTuple):
-    """What a forward pass does with its parameters, each named by its path (`block1/mlp1/kernel`).
+    """What a forward pass does with its parameters, as paths such as `block1/mlp1/kernel`."""
 
-    Attributes:
-      multiplied: operands of a matrix product or a convolution.
-      looked_up: tables from which the data choose rows.
-      last: operands of the last product before the outputs.
-    """
-
-    multiplied: frozenset[str]
-    looked_up: frozenset[str]
-    last: frozenset[str]
+    multiplied: frozenset[str]  # operands of a matrix product or a convolution
+    looked_up: frozenset[str]  # tables from which the data choose rows
+    last: frozenset[str]  # operands of the last product before the outputs
 
 
 class _Value(NamedTuple):

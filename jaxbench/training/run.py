@@ -172,14 +172,7 @@ class RunProgress:
 
 @dataclasses.dataclass(kw_only=True)
 class TrainRun:
-    """The parts that the training loop calls.
-
-    Attributes:
-      telemetry: gets the times that are measured, for the energy of an image.
-      checkpoints: writes checkpoints; None in a run without a run directory.
-      hooks: what the loop calls between two steps, see `train_epoch`.
-      loss_scales: after the last step.
-    """
+    """The parts that the training loop calls."""
 
     program: Program
     feed: Feed
@@ -188,11 +181,12 @@ class TrainRun:
     console: Console
     writer: Writer = dataclasses.field(default_factory=Writers)
     progress: RunProgress = dataclasses.field(default_factory=RunProgress)
+    # Gets the times that are measured, for the energy of an image.
     telemetry: Telemetry = dataclasses.field(default_factory=no_telemetry)
-    checkpoints: Checkpoints | None = None
+    checkpoints: Checkpoints | None = None  # None in a run without a run directory
     profiler: Profiler = dataclasses.field(default_factory=lambda: Profiler(range(0), None))
-    hooks: Sequence[Callable[..., None]] = ()
-    loss_scales: LossScales = LossScales(None, (), print)  # none
+    hooks: Sequence[Callable[..., None]] = ()  # called between two steps, see `train_epoch`
+    loss_scales: LossScales = LossScales(None, (), print)  # after the last step
     _kept_batch: tuple[tuple[int, int], Any] | None = None
 
     @property
@@ -299,18 +293,12 @@ class TrainRun:
                 self.checkpoints.wait()
 
     def check_losses(self, what: str, metrics: Mapping[str, np.ndarray]) -> float:
-        """Return the mean loss over the models.
+        """Return the mean loss over the models; raise Diverged if no model has a finite one.
 
+        `metrics` is {metric: values_R} of a training step or of an evaluation, as `what` says.
         Under fp16 a loss that is not finite need not be the end: activations of some images
         overflow, the step is skipped, and the next may not be. A model has diverged when steps were
         skipped down to the lowest loss scale, or when nothing is trained after the evaluation.
-
-        Args:
-          what: `training` or `evaluation`.
-          metrics: {metric: values_R} of a training step or of an evaluation.
-
-        Raises:
-          Diverged: no model has a finite loss any more.
         """
         progress, because = self.progress, ""
         losses_R = metrics["loss"] / metrics["count"]
