@@ -180,11 +180,7 @@ def create_mesh(config: Experiment) -> DataMesh:
 
 
 def create_training_mesh(config: Config) -> tuple[DataMesh, BatchLayout]:
-    """Return the mesh of a network's training, and how the batch is split over it.
-
-    Raises:
-      BadInput: see `create_mesh`; or the batch does not split evenly.
-    """
+    """Return the mesh of a network's training, and how the batch is split over it."""
     mesh = create_mesh(config)
     return mesh, BatchLayout.create(config, mesh.num_devices, mesh.process)
 

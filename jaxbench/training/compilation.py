@@ -1,6 +1,5 @@
 """Compile a step, and record what XLA says of it."""
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -44,8 +43,14 @@ def begin_compile(
         watch = Stopwatch()
         lowered = step.lower(*args)
         lower_s = watch.elapsed_s()
+
+    def compile_timed() -> tuple[Any, float, str]:
+        with CacheWatch() as cache:
+            watch = Stopwatch()
+            return lowered.compile(), watch.elapsed_s(), cache.outcome
+
     with clock.phase("compile"):
-        wait = in_background(functools.partial(_compile, lowered))
+        wait = in_background(compile_timed)
 
     def finish() -> tuple[CompileRecord, str | None]:
         with clock.phase("compile"):
@@ -80,12 +85,6 @@ def in_background(task: Callable[[], Any]) -> Callable[[], Any]:
     future = threads.submit(task)
     threads.shutdown(wait=False)
     return future.result
-
-
-def _compile(lowered: Any) -> tuple[Any, float, str]:
-    with CacheWatch() as cache:
-        watch = Stopwatch()
-        return lowered.compile(), watch.elapsed_s(), cache.outcome
 
 
 def _planned_memory(compiled: Any) -> dict[str, int] | None:

@@ -140,11 +140,11 @@ class Program:
         if not data_dependent_params:
             return state
         params = flax.traverse_util.flatten_dict(state.params)
-        for path, given in flax.traverse_util.flatten_dict(data_dependent_params).items():
+        for path, computed in flax.traverse_util.flatten_dict(data_dependent_params).items():
             drawn = params[path]
-            if drawn.shape != given.shape:
-                raise ValueError(f"{path}: {given.shape} follows from images, not {drawn.shape}")
-            params[path] = jax.numpy.asarray(given, drawn.dtype)
+            if drawn.shape != computed.shape:
+                raise ValueError(f"{path}: {computed.shape} follows from images, not {drawn.shape}")
+            params[path] = jnp.asarray(computed, drawn.dtype)
         return state.replace(params=flax.traverse_util.unflatten_dict(params))
 
     def abstract_train_state(self) -> Any:
@@ -256,7 +256,7 @@ class Program:
         """Return the fields of `Utilization` at a rate.
 
         The peak is that of the type that the network does most of its arithmetic in. `flops` are
-        those of an image, of a training step where they are not given.
+        those of an image, by default of its training.
         """
         flops = flops or self.training_flops
         fields = utilization(self.mesh, self.main_precision, images_per_s, flops)
