@@ -372,7 +372,7 @@ def profile_hook(run, meter, state, last_step, next_step) -> None:
         end = run.plan.steps(run.progress.epoch_metrics.epoch).stop
         profiler.start(range(next_step, min(profiler.steps.stop, end)), run.clock, run.console)
     else:
-        profiler.stop()
+        profiler.close()
         write_step_record(run, profiled=True)
         meter.resume()
 

@@ -63,14 +63,10 @@ class Policy(NamedTuple):
 NO_CHECKPOINTS = Policy()
 
 
-def check_policy(policy: Policy) -> None:
-    """Raise BadInput for a number that is out of range."""
-    if not 0 <= policy.minutes < math.inf:  # written so that nan fails it too
-        raise BadInput(f"--checkpoint_minutes={policy.minutes:g}: must be 0 (never) or more")
-    if policy.epochs < 0:
-        raise BadInput(f"--checkpoint_epochs={policy.epochs}: must be 0 (never) or more")
-    if policy.keep < 1:
-        raise BadInput(f"--keep_checkpoints={policy.keep}: must be 1 or more")
+def check_minutes(minutes: float) -> None:
+    """Raise BadInput for a number of minutes that is out of range."""
+    if not 0 <= minutes < math.inf:  # written so that nan fails it too
+        raise BadInput(f"--checkpoint_minutes={minutes:g}: must be 0 (never) or more")
 
 
 class Checkpoints:

@@ -51,8 +51,8 @@ def check_end(steps: range, last_step: int, what: str) -> None:
         )
 
 
-class Profiler:
-    """Trace steps into a run directory.
+class Profiler(contextlib.ExitStack):
+    """Trace steps into a run directory; `close`, or the end of a `with`, ends a trace.
 
     Args:
       steps: the numbers of the steps to trace.
@@ -63,32 +63,20 @@ class Profiler:
     def __init__(
         self, steps: range, run_folder: pathlib.Path | None, traced: list[int] | None = None
     ):
+        super().__init__()
         self.steps = steps
         self.is_tracing = False
         self._folder = run_folder and run_folder / _FOLDER
         self._traced = [] if traced is None else traced
-        self._at_stop = contextlib.ExitStack()
 
     def start(self, steps: range, clock: Clock, console: Console) -> None:
-        """Begin to trace these steps; nothing may be queued on the devices."""
-        self._at_stop.enter_context(clock.phase("profile"))
-        title = f"profiling steps {steps[0]} to {steps[-1]}"
-        self._at_stop.enter_context(console.phase(title))
-        self.is_tracing = True
+        """Trace these steps until `close`; nothing may be queued on the devices at either end."""
+        self.enter_context(clock.phase("profile"))
+        self.enter_context(console.phase(f"profiling steps {steps[0]} to {steps[-1]}"))
         if self._folder:
-            self._at_stop.enter_context(self._tracing(steps))
-
-    def stop(self) -> None:
-        """Write the trace; nothing may be queued on the devices."""
-        self.__exit__(None, None, None)
-
-    def __enter__(self) -> "Profiler":
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        """Stop the trace that an error, or a request to stop, may have left running."""
-        self.is_tracing = False
-        self._at_stop.__exit__(*error)
+            self.enter_context(self._tracing(steps))
+        self.is_tracing = True
+        self.callback(setattr, self, "is_tracing", False)
 
     @contextlib.contextmanager
     def _tracing(self, steps: range) -> Iterator[None]:
