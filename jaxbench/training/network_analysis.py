@@ -53,9 +53,7 @@ class NetworkAnalysis:
 
         The state on the device is read and written once.
         """
-        if self.activation_bytes is None:
-            return None
-        return images * self.activation_bytes + 2 * state_bytes
+        return self.activation_bytes and images * self.activation_bytes + 2 * state_bytes
 
     def warnings(self, config: Config, precision: Precision) -> list[str]:
         """Return what the network does that differs from the config's fields."""
