@@ -180,14 +180,9 @@ def count_step(run: TrainRun, sums: Mapping[str, np.ndarray]) -> float:
 def _show_progress(run: TrainRun, loss: float, step_time_s: float) -> None:
     """Show how far the epoch is, the rate, the last loss and the time left."""
     epoch, plan, layout = run.progress.epoch_metrics, run.plan, run.program.layout
-    evaluated = [epoch for epoch in run.progress.epochs if epoch.eval_count is not None]
-    if evaluated:
-        eval_time_s = evaluated[-1].eval_time_s
-    else:  # a forward pass takes about a third of a training step
-        eval_images = layout.num_models * run.feed.num_eval
-        eval_time_s = eval_images * step_time_s / layout.images_per_step / 3
+    evaluations_s = [epoch.eval_time_s for epoch in run.progress.epochs if epoch.eval_time_s]
     left_s = (plan.total_steps - run.progress.step) * step_time_s
-    left_s += plan.num_evaluations(len(run.progress.epochs)) * eval_time_s
+    left_s += plan.num_evaluations(len(run.progress.epochs)) * sum(evaluations_s[-1:])
     rate = rate_in_words(
         layout.images_per_step / step_time_s, run.program.config.data.sequence_length
     )
