@@ -199,9 +199,9 @@ def write_checkpoint(
         partial.mkdir()
         # On a full disk each of tensorstore's writers would print a traceback. Some of the room is
         # for Orbax's metadata and for what the run writes meanwhile.
-        sizes = [leaf.nbytes + 8192 for leaf in jax.tree.leaves(state)]
+        sizes = [leaf.nbytes + 4096 for leaf in jax.tree.leaves(state)]
         disk = shutil.disk_usage(partial)
-        if disk.total and disk.free < sum(sizes, start=2**17):
+        if disk.total and disk.free < sum(sizes, start=96 * 1024):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         orbax.save((partial / _ARRAYS).absolute(), state)
         body = {
