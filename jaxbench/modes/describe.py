@@ -23,6 +23,7 @@ from jaxbench.precision import get_precision
 from jaxbench.terminal import printable, wrap
 from jaxbench.train import build_program
 from jaxbench.training.compilation import compile_step
+from jaxbench.training.network_analysis import trace_network
 from jaxbench.training.program import Program
 from jaxbench.xla.jaxpr import find_matmuls_and_convs
 
@@ -85,7 +86,8 @@ def list_layers(program: Program) -> list[dict[str, Any]]:
         return output
 
     with nn.intercept_methods(mark):
-        traced = program.trace_network()
+        shapes = vars(program.abstract_train_state())
+        traced = trace_network(program.model, program.mesh, program.input_shape, shapes)
     macs = Counter()
     for op in find_matmuls_and_convs(traced.jaxpr.jaxpr):
         # NNX modules are no scopes: their operations are the whole network's.

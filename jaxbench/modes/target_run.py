@@ -39,7 +39,7 @@ from jaxbench.records.schema import CompileSummary, TargetRecord
 from jaxbench.records.writers.console import create_console
 from jaxbench.records.writers.targets import compiled_facts, target_table
 from jaxbench.train import build_program
-from jaxbench.training.compilation import compile_with_text
+from jaxbench.training.compilation import begin_compile
 from jaxbench.training.program import Program
 from jaxbench.xla.hlo import count_work
 
@@ -126,7 +126,7 @@ def _compile(program: Program, target: Target) -> TargetRecord:
     args = abstract_args(config, layout, labels, program.precision.param_dtype)
     state = program.abstract_placed_state()
     try:
-        compiled, text = compile_with_text("train_step", program.train_step, state, *args)
+        compiled, text = begin_compile("train_step", program.train_step, state, *args)()
     except jax.errors.JaxRuntimeError as error:
         words = " ".join(str(error).split())
         if not is_refusal(words):

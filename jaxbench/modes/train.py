@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from jaxbench.analysis.pricing import Price
 from jaxbench.checkpoints.checkpoint import NO_CHECKPOINTS, Checkpoint, Checkpoints, Policy
 from jaxbench.checkpoints.resume import (
@@ -43,7 +45,7 @@ from jaxbench.training.compilation import compile_together, in_background
 from jaxbench.training.loss_scale import LossScales
 from jaxbench.training.profiler import Profiler, check_end, parse_steps
 from jaxbench.training.records import epochs_table, summarize
-from jaxbench.training.run import AccuracyTarget, RunProgress, TrainPlan, TrainRun
+from jaxbench.training.run import RunProgress, TrainPlan, TrainRun
 
 # What is unknown of devices that changed meanwhile.
 _PER_DEVICE = ("flops_per_s_per_device", "mfu", "peak", "images_per_s_per_device")
@@ -131,16 +133,19 @@ def _done_already(resumed: Resume | None, console: Console) -> RunResult:
 
 
 def _plan(setup: RunSetup, target_accuracy: float | None) -> TrainPlan:
-    config, steps_per_epoch, target = setup.config, setup.feed.steps_per_epoch, None
+    config, steps_per_epoch = setup.config, setup.feed.steps_per_epoch
     if config.schedule_steps(steps_per_epoch) > _MAX_STEPS:
         raise BadInput(
             f"epochs={config.epochs}: {steps_per_epoch} steps each are more than "
             f"{_MAX_STEPS:,} steps; max_steps ends a run earlier"
         )
-    if target_accuracy is not None:
-        target = AccuracyTarget(setup.program.task.primary_metric, target_accuracy)
-    total_steps = config.num_steps(steps_per_epoch)
-    return TrainPlan(total_steps, steps_per_epoch, config.eval_every_epochs, target)
+    return TrainPlan(
+        config.num_steps(steps_per_epoch),
+        steps_per_epoch,
+        config.eval_every_epochs,
+        target_accuracy,
+        setup.program.task.primary_metric,
+    )
 
 
 @dataclasses.dataclass
@@ -168,8 +173,7 @@ class Training(Measurement):
     def document(self) -> dict[str, Any]:
         resumed_phases_s = self.saved.metadata["totals_s"] if self.saved else {}
         attempt = begin_attempt(self.run.clock, self.import_s, resumed_phases_s)
-        target = self.run.plan.target_accuracy
-        return {"target_accuracy": target and target.value, "attempts": [attempt]}
+        return {"target_accuracy": self.run.plan.target_accuracy, "attempts": [attempt]}
 
     def measure(self, recorder: Recorder) -> None:
         run, folder, saved, self.saved = self.run, recorder.folder, self.saved, None
@@ -228,7 +232,7 @@ class Training(Measurement):
 
     def summarize(self, status: str, records: Sequence[Record]) -> TrainSummary:
         run, program, dataset = self.run, self.run.program, self.setup.dataset
-        epochs, target = run.progress.epochs, run.plan.target_accuracy
+        epochs = run.progress.epochs
         attempts = self.run_dir and read_attempts(self.run_dir.document)
         goodput = attempts and measure_goodput(attempts, run.clock.totals_s())
         if goodput:  # unknown of a run that branched off from another
@@ -244,7 +248,7 @@ class Training(Measurement):
             num_devices=program.mesh.num_devices,
             loss_scales=run.loss_scales,
             wall_s=run.clock.wall_s(),
-            target_accuracy=target and target.describe(epochs, program.layout.images_per_step),
+            target_accuracy=run.plan.describe_target(epochs, program.layout.images_per_step),
             profile=run.profiler.summary(),
             corrupt=run.corrupt or None,
             warnings=warnings + (run.checkpoints.warnings if run.checkpoints else []),
@@ -289,7 +293,11 @@ def prepare(
     begin("compile")
     # XLA compiles what has been lowered while Python lowers the next.
     with setup.clock.phase("init"):
-        wait_for_init = None if is_resumed else in_background(program.lower_init().compile)
+        wait_for_init = (
+            None
+            if is_resumed
+            else in_background(program.init.lower(np.uint32(program.config.seed)).compile)
+        )
     state = program.abstract_placed_state()
     if across_processes := program.mesh.process[1] > 1:  # there pmap takes no shapes
         state = setup.place_train_state(saved_state, wait_for_init)

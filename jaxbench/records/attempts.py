@@ -66,12 +66,6 @@ def changes(document: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {name: values for name, values in found.items() if len(values) > 1}
 
 
-def resumed_at_s(document: Mapping[str, Any]) -> list[float]:
-    """Return the run's clock at the checkpoints that it was resumed from."""
-    found = [entry.get("elapsed_s") for entry in _entries(document)]
-    return [one for one in found if isinstance(one, (int, float)) and one > 0]
-
-
 def describe_changes(changed: Mapping[str, list[Any]]) -> str:
     """Return changes as one line."""
     return "; ".join(

@@ -15,7 +15,7 @@ from jaxbench.errors import (
 )
 from jaxbench.hardware.telemetry.sampler import Telemetry, merge
 from jaxbench.parallel.signals import reason_of
-from jaxbench.records.attempts import changes, describe_changes, resumed_at_s
+from jaxbench.records.attempts import changes, describe_changes
 from jaxbench.records.reader import read_document
 from jaxbench.records.run_dir import RunDir
 from jaxbench.records.schema import Record, Summary
@@ -92,22 +92,13 @@ class Recorder:
         fields = stated_fields(summary)
         merge(fields, self.telemetry)
         telemetry = fields.get("telemetry")
-        # Older checkpoints have no windows of the processes before.
-        starts_s = resumed_at_s(self.run_dir.document) if self.run_dir else []
-        windows = self.telemetry.windows
-        covers_all = not starts_s or bool(windows and windows[0].start_s < min(starts_s))
-        if telemetry and not covers_all:
-            telemetry["over"] += " since the run was resumed"
-        elif telemetry and self.is_resumed and telemetry["energy_covers"]:
+        if telemetry and self.is_resumed and telemetry["energy_covers"]:
             telemetry["energy_covers"] += "; without the work that was lost"
         if "price" in self.changes:
             change = describe_changes({"usd_per_hour": self.changes["price"]})
             fields["warnings"] = [*fields["warnings"], f"{change}: what it cost is unknown"]
         usd_per_hour = None if "price" in self.changes else self._usd_per_hour
         add_costs(fields, usd_per_hour, self.run_dir and self.run_dir.document.get("resumes"))
-        if not covers_all and fields.get("target_accuracy"):
-            # Another process spent energy before this one measured any.
-            fields["target_accuracy"] |= {"energy_j": None, "energy_covers": None}
         impossible = impossible_phases(summary.phases_s, summary.wall_s)
         return type(summary)(**fields | {"invalid": [*summary.invalid, *impossible]})
 

@@ -177,7 +177,7 @@ def test_what_has_nothing_to_split_is_refused(run_cli):
 
 def test_devices_that_divide_nothing_are_refused():
     needs_devices(7)
-    with pytest.raises(BadInput, match="7 devices divide no axis of a parameter.* 6 would$"):
+    with pytest.raises(BadInput, match="7 devices divide no axis of a parameter"):
         program_of(num_devices=7, batch_size=7, model__hidden=(12,)).check()
 
 
