@@ -262,7 +262,7 @@ Q = "--experiment=quickstart"
         ([Q, "--experiment.task=mine"], "task='mine': must be one of classification, segm"),
         ([Q, "--experiment.num_devices=9"], "num_devices=9: 1 process(es) have 8 cpu device(s)"),
         ([Q, "--experiment.batch_size=100"], "over 8 devices; the nearest that do: 96 and 104"),
-        ([Q, "--experiment.batch_size=1440"], "has only 1437 training examples"),
+        ([Q, "--experiment.batch_size=1440"], "has 1437 training examples, fewer than"),
         ([Q, "--profile=5:3"], "must be START:STOP"),
         ([Q, "--profile=170:178"], "the last step of this run is 176, so STOP is at most 177"),
         ([Q, "--mode=describe", "--profile=1:3"], "it needs --mode=train or throughput"),
@@ -285,7 +285,10 @@ Q = "--experiment=quickstart"
             "corrupt.npz: cannot be read as .npz",
         ),
         (["--experiment=cnn10", "--experiment.data.path=nowhere"], "'nowhere': no such folder"),
-        (["--experiment=cnn10", "--experiment.data.path=occupied"], "is not prepared, and not in"),
+        (
+            ["--experiment=cnn10", "--experiment.data.path=occupied"],
+            "is not prepared, and the published",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(run_cli, tmp_path, flags, told):

@@ -202,7 +202,7 @@ class Program:
             raise BadInput(
                 f"batch_norm={self.config.batch_norm}: the network's batch norm is "
                 f"{analysis.batch_norm}; "
-                f"{self.config.model.pass_on('norm_axis', 'every BatchNorm as axis_name')}"
+                f"{name} must pass norm_axis or axis_name to every BatchNorm"
             )
         if self.config.optimizer.name == "custom":
             try:
