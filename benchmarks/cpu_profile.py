@@ -102,10 +102,8 @@ def _classify(instruction: Any, inside: dict[str, list]) -> tuple[str, float]:
 
 
 def _describe_product(product: Any, types: dict[str, str]) -> tuple[str, float]:
-    from jaxbench.xla.hlo import operand_type, operands
-
     output = _shape(product.type)
-    first, second = (_shape(operand_type(one, types)) for one in operands(product.rest)[:2])
+    first, second = (_shape(types[name]) for name in product.operands[:2])
     # XLA:CPU drops the name of some kernel gradients as it puts their operands in order.
     backward = "transpose(" in product.rest or "op_name" not in product.rest
     part = "input gradient" if backward else "forward"

@@ -77,7 +77,7 @@ def main() -> int:
             console=console,
             writer=writers,
         )
-        state, meter = prepare(setup, run, run.writer.write), StepMeter(run)
+        (state, _), meter = prepare(setup, run), StepMeter(run)
 
         def bare() -> float:
             nonlocal state

@@ -310,7 +310,7 @@ def times_the_base(record: dict[str, Any], base: dict[str, Any]) -> dict[str, An
 def absent_devices(name: str) -> Any:
     """Returns the devices of a target, which can only be compiled for."""
     from jaxbench.hardware.targets.target import parse_target
-    from jaxbench.hardware.targets.topology import compiler_version, environment
+    from jaxbench.hardware.targets.topology import compiler_version, create_devices, environment
 
     target = parse_target(name)
     compiler_version(target)
@@ -320,9 +320,9 @@ def absent_devices(name: str) -> Any:
         sys.stdout.flush()
         command = [sys.executable, *sys.orig_argv[1:]]
         os.execve(sys.executable, command, os.environ | variables)
-    from jaxbench.modes.target_run import devices_of
+    from jaxbench.hardware.peak_table import find_bandwidth
 
-    return devices_of(target)
+    return create_devices(target, find_bandwidth(target.kind))
 
 
 def main(spec: str | None, overrides: list[str]) -> int:
@@ -414,14 +414,8 @@ def print_record(record: dict[str, Any]) -> None:
     ratio = f" ({record['moved_bytes'] / least:.2f} times the least)" if least else ""
     print(
         f"  read from memory and written {record['moved_bytes'] / 1e9:,.3f} GB{ratio} by "
-        f"{record['fusions']} fusions, calls of {libraries or 'no library'}; "
-        f"{record['while_loops']} loops"
+        f"{record['fusions']} fusions, calls of {libraries or 'no library'}"
     )
-    written = ", ".join(
-        f"{count['count']} of {name} {count['bytes'] / 1e6:,.1f} MB"
-        for name, count in sorted(record["written"].items())
-    )
-    print(f"  activations written: {written}")
     for name in ("transposes", "converts"):
         count = record[name]
         print(f"  {name} of activations: {count['count']}, {count['bytes'] / 1e6:,.1f} MB")

@@ -9,7 +9,7 @@ Single GPU", arXiv 2404.00498): 94.01 % in 2.59 s on one A100, mean of 200 runs,
 test-time augmentation: compare `eval_top1_tta`. The 2.59 s include training, whitening and the last
 evaluation, not compiling and sending the data: `train_time_s`, `init_from_images` of `phases_s` and
 the last epoch's `eval_time_s`.
-Unlike there: bf16 for fp16 (`--experiment.precision=fp16` was not tried at full size), Muon's
+Unlike the recipe: bf16 for fp16 (`--experiment.precision=fp16` was not tried at full size), Muon's
 iterations in fp32, the logits' scale follows the width, batch norm's epsilon is 1e-5.
 Seen: 94.15 % after 8 epochs, 93.26 % without test-time augmentation (seed 0, fp32, two CPU cores,
 45 minutes and more). `--target_accuracy=0.94` needs more epochs.
@@ -58,8 +58,8 @@ def variant_2025(config: Config) -> Config:
     Recipe of: hiverge's cifar10-speedrun (github.com/hiverge/cifar10-speedrun, commit 5cd49b1 of
     2025-09-30): 94.01 % in 2.015 s on one A100, mean of 200 runs: compare `eval_top1_tta`. Every
     change to `cifar10_speedrun94` is a field.
-    Also unlike there: contrast is stretched around an image's mean, not the data set's, and pixels
-    stay within 0 to 255; unsure images are chosen within an evaluation batch
+    Also unlike the recipe: contrast is stretched around an image's mean, not the data set's, and
+    pixels stay within 0 to 255; unsure images are chosen within an evaluation batch
     (`--experiment.eval_batch_size=10000` chooses among all); moved views have half of the weight of
     unmoved ones; Muon's kernels do not decay.
     Hardware: one GPU of 16 GB; its time has not been measured.
@@ -68,7 +68,7 @@ def variant_2025(config: Config) -> Config:
     config.model = SpeedNetConfig(
         activation="silu", whitening_images=960, whitening_bias_epochs=0.22, norm_momentum=0.5566
     )
-    # There in units of the pixels' standard deviation: 0.1399 times 64 grey levels.
+    # Published in units of the pixels' standard deviation: 0.1399 times 64 grey levels.
     config.data.brightness = 8.9
     config.data.contrast = (0.8692, 1.1308)
     # The rates are for the mean loss over the batch: of a sum over 1,536 they are a 1,536th.

@@ -40,8 +40,7 @@ def get_config() -> Config:
 def tiny(config: Config) -> Config:
     """Two narrow blocks, sequences of 64 tokens of 1,000, two epochs."""
     config.model = GptConfig(width=32, depth=2, heads=2)
-    config.data.sequence_length, config.data.num_classes = 64, 1000
-    config.data.train_examples, config.data.eval_examples = 256, 100
+    config.data = config.data.synthetic(sequence_length=64, num_classes=1000)
     config.batch_size = config.optimizer.base_batch_size = 16
     config.epochs = 2
     return config

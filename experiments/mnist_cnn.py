@@ -28,7 +28,7 @@ def get_config() -> Config:
 def tiny(config: Config) -> Config:
     """Synthetic images, an eighth of the channels, two epochs."""
     config.model = MnistCnnConfig(channels=(4, 8), hidden=16)
-    config.data = config.data.synthetic(train_examples=512)
+    config.data = config.data.synthetic(512)
     config.batch_size = config.optimizer.base_batch_size = 64
     config.epochs = 2
     return config

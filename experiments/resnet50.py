@@ -67,8 +67,7 @@ def variant_synthetic(config: Config) -> Config:
 def tiny(config: Config) -> Config:
     """Synthetic images of 32x32, one narrow block a stage, two epochs."""
     config.model = ResNetConfig(stages=(1, 1, 1, 1), width=8)
-    config.data = config.data.synthetic()
-    config.data.image_shape, config.data.num_classes = (32, 32, 3), 10
+    config.data = config.data.synthetic(image_shape=(32, 32, 3), num_classes=10)
     config.batch_size = config.optimizer.base_batch_size = 64
     config.optimizer.warmup_epochs = 0.0
     config.epochs = 2

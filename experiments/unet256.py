@@ -41,8 +41,7 @@ def get_config() -> Config:
 def tiny(config: Config) -> Config:
     """Synthetic discs of 32x32, two levels of 4 and 8 channels, two epochs."""
     config.model = UNetConfig(width=4, levels=2)
-    config.data = config.data.synthetic(train_examples=128, eval_examples=50)
-    config.data.image_shape = (32, 32, 3)
+    config.data = config.data.synthetic(128, 50, image_shape=(32, 32, 3))
     config.batch_size = 16
     config.optimizer.learning_rate = 0.01
     config.epochs = 2

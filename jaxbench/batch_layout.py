@@ -31,7 +31,7 @@ class BatchLayout:
 
         Raises:
           BadInput: the batch does not split evenly over the devices of one model, in
-            `gradient_accumulation_steps` equal parts each, of pairs where mixup mixes pairs.
+            `gradient_accumulation_steps` equal parts each, of pairs if mixup mixes pairs.
         """
         multiple, parts = batch_multiple(config, num_devices), config.gradient_accumulation_steps
         if config.batch_size % multiple:

@@ -52,7 +52,7 @@ class Clock:
     def elapsed_s(self) -> dict[str, float]:
         """Return the seconds since the clock was made, by each clock that the system has.
 
-        `run` is what all figures are made with. `date` follows whoever sets it. `uptime` counts
+        `run` is the clock of all metrics. `date` follows whoever sets it. `uptime` counts
         while the machine is suspended.
         """
         now_s = _read_clocks()
@@ -66,7 +66,7 @@ class Clock:
 
 def _read_clocks() -> dict[str, float]:
     clocks_s = {"run": time.perf_counter(), "date": time.time()}
-    # The kernel's own count: what stands between a process and its clocks does not reach it.
+    # The kernel's count: what stands between a process and its clocks does not reach it.
     with contextlib.suppress(OSError, ValueError):
         clocks_s["uptime"] = float(pathlib.Path("/proc/uptime").read_text().split()[0])
     return clocks_s

@@ -70,12 +70,18 @@ def as_code(value: Any) -> Any:
 
 
 class HoldsCode:
-    """Base of the configurations: a field declared with `custom` wraps the value it gets."""
+    """Base of the configurations: a field declared with `custom` wraps the value it gets.
+
+    Code that is set also sets the field that selects it, until that is set to something else.
+    """
 
     def __setattr__(self, name: str, value: Any) -> None:
         field = self.__dataclass_fields__.get(name)
         wrap = field and field.metadata.get("custom")
         object.__setattr__(self, name, wrap(value) if wrap else value)
+        if wrap and not isinstance(value, Code) and callable(value):
+            for selector, [choice] in field.metadata.get("only_with", {}).items():
+                object.__setattr__(self, selector, choice)
 
 
 def config_record(config: Any) -> dict[str, Any]:
@@ -93,14 +99,14 @@ def _describe(value: Any) -> tuple[str, str]:
     arguments = {}
     if isinstance(value, functools.partial):
         arguments, value = {**dict(enumerate(value.args)), **value.keywords}, value.func
-    elif not inspect.isroutine(value) and not inspect.isclass(value):
+    is_named = inspect.isroutine(value) or inspect.isclass(value)
+    if not is_named and not arguments:
         plain = (*_SCALARS, tuple, type(None))
         attributes = getattr(value, "__dict__", {}).items()
         arguments = {name: item for name, item in attributes if isinstance(item, plain)}
     name = getattr(value, "__qualname__", type(value).__qualname__)
     text = ", ".join(f"{argument}={item!r}" for argument, item in arguments.items())
     text = f"{name}({text})" if text else name
-    is_named = inspect.isroutine(value) or inspect.isclass(value)
     definition = inspect.unwrap(value) if is_named else type(value)
     try:
         path = pathlib.Path(inspect.getsourcefile(definition) or "")
@@ -151,10 +157,6 @@ class CustomModelConfig(ModelConfig):
     def network_name(self) -> str:
         return self.code.__name__
 
-    def pass_on(self, name: str, to: str) -> str:
-        name = {"norm_axis": "axis_name"}.get(name, name)
-        return f"{self.network_name} must take {name} and pass it to {to}"
-
     def create(self, *, num_classes: int, dtype: Any, param_dtype: Any, norm_axis: str | None):
         parameters = _parameters(self.code.value)
         values = (num_classes, dtype, param_dtype, norm_axis)
@@ -175,9 +177,9 @@ class CustomModelConfig(ModelConfig):
         module = self.code.value(**arguments)
         if isinstance(module, nn.Module):
             return module
-        hint = "; a function that makes an NNX module takes `rngs`" if _is_nnx(type(module)) else ""
         raise BadInput(
-            f"{self.network_name} returned a {type(module).__name__}, expected a flax module{hint}"
+            f"{self.network_name} returned a {type(module).__name__}, expected a linen module (a "
+            "function that makes an NNX module takes `rngs`)"
         )
 
 

@@ -1,4 +1,4 @@
-"""The errors that end a run on purpose, each told in one line."""
+"""The errors that end a run on purpose, each with a message of one line."""
 
 import difflib
 import re
@@ -14,7 +14,7 @@ OUT_OF_MEMORY = re.compile(
 class BadInput(Exception):
     """What the user asked for cannot be done: exit code 2, nothing was written.
 
-    The message is one line and says what was given and what is allowed. It is deliberately no
+    The message is one line: the value, and what is allowed. It is deliberately no
     `ValueError`, because absl turns those into flag errors with a text of its own.
     """
 

@@ -19,12 +19,8 @@ def plain(
 ) -> Any:
     """Declare a field that takes any value of its type.
 
-    Args:
-      default: its value if none is given.
-      help: what the field means, with its unit, for the reference.
-      only_with: {selector: values}: the field has an effect only if the attribute `selector` of
-        the same dataclass has one of these values; see `without_unused`.
-      metadata: of the functions below.
+    `only_with`, {selector: values}: the field has an effect only if the attribute `selector` of the
+    same dataclass has one of these values; see `without_unused`.
     """
     metadata |= {"help": help, "only_with": only_with or {}}
     return dataclasses.field(default=default, metadata=metadata)
@@ -117,7 +113,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def check_fraction(name: str, value: float) -> None:
-    """Raise BadInput where the option of this name is not a fraction, such as a top-1."""
+    """Raise BadInput if the option of this name is not a fraction, such as a top-1."""
     if not 0 < value <= 1:  # written so that nan fails it too
         raise BadInput(f"--{name}={value:g}: must be a fraction, such as 0.94")
 

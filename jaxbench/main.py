@@ -6,6 +6,7 @@
 """
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -19,7 +20,7 @@ from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import list_targets
 from jaxbench.modes import import_mode
 from jaxbench.modes.options import OPTIONS, PRICED
-from jaxbench.modes.targets import describe_targets, is_asked, split_targets
+from jaxbench.modes.targets import RESULT_VARIABLE, describe_targets, split_targets
 from jaxbench.parallel import processes
 from jaxbench.parallel.launch_local import run_local_processes
 from jaxbench.parallel.signals import defer_signals, set_grace_period
@@ -122,7 +123,7 @@ def _compiler_arguments() -> list[str]:
 
 def _describe(experiment: Experiment, target: str | None) -> int:
     as_json = flags.FLAGS.json
-    if target and is_asked():
+    if target and RESULT_VARIABLE in os.environ:
         from jaxbench.modes.target_run import write_answer
 
         write_answer(experiment, target)

@@ -38,12 +38,8 @@ class ModelConfig:
         """The name that messages and records have for the network."""
         return type(self).__name__
 
-    def pass_on(self, name: str, to: str) -> str:
-        """Return the line that says whose work it is to hand an argument of `create` on."""
-        return f"{self.network_name}.create must hand its {name} to {to}"
-
     def num_init_images(self) -> int:
-        """Return how many training images `parameters_from_images` needs; 0 leaves it out."""
+        """Return how many training images `parameters_from_images` needs; 0: it is not called."""
         return 0
 
     def parameters_from_images(self, images_NxHxWxC: Any) -> dict[str, Any]:

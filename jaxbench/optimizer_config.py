@@ -163,10 +163,6 @@ class OptimizerConfig(HoldsCode):
         help="Epochs in which the learning rate rises linearly from 0 to the full rate.",
     )
 
-    def __post_init__(self):
-        if self.update_rule is not None and self.name == "sgd":
-            self.name = "custom"
-
     def validate(self, epochs: float) -> None:
         """Raise BadInput if the fields contradict each other in a run of this many epochs."""
         # The ends stand for a decay before the first step and for one after the last.

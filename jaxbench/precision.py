@@ -35,10 +35,7 @@ _PRECISIONS = {
 
 
 def precision_of(dtype: str) -> str:
-    """Return the name of the precision that computes in a type, such as `bfloat16`.
-
-    Of a type that no precision computes in, such as `int8`, it is the type's own name.
-    """
+    """Return the name of the precision that computes in a type, or the type if there is none."""
     names = {jnp.dtype(p.compute_dtype).name: name for name, p in _PRECISIONS.items()}
     return names.get(dtype, dtype)
 

@@ -64,7 +64,7 @@ class Classification:
     """One of K classes for each image; outputs are logits_BxK, labels int32 labels_B.
 
     With `test_time_augmentation` an evaluation has one more metric: `top1_tta` counts
-    with the mean over an image's views, `top1` with the image alone.
+    with the mean over an image's views, `top1` with only the image.
     """
 
     name = "classification"
@@ -105,7 +105,7 @@ class Segmentation:
 
     Dice is 2 |A and B| / (|A| + |B|), IoU is |A and B| / |A or B|, with A the pixels predicted
     and B the true ones, over all pixels of the split at once. `dice_per_image` is the mean of
-    the images' own Dice, 1 where neither has foreground.
+    the images' own Dice, 1 if neither has foreground.
     """
 
     name = "segmentation"
@@ -135,7 +135,6 @@ class Segmentation:
         both_B = fraction_B(predicted_BxHxW & true_BxHxW)
         either_B = fraction_B(predicted_BxHxW) + fraction_B(true_BxHxW)
         right_B = fraction_B((predicted_BxHxW == true_BxHxW) & ~jnp.isnan(outputs_Bx))
-        # A sum of 0 has no pixel in it on either side: nothing to find, and nothing found.
         dice_B = jnp.where(either_B > 0, 2 * both_B / jnp.where(either_B > 0, either_B, 1), 1)
         return _sums(
             mask_B,
@@ -151,7 +150,7 @@ class Segmentation:
         both, either = means["both"], means["either"]
 
         def overlap(part_R, whole_R):
-            # 1 where there is no foreground, neither predicted nor true.
+            # 1 if there is no foreground, neither predicted nor true.
             return np.divide(part_R, whole_R, out=np.ones_like(whole_R), where=whole_R != 0)
 
         return {
@@ -164,7 +163,7 @@ class Segmentation:
 
 
 class LanguageModel:
-    """The next token at each place of a sequence; outputs are logits_BxTxK, labels tokens_BxT.
+    """The next token at each position of a sequence; outputs are logits_BxTxK, labels tokens_BxT.
 
     The loss is in nats for a token. `top1` is the next-token accuracy. `bits_per_byte` is the loss
     in bits, for a network whose tokens are bytes. Metrics are means over all tokens of all

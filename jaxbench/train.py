@@ -34,7 +34,7 @@ from jaxbench.parallel.signals import defer_signals, graceful_stop
 from jaxbench.records.schema import EpochRecord
 from jaxbench.records.validity import impossible_epoch
 from jaxbench.tasks import pack_sums
-from jaxbench.training.loss_scale import LossScale, all_finite, first_loss_scale, select_tree
+from jaxbench.training.loss_scale import LossScale, all_finite, first_loss_scale
 from jaxbench.training.meter import MetricsQueue, StepMeter
 from jaxbench.training.optimizers import num_updates
 from jaxbench.training.prediction import predict
@@ -59,7 +59,7 @@ class TrainState(flax.struct.PyTreeNode):
 def train_step(
     program: Program, state: TrainState, train_data: Any, batch: Any
 ) -> tuple[TrainState, jax.Array]:
-    """Return the state after one update, and sums_M named by `train_sum_names`.
+    """Return the state after one update, and sums_M: see `Program.train_sums`.
 
     The config's feed places `train_data` and `batch` on the devices. Under fp16 the loss is scaled,
     and a step whose gradients overflow changes only `step` and the loss scale: the optimizer's own
@@ -129,7 +129,7 @@ def loss_fn(
         variables = {"params": params, "batch_stats": batch_stats}
         return program.model.apply(variables, inputs_Bx, train=True, keys_B=keys_B)
 
-    # Under fsdp no parameter is kept whole for the backward pass; `block_class` has the blocks'.
+    # Under fsdp no parameter is kept whole for the backward pass; `block_options` has the blocks'.
     gathers = config.parallelism == "fsdp" and not config.model.has_blocks
     if config.remat == "save_dots" or gathers:
         forward = jax.checkpoint(forward, policy=keep_products_and_sums)
@@ -202,7 +202,9 @@ def update(program: Program, state: TrainState, grads: Any, batch_stats: Any) ->
     # a compiler that takes short cuts may have a ReLU turn nan into 0.
     finite = all_finite((grads, batch_stats))
     loss_scale = state.loss_scale.adjust(finite)
-    return select_tree(finite, updated, state).replace(loss_scale=loss_scale)
+    # Not `lax.cond`: on a GPU a branch waits for the host.
+    selected = optax.tree_utils.tree_where(finite, updated, state)
+    return selected.replace(loss_scale=loss_scale)
 
 
 # ---------------------------------------------------------------------------- the evaluation step
@@ -349,8 +351,9 @@ def checkpoint_hook(run, meter, state, last_step, next_step) -> None:
     """Write a checkpoint between two steps if it is time for one."""
     if last_step and next_step and run.checkpoint_due():
         meter.drain(state)
-        with meter.paused():
-            run.save_checkpoint(state)
+        meter.pause()
+        run.save_checkpoint(state)
+        meter.resume()
 
 
 def profile_hook(run, meter, state, last_step, next_step) -> None:
@@ -369,7 +372,7 @@ def profile_hook(run, meter, state, last_step, next_step) -> None:
         end = run.plan.steps(run.progress.epoch_metrics.epoch).stop
         profiler.start(range(next_step, min(profiler.steps.stop, end)), run.clock, run.console)
     else:
-        profiler.stop()
+        profiler.close()
         write_step_record(run, profiled=True)
         meter.resume()
 

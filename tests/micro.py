@@ -6,12 +6,11 @@ Hidden layers and dropout are there for tests that ask for them.
 """
 
 import dataclasses
-from typing import Any
 
 import flax.linen as nn
 
 from jaxbench.config import Config, DataConfig, ModelConfig, OptimizerConfig
-from jaxbench.models.layers import classify, dropout, norm_layer
+from jaxbench.models.layers import Network, classify, dropout
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -19,21 +18,18 @@ class MicroConfig(ModelConfig):
     hidden: tuple[int, ...] = ()
     dropout: float = 0.0
 
-    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
-        return Micro(self.hidden, self.dropout, num_classes, dtype, param_dtype, norm_axis)
+    def create(self, **options):
+        return Micro(**vars(self), **options)
 
 
-class Micro(nn.Module):
+class Micro(Network):
     hidden: tuple[int, ...]
     dropout: float
     num_classes: int
-    dtype: Any
-    param_dtype: Any
-    norm_axis: str | None
 
     @nn.compact
     def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
-        norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
+        _, norm = self.layers(train)
         x = norm(name="norm")(images_BxHxWxC)
         for layer, width in enumerate(self.hidden, 1):
             # Of each pixel: batch norm is for images.

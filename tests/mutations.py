@@ -202,8 +202,8 @@ overflow_keeps_the_good_steps training/loss_scale.py: loss_scale
 + good_steps=jnp.where(~grown, good_steps, 0)
 
 overflowing_step_is_taken train.py: loss_scale
-- select_tree(finite, updated, state).replace(loss_scale=loss_scale)
-+ updated.replace(loss_scale=loss_scale)
+- selected = optax.tree_utils.tree_where(finite, updated, state)
++ selected = updated
 
 gradients_stay_scaled train.py: loss_scale
 - grads = state.loss_scale.unscaled(grads)
@@ -282,20 +282,20 @@ a_download_is_believed data/sources/download.py: download
 + return content
 
 what_is_left_over_is_forgotten data/sources/download.py: download
-- headers["Range"] = f"bytes={begun}-"
+- headers["Range"] = f"bytes={done}-"
 + headers["Range"] = "bytes=0-"
 
-copies_belong_to_the_working_directory data/sources/cache.py: cache
-- os.path.realpath(os.path.dirname(_shared_prefix(split))),
-+ os.path.realpath(data.path),
+copies_outlive_their_originals data/sources/cache.py: cache
+- digest.update(f"\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
++ digest.update(f"\0{stat.st_size}\0".encode())
 
 an_archive_may_fill_the_memory data/sources/npz.py: hostile_files
 - unpacked_bytes = sum(info.file_size for info in archive.zip.infolist())
 + unpacked_bytes = sum(info.compress_size for info in archive.zip.infolist())
 
 a_pngs_checksums_are_believed data/images/decode.py: decode
-- again.verify()  # a PNG's checksums, which decoding leaves out
-+ again.close()
+- copy.verify()  # a PNG's checksums, which decoding leaves out
++ copy.close()
 
 records_go_through_links files.py: files
 - flags |= os.O_NONBLOCK | os.O_CLOEXEC | (os.O_NOFOLLOW if own else 0)
@@ -358,7 +358,7 @@ first_epoch_is_in_the_median training/records.py: summary train
 ## Checkpoints and resuming.
 
 half_an_epoch_is_trained_again training/run.py: run_progress resume
-- metrics and EpochMetrics.from_json(metrics)
+- EpochMetrics(**progress.epoch_metrics)
 + None
 
 damaged_records_are_resumed checkpoints/resume.py: resume
@@ -366,8 +366,8 @@ damaged_records_are_resumed checkpoints/resume.py: resume
 + or False:
 
 epochs_after_the_checkpoint_count checkpoints/resume.py: resume
-- while lines.tell() < mark[0]:
-+ while lines.peek(1):
+- lines.tell() < mark[0] and lines.readline(), False
++ lines.peek(1) and lines.readline(), b""
 
 digests_are_of_the_size_alone checkpoints/checkpoint.py: resume
 - .is_file() or digest(path / name) != written:
@@ -507,9 +507,9 @@ parts_by_device data/sampler.py: train_step
 - order_SxPxDxN.transpose(2, 0, 1, 3)
 + order_SxN.reshape(steps, num_devices, num_parts, -1).transpose(1, 0, 2, 3)
 
-batch_norm_not_checked training/network_analysis.py: network_analysis
-- if self.batch_norm not in (None, config.batch_norm):
-+ if self.batch_norm is config:
+batch_norm_not_checked training/program.py: network_analysis
+- if analysis.batch_norm not in (None, self.config.batch_norm):
++ if analysis.batch_norm is self.config:
 
 mfu_of_one_device hardware/peaks.py: peaks
 - flops_per_s = images_per_s * flops_per_image / mesh.num_devices

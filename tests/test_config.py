@@ -6,6 +6,7 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.cli.entry_point import load_experiment
+from jaxbench.cli.overrides import create_experiment
 from jaxbench.errors import BadInput
 from jaxbench.fields import walk_fields, without_unused
 from tests.conftest import MICRO, records, set_fields
@@ -27,7 +28,7 @@ from tests.conftest import MICRO, records, set_fields
         ("optimizer__decay_at", (60, 120), "must be within [0, 1]"),
         ("optimizer__schedule", "step", "needs optimizer.decay_at"),
         ("optimizer__warmup_epochs", 17, "must be at most epochs=16"),
-        ("model__depth", 18, "near it: 16 and 22"),
+        ("model__depth", 18, "must be 6n+4"),
         ("data__image_shape", (8, 8), "must be (height, width, channels)"),
         ("data__crop_padding", 8, "at most 7"),
         ("data__flip", 1, "must be true or false"),
@@ -98,6 +99,17 @@ def test_overrides_compose_and_a_warning_names_what_has_no_effect(spec, override
     config.validate()
 
 
+def test_the_rule_and_the_source_are_what_was_set_last():
+    code = {"optimizer.update_rule": lambda schedule: None, "data.load": dict}
+    config = create_experiment("quickstart", code)
+    assert (config.optimizer.name, config.data.source) == ("custom", "custom")
+    config = create_experiment(config, {"optimizer": {"name": "sgd"}, "data.source": "digits"})
+    assert (config.optimizer.name, config.data.source) == ("sgd", "digits")
+    assert without_unused(config)[0].optimizer.update_rule is None
+    config = create_experiment(config, code)
+    assert (config.optimizer.name, config.data.source) == ("custom", "custom")
+
+
 def test_a_field_without_effect_changes_nothing_and_is_recorded(train):
     fields = {"optimizer__schedule": "one_cycle", "optimizer__base_batch_size": 32}
     plain, other = train(MICRO, **fields), train(MICRO, **fields, optimizer__warmup_epochs=1)
@@ -165,7 +177,7 @@ def get_config():
         ),
         (
             "model=NetConfig(), data=DataConfig(image_shape=(8, 8, 1))",
-            "Net.__call__ needs x; it is called with the images",
+            "Net.__call__: missing a required argument: 'x'; it is called with the images",
         ),
     ],
 )

@@ -257,7 +257,7 @@ class Wrong(nn.Module):
         (Always, "Always has batch norm, and its __call__ takes no `train`"),
         (Cached, "Cached keeps variables in 'cache': a network may keep params and batch_stats"),
         (Wrong, r"tests/test_custom_network.py:\d+: Wrong cannot be built .*: KeyError: 'missing'"),
-        (lambda num_classes: 3, "returned a int, expected a flax module$"),
+        (lambda num_classes: 3, "returned a int, expected a linen module"),
         (lambda: Nnx(10, rngs=nnx.Rngs(0)), "a function that makes an NNX module takes `rngs`"),
         (lambda num_classes, depth: None, "needs 'depth', which has no default"),
         (Plain(10), "model is an object of Plain: give the class, model=Plain, or a function"),

@@ -14,14 +14,14 @@ def efficiency(
 
     Args:
       num_devices: N.
-      rate: images/s on N devices; None where it was not measured.
+      rate: images/s on N devices; None if it was not measured.
       base: images/s on one device: with the same batch per device for weak scaling, the same
-        global batch for strong. None where it was not measured.
+        global batch for strong. None if it was not measured.
     """
-    known = base is not None and rate is not None
-    if not known or num_devices == 1:  # the same windows
+    is_measured = base is not None and rate is not None
+    if not is_measured or num_devices == 1:  # the same windows
         names = ("efficiency", "efficiency_low", "efficiency_high")
-        return dict.fromkeys(names, 1.0 if known else None)
+        return dict.fromkeys(names, 1.0 if is_measured else None)
     return {
         "efficiency": rate[0] / (num_devices * base[0]),
         "efficiency_low": rate[1] / (num_devices * base[2]),
@@ -77,9 +77,9 @@ def predict(
     """Predict weak scaling from one device's step and a ring all-reduce of its gradient.
 
     Returns:
-      The assumptions in words, and the step's time, rate and efficiency where nothing of the
-      all-reduce overlaps with the step (`no_overlap`) and where as much as possible does
-      (`full_overlap`). The truth lies between them as far as the assumptions hold.
+      The assumptions in words, and the step's time, rate and efficiency if nothing of the
+      all-reduce overlaps with the step (`no_overlap`) and if as much as possible does
+      (`full_overlap`). The truth lies between them if the assumptions hold.
     """
     all_reduce_s = ring_bytes(num_devices, gradient_bytes) / link_bytes_per_s
     record: dict[str, Any] = {

@@ -36,7 +36,7 @@ _MAX_WARNINGS = 10
 
 
 class DamagedCheckpointError(BadInput):
-    """A checkpoint differs from what was written; the message says where."""
+    """A checkpoint differs from what was written; the message names the file."""
 
 
 class Checkpoint(NamedTuple):
@@ -63,14 +63,10 @@ class Policy(NamedTuple):
 NO_CHECKPOINTS = Policy()
 
 
-def check_policy(policy: Policy) -> None:
-    """Raise BadInput for a number that is out of range."""
-    if not 0 <= policy.minutes < math.inf:  # written so that nan fails it too
-        raise BadInput(f"--checkpoint_minutes={policy.minutes:g}: must be 0 (never) or more")
-    if policy.epochs < 0:
-        raise BadInput(f"--checkpoint_epochs={policy.epochs}: must be 0 (never) or more")
-    if policy.keep < 1:
-        raise BadInput(f"--keep_checkpoints={policy.keep}: must be 1 or more")
+def check_minutes(minutes: float) -> None:
+    """Raise BadInput for a number of minutes that is out of range."""
+    if not 0 <= minutes < math.inf:  # written so that nan fails it too
+        raise BadInput(f"--checkpoint_minutes={minutes:g}: must be 0 (never) or more")
 
 
 class Checkpoints:
@@ -201,9 +197,9 @@ def write_checkpoint(
     partial = folder / f"{name}{_PARTIAL}"
     try:
         partial.mkdir()
-        # On a full disk each of tensorstore's writers would print a traceback. Orbax 0.12.8 takes
-        # 29 KB, 2 KB an array and 1 % of large ones, and the run writes meanwhile.
-        sizes = [leaf.nbytes * 1.02 + 4096 for leaf in jax.tree.leaves(state)]
+        # On a full disk each of tensorstore's writers would print a traceback. Some of the room is
+        # for Orbax's metadata and for what the run writes meanwhile.
+        sizes = [leaf.nbytes + 4096 for leaf in jax.tree.leaves(state)]
         disk = shutil.disk_usage(partial)
         if disk.total and disk.free < sum(sizes, start=96 * 1024):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -218,7 +214,8 @@ def write_checkpoint(
                 if path.is_file()
             },
         }
-        (partial / _MANIFEST).write_text(json.dumps({"body": body, "seal": _seal(body)}))
+        manifest = {"body": body, "seal": _seal(body)}
+        (partial / _MANIFEST).write_text(json.dumps(manifest, default=np.ndarray.tolist))
         for path in (partial, *partial.rglob("*")):
             _sync(path)
         _commit(partial, folder / name)
@@ -244,7 +241,16 @@ def read_checkpoint(folder: pathlib.Path, name: str, abstract_state: Any) -> Che
     body = _read_intact(path)
     orbax, arrays = create_orbax(), (path / _ARRAYS).absolute()
     if abstract_state is not None:
-        _check_arrays(path, orbax.metadata(arrays).item_metadata.tree, abstract_state)
+        saved = _describe_arrays(orbax.metadata(arrays).item_metadata.tree)
+        expected = _describe_arrays(abstract_state)
+        if differing := {key for key in saved | expected if saved.get(key) != expected.get(key)}:
+            key = min(differing)
+            raise BadInput(
+                printable(
+                    f"{path}: holds another model's state: {key} is {saved.get(key, 'absent')} "
+                    f"in the checkpoint, {expected.get(key, 'absent')} here"
+                )
+            )
     # Leaves of NumPy come back as arrays of NumPy, whatever devices wrote them.
     leaves = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract_state)
     return Checkpoint(name, orbax.restore(arrays, leaves), body["metadata"], {})
@@ -317,8 +323,6 @@ def _explain(error: BaseException) -> str:
     """Return one line about an error of a checkpoint's files."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    if "RESOURCE_EXHAUSTED" in str(error) or "No space left" in str(error):
-        return "No space left on device"  # tensorstore takes many lines to say it
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
@@ -326,27 +330,12 @@ def _is_not_orbax(record: Any) -> bool:
     return "orbax" not in record.pathname
 
 
-def _describe_arrays(state: Any) -> dict[str, tuple]:
-    """Return {path in the tree: (type, shape)}."""
+def _describe_arrays(state: Any) -> dict[str, str]:
+    """Return {path in the tree: type and shape}."""
     return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): (leaf.dtype, tuple(leaf.shape))
+        jax.tree_util.keystr(path, simple=True, separator="/"): f"{leaf.dtype}{[*leaf.shape]}"
         for path, leaf in jax.tree_util.tree_leaves_with_path(state)
     }
-
-
-def _check_arrays(path: pathlib.Path, stored: Any, abstract_state: Any) -> None:
-    """Raise BadInput if a checkpoint's arrays, by Orbax's metadata of them, are another model's."""
-    saved, expected = _describe_arrays(stored), _describe_arrays(abstract_state)
-    if differing := {key for key in saved | expected if saved.get(key) != expected.get(key)}:
-        key = min(differing)
-        there, here = (
-            f"{arrays[key][0]} of shape {arrays[key][1]}" if key in arrays else "absent"
-            for arrays in (saved, expected)
-        )
-        raise BadInput(
-            f"{path}: holds another model's state: {len(differing)} of {len(saved)} arrays differ; "
-            + printable(f"{key} is {there} there, {here} here")
-        )
 
 
 def _read_intact(path: pathlib.Path) -> dict[str, Any]:
@@ -371,7 +360,8 @@ def _read_manifest(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _seal(body: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    text = json.dumps(body, sort_keys=True, default=np.ndarray.tolist)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _commit(partial: pathlib.Path, path: pathlib.Path) -> None:

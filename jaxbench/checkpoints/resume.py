@@ -8,7 +8,6 @@ they are kept, even if they are damaged.
 import contextlib
 import dataclasses
 import json
-import math
 import os
 import pathlib
 import re
@@ -30,12 +29,12 @@ from jaxbench.clock import Clock, now
 from jaxbench.config import Config
 from jaxbench.custom import config_record
 from jaxbench.errors import BadInput
-from jaxbench.files import open_regular, read_text
+from jaxbench.files import read_text
 from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import broadcast_arrays
 from jaxbench.paths import user_path
 from jaxbench.records.attempts import describe_attempt, last_attempt
-from jaxbench.records.goodput import end_attempt, is_phases, read_attempts
+from jaxbench.records.goodput import end_attempt
 from jaxbench.records.reader import flat
 from jaxbench.records.run_dir import (
     RECORDS,
@@ -45,6 +44,7 @@ from jaxbench.records.run_dir import (
     measure_records,
 )
 from jaxbench.records.run_lock import is_running, lock_run
+from jaxbench.records.schema import decode_document
 from jaxbench.records.schema.document import RunDocument
 from jaxbench.records.writers.console import Console
 
@@ -58,7 +58,6 @@ _FREE = {"log_every_steps", "step_log", "num_devices", "parallelism"} | {
 }
 # What a checkpoint keeps beside the state, at least.
 _METADATA = {"step", "epochs_done", "epoch_metrics", "records", "totals_s", "windows"}
-_ANOTHER = "was made with another experiment"
 # The run's clock at a line of metrics.jsonl, or of telemetry.csv, whose second column it is.
 _ELAPSED_S = re.compile(rb'"(?:elapsed_s|wall_s)": (\d+\.?\d*)|\n[^,\n]*,(\d+\.?\d*),')
 
@@ -75,27 +74,24 @@ class Resume:
     checkpoint: str | None = None
     # Whether a run without an intact checkpoint starts anew in its run directory.
     restart_allowed: bool = False
-    # Holds the lock of the run directory; None if the run is resumed in a new one.
-    lock: int | None = None
+    # Releases the lock of the run directory, so that other processes can resume the run.
+    close: Callable[[], None] = lambda: None
 
     @property
     def is_done(self) -> bool:
         """Return whether nothing is left to do; from a given checkpoint there always is."""
         return self.document["status"] in ("done", "invalid") and self.checkpoint is None
 
-    def close(self) -> None:
-        """Let other processes resume the run."""
-        if self.lock is not None:
-            os.close(self.lock)
-
 
 @contextlib.contextmanager
 def run_to_resume(workdir: str | None, resume: str, config: Config) -> Iterator[Resume | None]:
     """Hold the run to resume, in the first process only; None if a new run begins."""
     resumed = find_resume(workdir, resume, config.name) if processes.is_primary() else None
-    with contextlib.closing(resumed) if resumed else contextlib.nullcontext():
-        if resumed:
-            check_same(resumed, config)
+    if not resumed:
+        yield None
+        return
+    with contextlib.closing(resumed):
+        check_same(resumed, config)
         yield resumed
 
 
@@ -140,46 +136,41 @@ def _open(
         raise BadInput(f"{path}: no run directory, it has no run.json")
     if not in_place and is_running(path):
         raise BadInput(f"{path}: is still running in another process")
-    try:
-        resume = Resume(path, {}, checkpoint, restart_allowed, lock_run(path) if in_place else None)
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from error
-    try:
-        document = json.loads(read_text(path / "run.json"))
-        if document["mode"] != "train":
-            raise ValueError("it is not that of a training run")
-        if document["status"] == "diverged" and checkpoint is None:
-            raise BadInput(
-                f"{path}: has diverged and would diverge again; one of its {CHECKPOINTS} may be "
-                "resumed in a new --workdir"
-            )
-    except BaseException as error:
-        resume.close()
-        if isinstance(error, (OSError, ValueError, KeyError, TypeError, RecursionError)):
+    with contextlib.ExitStack() as stack:
+        try:
+            if in_place:
+                stack.callback(os.close, lock_run(path))
+            document = json.loads(read_text(path / "run.json"))
+            decode_document(document)
+            if document["mode"] != "train":
+                raise ValueError("it is not that of a training run")
+            if document["status"] == "diverged" and checkpoint is None:
+                raise BadInput(
+                    f"{path}: has diverged and would diverge again; one of its {CHECKPOINTS} may "
+                    "be resumed in a new --workdir"
+                )
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadInput(f"{path}: its run.json cannot be read: {error}") from error
-        raise
-    return dataclasses.replace(resume, document=document)
+        return Resume(path, document, checkpoint, restart_allowed, stack.pop_all().close)
 
 
 def check_same(resume: Resume, config: Config) -> None:
     """Raise BadInput if a run was made with another experiment than this config."""
-    before = dict(flat(resume.document["config"]))
+    recorded = dict(flat(resume.document["config"]))
     # As run.json has it.
     here = dict(flat(json.loads(json.dumps(config_record(config), default=str))))
     free = _FREE if here.get("replicas") != "independent" else _FREE - {"num_devices"}
     differing = [
-        f"{name}={before.get(name)} there, {here.get(name)} here"
-        for name in {**before, **here}
-        if name not in free and before.get(name) != here.get(name)
+        f"{name}={recorded.get(name)} there, {here.get(name)} here"
+        for name in {**recorded, **here}
+        if name not in free and recorded.get(name) != here.get(name)
     ]
     if differing:
         # The text of the user's code ends with its file's digest.
         is_code = all(", sha256 " in text for text in differing)
-        reason = "the file of its code has changed" if is_code else _ANOTHER
-        raise BadInput(
-            f"{resume.path}: {reason}: {'; '.join(differing[:4])}"
-            + (f" and {len(differing) - 4} more" if len(differing) > 4 else "")
-        )
+        changed = "the file of its code has changed"
+        reason = changed if is_code else "was made with another experiment"
+        raise BadInput(f"{resume.path}: {reason}: {'; '.join(differing)}")
 
 
 # ------------------------------------------------------------------------------------- its state
@@ -195,15 +186,12 @@ def restore(
     with clock.phase("restore"):
         checkpoint = _read(resumed, program, console, workdir) if resumed else None
         if processes.count() > 1:
-            shared = processes.broadcast_value(
-                checkpoint and [checkpoint.name, checkpoint.metadata]
-            )
+            shared = processes.broadcast_value(checkpoint and checkpoint._replace(state=None))
             if shared is not None:
                 shapes = program.abstract_placed_state()
                 zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
                 arrays = broadcast_arrays(checkpoint.state if checkpoint else zeros)
-                damaged = checkpoint.damaged if checkpoint else {}
-                checkpoint = Checkpoint(shared[0], arrays, shared[1], damaged)
+                checkpoint = Checkpoint(*shared)._replace(state=arrays)
     if checkpoint:
         clock.add(checkpoint.metadata["totals_s"])
     return checkpoint
@@ -260,13 +248,11 @@ def resume_run_dir(
     marks = checkpoint.metadata["records"] if checkpoint else {}
     entry = _resume_entry(resume, checkpoint, document)
     attempts = _attempts(resume, document)
-    for name in ("train", "eval"):
-        before, here = (data.get(f"{name}_examples") for data in (old["data"], document.data))
+    for name in ("train_examples", "eval_examples", "train_checksum", "eval_checksum"):
+        before, here = (data.get(name) for data in (old["data"], document.data))
         if before != here:
-            raise BadInput(f"{path}: was made with {before} {name}_examples, there are {here} here")
-        if old["data"].get(f"{name}_checksum") != document.data.get(f"{name}_checksum"):
             raise BadInput(
-                f"{path}: was made with another data set of this size: its {name} examples differ"
+                f"{path}: was made with another data set: {name}={before} there, {here} here"
             )
     before, here = last_attempt(old)["batch_norm_examples"], document.batch_norm_examples
     if before != here:
@@ -329,12 +315,12 @@ def _attempts(resume: Resume, document: RunDocument) -> list[dict[str, Any]] | N
     A process that was not killed has its phases in its summary. What a run did after a checkpoint
     from which another one branches off is not lost.
     """
-    earlier = read_attempts(resume.document)
+    earlier = resume.document.get("attempts")
     if earlier is None or resume.checkpoint is not None:
         return None
     [this], (*before, last) = document.attempts, earlier
     summary = resume.document.get("summary")
-    if summary and is_phases(summary.get("phases_s")):
+    if summary and summary.get("phases_s"):
         last = {**last, "phases_s": summary["phases_s"]}
     else:
         last = end_attempt(last, this["resumed_phases_s"], _last_elapsed_s(resume.path))
@@ -344,11 +330,8 @@ def _attempts(resume: Resume, document: RunDocument) -> list[dict[str, Any]] | N
 def _last_elapsed_s(path: pathlib.Path) -> float:
     """Return the run's time at its last record or sample of telemetry, 0 without any."""
     times_s = [0.0]
-    for name in (_METRICS, _TELEMETRY):
-        with (
-            contextlib.suppress(OSError),
-            open_regular(path / name, "rb", most_bytes=math.inf) as file,
-        ):
+    for name in measure_records(path).keys() & {_METRICS, _TELEMETRY}:
+        with open(path / name, "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 2**16))
             times_s += [float(one or other) for one, other in _ELAPSED_S.findall(file.read())]
     return max(times_s)
@@ -372,13 +355,9 @@ def read_epochs(path: pathlib.Path, metadata: Mapping[str, Any]) -> list[dict[st
             f"{file}: its first {mark[0]:,} bytes are not as they were at the checkpoint; put the "
             "file back, or begin anew in a new --workdir"
         )
-    epochs = []
     with open(file, "rb") as lines:
-        while lines.tell() < mark[0]:
-            record = json.loads(lines.readline())
-            if record["kind"] == "epoch":
-                epochs.append(record)
-    return epochs
+        records = map(json.loads, iter(lambda: lines.tell() < mark[0] and lines.readline(), False))
+        return [record for record in records if record["kind"] == "epoch"]
 
 
 def restore_records(

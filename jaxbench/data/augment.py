@@ -1,9 +1,8 @@
 """Augment images, and bring them to the network's scale.
 
 Every random draw is keyed by (seed, epoch, example index). An example is therefore augmented the
-same way on any device, in any process or step, and by any feed. Crops and flips move pixels and are
-done where the pixels are: inside the step by the resident feed, on the host by the streamed one.
-Arithmetic on pixels is always done inside the step.
+same way on any device, in any process or step, and by any feed. All is done inside the step, except
+for images that are decoded on the fly: the host crops and flips those.
 """
 
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ class Examples(NamedTuple):
     inputs_Bx: jax.Array  # images_BxHxWxC in uint8, or tokens_BxT in uint8 or int32
     labels_Bx: jax.Array  # int32, or uint8 masks, or the token after each of `inputs_Bx`
     indices_B: jax.Array  # int32, the examples' positions in their split
-    mask_B: jax.Array  # bool, false where the batch is padded
+    mask_B: jax.Array  # bool, false for padding
     seed: jax.Array  # uint32
     epoch: jax.Array  # int32, 0 is the first
 
@@ -45,7 +44,7 @@ def augment_batch(
     examples: Examples, keys_B: jax.Array, data: DataConfig, precision: Precision
 ) -> tuple[Examples, Mixture | None]:
     """Return training examples augmented as the config says, and what mixup mixed, if it is on."""
-    if data.feed == "resident":  # the streamed feed has cropped and flipped on the host
+    if data.feed != "synthetic" and not data.decodes_on_the_fly:
         windows = example_windows(keys_B, examples.seed, examples.epoch, examples.indices_B, data)
         examples = examples._replace(inputs_Bx=crop_and_flip(windows, examples.inputs_Bx, data))
         if examples.labels_Bx.ndim == 3:  # masks move with their images
@@ -118,9 +117,7 @@ def example_windows(
     """Return the windows of training examples in an epoch, as the config says.
 
     Alternating flips flip each example in every other epoch, from the first or the second on: what
-    is drawn for epoch 0 decides. Two epochs in a row then show both sides of every image, while
-    independent draws show half of them the same side twice (Jordan, "94% on CIFAR-10 in 3.29
-    Seconds on a Single GPU", 2024).
+    is drawn for epoch 0 decides (Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", 2024).
     """
     windows = draw_windows(keys_B, padding=data.crop_padding)
     if data.flip_order != "alternating":
@@ -130,27 +127,25 @@ def example_windows(
     return windows._replace(flipped_B=first_B ^ (epoch % 2 == 1))
 
 
-def crop_and_flip(windows: CropWindows, images_BxHxWxC: Any, data: DataConfig) -> Any:
+def crop_and_flip(windows: CropWindows, images_BxHxWxC: jax.Array, data: DataConfig) -> jax.Array:
     """Pad images by `data.crop_padding` pixels, crop their size out again, and flip them.
 
-    Each pixel is gathered from its place in the image; no padded image is made. Of the forms that
-    `benchmarks/resident_input.py` compares this one is the fastest. Masks may lack the last axis.
-    NumPy's arrays are cropped by NumPy, with the same pixels.
+    Each pixel is gathered from its position in the image; no padded image is made, which is the
+    fastest form (`benchmarks/resident_input.py`). Masks may lack the last axis.
     """
     padding = data.crop_padding
     if not padding and not data.flip:
         return images_BxHxWxC
-    xp: Any = np if isinstance(images_BxHxWxC, np.ndarray) else jnp
     count, height, width = images_BxHxWxC.shape[:3]
-    # Each pixel's place in its image, or outside it.
-    rows_BxH = xp.arange(height, dtype=np.int32) + windows.top_B[:, None] - padding
-    columns_BxW = xp.arange(width, dtype=np.int32) + windows.left_B[:, None] - padding
+    # Each pixel's position in its image, or outside it.
+    rows_BxH = jnp.arange(height, dtype=np.int32) + windows.top_B[:, None] - padding
+    columns_BxW = jnp.arange(width, dtype=np.int32) + windows.left_B[:, None] - padding
     if data.flip:
-        columns_BxW = xp.where(windows.flipped_B[:, None], columns_BxW[:, ::-1], columns_BxW)
+        columns_BxW = jnp.where(windows.flipped_B[:, None], columns_BxW[:, ::-1], columns_BxW)
     out_BxHxWxC = images_BxHxWxC[
-        xp.arange(count, dtype=np.int32)[:, None, None],
-        _reflect(rows_BxH, height, xp)[:, :, None],
-        _reflect(columns_BxW, width, xp)[:, None, :],
+        jnp.arange(count, dtype=np.int32)[:, None, None],
+        _reflect(rows_BxH, height)[:, :, None],
+        _reflect(columns_BxW, width)[:, None, :],
     ]
     if padding and data.padding_mode == "black":
         black = images_BxHxWxC.dtype.type(0)
@@ -158,14 +153,14 @@ def crop_and_flip(windows: CropWindows, images_BxHxWxC: Any, data: DataConfig) -
             (columns_BxW < 0) | (columns_BxW >= width)
         )[:, None, :]
         outside = outside.reshape(outside.shape + (1,) * (out_BxHxWxC.ndim - 3))
-        out_BxHxWxC = xp.where(outside, black, out_BxHxWxC)
+        out_BxHxWxC = jnp.where(outside, black, out_BxHxWxC)
     return out_BxHxWxC
 
 
-def _reflect(places: Any, size: int, xp: Any) -> Any:
-    """Return places within (-size, 2 * size - 1) reflected at the edge pixels into [0, size)."""
-    places = xp.abs(places)
-    return xp.where(places >= size, 2 * (size - 1) - places, places)
+def _reflect(positions: Any, size: int) -> Any:
+    """Return positions within (-size, 2 * size - 1) reflected at the edge pixels into [0, size)."""
+    positions = jnp.abs(positions)
+    return jnp.where(positions >= size, 2 * (size - 1) - positions, positions)
 
 
 def color_jitter(
@@ -178,10 +173,8 @@ def color_jitter(
 ) -> jax.Array:
     """Shift brightness and stretch contrast, in this order, within 0 to 255, all in `dtype`.
 
-    Args:
-      brightness: the most grey levels by which an image is shifted, up or down.
-      contrast: (low, high): differences from each channel's mean are multiplied by a factor
-        drawn from this range.
+    An image is shifted by at most `brightness` grey levels. Differences from each channel's mean
+    are multiplied by a factor drawn from the range `contrast`.
     """
     if not brightness and contrast == (1, 1):
         return images_BxHxWxC
@@ -190,10 +183,7 @@ def color_jitter(
         # float32 by name, as above.
         shift, factor = (
             jax.random.uniform(jax.random.fold_in(key, use), (), jnp.float32, low, high)
-            for use, low, high in (
-                (_BRIGHTNESS, -brightness, brightness),
-                (_CONTRAST, *contrast),
-            )
+            for use, low, high in ((_BRIGHTNESS, -brightness, brightness), (_CONTRAST, *contrast))
         )
         image_HxWxC = jnp.clip(image_HxWxC.astype(dtype) + shift.astype(dtype), 0, 255)
         mean_C = jnp.mean(image_HxWxC, axis=(0, 1))
@@ -254,8 +244,7 @@ def evaluation_views(images_BxHxWxC: jax.Array, *, translate: bool) -> tuple[jax
     The images come first, then their mirror images. With `translate`, both are also moved by one
     pixel up and left and by one down and right, the edge reflected, at half of the weight.
     """
-    views = [images_BxHxWxC]
-    weights = [1.0]
+    views, weights = [images_BxHxWxC], [1.0]
     if translate:
         margins = ((0, 0), (1, 1), (1, 1), (0, 0))
         padded = jnp.pad(images_BxHxWxC, margins, mode="reflect")

@@ -63,12 +63,11 @@ class Dataset:
     """The splits that training and evaluation read.
 
     Attributes:
-      description: where it came from, for the record.
+      description: its source, for the record.
       train, eval: the splits; both in memory or both encoded.
       num_classes: K; labels are 0 to K-1, pixels of masks 0 or 1; the vocabulary of sequences.
-      statistics: whose mean and deviation normalise the pixels, `ImageNet's` or `the training
-        split's`; None for tokens. A folder has ImageNet's in either feed: those of its images would
-        take decoding all of them.
+      statistics: whose mean and deviation normalise the pixels, `ImageNet's` (for folders) or
+        `the training split's`; None for tokens.
       cache: a description of the copies that it reads, None if it reads the originals.
     """
 
@@ -103,31 +102,26 @@ class Dataset:
         for name, split in (("train", self.train), ("eval", self.eval)):
             if isinstance(split, EncodedSplit):
                 continue  # checked when they are decoded
-            inputs, labels = split.inputs_Nx, split.labels_Nx
-            subject = f"{self.description}, {name} split"
+            inputs, labels, problem = split.inputs_Nx, split.labels_Nx, ""
+            expected = (len(inputs), *label_shape)
             if self.statistics and (inputs.ndim != 4 or inputs.dtype != np.uint8):
-                raise BadInput(
-                    f"{subject}: images are {inputs.dtype} of shape {inputs.shape}, "
+                problem = (
+                    f"images are {inputs.dtype} of shape {inputs.shape}, "
                     "expected uint8 of shape (N, height, width, channels)"
                 )
-            expected = (len(inputs), *label_shape)
-            if labels.shape != expected:
+            elif labels.shape != expected:
                 noun = "masks" if label_shape else "labels"
-                raise BadInput(
-                    f"{subject}: {len(inputs)} images but {noun} of shape {labels.shape}, "
-                    f"expected {expected}"
-                )
-            if not len(inputs):
-                raise BadInput(f"{subject}: has no examples")
-            if inputs.shape[1:] != self.image_shape:
-                raise BadInput(
-                    f"{subject}: images are {inputs.shape[1:]}, in training {self.image_shape}"
-                )
-            if labels.min() < 0 or labels.max() >= self.num_classes:
-                raise BadInput(
-                    f"{subject}: labels run from {labels.min()} to {labels.max()}, "
-                    f"expected 0 to {self.num_classes - 1}"
-                )
+                problem = f"{len(inputs)} images but {noun} of shape {labels.shape}, "
+                problem += f"expected {expected}"
+            elif not len(inputs):
+                problem = "has no examples"
+            elif inputs.shape[1:] != self.image_shape:
+                problem = f"images are {inputs.shape[1:]}, in training {self.image_shape}"
+            elif labels.min() < 0 or labels.max() >= self.num_classes:
+                problem = f"labels run from {labels.min()} to {labels.max()}, "
+                problem += f"expected 0 to {self.num_classes - 1}"
+            if problem:
+                raise BadInput(f"{self.description}, {name} split: {problem}")
 
     def fingerprint(self) -> dict[str, int]:
         """Return counts and checksums, equal on two hosts that hold the same set in one order."""
@@ -164,15 +158,11 @@ class Dataset:
         return np.array(means), np.array([std or 1.0 for std in stds])
 
 
-def check_fits_in_memory(subject: str, needed_bytes: int, *, is_limited: bool = True) -> None:
-    """Raise BadInput if `subject` takes more than half of the free memory.
-
-    `is_limited`: whether a smaller number of examples takes less.
-    """
+def check_fits_in_memory(subject: str, needed_bytes: int) -> None:
+    """Raise BadInput if `subject` takes more than half of the free memory."""
     free_bytes = psutil.virtual_memory().available
     if needed_bytes > free_bytes // 2:
         raise BadInput(
             f"{subject}: {needed_bytes / 2**30:.1f} GiB, more than half of the "
             f"{free_bytes / 2**30:.1f} GiB of free memory"
-            + ("; data.train_examples and data.eval_examples limit them" if is_limited else "")
         )

@@ -1,11 +1,10 @@
 """RandAugment (Cubuk et al. 2019) inside the step: operations that are drawn for each image.
 
 The 16 operations and their magnitudes are those with which "Better plain ViT baselines for
-ImageNet-1k" (Beyer, Zhai and Kolesnikov 2022) was trained; there a magnitude of 10 is the largest.
-Pixels are uint8 before and after each operation. Unlike there, shifts and the cut-out square are
-shares of the image's sides (there 100 and 80 pixels, for images of 224x224), and contrast is
-stretched about the mean of the grey image, as in PIL; their sum of it divided by 256 is its mean
-for images of 16x16 alone.
+ImageNet-1k" (Beyer, Zhai and Kolesnikov 2022) was trained; its largest magnitude is 10.
+Pixels are uint8 before and after each operation. Unlike in the paper, shifts and the cut-out square
+are fractions of the image's sides (100 and 80 pixels of 224), and contrast is stretched about the
+mean of the grey image, as in PIL.
 """
 
 from typing import Any
@@ -48,28 +47,26 @@ def rand_augment(
             # int32 and float32 by name: under fp64 the default would draw other bits.
             which = jax.random.randint(keys[0], (), 0, len(OPERATIONS), jnp.int32)
             sign = jnp.where(jax.random.bits(keys[1], (), jnp.uint8) < 128, 1.0, -1.0)
-            place_2 = jax.random.uniform(keys[2], (2,), jnp.float32)
+            centre_2 = jax.random.uniform(keys[2], (2,), jnp.float32)
             sign = sign.astype(jnp.float32)
-            image_HxWx3 = operate(image_HxWx3, which, sign, place_2, magnitude / 10)
+            image_HxWx3 = operate(image_HxWx3, which, sign, centre_2, magnitude / 10)
         return image_HxWx3
 
     return jax.vmap(one)(keys_B, images_BxHxWxC)
 
 
 def operate(
-    image_HxWx3: jax.Array, which: jax.Array, sign: jax.Array, place_2: jax.Array, level: float
+    image_HxWx3: jax.Array, which: jax.Array, sign: jax.Array, centre_2: jax.Array, level: float
 ) -> jax.Array:
     """Apply the operation of number `which` in `OPERATIONS` to a uint8 image.
 
     Args:
-      image_HxWx3: the image.
-      which: the operation.
       sign: 1 or -1, the direction of a rotation, shear or shift.
-      place_2: where the centre of the cut-out square is, as shares of height and width.
-      level: the magnitude, as a share of the largest.
+      centre_2: the centre of the cut-out square, as fractions of height and width.
+      level: the magnitude, as a fraction of the largest.
     """
     moved_HxWx3 = _move(image_HxWx3, which, sign * level).astype(jnp.float32)
-    changed = _change_pixels(moved_HxWx3, place_2, level)
+    changed = _change_pixels(moved_HxWx3, centre_2, level)
     kept = jnp.maximum(which - len(_GEOMETRY) + 1, 0)
     changed = _floor(jax.lax.select_n(kept, moved_HxWx3, *changed))
     return jnp.clip(changed, 0, 255).astype(jnp.uint8)
@@ -110,7 +107,7 @@ def _move(image_HxWxC: jax.Array, which: jax.Array, level: jax.Array) -> jax.Arr
     return jnp.where(inside_HxW[..., None], taken, jnp.uint8(_FILL))
 
 
-def _change_pixels(image_HxWx3: jax.Array, place_2: jax.Array, level: float) -> list[jax.Array]:
+def _change_pixels(image_HxWx3: jax.Array, centre_2: jax.Array, level: float) -> list[jax.Array]:
     """Return what each operation of `_PIXELS` makes of an image of whole numbers in float32."""
     height, width = image_HxWx3.shape[:2]
     factor = 0.1 + 1.8 * level
@@ -120,7 +117,7 @@ def _change_pixels(image_HxWx3: jax.Array, place_2: jax.Array, level: float) -> 
     grey_HxWx1 = _floor(jnp.sum(image_HxWx3 * weights_3, -1, keepdims=True) + 0.5)
     step = 2.0 ** (8 - int(4 * level))
     y, x = jnp.arange(height)[:, None], jnp.arange(width)
-    centre_y, centre_x = jnp.floor(place_2 * jnp.array([height, width], jnp.float32))
+    centre_y, centre_x = jnp.floor(centre_2 * jnp.array([height, width], jnp.float32))
     half_y, half_x = round(height * level * 40 / 224), round(width * level * 40 / 224)
     cut_HxW = (y >= centre_y - half_y) & (y < centre_y + half_y)
     cut_HxW &= (x >= centre_x - half_x) & (x < centre_x + half_x)

@@ -31,10 +31,7 @@ def train_order(
     num_devices: int,
     num_parts: int = 1,
 ) -> np.ndarray:
-    """Return order_DxSxB of one epoch; the incomplete last batch is dropped.
-
-    A device works through its B examples in `num_parts` equal parts.
-    """
+    """Return order_DxSxB of one epoch, B in equal parts; an incomplete last batch is dropped."""
     steps = num_examples // batch_size
     order_N = epoch_order(num_examples, seed, epoch)[: steps * batch_size]
     return _split(order_N.reshape(steps, batch_size), num_devices, num_parts)
@@ -67,10 +64,7 @@ def device_seeds(layout: BatchLayout, seeds_R: tuple[int, ...]) -> np.ndarray:
 
 
 class EpochSampler:
-    """Tells which example each of this process's L devices reads in which step.
-
-    Each process reads its own devices' examples only, and all together read every example.
-    """
+    """Returns which example each of this process's L devices reads in which step."""
 
     def __init__(
         self, layout: BatchLayout, *, num_train: int, num_eval: int, seeds_R: tuple[int, ...]

@@ -105,7 +105,7 @@ def check_devices() -> Iterator[Check]:
     given = os.environ.get("XLA_FLAGS", "")
     # XLA would end this process at a flag that it does not know.
     if refused := refused_xla_flags(given):
-        yield Check("XLA_FLAGS", "problem", "; ".join(refused), "correct it or unset it")
+        yield Check("XLA_FLAGS", "problem", "; ".join(refused.values()), "correct it or unset it")
         return
     # What jaxbench adds for CPU devices is set before JAX makes them.
     from jaxbench.hardware.backend_flags import prepare_backend, sums_are_right, wrong_sums_text

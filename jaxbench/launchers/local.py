@@ -4,7 +4,7 @@ import platform
 from collections.abc import Callable
 
 from jaxbench.launchers.launcher import Ended, Limits, TrialJob
-from jaxbench.parallel.child import Child
+from jaxbench.parallel.child import Child, last_line
 
 
 class LocalLauncher:
@@ -32,7 +32,7 @@ class LocalLauncher:
         return ended
 
     def last_line(self, key: str) -> str:
-        return self._running[key].last_line()
+        return last_line(self._running[key].log)
 
     def close(self) -> None:
         for child in self._running.values():

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from jaxbench.errors import BadInput
 
 _COLLECTIONS = ("params", "batch_stats")
-_OPTIONS = ("train", "keys_B")
 
 
 class NetworkAdapter:
@@ -90,14 +89,14 @@ class NetworkAdapter:
             variables = _map_keys(
                 nn.meta.unbox(variables), lambda key: int(key) if key.isdecimal() else key
             )
-        arguments, updated = self._arguments(train, keys_B), {}
-        if train:
-            rngs = {"dropout": keys_B[0] if dropout_key is None else dropout_key}
-            outputs_Bx, updated = self._module.apply(
-                variables, images_BxHxWxC, rngs=rngs, mutable=["batch_stats"], **arguments
-            )
-        else:
-            outputs_Bx = self._module.apply(variables, images_BxHxWxC, **arguments)
+        rngs = {"dropout": keys_B[0] if dropout_key is None else dropout_key} if train else {}
+        outputs_Bx, updated = self._module.apply(
+            variables,
+            images_BxHxWxC,
+            rngs=rngs,
+            mutable=["batch_stats"] if train else [],
+            **self._arguments(train, keys_B),
+        )
         if not isinstance(outputs_Bx, jax.Array):
             raise BadInput(
                 f"{self.label} returns a {type(outputs_Bx).__name__}, expected one array of logits"
@@ -119,21 +118,16 @@ def _accepted_options(cls: type, label: str) -> set[str]:
     Raises:
       BadInput: it needs something else.
     """
-    _, *parameters = inspect.signature(cls.__call__).parameters.values()
-    needed = [
-        parameter.name
-        for parameter in parameters[1:]
-        if parameter.default is inspect.Parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        and parameter.name not in _OPTIONS
-    ]
-    if not parameters or needed:
-        problem = f"needs {', '.join(needed)}" if needed else "takes no images"
+    signature = inspect.signature(cls.__call__)
+    takes = {"train", "keys_B"} & set(signature.parameters)
+    try:
+        signature.bind("self", "images", **dict.fromkeys(takes))
+    except TypeError as error:
         raise BadInput(
-            f"{label}.__call__ {problem}; it is called with the images and, by name, those of "
-            f"{' and '.join(_OPTIONS)} that it takes"
-        )
-    return {parameter.name for parameter in parameters} & set(_OPTIONS)
+            f"{label}.__call__: {error}; it is called with the images and, by name, train and "
+            "keys_B if it takes them"
+        ) from error
+    return takes
 
 
 def _call_in_mode(options: dict[str, Any], label: str, module: Any, images_BxHxWxC: Any) -> Any:

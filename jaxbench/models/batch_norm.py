@@ -5,7 +5,6 @@ reads or writes of an activation. The gradient by hand takes one pass for the su
 and one for the input's gradient, and writes nothing between them (docs/decisions/step.md).
 """
 
-import functools
 from typing import Any
 
 import flax.linen as nn
@@ -23,7 +22,7 @@ class BatchNorm(nn.Module):
       relu: apply a ReLU to the output.
       momentum: the fraction of the running averages that a step keeps.
       dtype, param_dtype: of the output and of the variables.
-      axis_name: the mesh axis over which statistics are averaged; None for each device's own.
+      axis_name: the mesh axis over which statistics are averaged; None for each device by itself.
       use_scale: whether there is a scale; without one it is 1.
     """
 
@@ -58,13 +57,8 @@ class BatchNorm(nn.Module):
         return y_BxHxWxC
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _normalize(x_BxHxWxC, scale_C, bias_C, options):
-    """Return the output, and the batch's mean and variance, which are not differentiated."""
-    return _forward(x_BxHxWxC, scale_C, bias_C, options)[0]
-
-
 def _forward(x_BxHxWxC, scale_C, bias_C, options):
+    """Return (output, mean, variance) of the batch, and what the gradient needs."""
     epsilon, axis_name, relu, dtype = options
     x = x_BxHxWxC.astype(scale_C.dtype)
     # Both sums in one pass over x, and in one exchange.
@@ -112,4 +106,6 @@ def _backward(options, residuals, cotangents):
     return dx.astype(x_BxHxWxC.dtype), dscale_C, dbias_C
 
 
+# Mean and variance are not differentiated.
+_normalize = jax.custom_vjp(lambda *args: _forward(*args)[0], nondiff_argnums=(3,))
 _normalize.defvjp(_forward, _backward)

@@ -31,6 +31,14 @@ class Problem(typing.NamedTuple):
         pixels = self.images * self.height * self.width
         return pixels * self.kernel**2 * self.channels * self.filters
 
+    @property
+    def input_bytes(self) -> int:
+        return 4 * self.images * self.height * self.width * self.channels
+
+    @property
+    def output_bytes(self) -> int:
+        return 4 * self.images * self.height * self.width * self.filters
+
 
 @dataclasses.dataclass(kw_only=True)
 class Conv2dConfig(Experiment):
@@ -63,7 +71,7 @@ class Conv2dConfig(Experiment):
     precision: str = choice("fp32", "bf16", "fp16", help="What the convolution computes in.")
     rounds: int = number(5, low=3, help="Rounds; everything is measured once in each.")
     calls: int = number(
-        10, low=1, help="Calls that one window of computing holds, fewer where a call takes long."
+        10, low=1, help="Calls that one window of computing holds, fewer if a call takes long."
     )
     scipy_rounds: int = number(
         3, help="Rounds in which SciPy does the same on one CPU thread; 0 leaves it out."
@@ -74,7 +82,7 @@ class Conv2dConfig(Experiment):
         if len(self.image_shape) != 2:
             raise BadInput(f"image_shape={self.image_shape}: must be (height, width)")
         if self.parallelism == "fsdp":
-            raise BadInput("parallelism='fsdp': a convolution alone has no state to split")
+            raise BadInput("parallelism='fsdp': a convolution has no state to split")
         height, width = self.image_shape
         if max(self.kernels) > min(height, width):
             raise BadInput(

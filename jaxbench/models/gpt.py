@@ -1,8 +1,8 @@
 """A decoder language model with the shapes of GPT-2 (Radford et al. 2019).
 
 Learned or rotary positions, causal pre-norm blocks, a last norm, and logits by the embedding of the
-tokens (tied). The vocabulary is
-`data.num_classes`, the longest sequence `data.sequence_length`. Norms have flax's epsilon, 1e-6.
+tokens (tied). The vocabulary is `data.num_classes`, the longest sequence `data.sequence_length`.
+Norms have flax's epsilon, 1e-6.
 
     GPT-2 small  width 768, 12 blocks of 12 heads, 1024 learned positions:
                  124,439,808 parameters with its vocabulary of 50,257, 86,039,040 with bytes
@@ -20,51 +20,42 @@ all products.
 """
 
 import dataclasses
-import typing
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxbench.errors import BadInput
 from jaxbench.fields import choice, number
-from jaxbench.model_config import ModelConfig
 from jaxbench.models.layers import Network
-from jaxbench.models.transformer_block import (
-    ATTENTION,
-    ATTENTION_HELP,
-    TransformerBlock,
-    check_width,
-)
+from jaxbench.models.transformer_block import TransformerBlock, TransformerConfig, apply_blocks
 
 # GPT-2's deviation of the initial kernels and embeddings.
 _INIT_STD = 0.02
 
 
 @dataclasses.dataclass(kw_only=True)
-class GptConfig(ModelConfig):
+class GptConfig(TransformerConfig):
     """NanoDO's default; GPT-2 small is `width=768, depth=12, heads=12`."""
-
-    has_blocks: typing.ClassVar[bool] = True
 
     width: int = number(512, low=2, help="Width of the tokens, a multiple of `model.heads`.")
     depth: int = number(6, low=1, help="Number of transformer blocks.")
     heads: int = number(8, low=1, help="Attention heads, which divide `model.width`.")
-    mlp_ratio: int = number(
-        4, low=1, help="Width of the hidden layer of each block's MLP, in widths of the tokens."
-    )
     positions: str = choice(
         "learned",
         "rotary",
         help="How the network knows the order of the tokens. learned: a vector for each position, "
         "added to its token. rotary: queries and keys are rotated by their positions (RoPE).",
     )
-    attention: str = choice(*ATTENTION, help=ATTENTION_HELP)
 
     def validate(self) -> None:
         multiple = self.heads * (2 if self.positions == "rotary" else 1)
-        why = f"model.heads={self.heads} with {self.positions} positions"
-        check_width(self.width, multiple, why)
+        if self.width % multiple:
+            raise BadInput(
+                f"model.width={self.width}: no multiple of {multiple}, for {self.heads} heads with "
+                f"{self.positions} positions"
+            )
 
     def create(self, **options):
         return Gpt(**vars(self) | options)
@@ -93,20 +84,15 @@ class Gpt(Network):
             x_BxTxD += nn.Embed(
                 len(positions_T), self.width, name="positions", embedding_init=init, **types
             )(positions_T)
-        for index in range(1, self.depth + 1):
-            x_BxTxD = self.block(
-                heads=self.heads,
-                mlp_width=self.mlp_ratio * self.width,
-                causal=True,
-                rotary=self.positions == "rotary",
-                attention=self.attention,
-                kernel_init=init,
-                # Each block adds twice; the sum's variance then does not grow with the depth.
-                residual_init=nn.initializers.normal(_INIT_STD / (2 * self.depth) ** 0.5),
-                name=f"block{index}",
-                **types,
-            )(x_BxTxD)
-        x_BxTxD = nn.LayerNorm(name="norm", **types)(x_BxTxD)
+        x_BxTxD = apply_blocks(
+            self,
+            x_BxTxD,
+            causal=True,
+            rotary=self.positions == "rotary",
+            kernel_init=init,
+            # Each block adds twice; the sum's variance then does not grow with the depth.
+            residual_init=nn.initializers.normal(_INIT_STD / (2 * self.depth) ** 0.5),
+        )
         stored = embed.get_variable("params", "embedding")
         part = stored if isinstance(stored, nn.meta.AxisMetadata) else None
         logits_BxTxK = tied_logits(x_BxTxD, embed.embedding.astype(self.dtype), part)
@@ -117,8 +103,8 @@ class Gpt(Network):
 def tied_logits(x_BxTxD: jax.Array, embedding_KxD: jax.Array, part: Any = None) -> jax.Array:
     """Return logits_BxTxK in at least float32, from operands that may be narrower.
 
-    The backward products are as narrow: JAX's own would multiply the gradient in float32, which
-    takes GPUs and TPUs several times as long.
+    The backward products are as narrow: JAX's would multiply the gradient in float32, which takes
+    GPUs and TPUs several times as long.
 
     Args:
       x_BxTxD, embedding_KxD: the operands.

@@ -9,12 +9,6 @@ import jax.numpy as jnp
 
 from jaxbench.models.batch_norm import BatchNorm
 
-# Besides products and sums it is cuDNN's attention, as JAX names it.
-_KEPT = {
-    *("conv_general_dilated", "dot_general", "dot_product_attention_fwd_wrapper"),
-    *("reduce_sum", "psum"),
-}
-
 
 class Network(nn.Module):
     """Base of the networks and their blocks.
@@ -22,7 +16,7 @@ class Network(nn.Module):
     Attributes:
       dtype: what they compute in.
       param_dtype: what parameters and batch norm's statistics are stored in.
-      norm_axis: the mesh axis over which batch norm averages; None for each device's own.
+      norm_axis: the mesh axis over which batch norm averages; None for each device by itself.
     """
 
     dtype: Any
@@ -35,25 +29,21 @@ class Network(nn.Module):
         return {name: getattr(self, name) for name in ("dtype", "param_dtype", "norm_axis")}
 
     def layers(self, train: bool) -> tuple[Any, Any]:
-        """Return `conv_layer` and `norm_layer` of these types."""
-        return (
-            conv_layer(self.dtype, self.param_dtype),
-            norm_layer(self.dtype, self.param_dtype, self.norm_axis, train),
+        """Return a 2-D convolution layer without bias, and the batch norm layer to follow it."""
+        types = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        conv = functools.partial(
+            nn.Conv,
+            use_bias=False,
+            padding="SAME",
+            # He initialisation by fan-out keeps the variance of the gradients.
+            kernel_init=nn.initializers.variance_scaling(2.0, "fan_out", "normal"),
+            conv_general_dilated=_conv_general_dilated,
+            **types,
         )
-
-
-def conv_layer(dtype: Any, param_dtype: Any) -> Any:
-    """Return a 2-D convolution layer without bias, for batch norm to follow."""
-    return functools.partial(
-        nn.Conv,
-        use_bias=False,
-        padding="SAME",
-        # He initialisation by fan-out keeps the variance of the gradients.
-        kernel_init=nn.initializers.variance_scaling(2.0, "fan_out", "normal"),
-        conv_general_dilated=_conv_general_dilated,
-        dtype=dtype,
-        param_dtype=param_dtype,
-    )
+        norm = functools.partial(
+            BatchNorm, use_running_average=not train, axis_name=self.norm_axis, **types
+        )
+        return conv, norm
 
 
 def _conv_general_dilated(x_BxHxWxC, kernel, strides, padding, **options):
@@ -76,17 +66,6 @@ def _conv_general_dilated(x_BxHxWxC, kernel, strides, padding, **options):
     if kernel.shape[:3] != (1, 1, x_BxHxWxC.shape[-1]) or padding != "SAME":
         return convolution(x_BxHxWxC, kernel)
     return jax.lax.platform_dependent(x_BxHxWxC, kernel, cpu=product, default=convolution)
-
-
-def norm_layer(dtype: Any, param_dtype: Any, axis_name: str | None, train: bool) -> Any:
-    """Return a batch norm layer with arithmetic in at least float32 and output in `dtype`."""
-    return functools.partial(
-        BatchNorm,
-        use_running_average=not train,
-        dtype=dtype,
-        param_dtype=param_dtype,
-        axis_name=axis_name,
-    )
 
 
 def classify(features_BxF: jax.Array, num_classes: int, param_dtype: Any) -> jax.Array:
@@ -122,28 +101,23 @@ def max_pool(x_BxHxWxC: jax.Array, window: int, stride: int, padding: int = 0) -
     So other platforms keep the position of each maximum in 8 bits, and each pixel sums over the
     windows that contain it (docs/decisions/bytes.md). A window's side is at most 16.
     """
+    if min(x_BxHxWxC.shape[1:3]) + 2 * padding < window:
+        raise ValueError(f"no {window}x{window} pixels are left to pool of {x_BxHxWxC.shape[1:3]}")
+    sides = ((padding, padding), (padding, padding))
 
     def scattering(x):
-        sides = ((padding, padding), (padding, padding))
         return nn.max_pool(x, (window, window), (stride, stride), sides)
 
-    def parts_of(x):
-        """Return, for each position in a window, the value that each window has there."""
-        margins = ((0, 0, 0), (padding, padding, 0), (padding, padding, 0), (0, 0, 0))
+    def forward(x):
+        margins = [(low, high, 0) for low, high in ((0, 0), *sides, (0, 0))]
         padded = jax.lax.pad(x, jnp.array(-jnp.inf, x.dtype), margins)
         ends = [size - window + 1 for size in padded.shape[1:3]]
-        return [
+        # For each position in a window, the value that each window has there.
+        largest, *others = [
             padded[:, top : top + ends[0] : stride, left : left + ends[1] : stride]
             for top in range(window)
             for left in range(window)
         ]
-
-    @jax.custom_vjp
-    def gathering(x):
-        return forward(x)[0]
-
-    def forward(x):
-        largest, *others = parts_of(x)
         position = jnp.zeros(largest.shape, jnp.uint8)
         for index, part in enumerate(others, 1):
             position = jnp.where(part > largest, jnp.uint8(index), position)
@@ -163,6 +137,7 @@ def max_pool(x_BxHxWxC: jax.Array, window: int, stride: int, padding: int = 0) -
             dx += jax.lax.pad(part, jnp.zeros((), dtype), [*margins, (0, 0, 0)])
         return (dx.astype(dy.dtype),)
 
+    gathering = jax.custom_vjp(lambda x: forward(x)[0])
     gathering.defvjp(forward, backward)
     return jax.lax.platform_dependent(x_BxHxWxC, tpu=scattering, default=gathering)
 
@@ -174,4 +149,5 @@ def keep_products_and_sums(primitive: Any, *_: Any, **__: Any) -> bool:
     from sums, over the batch and over devices. Under fsdp no gathered parameter is kept: it is
     gathered again.
     """
-    return primitive.name in _KEPT
+    products = ("conv_general_dilated", "dot_general", "dot_product_attention_fwd_wrapper")
+    return primitive.name in (*products, "reduce_sum", "psum")

@@ -39,7 +39,7 @@ class ResNetConfig(ModelConfig):
 
 
 class Bottleneck(Network):
-    """1x1, 3x3, 1x1, each with batch norm, plus the input, projected where its shape changes."""
+    """1x1, 3x3, 1x1, each with batch norm, plus the input, projected if its shape changes."""
 
     channels: int
     stride: int

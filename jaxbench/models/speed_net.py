@@ -32,8 +32,7 @@ _EPSILON = 5e-4
 _HEAD_SCALE = 1 / 16
 # Images whose patches are in memory at once.
 _CHUNK = 250
-# As published: x times the normal distribution's share below x. The form with tanh has no finite
-# gradient in fp16 from 150 on.
+# As published; the form with tanh has no finite gradient in fp16 from 150 on.
 _gelu = functools.partial(nn.gelu, approximate=False)
 _ACTIVATIONS = {"gelu": _gelu, "silu": nn.silu}
 
@@ -91,13 +90,8 @@ def whitening_kernel(images_NxHxWxC: np.ndarray) -> np.ndarray:
     moments, count = np.zeros((size, size)), 0
     for start in range(0, len(images_NxHxWxC), _CHUNK):
         chunk = images_NxHxWxC[start : start + _CHUNK]
-        height, width = chunk.shape[1] - _SIDE + 1, chunk.shape[2] - _SIDE + 1
-        shifted = [
-            chunk[:, top : top + height, left : left + width]
-            for top in range(_SIDE)
-            for left in range(_SIDE)
-        ]
-        patches_PxS = np.concatenate(shifted, axis=-1).reshape(-1, size)
+        patches = np.lib.stride_tricks.sliding_window_view(chunk, (_SIDE, _SIDE), axis=(1, 2))
+        patches_PxS = patches.transpose(0, 1, 2, 4, 5, 3).reshape(-1, size)
         moments += patches_PxS.T @ patches_PxS
         count += len(patches_PxS)
     variances_S, vectors_SxS = np.linalg.eigh(moments / count)
@@ -109,11 +103,9 @@ def whitening_kernel(images_NxHxWxC: np.ndarray) -> np.ndarray:
 def identity_first(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     """Draw kernel_3x3xIxO as PyTorch does, but with the identity for the first I outputs."""
     kernel = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")(key, shape, dtype)
-    inputs, outputs = shape[2:]
-    passed = min(inputs, outputs)
-    identity = jnp.zeros((*shape[:3], passed), dtype)
-    identity = identity.at[shape[0] // 2, shape[1] // 2].set(jnp.eye(inputs, passed, dtype=dtype))
-    return jnp.concatenate([identity, kernel[..., passed:]], axis=-1)
+    passed = min(shape[2:])
+    identity = jnp.eye(shape[2], passed, dtype=dtype)
+    return kernel.at[..., :passed].set(0).at[1, 1, :, :passed].set(identity)
 
 
 class SpeedNet(Network):
@@ -134,8 +126,6 @@ class SpeedNet(Network):
         conv = functools.partial(conv, kernel_size=(3, 3), kernel_init=identity_first)
         activation = _ACTIVATIONS[self.activation]
         for group, channels in enumerate(self.channels, 1):
-            if min(x.shape[1:3]) < 2:
-                raise ValueError(f"no pixels are left to pool in group {group}")
             x = max_pool(conv(channels, name=f"conv{group}_1")(x), window=2, stride=2)
             x = activation(norm(name=f"norm{group}_1")(x))
             x = conv(channels, name=f"conv{group}_2")(x)

@@ -1,10 +1,12 @@
-"""The pre-norm transformer block that the vision transformer and the language model share.
+"""The pre-norm transformer blocks that the vision transformer and the language model share.
 
     x + attention(norm(x)), then x + mlp(norm(x))
 
 Letters: T tokens, D the width, N attention heads, F the width of one head.
 """
 
+import dataclasses
+import typing
 from typing import Any
 
 import flax.linen as nn
@@ -13,25 +15,39 @@ import jax.numpy as jnp
 
 from jaxbench.config import Config
 from jaxbench.errors import BadInput
+from jaxbench.fields import choice, number
+from jaxbench.model_config import ModelConfig
 from jaxbench.models.layers import keep_products_and_sums
 
-# The choices of a model's `attention` field, see `choose_attention`.
-ATTENTION = ("auto", "xla", "cudnn")
-ATTENTION_HELP = (
-    "Implementation of attention (`jax.nn.dot_product_attention`). xla: matrix products and a "
-    "softmax in fp32, on any device; memory grows with the square of the tokens. cudnn: cuDNN's "
-    "flash attention, for NVIDIA GPUs from Ampere on under bf16 or fp16. auto: cudnn if it can, "
-    "else xla; run.json records which (`attention`)."
-)
 # The least that cuDNN's flash attention runs on, by NVIDIA's support matrix of it, and the limit on
 # all that have it; the width of a head is a multiple of 8.
 _CUDNN_CAPABILITY, _CUDNN_HEAD_WIDTH = 8.0, 128
 
 
+@dataclasses.dataclass(kw_only=True)
+class TransformerConfig(ModelConfig):
+    """Base of the transformers' configurations, which add `width`, `depth` and `heads`."""
+
+    has_blocks: typing.ClassVar[bool] = True
+
+    mlp_ratio: int = number(
+        4, low=1, help="Width of the hidden layer of each block's MLP, in widths of the tokens."
+    )
+    attention: str = choice(
+        "auto",
+        "xla",
+        "cudnn",
+        help="Implementation of attention (`jax.nn.dot_product_attention`). xla: matrix products "
+        "and a softmax in fp32, on any device; memory grows with the square of the tokens. cudnn: "
+        "cuDNN's flash attention, for NVIDIA GPUs from Ampere on under bf16 or fp16. auto: cudnn "
+        "if it can, else xla; run.json records which (`attention`).",
+    )
+
+
 class TransformerBlock(nn.Module):
     """Tokens in, tokens out, of the same shape and in `dtype`.
 
-    Biases start at 0. The tanh form of GELU stands between the two layers of the MLP.
+    Biases start at 0. The tanh form of GELU is between the two layers of the MLP.
 
     Attributes:
       heads: N, which divides the width.
@@ -79,6 +95,21 @@ class TransformerBlock(nn.Module):
         return x_BxTxD + nn.Dense(width, name="mlp2", **types, **last)(y_BxTxM)
 
 
+def apply_blocks(network: Any, x_BxTxD: jax.Array, **options: Any) -> jax.Array:
+    """Apply a network's blocks, each with these options, and the last norm, inside of its call."""
+    types = {"dtype": network.dtype, "param_dtype": network.param_dtype}
+    for index in range(1, network.depth + 1):
+        x_BxTxD = network.block(
+            heads=network.heads,
+            mlp_width=network.mlp_ratio * network.width,
+            attention=network.attention,
+            name=f"block{index}",
+            **types,
+            **options,
+        )(x_BxTxD)
+    return nn.LayerNorm(name="norm", **types)(x_BxTxD)
+
+
 def gelu(x: jax.Array) -> jax.Array:
     """Apply GELU in its tanh form, as GPT-2 does; to fp16 values in float32.
 
@@ -87,17 +118,6 @@ def gelu(x: jax.Array) -> jax.Array:
     if x.dtype == jnp.float16:
         return nn.gelu(x.astype(jnp.float32)).astype(x.dtype)
     return nn.gelu(x)
-
-
-def check_width(width: int, multiple: int, why: str) -> None:
-    """Raise BadInput for a width of the tokens that is no multiple."""
-    if width % multiple:
-        below = width // multiple * multiple
-        near = [str(near) for near in (below, below + multiple) if near]
-        raise BadInput(
-            f"model.width={width} is no multiple of {multiple}, for {why}; near it: "
-            + " and ".join(near)
-        )
 
 
 def block_options(config: Config, compute_capability: float | None, dtype: Any) -> dict[str, Any]:
@@ -109,21 +129,15 @@ def block_options(config: Config, compute_capability: float | None, dtype: Any) 
     """
     if not config.model.has_blocks:
         return {}
+    block = TransformerBlock
+    if config.remat == "blocks":
+        # It keeps only the input, and computes the rest of each block again, one after the other.
+        block = nn.remat(block)
+    elif config.remat == "none" and config.parallelism == "fsdp":
+        # It keeps what `remat=save_dots` keeps: no parameter.
+        block = nn.remat(block, policy=keep_products_and_sums)
     attention = choose_attention(config.model, compute_capability, dtype)
-    return {"block": block_class(config.remat, config.parallelism), "attention": attention}
-
-
-def block_class(remat: str, parallelism: str) -> Any:
-    """Return `TransformerBlock`, or a form of it whose backward pass keeps less.
-
-    With `remat=blocks` it keeps only the input, and computes the rest of each block again,
-    one block after the other. Under fsdp it keeps what `remat=save_dots` keeps: no parameter.
-    """
-    if remat == "blocks":
-        return nn.remat(TransformerBlock)
-    if parallelism == "fsdp" and remat == "none":
-        return nn.remat(TransformerBlock, policy=keep_products_and_sums)
-    return TransformerBlock
+    return {"block": block, "attention": attention}
 
 
 def choose_attention(model: Any, compute_capability: float | None, dtype: Any) -> str:
@@ -139,16 +153,11 @@ def choose_attention(model: Any, compute_capability: float | None, dtype: Any) -
     """
     head_width, refusal = model.width // model.heads, ""
     if (compute_capability or 0) < _CUDNN_CAPABILITY:
-        here = f"here it is {compute_capability}" if compute_capability else "here are none"
-        refusal = f"NVIDIA GPUs of compute capability {_CUDNN_CAPABILITY} (Ampere) or more, and "
-        refusal += here
+        refusal = f"NVIDIA GPUs of compute capability {_CUDNN_CAPABILITY} (Ampere) or more"
     elif jnp.dtype(dtype).itemsize != 2:
         refusal = "precision=bf16 or fp16"
     elif head_width % 8 or head_width > _CUDNN_HEAD_WIDTH:
-        refusal = (
-            f"heads whose width is a multiple of 8 and at most {_CUDNN_HEAD_WIDTH}, and here it "
-            f"is {head_width}"
-        )
+        refusal = f"heads with a multiple of 8 up to {_CUDNN_HEAD_WIDTH} as width, not {head_width}"
     if model.attention == "cudnn" and refusal:
         raise BadInput(f"model.attention='cudnn': it is for {refusal}")
     return "xla" if refusal or model.attention == "xla" else "cudnn"

@@ -11,9 +11,9 @@ Without batch norm and for one channel that is 31,030,593 parameters, with eithe
 """
 
 import dataclasses
+import functools
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from jaxbench.errors import BadInput
@@ -44,7 +44,7 @@ class UNetConfig(ModelConfig):
 
     def create(self, *, num_classes, **options):
         if num_classes != 2:
-            raise BadInput(f"UNet tells 2 classes apart, not {num_classes}")
+            raise BadInput(f"UNet separates 2 classes, not {num_classes}")
         return UNet(**vars(self), **options)
 
 
@@ -93,16 +93,15 @@ class UNet(Network):
         x = block(self.width * 2**self.levels, "bottom")(x, train)
         for level in reversed(range(self.levels)):
             channels = self.width * 2**level
-            x = self._size_up(x, channels, f"up{level + 1}_resize")
+            types = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+            if self.upsampling == "transposed":
+                resize = functools.partial(nn.ConvTranspose, strides=(2, 2))
+            else:
+                # Each pixel four times: cheaper than jax.image.resize, and the same as "nearest".
+                x = jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2)
+                resize = nn.Conv
+            x = resize(channels, (2, 2), name=f"up{level + 1}_resize", **types)(x)
             x = block(channels, f"up{level + 1}")(jnp.concatenate([kept[level], x], -1), train)
         # In `param_dtype`: half-precision logits cost accuracy.
         types = {"dtype": self.param_dtype, "param_dtype": self.param_dtype}
         return nn.Dense(1, name="head", **types)(x)[..., 0]
-
-    def _size_up(self, x_BxHxWxC: jax.Array, channels: int, name: str) -> jax.Array:
-        types = {"dtype": self.dtype, "param_dtype": self.param_dtype, "name": name}
-        if self.upsampling == "transposed":
-            return nn.ConvTranspose(channels, (2, 2), (2, 2), **types)(x_BxHxWxC)
-        # Each pixel four times: cheaper than jax.image.resize, and the same as "nearest".
-        x_BxHxWxC = jnp.repeat(jnp.repeat(x_BxHxWxC, 2, axis=1), 2, axis=2)
-        return nn.Conv(channels, (2, 2), **types)(x_BxHxWxC)

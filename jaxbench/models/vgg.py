@@ -59,8 +59,6 @@ class Vgg(Network):
         _, norm = self.layers(train)
         x = images_BxHxWxC
         for stage, num_convs in enumerate(self.stages, 1):
-            if min(x.shape[1:3]) < 2:
-                raise ValueError(f"no pixels are left to halve in stage {stage}")
             channels = self.width * min(2 ** (stage - 1), 8)
             for number_ in range(1, num_convs + 1):
                 x = nn.Conv(channels, (3, 3), name=f"conv{stage}_{number_}", **types)(x)

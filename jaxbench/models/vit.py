@@ -21,7 +21,6 @@ of P x P x C and K classes:
 
 import dataclasses
 import math
-import typing
 from typing import Any
 
 import flax.linen as nn
@@ -29,22 +28,14 @@ import jax
 import jax.numpy as jnp
 
 from jaxbench.errors import BadInput
-from jaxbench.fields import choice, number, plain
-from jaxbench.model_config import ModelConfig
+from jaxbench.fields import number, plain
 from jaxbench.models.layers import Network, keep_products_and_sums
-from jaxbench.models.transformer_block import (
-    ATTENTION,
-    ATTENTION_HELP,
-    TransformerBlock,
-    check_width,
-)
+from jaxbench.models.transformer_block import TransformerBlock, TransformerConfig, apply_blocks
 
 
 @dataclasses.dataclass(kw_only=True)
-class ViTConfig(ModelConfig):
+class ViTConfig(TransformerConfig):
     """ViT-S/16; ViT-B/16 is `width=768, heads=12`."""
-
-    has_blocks: typing.ClassVar[bool] = True
 
     patch: int = number(
         16, low=1, help="Side of the square patches, in pixels, that become a token each."
@@ -56,17 +47,13 @@ class ViTConfig(ModelConfig):
     )
     depth: int = number(12, low=1, help="Number of transformer blocks.")
     heads: int = number(6, low=1, help="Attention heads: 3 (Ti), 6 (S), 12 (B).")
-    mlp_ratio: int = number(
-        4, low=1, help="Width of the hidden layer of each block's MLP, in widths of the tokens."
-    )
     pre_logits: bool = plain(
         True, help="A hidden layer with tanh before the logits, as wide as the tokens."
     )
-    attention: str = choice(*ATTENTION, help=ATTENTION_HELP)
 
     def validate(self) -> None:
-        why = f"the positions and model.heads={self.heads}"
-        check_width(self.width, math.lcm(4, self.heads), why)
+        if self.width % math.lcm(4, self.heads):
+            raise BadInput(f"model.width={self.width}: no multiple of 4 and of {self.heads} heads")
 
     def create(self, **options):
         return ViT(**vars(self) | options)
@@ -98,15 +85,7 @@ class ViT(Network):
         x = nn.Conv(self.width, patch, patch, "VALID", name="patches", **types)(images_BxHxWxC)
         positions_TxD = sincos_positions(*x.shape[1:3], self.width, self.param_dtype)
         x_BxTxD = x.reshape(batch, -1, self.width) + positions_TxD.astype(self.dtype)
-        for index in range(1, self.depth + 1):
-            x_BxTxD = self.block(
-                heads=self.heads,
-                mlp_width=self.mlp_ratio * self.width,
-                attention=self.attention,
-                name=f"block{index}",
-                **types,
-            )(x_BxTxD)
-        x_BxTxD = nn.LayerNorm(name="norm", **types)(x_BxTxD)
+        x_BxTxD = apply_blocks(self, x_BxTxD)
         x_BxD = jnp.mean(x_BxTxD.astype(self.param_dtype), axis=1)
         # The rest is in `param_dtype`, as `layers.classify` says; the head starts at 0.
         types = {"dtype": self.param_dtype, "param_dtype": self.param_dtype}

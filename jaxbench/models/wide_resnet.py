@@ -24,18 +24,14 @@ class WideResNetConfig(ModelConfig):
 
     def validate(self) -> None:
         if (self.depth - 4) % 6:
-            below = max(10, (self.depth - 4) // 6 * 6 + 4)
-            raise BadInput(
-                f"model.depth={self.depth}: a wide ResNet's depth is 6n+4 (10, 16, 22, 28, 40 ...)"
-                f"; near it: {below} and {below + 6}"
-            )
+            raise BadInput(f"model.depth={self.depth}: must be 6n+4, such as 10, 16, 22, 28 or 40")
 
     def create(self, **options):
         return WideResNet(**vars(self), **options)
 
 
 class WideBlock(Network):
-    """BN-ReLU-conv-BN-ReLU-conv plus the input, projected by a 1x1 where its shape changes."""
+    """BN-ReLU-conv-BN-ReLU-conv plus the input, projected by a 1x1 if its shape changes."""
 
     channels: int
     stride: int

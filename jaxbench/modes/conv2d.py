@@ -1,4 +1,4 @@
-"""Measure one convolution on 1 to N devices, each part of the work alone: --mode=conv2d.
+"""Measure one convolution on 1 to N devices, each part of the work by itself: --mode=conv2d.
 
 One number for everything would hide that compiling and moving pixels take most of the time. So each
 trial (a problem on a number of devices) is split into compiling, host to device, computing on the
@@ -42,7 +42,7 @@ from jaxbench.records.writers.tables import text_table
 from jaxbench.training.compilation import compile_step
 from jaxbench.xla.compile_cache import without_cache
 
-# A window of computing is cut short where a call takes so long that a few calls are enough.
+# A window of computing is cut short if a call takes so long that a few calls are enough.
 _WINDOW_S = 0.5
 # The parts of a call that are measured every round, by the names they have in the record.
 _PARTS = ("host_to_device_s", "compute_s", "call_s", "device_to_host_s")
@@ -60,8 +60,7 @@ def measure_conv2d(
     check_workdir(workdir, config.name)
     with contextlib.closing(console or create_console()) as console:
         mesh = create_mesh(config)
-        counts = _device_counts(config, mesh)
-        problems = config.problems()
+        counts, problems = _device_counts(config, mesh), config.problems()
         _check_memory(problems)
         console.say(
             f"{config.name or 'conv2d'} on {mesh.num_devices} x {mesh.devices[0].device_kind}: "
@@ -69,28 +68,24 @@ def measure_conv2d(
             f"{len(problems)} problem(s), {_shared_by(config, counts)}, "
             f"{config.precision}, {config.rounds} rounds"
         )
-        context = RunContext(config, Clock(), console, mesh, unused=[])
-        benchmark = Conv2dBenchmark(context, counts)
-        return run_mode(context, benchmark, workdir, telemetry_s=telemetry_s)
+        setup = RunContext(config, Clock(), console, mesh, unused=[])
+        return run_mode(Conv2dBenchmark(setup, counts), workdir, telemetry_s=telemetry_s)
 
 
+@dataclasses.dataclass
 class Conv2dBenchmark(Measurement):
+    counts: list[int]
     mode = "conv2d"
     csv_record = Conv2dRecord
 
-    def __init__(self, context: RunContext, counts: list[int]):
-        self._context = context
-        self._config: Conv2dConfig = context.config
-        self._counts = counts
-        self._problems = self._config.problems()
-
     def document(self) -> dict[str, Any]:
-        problems = [problem._asdict() | {"macs": problem.macs} for problem in self._problems]
-        return {"device_counts": self._counts, "problems": problems}
+        problems = [one._asdict() | {"macs": one.macs} for one in self.setup.config.problems()]
+        return {"device_counts": self.counts, "problems": problems}
 
     def measure(self, recorder: Recorder) -> None:
-        context, config = self._context, self._config
-        total_macs = sum(problem.macs for problem in self._problems) * config.rounds
+        console, config = self.setup.console, self.setup.config
+        problems = config.problems()
+        total_macs = sum(problem.macs for problem in problems) * config.rounds
         done_macs: list[int] = []
         watch = Stopwatch()
 
@@ -98,21 +93,21 @@ class Conv2dBenchmark(Measurement):
             done_macs.append(problem.macs)
             # By the arithmetic that is left.
             left_s = watch.elapsed_s() * (total_macs / sum(done_macs) - 1)
-            context.console.progress(
+            console.progress(
                 f"kernel {problem.kernel}, channels {problem.channels}",
                 len(done_macs),
-                len(self._problems) * config.rounds,
+                len(problems) * config.rounds,
                 f"rounds, about {duration(left_s)} left",
             )
 
-        for problem in self._problems:
-            counts = self._counts
-            if config.sweep == "axes" and problem != self._problems[0]:
+        for problem in problems:
+            counts = self.counts
+            if config.sweep == "axes" and problem != problems[0]:
                 counts = sorted({counts[0], counts[-1]})
             for record in self._measure_problem(problem, counts, round_done):
                 recorder.write(record)
         for line in table(recorder.records):
-            context.console.say(line)
+            console.say(line)
 
     def _measure_problem(
         self, problem: Problem, counts: list[int], round_done: Callable[[Problem], None]
@@ -121,7 +116,7 @@ class Conv2dBenchmark(Measurement):
 
         The numbers of devices and SciPy are interleaved, so that drift hits all alike.
         """
-        config, clock, mesh = self._config, self._context.clock, self._context.mesh
+        config, clock, mesh = self.setup.config, self.setup.clock, self.setup.mesh
         images_NxHxWxC, kernel = inputs = make_inputs(problem, config.seed)
         trials, scipy_s = [], []
         for count in counts:
@@ -144,7 +139,7 @@ class Conv2dBenchmark(Measurement):
     def summarize(self, status: str, records: Sequence[Conv2dRecord]) -> Conv2dSummary:
         invalid, warnings = [], []
         for record in records:
-            limit = flops_limit(self._context.mesh.devices[: record.devices])
+            limit = flops_limit(self.setup.mesh.devices[: record.devices])
             flops_per_s = 1e9 * record.gflop_per_s / record.devices
             name = f"kernel {record.kernel}, channels {record.channels}"
             warnings += dependent(f"{name}: rounds", record.samples["compute_s"])
@@ -170,28 +165,21 @@ def describe(config: Conv2dConfig) -> dict[str, Any]:
         "device_counts": counts,
         "shared_by": _shared_by(config, counts),
         "problems": [
-            {
-                **problem._asdict(),
-                "macs": problem.macs,
-                "input_bytes": 4 * int(np.prod(problem[:4])),
-                "output_bytes": 4 * int(np.prod(problem[:3])) * problem.filters,
-            }
+            problem._asdict()
+            | {name: getattr(problem, name) for name in ("macs", "input_bytes", "output_bytes")}
             for problem in config.problems()
         ],
     }
 
 
 def _check_memory(problems: list[Problem]) -> None:
-    """Raise BadInput where images, outputs and their copies would fill the memory."""
-    largest = max(problems, key=lambda p: p.images * p.height * p.width * (p.channels + p.filters))
-    pixels = largest.images * largest.height * largest.width
-    needed_bytes = 3 * 4 * pixels * (largest.channels + largest.filters)
+    """Raise BadInput if images, outputs and their copies would fill the memory."""
+    needed_bytes = 3 * max(problem.input_bytes + problem.output_bytes for problem in problems)
     available_bytes = psutil.virtual_memory().available
     if needed_bytes > available_bytes:
         raise BadInput(
-            f"images={largest.images} of {largest.height}x{largest.width} with {largest.channels} "
-            f"channels and {largest.filters} filters need {needed_bytes / 2**30:,.1f} GiB; "
-            f"{available_bytes / 2**30:,.1f} GiB are free"
+            f"images={problems[0].images}: with their outputs they need "
+            f"{needed_bytes / 2**30:,.1f} GiB; {available_bytes / 2**30:,.1f} GiB are free"
         )
 
 
@@ -236,11 +224,17 @@ class Conv2dTrial:
         with without_cache():
             compiled = compile_step("convolve", self._step, *arguments, clock=clock)
         outputs_DxBxHxWxF = np.asarray(self._step(*arguments))
+        first_use_s = watch.elapsed_s()
+        outputs_NxHxWxF = outputs_DxBxHxWxF.reshape(-1, *outputs_DxBxHxWxF.shape[2:])
+        # A few images from all over the set: some of every device.
+        indices = np.unique(np.linspace(0, len(outputs_NxHxWxF) - 1, 16).astype(int))
+        expected = convolve_with_scipy(self._kernel, self._images_NxHxWxC[indices])
+        difference = np.abs(outputs_NxHxWxF[indices] - expected).max()
         self._first_use = {
-            name: getattr(compiled, name) for name in ("lower_s", "compile_s", "memory")
+            **{name: getattr(compiled, name) for name in ("lower_s", "compile_s", "memory")},
+            "first_use_s": first_use_s,
+            "max_relative_error": float(difference / np.abs(expected).max()),
         }
-        self._first_use["first_use_s"] = watch.elapsed_s()
-        self._first_use["max_relative_error"] = self._relative_error(outputs_DxBxHxWxF)
 
     def _place(self) -> tuple[jax.Array, jax.Array]:
         images, shape = self._images_NxHxWxC, self._images_NxHxWxC.shape
@@ -289,16 +283,6 @@ class Conv2dTrial:
             samples=self._samples | {"scipy_s": scipy_s},
         )
 
-    def _relative_error(self, outputs_DxBxHxWxF: np.ndarray) -> float:
-        """Return the largest difference from SciPy, relative to its largest value."""
-        images = self._problem.images
-        outputs_NxHxWxF = outputs_DxBxHxWxF.reshape(images, *outputs_DxBxHxWxF.shape[2:])
-        # A few images from all over the set, so that every device has some of its own compared.
-        places = sorted(set(np.linspace(0, images - 1, 16).astype(int).tolist()))
-        expected = convolve_with_scipy(self._kernel, self._images_NxHxWxC[places])
-        difference = np.abs(outputs_NxHxWxF[places] - expected).max()
-        return float(difference / np.abs(expected).max())
-
 
 def findings(records: Sequence[Conv2dRecord]) -> list[str]:
     """Answer the questions that the published comparison left open, a line each."""
@@ -343,29 +327,18 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:,.3g} ms" if seconds < 1 else f"{seconds:,.2f} s"
 
 
-_UNITS = dict.fromkeys(("compile", "to device", "compute", "to host"), "ms")
-_UNITS |= dict.fromkeys(("steady total", "first use", "SciPy"), "ms")
+_HEADINGS = ("kernel", "channels", "devices", "compile", "to device", "compute", "to host")
+_HEADINGS += ("steady total", "first use", "images/s", "speed-up", "SciPy")
 
 
 def table(records: Sequence[Conv2dRecord]) -> list[str]:
     """Return the table of every record's times, in milliseconds."""
-    rows = [
-        {
-            "kernel": str(r.kernel),
-            "channels": str(r.channels),
-            "devices": str(r.devices),
-            "compile": f"{(r.lower_s + r.compile_s) * 1e3:,.2f}",
-            "to device": f"{r.host_to_device_s * 1e3:,.2f}",
-            "compute": f"{r.compute_s * 1e3:,.2f}",
-            "to host": f"{r.device_to_host_s * 1e3:,.2f}",
-            "steady total": f"{r.steady_total_s * 1e3:,.2f}",
-            "first use": f"{r.first_use_s * 1e3:,.2f}",
-            "images/s": f"{r.images_per_s:,.0f}",
-            "speed-up": f"{r.speedup:.2f}" if r.speedup else "",
-            "SciPy": f"{r.scipy_s * 1e3:,.1f}" if r.scipy_s else "",
-        }
-        for r in records
-    ]
-    headings = list(rows[0])
-    cells = [[_UNITS.get(name, "") for name in headings], *(list(row.values()) for row in rows)]
-    return text_table(headings, cells, spare=("first use", "speed-up", "compile", "steady total"))
+    cells = [["", "", "", *["ms"] * 6, "", "", "ms"]]
+    for r in records:
+        times_s = (r.lower_s + r.compile_s, r.host_to_device_s, r.compute_s, r.device_to_host_s)
+        times_s += (r.steady_total_s, r.first_use_s)
+        row = [str(r.kernel), str(r.channels), str(r.devices)]
+        row += [f"{time_s * 1e3:,.2f}" for time_s in times_s]
+        row += [f"{r.images_per_s:,.0f}", f"{r.speedup:.2f}" if r.speedup else ""]
+        cells.append([*row, f"{r.scipy_s * 1e3:,.1f}" if r.scipy_s else ""])
+    return text_table(_HEADINGS, cells, spare=("first use", "speed-up", "compile", "steady total"))

@@ -23,6 +23,7 @@ from jaxbench.precision import get_precision
 from jaxbench.terminal import printable, wrap
 from jaxbench.train import build_program
 from jaxbench.training.compilation import compile_step
+from jaxbench.training.network_analysis import trace_network
 from jaxbench.training.program import Program
 from jaxbench.xla.jaxpr import find_matmuls_and_convs
 
@@ -68,7 +69,7 @@ def describe(config: Experiment) -> dict[str, Any]:
 
 
 def list_layers(program: Program) -> list[dict[str, Any]]:
-    """Return one row for each module with parameters or MACs of its own, in the order of calls.
+    """Return one row for each module with parameters or MACs, in the order of calls.
 
     The MACs and the parameters of all rows add up to those of the network.
     """
@@ -85,11 +86,12 @@ def list_layers(program: Program) -> list[dict[str, Any]]:
         return output
 
     with nn.intercept_methods(mark):
-        traced = program.trace_network()
+        shapes = vars(program.abstract_train_state())
+        traced = trace_network(program.model, program.mesh, program.input_shape, shapes)
     macs = Counter()
-    for product in find_matmuls_and_convs(traced.jaxpr.jaxpr):
-        # NNX modules are no scopes: their products are the whole network's.
-        macs[(re.findall("<(.*?)>", product.scope) or [""])[-1]] += product.macs
+    for op in find_matmuls_and_convs(traced.jaxpr.jaxpr):
+        # NNX modules are no scopes: their operations are the whole network's.
+        macs[(re.findall("<(.*?)>", op.scope) or [""])[-1]] += op.macs
     parameters = Counter()
     for path, leaf in flax.traverse_util.flatten_dict(
         program.abstract_train_state().params
@@ -122,7 +124,14 @@ def print_description(
     kinds = Counter(description["devices"])
     devices = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
     if "problems" in description:
-        _print_problems(console, description["problems"])
+        rows = []
+        for problem in description["problems"]:
+            sizes = (str(problem[name]) for name in ("kernel", "channels", "filters"))
+            mib = (f"{problem[name] / 2**20:,.1f}" for name in ("input_bytes", "output_bytes"))
+            image = str(problem["images"]), f"{problem['height']}x{problem['width']}"
+            rows.append((*image, *sizes, f"{problem['macs'] / 1e9:.4g}", *mib))
+        headings = ">images|>size|>kernel|>channels|>filters|>GMAC|>in MiB|>out MiB"
+        _print_table(console, "problems", headings, rows)
         line = f"devices: {devices}; {description['shared_by']}"
         console.print("\n".join(wrap(line)), soft_wrap=True)
         return
@@ -141,34 +150,19 @@ def print_description(
 
 
 def print_network(
-    network: dict[str, Any],
-    console: Console | None = None,
-    more: Sequence[tuple[str, str]] = (),
+    network: dict[str, Any], console: Console | None = None, more: Sequence[tuple[str, str]] = ()
 ) -> None:
     """Print a network's layers, groups and totals as tables, with `more` rows of totals."""
-    shown = console or Console(highlight=False, markup=False)
-    rows = []
+    console = console or Console(highlight=False, markup=False)
+    layers, groups = [], []
     for row in network["layers"]:
         shape, macs = "x".join(map(str, row["output_shape"])), row["forward_macs_per_image"]
         numbers = f"{row['parameters']:,}", f"{macs:,}" if macs else ""
-        rows.append((row["layer"], row["kind"], shape, *numbers))
+        layers.append((row["layer"], row["kind"], shape, *numbers))
     headings = "layer|kind|output|>parameters|>forward MACs"
-    _print_table(shown, "layers, for one image", headings, rows)
-    _print_groups(shown, network.get("parameter_groups", []))
-    totals = [
-        ("parameters", f"{network['parameters']:,}"),
-        ("forward, one image", f"{network['forward_macs_per_image'] / 1e9:.4g} GMAC"),
-        ("training, one image", f"{network['training_flops_per_image'] / 1e9:.4g} GFLOP"),
-    ]
-    _print_table(shown, "totals", "name|value", [*totals, *more], show_header=False)
-    if console is None:
-        shown.print()
-
-
-def _print_groups(console: Console, groups: list[dict[str, Any]]) -> None:
-    """Print which parameters the update rule treats alike; of many the last parts of the names."""
-    rows = []
-    for row in groups:
+    _print_table(console, "layers, for one image", headings, layers)
+    # The parameters that the update rule treats alike; of many the last parts of the names.
+    for row in network.get("parameter_groups", []):
         names = Counter(row["names"])
         if len(names) > _MOST_NAMES:
             names = Counter(name.rpartition("/")[2] for name in names)
@@ -176,21 +170,16 @@ def _print_groups(console: Console, groups: list[dict[str, Any]]) -> None:
         rate = f"{row['learning_rate']:g}"
         rate += f", {row['epochs']:g} epochs" if row["epochs"] else ""
         numbers = f"{row['parameters']:,}", rate, f"{row['weight_decay']:g}"
-        rows.append((row["group"], *numbers, ", ".join(listed)))
-    if rows:
+        groups.append((row["group"], *numbers, ", ".join(listed)))
+    if groups:
         headings = "group|>parameters|>rate|>decay|names"
-        _print_table(console, "groups of parameters", headings, rows)
-
-
-def _print_problems(console: Console, problems: list[dict[str, Any]]) -> None:
-    rows = []
-    for problem in problems:
-        sizes = (str(problem[name]) for name in ("kernel", "channels", "filters"))
-        mib = (f"{problem[name] / 2**20:,.1f}" for name in ("input_bytes", "output_bytes"))
-        image = str(problem["images"]), f"{problem['height']}x{problem['width']}"
-        rows.append((*image, *sizes, f"{problem['macs'] / 1e9:.4g}", *mib))
-    headings = ">images|>size|>kernel|>channels|>filters|>GMAC|>in MiB|>out MiB"
-    _print_table(console, "problems", headings, rows)
+        _print_table(console, "groups of parameters", headings, groups)
+    totals = [
+        ("parameters", f"{network['parameters']:,}"),
+        ("forward, one image", f"{network['forward_macs_per_image'] / 1e9:.4g} GMAC"),
+        ("training, one image", f"{network['training_flops_per_image'] / 1e9:.4g} GFLOP"),
+    ]
+    _print_table(console, "totals", "name|value", [*totals, *more], show_header=False)
 
 
 def _print_table(

@@ -6,6 +6,7 @@ the last two bounds a run.
 """
 
 import contextlib
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,7 @@ from jaxbench.hardware.storage import drop_from_page_cache, storage_read_bytes
 from jaxbench.hardware.system import available_cores
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.modes.runner import Measurement, RunResult, run_mode
-from jaxbench.modes.setup import RunSetup, prepare_run
+from jaxbench.modes.setup import prepare_run
 from jaxbench.modes.windows import ENDLESS, Stepper, window_warnings
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.schema import InputRecord, InputSummary, Record
@@ -30,8 +31,8 @@ from jaxbench.records.validity import impossible_arithmetic
 from jaxbench.records.writers.console import Console
 from jaxbench.records.writers.rows import noun
 
-# Of fewer rounds nobody can tell whether they are independent. A window holds as many batches as
-# take about `_WINDOW_S`, and no fewer than `_FEWEST`.
+# Fewer rounds do not show whether they are independent. A window holds as many batches as take
+# about `_WINDOW_S`, and no fewer than `_FEWEST`.
 _ROUNDS, _WINDOW_S, _FEWEST = 8, 1.0, 3
 
 
@@ -54,29 +55,28 @@ def measure_input(
             "it needs data.feed=stream"
         )
     with prepare_run(config, workdir, console) as setup:
-        return run_mode(setup, InputBenchmark(setup, page_cache), workdir, telemetry_s=telemetry_s)
-
-
-class InputBenchmark(Measurement):
-    mode = "input"
-
-    def __init__(self, setup: RunSetup, page_cache: str):
-        self._setup = setup
-        self._next_batch = 0
-        self._cold_files: Sequence[str] = ()
+        cold_files = ()
         if page_cache == "cold":
-            self._cold_files = setup.dataset.train.files() if setup.dataset.encoded else ()
-            if not self._cold_files:
+            cold_files = setup.dataset.train.files() if setup.dataset.encoded else ()
+            if not cold_files:
                 raise BadInput(
                     f"--page_cache=cold: {setup.dataset.description} is in memory, nothing is read "
                     "from storage; it is for images decoded on the fly"
                 )
+        return run_mode(InputBenchmark(setup, cold_files), workdir, telemetry_s=telemetry_s)
+
+
+@dataclasses.dataclass
+class InputBenchmark(Measurement):
+    cold_files: Sequence[str]
+    next_batch: int = 0
+    mode = "input"
 
     def document(self) -> dict[str, Any]:
-        return {"page_cache": "cold" if self._cold_files else "as_is"}
+        return {"page_cache": "cold" if self.cold_files else "as_is"}
 
     def measure(self, recorder: Recorder) -> None:
-        setup, feed, step = self._setup, self._setup.feed, self._setup.program.train_step
+        setup, feed, step = self.setup, self.setup.feed, self.setup.program.train_step
         state, batch = setup.place_train_state(), next(feed.train_batches(0, 1))
         recorder.write(setup.compile("train_step", step, state, feed.train_data, batch))
         stepper = Stepper(setup, state)
@@ -101,17 +101,17 @@ class InputBenchmark(Measurement):
 
     def _time(self, name: str, create: Callable, count: int) -> tuple[float, int | None]:
         """Return a window's seconds, and the bytes that storage gave meanwhile, if counted."""
-        first, fill = self._next_batch, self._setup.config.data.prefetch_batches + 2
+        first, fill = self.next_batch, self.setup.config.data.prefetch_batches + 2
         if name != "train_step":
-            self._next_batch += fill + count
-            if self._cold_files:
-                drop_from_page_cache(self._cold_files)
+            self.next_batch += fill + count
+            if self.cold_files:
+                drop_from_page_cache(self.cold_files)
         with contextlib.closing(create(first)) as batches:
             _take(batches, fill)  # the pipeline fills
             before_bytes, watch = storage_read_bytes(), Stopwatch()
             _take(batches, count)
             elapsed_s, after_bytes = watch.elapsed_s(), storage_read_bytes()
-        self._setup.feed.close()  # or it would work ahead in the next stage's time
+        self.setup.feed.close()  # or it would work ahead in the next stage's time
         if before_bytes is None or after_bytes is None:
             return elapsed_s, None
         return elapsed_s, max(0, after_bytes - before_bytes)
@@ -120,7 +120,7 @@ class InputBenchmark(Measurement):
         self, name: str, count: int, windows_R: list[tuple[float, int | None]]
     ) -> InputRecord:
         """Return a stage's record, given the seconds and bytes of windows of `count` batches."""
-        setup, cores, on_host = self._setup, available_cores(), name != "train_step"
+        setup, cores, on_host = self.setup, available_cores(), name != "train_step"
         images = count * setup.program.layout.images_per_step
         tokens = setup.config.data.sequence_length
         rates_R = [images / elapsed_s for elapsed_s, _ in windows_R]
@@ -136,7 +136,7 @@ class InputBenchmark(Measurement):
             cores=cores,
             images_per_s_per_core=rate / cores if on_host else None,
             tokens_per_s=rate * tokens if tokens else None,
-            # 0 where the page cache had everything.
+            # 0 if the page cache had everything.
             windows_storage_read_bytes=[read for _, read in windows_R] if on_host else None,
         )
 
@@ -147,14 +147,14 @@ class InputBenchmark(Measurement):
             # A window is as long at the median rate.
             times_s = [_WINDOW_S * stage.images_per_s / rate for rate in stage.windows_images_per_s]
             warnings += window_warnings(stage.stage, times_s)
-        for stage in stages[2:]:
-            flops_per_s = stage.images_per_s * self._setup.program.training_flops
-            limit = flops_limit(self._setup.mesh.devices)
-            invalid = impossible_arithmetic(flops_per_s / stage.num_devices, limit)
+            if stage.stage == "train_step":
+                flops_per_s = stage.images_per_s * self.setup.program.training_flops
+                limit = flops_limit(self.setup.mesh.devices)
+                invalid = impossible_arithmetic(flops_per_s / stage.num_devices, limit)
         return InputSummary(
             status=status,
             verdict=verdict(stages),
-            corrupt=self._setup.feed.corrupt,
+            corrupt=self.setup.feed.corrupt,
             invalid=invalid,
             warnings=warnings,
         )

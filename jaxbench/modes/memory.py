@@ -4,6 +4,7 @@ Both steps are compiled and run a few times, and nothing is timed. The records h
 the compiler estimates and the most that was used.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import jax
@@ -12,7 +13,7 @@ from jaxbench.config import Config
 from jaxbench.hardware.environment import private_memory_bytes
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.modes.runner import Measurement, RunResult, run_mode
-from jaxbench.modes.setup import RunSetup, prepare_run, with_feed
+from jaxbench.modes.setup import prepare_run, with_feed
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.schema import CompileRecord, MemorySummary
 from jaxbench.records.writers.console import Console
@@ -35,24 +36,22 @@ def measure_memory(
     """
     config = with_feed(config, feed)
     with prepare_run(config, workdir, console) as setup:
-        return run_mode(setup, MemoryCheck(setup), workdir, telemetry_s=telemetry_s)
+        return run_mode(MemoryCheck(setup), workdir, telemetry_s=telemetry_s)
 
 
+@dataclasses.dataclass
 class MemoryCheck(Measurement):
+    private_bytes: int | None = None
     mode = "memory"
 
-    def __init__(self, setup: RunSetup):
-        self._setup = setup
-        self._private_bytes: int | None = None
-
     def measure(self, recorder: Recorder) -> None:
-        setup, program, feed = self._setup, self._setup.program, self._setup.feed
+        setup, program, feed = self.setup, self.setup.program, self.setup.feed
         state = setup.place_train_state()
         train = (feed.train_data, next(feed.train_batches(0, 1)))
         evaluation = (feed.eval_data, next(feed.eval_batches()))
         recorder.write(setup.compile("train_step", program.train_step, state, *train))
         recorder.write(setup.compile("eval_step", program.eval_step, state, *evaluation))
-        self._private_bytes = private_memory_bytes()
+        self.private_bytes = private_memory_bytes()
         with setup.clock.phase("run"), setup.console.phase(f"running {_STEPS} steps of each"):
             for _ in range(_STEPS):
                 state, metrics = program.train_step(state, *train)
@@ -66,5 +65,5 @@ class MemoryCheck(Measurement):
         return MemorySummary(
             status=status,
             planned_bytes_per_device=max(estimated_bytes, default=None),
-            private_memory_before_bytes=self._private_bytes,
+            private_memory_before_bytes=self.private_bytes,
         )

@@ -173,12 +173,13 @@ OPTIONS = {
         "also written, unless this and checkpoint_epochs are both 0.",
         ("train",),
     ),
-    "checkpoint_epochs": Option(int, 0, "Epochs between checkpoints; 0: none.", ("train",)),
+    "checkpoint_epochs": Option(int, 0, "Epochs between checkpoints; 0: none.", ("train",), low=0),
     "keep_checkpoints": Option(
         int,
         2,
         "How many of the newest checkpoints are kept, beside the best one.",
         ("train",),
+        low=1,
     ),
     "grace_period_s": Option(
         int,
@@ -219,7 +220,7 @@ def mode_keywords(mode: str, experiment: Experiment, values: Mapping[str, Any]) 
     Raises:
       BadInput: a value that is not allowed, or not with this experiment; no device is needed.
     """
-    from jaxbench.checkpoints.checkpoint import Policy, check_policy
+    from jaxbench.checkpoints.checkpoint import Policy, check_minutes
     from jaxbench.hardware.telemetry.sampler import check_interval
     from jaxbench.microbench.interleaved import check_window_s
     from jaxbench.records.writers.wandb import check_wandb
@@ -227,6 +228,7 @@ def mode_keywords(mode: str, experiment: Experiment, values: Mapping[str, Any]) 
 
     checks = {
         "telemetry_s": check_interval,
+        "checkpoint_minutes": check_minutes,
         "window_s": check_window_s,
         "profile": parse_steps,
         "target_accuracy": lambda value: check_fraction("target_accuracy", value),
@@ -249,7 +251,6 @@ def mode_keywords(mode: str, experiment: Experiment, values: Mapping[str, Any]) 
         keywords["resume"] = os.fspath(keywords["resume"])
     if "checkpoint_minutes" in keywords:
         keywords["checkpoints"] = Policy(*map(keywords.pop, _CHECKPOINTS))
-        check_policy(keywords["checkpoints"])
     if "device_counts" in keywords:
         keywords["device_counts"] = _parse_counts(keywords["device_counts"])
     accuracy = keywords.get("target_accuracy")

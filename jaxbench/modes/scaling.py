@@ -8,6 +8,7 @@ recorded as lost, and the others continue.
 import contextlib
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ from jaxbench.modes.windows import (
     unsettled_stages,
     window_warnings,
 )
-from jaxbench.parallel.mesh import DataMesh, create_mesh, mixed_devices, unequal_copies
+from jaxbench.parallel.mesh import create_mesh, mixed_devices, unequal_copies
 from jaxbench.records.recorder import Recorder, classify
 from jaxbench.records.schema import (
     AllReduceRecord,
@@ -47,6 +48,12 @@ from jaxbench.records.validity import impossible
 from jaxbench.records.writers.console import Console
 from jaxbench.records.writers.describe import scaling_table
 from jaxbench.train import TrainState, build_program
+
+_PREDICTED_DEVICES = (8, 64, 256, 1024)
+_RATE = ("images_per_s", "images_per_s_low", "images_per_s_high")
+# The fields of each record that a summary repeats.
+_REPEATED = ("scaling", "num_devices", "batch_size", "images_per_s")
+_REPEATED += ("efficiency", "efficiency_low", "efficiency_high")
 
 
 def measure_scaling(
@@ -78,73 +85,69 @@ def measure_scaling(
             "to scale; it needs replicas=data_parallel"
         )
     mesh = create_mesh(config)
-    counts = check_device_counts("--device_counts", device_counts or _powers_of_two(mesh), mesh)
+    most = mesh.num_devices
+    counts = device_counts or [most, *(2**power for power in range(most.bit_length()))]
+    counts = check_device_counts("--device_counts", counts, mesh)
     config = dataclasses.replace(config, num_devices=counts[-1])
     with prepare_run(config, workdir, console) as setup:
         benchmark = ScalingBenchmark(setup, scaling, counts, link_gb_per_s, rounds, window_s)
-        return run_mode(setup, benchmark, workdir, telemetry_s=telemetry_s)
+        return run_mode(benchmark, workdir, telemetry_s=telemetry_s)
 
 
-def _powers_of_two(mesh: DataMesh) -> list[int]:
-    """Return 1, 2, 4 ... and all of the mesh's devices."""
-    most = mesh.num_devices
-    return sorted({most, *(2**power for power in range(most.bit_length()))} - {0})
-
-
+@dataclasses.dataclass
 class ScalingBenchmark(Measurement):
+    """Trials on the first devices and on each single device, and all-reduces.
+
+    Attributes:
+      scaled: {(weak | strong, number of devices): trial}.
+      alone: the trial of each device.
+      trials: all of them, each once.
+      mixed: why devices of several kinds do not run together.
+    """
+
+    scaling: str
+    device_counts: Sequence[int]
+    link_gb_per_s: float | None
+    rounds: int
+    window_s: float
+    mixed: MixedDevices | None = None
     mode = "scaling"
     csv_record = ScalingRecord
 
-    def __init__(
-        self,
-        setup: RunSetup,
-        scaling: str,
-        counts: Sequence[int],
-        link_gb_per_s: float | None,
-        rounds: int,
-        window_s: float,
-    ):
-        self._setup = setup
-        self._flags = {
-            "rounds": rounds,
-            "scaling": scaling,
-            "device_counts": counts,
-            "link_gb_per_s": link_gb_per_s,
-        }
-        self._rounds, self._link_gb_per_s = rounds, link_gb_per_s
-        self._mixed: MixedDevices | None = None
-        params = jax.tree.leaves(setup.program.abstract_train_state().params)
-        self._gradient_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in params)
+    def __post_init__(self):
+        setup, counts, window_s = self.setup, self.device_counts, self.window_s
+        self.gradient_bytes = setup.gradient_bytes
         devices, layout = setup.mesh.devices, setup.program.layout
         per_device, whole = layout.batch_per_device, layout.global_batch
         # Weak and strong meet on all devices, weak and alone on the first: measured once.
-        trial = functools.cache(lambda *on: ScalingTrial(setup_on(*on, setup), window_s))
-        self._scaled = {
+        trial = functools.cache(lambda *on: ScalingTrial(*on, setup, window_s))
+        self.scaled = {
             (kind, count): trial(devices[:count], per_device * count if kind == "weak" else whole)
             for kind in ("weak", "strong")
-            if scaling in (kind, "both")
+            if self.scaling in (kind, "both")
             for count in counts
         }
-        self._alone = [trial((device,), per_device) for device in devices]
-        self._trials = list(dict.fromkeys([*self._scaled.values(), *self._alone]))
+        self.alone = [trial((device,), per_device) for device in devices]
+        self.trials = list(dict.fromkeys([*self.scaled.values(), *self.alone]))
         meshes = [dataclasses.replace(setup.mesh, devices=devices[:n]) for n in counts if n > 1]
-        self._all_reduces = [
-            Collective(mesh, "all_reduce", self._gradient_bytes, window_s) for mesh in meshes
+        self.all_reduces = [
+            Collective(mesh, "all_reduce", self.gradient_bytes, window_s) for mesh in meshes
         ]
 
     def document(self) -> dict[str, Any]:
-        return self._flags
+        names = ("rounds", "scaling", "device_counts", "link_gb_per_s")
+        return {name: getattr(self, name) for name in names}
 
     def measure(self, recorder: Recorder) -> None:
-        clock, console = self._setup.clock, self._setup.console
+        clock, console = self.setup.clock, self.setup.console
         with clock.phase("init"), console.phase("initialising the parameters"):
-            initial = jax.device_get(self._setup.program.create_train_state())
-        for trial in self._trials:
+            initial = jax.device_get(self.setup.program.create_train_state())
+        for trial in self.trials:
             with self._losing(trial):
                 recorder.write(trial.start(initial))
-        if self._mixed:
-            self._all_reduces = []
-        for all_reduce in self._all_reduces:
+        if self.mixed:
+            self.all_reduces = []
+        for all_reduce in self.all_reduces:
             with console.phase(f"compiling the {all_reduce.name}"):
                 all_reduce.start()
         try:
@@ -152,11 +155,11 @@ class ScalingBenchmark(Measurement):
                 for position, stage in enumerate(stages := self._interleaved()):
                     console.progress("warming up", position, len(stages), stage.name)
                     with self._losing(stage):
-                        stage.warm_up(self._rounds)
+                        stage.warm_up(self.rounds)
             stages = self._interleaved()
-            total, watch, done = self._rounds * len(stages), Stopwatch(), 0
+            total, watch, done = self.rounds * len(stages), Stopwatch(), 0
             with clock.phase("measure"):
-                for number in range(self._rounds):
+                for number in range(self.rounds):
                     for stage in in_turn(stages, number):
                         stage.measure()
                         done += 1
@@ -164,9 +167,10 @@ class ScalingBenchmark(Measurement):
                         left = f"windows  {duration(left_s)} left"
                         console.progress("measuring", done, total, left)
             with clock.phase("compare"), console.phase("comparing the replicas"):
-                for trial in self._trials:
-                    if trial.status == "done":
-                        trial.compare_replicas()
+                for trial in self.trials:
+                    if trial.status == "done" and len(trial.devices) > 1:
+                        trial.unequal = unequal_copies(trial.stepper.state)
+                    trial.stepper.state = None  # frees the devices' memory
         finally:
             # However it ends, what has been measured until then is recorded.
             records = list(self._describe())
@@ -175,8 +179,8 @@ class ScalingBenchmark(Measurement):
                 console.say(line)
             for record in records:
                 recorder.write(record)
-        if self._mixed:
-            raise self._mixed
+        if self.mixed:
+            raise self.mixed
 
     @contextlib.contextmanager
     def _losing(self, stage: Interleaved) -> Iterator[None]:
@@ -187,94 +191,148 @@ class ScalingBenchmark(Measurement):
             if not isinstance(stage, ScalingTrial):
                 raise
             mixed = mixed_devices(stage.devices, error)
-            self._mixed = self._mixed or mixed
+            self.mixed = self.mixed or mixed
             status, reason = classify(mixed or error)
             if status != "oom" and not mixed:
                 raise
             stage.status, stage.reason = status, reason
             stage.stepper.state = None  # frees the devices' memory
-            self._setup.console.say(f"{stage.name}: {status}")
+            self.setup.console.say(f"{stage.name}: {status}")
 
     def _interleaved(self) -> list[Interleaved]:
-        return [*(trial for trial in self._trials if trial.status == "done"), *self._all_reduces]
+        return [*(trial for trial in self.trials if trial.status == "done"), *self.all_reduces]
 
     def _describe(self) -> Iterator[Record]:
         """Yield the records of what has been measured."""
-        fields = {trial: trial.describe() for trial in self._trials}
-
+        fields = {trial: trial.describe() for trial in self.trials}
         rates = {
             trial: tuple(values[name] for name in _RATE)
             for trial, values in fields.items()
             if "images_per_s" in values
         }
-        for (kind, count), trial in self._scaled.items():
+        for (kind, count), trial in self.scaled.items():
             if trial not in rates and trial.status == "done":
                 continue  # the run ended before the second window
-            base = self._scaled.get((kind, 1)) or (self._alone[0] if kind == "weak" else None)
+            base = self.scaled.get((kind, 1)) or (self.alone[0] if kind == "weak" else None)
             yield ScalingRecord(
                 scaling=kind,
                 **fields[trial],
                 **efficiency(count, rates.get(trial), rates.get(base)),
-                gradient_bytes=self._gradient_bytes,
+                gradient_bytes=self.gradient_bytes,
                 collectives=trial.collectives,
                 replicas_equal_after_steps=None if trial.unequal is None else not trial.unequal,
                 unequal=trial.unequal,
             )
-        for trial in self._alone:
+        for device, trial in zip(self.setup.mesh.devices, self.alone, strict=True):
             if trial in rates:
-                [device] = trial.devices
                 kind = device.device_kind
                 yield DeviceRecord(device_id=device.id, device_kind=kind, **fields[trial])
-        for all_reduce in self._all_reduces:
+        for all_reduce in self.all_reduces:
             if all_reduce.windows_s:
                 count = all_reduce.mesh.num_devices
-                weak = fields.get(self._scaled.get(("weak", count)), {})
-                yield describe_all_reduce(all_reduce, weak.get("step_s"))
+                time_s, low_s, high_s = all_reduce.call_s()
+                bus, bus_low, bus_high = all_reduce.bus_bytes_per_s()
+                weak_step_s = fields.get(self.scaled.get(("weak", count)), {}).get("step_s")
+                yield AllReduceRecord(
+                    num_devices=count,
+                    bytes=all_reduce.num_bytes,
+                    all_reduce_s=time_s,
+                    all_reduce_s_low=low_s,
+                    all_reduce_s_high=high_s,
+                    bus_bytes_per_s=bus,
+                    bus_bytes_per_s_low=bus_low,
+                    bus_bytes_per_s_high=bus_high,
+                    share_of_weak_step=time_s / weak_step_s if weak_step_s else None,
+                    calls_per_window=all_reduce.warmup.calls_per_window,
+                    windows_s=all_reduce.windows_s,
+                )
 
     def summarize(self, status: str, records: Sequence[Record]) -> ScalingSummary:
-        config, devices = self._setup.config, self._setup.mesh.devices
+        config, devices = self.setup.config, self.setup.mesh.devices
         compiled, scaled, alone, all_reduces = (
             [record for record in records if isinstance(record, kind)]
             for kind in (CompileRecord, ScalingRecord, DeviceRecord, AllReduceRecord)
         )
-        stages = [*self._trials, *self._all_reduces]
-        warnings = efficiency_warnings(scaled) + device_warnings(devices)
-        predicted = []
-        if config.parallelism == "fsdp":
-            warnings.append(NOTHING_PREDICTED)
-        else:
-            predicted = predictions(
-                alone, all_reduces, devices[0], self._gradient_bytes, self._link_gb_per_s
+        warnings, predictions, exchange = efficiency_warnings(scaled), [], None
+        if len(devices) == 1:
+            warnings.append("one device: nothing was scaled")
+        elif devices[0].platform == "cpu":
+            warnings.append(
+                f"these {len(devices)} devices are simulated and share {available_cores()} "
+                "processor core(s): efficiencies, bandwidths and predictions say nothing about "
+                "accelerators"
             )
+        if config.parallelism == "fsdp":
+            warnings.append(
+                "nothing is predicted: predictions take an all-reduce of the gradient, and "
+                "parallelism=fsdp exchanges shards"
+            )
+        elif alone and alone[0].device_id == devices[0].id:
+            predictions = self._predict(alone[0], all_reduces)
+        stages = [*self.trials, *self.all_reduces]
         warnings += unsettled_stages(stages)
-        for trial in self._trials:
+        for trial in self.trials:
             warnings += falling_loss_warnings(trial.stepper.losses, trial.name)
         for stage in stages:
             warnings += window_warnings(stage.name, stage.windows_s)
+        counted = [record for record in compiled if record.collectives is not None]
+        if counted:
+            most = max(counted, key=lambda record: record.num_devices)
+            sizes = {"num_devices": most.num_devices, "gradient_bytes": self.gradient_bytes}
+            exchange = sizes | {"collectives": most.collectives}
+        invalid = []
+        for record in [*scaled, *alone]:
+            if record.images_per_s is not None:
+                limit = flops_limit(devices[: record.num_devices])
+                invalid += [f"{_label(record)}: {why}" for why in impossible(record, limit)]
+            if isinstance(record, ScalingRecord) and record.unequal:
+                invalid.append(
+                    f"{_label(record)}: after {record.steps} steps the replicas differ in "
+                    f"{len(record.unequal)} arrays, the first of them {record.unequal[0]}"
+                )
         return ScalingSummary(
             status=status,
             efficiencies=[{name: getattr(one, name) for name in _REPEATED} for one in scaled],
-            exchange=exchange(compiled, self._gradient_bytes),
+            exchange=exchange,
             devices=split(alone) if len(alone) == len(devices) else None,
-            predictions=predicted,
+            predictions=predictions,
             tokens_per_image=config.data.sequence_length or None,
-            invalid=failed_checks([*scaled, *alone], devices),
+            invalid=invalid,
             warnings=warnings,
         )
 
+    def _predict(
+        self, one_device: DeviceRecord, all_reduces: Sequence[AllReduceRecord]
+    ) -> list[dict[str, Any]]:
+        """Predict weak scaling beyond the devices that are here, from the first device's step.
 
-def setup_on(devices: tuple[jax.Device, ...], batch_size: int, setup: RunSetup) -> RunSetup:
-    """Return the network on these devices, with a synthetic batch of this global size."""
-    mesh = dataclasses.replace(setup.mesh, devices=devices)
-    config = dataclasses.replace(setup.config, num_devices=len(devices), batch_size=batch_size)
-    layout = BatchLayout.create(config, len(devices))
-    feed = create_feed(config, None, mesh, layout, setup.program.precision.param_dtype)
-    program = build_program(config, mesh, layout, feed.steps_per_epoch)
-    return dataclasses.replace(setup, config=config, mesh=mesh, feed=feed, program=program)
+        Nothing is predicted if the links' bandwidth is neither stated nor measured.
+        """
+        if self.link_gb_per_s is not None:
+            link_bytes_per_s, source = self.link_gb_per_s * 1e9, "stated (--link_gb_per_s)"
+        elif all_reduces:
+            link_bytes_per_s = all_reduces[-1].bus_bytes_per_s
+            source = (
+                f"measured: bus bandwidth of an all-reduce over {all_reduces[-1].num_devices} "
+                f"{one_device.device_kind} devices"
+            )
+        else:
+            return []
+        return [
+            predict(
+                count,
+                step_s=one_device.step_s,
+                batch_per_device=one_device.batch_size,
+                gradient_bytes=self.gradient_bytes,
+                link_bytes_per_s=link_bytes_per_s,
+                link_source=source,
+            )
+            for count in _PREDICTED_DEVICES
+        ]
 
 
 class ScalingTrial(StepWindows):
-    """One training step on some devices with one batch.
+    """One training step on some devices with one synthetic batch of this global size.
 
     Attributes:
       collectives: what the compiled step exchanges; None before it is compiled.
@@ -282,37 +340,41 @@ class ScalingTrial(StepWindows):
       status, reason: done, or how the trial was lost, and why.
     """
 
-    def __init__(self, setup: RunSetup, window_s: float):
-        self.devices = setup.mesh.devices
+    def __init__(
+        self, devices: tuple[jax.Device, ...], batch_size: int, setup: RunSetup, window_s: float
+    ):
+        self.devices, count = devices, len(devices)
         self.collectives: dict[str, dict[str, int]] | None = None
         self.unequal: list[str] | None = None
         self.status, self.reason = "done", None
-        count = len(self.devices)
-        on = f"device {self.devices[0].id}" if count == 1 else f"{count} devices"
-        name, step = f"batch {setup.config.batch_size} on {on}", setup.program.train_step
-        super().__init__(name, setup, Stepper(setup, None), window_s, step)
+        mesh = dataclasses.replace(setup.mesh, devices=devices)
+        config = dataclasses.replace(setup.config, num_devices=count, batch_size=batch_size)
+        layout = BatchLayout.create(config, count)
+        feed = create_feed(config, None, mesh, layout, setup.program.precision.param_dtype)
+        program = build_program(config, mesh, layout, feed.steps_per_epoch)
+        setup = dataclasses.replace(setup, config=config, mesh=mesh, feed=feed, program=program)
+        on = f"device {devices[0].id}" if count == 1 else f"{count} devices"
+        name, stepper = f"batch {batch_size} on {on}", Stepper(setup, None)
+        super().__init__(name, setup, stepper, window_s, program.train_step, iter(()))
 
     def start(self, initial: TrainState) -> CompileRecord:
         """Place the state, compile, take the first step; return the compile record."""
         setup, feed = self.setup, self.setup.feed
         with setup.clock.phase("place_data"):
             self.stepper.state = setup.program.place_saved_state(initial)
-            self.batch = next(feed.train_batches(0, 1))
-        args = (self.stepper.state, feed.train_data, self.batch)
+            batch = next(feed.train_batches(0, 1))
+        self.batches = itertools.repeat(batch)
+        args = (self.stepper.state, feed.train_data, batch)
         record = setup.compile("train_step", self.step, *args, f", {self.name}")
         self.collectives = record.collectives
         with setup.clock.phase("first_step"):
             self.run(1)
-        ids, batch_size = [device.id for device in self.devices], setup.config.batch_size
         return dataclasses.replace(
-            record, num_devices=len(ids), device_ids=ids, batch_size=batch_size
+            record,
+            num_devices=len(self.devices),
+            device_ids=[device.id for device in self.devices],
+            batch_size=setup.config.batch_size,
         )
-
-    def compare_replicas(self) -> None:
-        """Compare the state on all devices, and free it."""
-        if len(self.devices) > 1:
-            self.unequal = unequal_copies(self.stepper.state)
-        self.stepper.state = None
 
     def describe(self) -> dict[str, Any]:
         """Return the fields that all records of a trial have."""
@@ -324,115 +386,6 @@ class ScalingTrial(StepWindows):
             "status": self.status,
             "reason": self.reason,
         }
-
-
-def describe_all_reduce(all_reduce: Collective, weak_step_s: float | None) -> AllReduceRecord:
-    """Return an all-reduce's record; `weak_step_s` is the weak trial's on as many devices."""
-    time_s, low_s, high_s = all_reduce.call_s()
-    bus, bus_low, bus_high = all_reduce.bus_bytes_per_s()
-    return AllReduceRecord(
-        num_devices=all_reduce.mesh.num_devices,
-        bytes=all_reduce.num_bytes,
-        all_reduce_s=time_s,
-        all_reduce_s_low=low_s,
-        all_reduce_s_high=high_s,
-        bus_bytes_per_s=bus,
-        bus_bytes_per_s_low=bus_low,
-        bus_bytes_per_s_high=bus_high,
-        share_of_weak_step=time_s / weak_step_s if weak_step_s else None,
-        calls_per_window=all_reduce.warmup.calls_per_window,
-        windows_s=all_reduce.windows_s,
-    )
-
-
-PREDICTED_DEVICES = (8, 64, 256, 1024)
-NOTHING_PREDICTED = (
-    "nothing is predicted: predictions take an all-reduce of the gradient, "
-    "and parallelism=fsdp exchanges shards"
-)
-
-
-_RATE = ("images_per_s", "images_per_s_low", "images_per_s_high")
-# The fields of each record that a summary repeats.
-_REPEATED = ("scaling", "num_devices", "batch_size", "images_per_s")
-_REPEATED += ("efficiency", "efficiency_low", "efficiency_high")
-
-
-def exchange(compiled: Sequence[CompileRecord], gradient_bytes: int) -> dict[str, Any] | None:
-    """Return what the compiled step on most devices exchanges, beside the gradient's size."""
-    counted = [record for record in compiled if record.collectives is not None]
-    if not counted:
-        return None
-    most = max(counted, key=lambda record: record.num_devices)
-    sizes = {"num_devices": most.num_devices, "gradient_bytes": gradient_bytes}
-    return sizes | {"collectives": most.collectives}
-
-
-def predictions(
-    alone: Sequence[DeviceRecord],
-    all_reduces: Sequence[AllReduceRecord],
-    first: jax.Device,
-    gradient_bytes: int,
-    link_gb_per_s: float | None,
-) -> list[dict[str, Any]]:
-    """Predict weak scaling beyond the devices that are here, from the first device's step.
-
-    `link_gb_per_s` is the links' stated bandwidth; None takes what the last all-reduce, over most
-    devices, used. Nothing is predicted if the step or the bandwidth is unknown.
-    """
-    if link_gb_per_s is not None:
-        link_bytes_per_s, source = link_gb_per_s * 1e9, "stated (--link_gb_per_s)"
-    elif all_reduces:
-        link_bytes_per_s = all_reduces[-1].bus_bytes_per_s
-        source = (
-            f"measured: bus bandwidth of an all-reduce over {all_reduces[-1].num_devices} "
-            f"{first.device_kind} devices"
-        )
-    else:
-        return []
-    if not alone or alone[0].device_id != first.id:
-        return []
-    return [
-        predict(
-            count,
-            step_s=alone[0].step_s,
-            batch_per_device=alone[0].batch_size,
-            gradient_bytes=gradient_bytes,
-            link_bytes_per_s=link_bytes_per_s,
-            link_source=source,
-        )
-        for count in PREDICTED_DEVICES
-    ]
-
-
-def failed_checks(
-    records: Sequence[ScalingRecord | DeviceRecord], devices: Sequence[jax.Device]
-) -> list[str]:
-    """Return which rates of some of the devices fail a sanity check, and which replicas differ."""
-    reasons = []
-    for record in records:
-        if record.images_per_s is not None:
-            limit = flops_limit(devices[: record.num_devices])
-            reasons += [f"{_label(record)}: {why}" for why in impossible(record, limit)]
-    for record in records:
-        if isinstance(record, ScalingRecord) and record.unequal:
-            reasons.append(
-                f"{_label(record)}: after {record.steps} steps the replicas differ in "
-                f"{len(record.unequal)} arrays, the first of them {record.unequal[0]}"
-            )
-    return reasons
-
-
-def device_warnings(devices: Sequence[jax.Device]) -> list[str]:
-    """Return the warnings about the devices."""
-    if len(devices) == 1:
-        return ["one device: nothing was scaled"]
-    if devices[0].platform != "cpu":
-        return []
-    return [
-        f"these {len(devices)} devices are simulated and share {available_cores()} processor "
-        "core(s): efficiencies, bandwidths and predictions say nothing about accelerators"
-    ]
 
 
 def efficiency_warnings(scaled: Sequence[ScalingRecord]) -> list[str]:

@@ -26,7 +26,7 @@ from jaxbench.records.schema import CompileRecord, Record
 from jaxbench.records.validity import missing_arithmetic
 from jaxbench.records.writers.console import Console, create_console
 from jaxbench.train import TrainState, build_program
-from jaxbench.training.compilation import compile_step, in_background
+from jaxbench.training.compilation import compile_step
 from jaxbench.training.program import Program
 from jaxbench.xla.jaxpr import FLOPS_PER_MAC
 
@@ -68,11 +68,7 @@ class RunSetup(RunContext):
         layout, dataset = program.layout, self.dataset
         sync = config.batch_norm == "sync"
         batch_norm_examples = layout.global_batch if sync else layout.batch_per_device
-        data: dict[str, Any] = {
-            "feed": feed.name,
-            "steps_per_epoch": feed.steps_per_epoch,
-            **feed.resources,
-        }
+        data = {"feed": feed.name, "steps_per_epoch": feed.steps_per_epoch, **feed.resources}
         if dataset is not None:
             data |= {
                 "description": dataset.description,
@@ -142,31 +138,30 @@ class RunSetup(RunContext):
         if record.collectives is None or (record.num_devices or self.mesh.num_devices) == 1:
             return []
         exchanged_bytes = sum(count["bytes"] for count in record.collectives.values())
-        params = jax.tree.leaves(self.program.abstract_train_state().params)
-        gradient_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in params)
-        expected = exchanged_bytes and exchanged_bytes >= gradient_bytes
+        expected = exchanged_bytes and exchanged_bytes >= self.gradient_bytes
         if self.config.replicas == "independent":
             expected = not exchanged_bytes
         if expected:
             return []
         return [
             f"replicas={self.config.replicas}, but the compiled step exchanges {exchanged_bytes:,} "
-            f"bytes; its gradients have {gradient_bytes:,}"
+            f"bytes; its gradients have {self.gradient_bytes:,}"
         ]
 
-    def begin_init(self) -> Callable[[], Any]:
-        """Begin to compile the initialisation; return a function that waits for it."""
-        with self.clock.phase("init"):
-            return in_background(self.program.lower_init().compile)
+    @property
+    def gradient_bytes(self) -> int:
+        params = jax.tree.leaves(self.program.abstract_train_state().params)
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in params)
 
     def place_train_state(
-        self, saved: TrainState | None = None, wait_for_init: Callable[[], Any] = lambda: None
+        self, saved: TrainState | None = None, wait_for_init: Callable[[], Any] | None = None
     ) -> TrainState:
         """Initialise the state on the devices, or place a saved one; timed and shown."""
         title = "initialising the parameters" if saved is None else "placing the saved state"
         with self.clock.phase("init"), self.console.phase(title):
-            if saved is None:
+            if wait_for_init:
                 wait_for_init()
+            if saved is None:
                 state = self.program.place_train_state()
             else:
                 state = self.program.place_saved_state(saved)
@@ -217,7 +212,17 @@ def prepare_run(
         check_workdir(workdir, config.name)
     config, unused = without_unused(config)
     if processes.count() > 1:
-        _check_across_processes(config)
+        across = f"across {processes.count()} processes"
+        if config.replicas == "independent":
+            raise BadInput(
+                f"replicas='independent' {across}: each would know its own models only; give each "
+                "seed a run, or each process a run of its own"
+            )
+        if config.data.max_corrupt:
+            raise BadInput(
+                f"data.max_corrupt={config.data.max_corrupt} {across}: each would count its own "
+                "corrupt images; it must be 0"
+            )
     clock = Clock()
     with contextlib.ExitStack() as stack:
         precision = get_precision(config.precision)
@@ -285,21 +290,6 @@ def _data_dependent_params(
             return broadcast_arrays(params)
 
     return functools.cache(compute)
-
-
-def _check_across_processes(config: Config) -> None:
-    """Raise BadInput for an experiment that several processes cannot run together."""
-    across = f"across {processes.count()} processes"
-    if config.replicas == "independent":
-        raise BadInput(
-            f"replicas='independent' {across}: each would know its own models only; give each "
-            "seed a run, or each process a run of its own"
-        )
-    if config.data.max_corrupt:
-        raise BadInput(
-            f"data.max_corrupt={config.data.max_corrupt} {across}: each would count its own "
-            "corrupt images; it must be 0"
-        )
 
 
 def with_feed(config: Config, feed: str) -> Config:

@@ -11,8 +11,9 @@ import json
 import math
 import os
 import pathlib
+import re
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -21,7 +22,7 @@ from jaxbench.batch_layout import BatchLayout, batch_multiple
 from jaxbench.clock import Clock
 from jaxbench.config import Config, Experiment
 from jaxbench.data.feeds.feed import abstract_args
-from jaxbench.errors import BadInput, CompilerFailed, DoesNotFit, first_line
+from jaxbench.errors import OUT_OF_MEMORY, BadInput, CompilerFailed, DoesNotFit, first_line
 from jaxbench.fields import without_unused
 from jaxbench.hardware.peak_table import find_bandwidth, find_peak
 from jaxbench.hardware.targets.target import Target, smaller_targets
@@ -29,7 +30,7 @@ from jaxbench.hardware.targets.topology import compiler_version, create_devices
 from jaxbench.modes.describe import list_layers
 from jaxbench.modes.runner import Measurement, RunResult, run_mode
 from jaxbench.modes.setup import RunContext, describe_program
-from jaxbench.modes.targets import RESULT_VARIABLE, Answer, ask_compiler, check_target, read_refusal
+from jaxbench.modes.targets import RESULT_VARIABLE, Answer, ask_compiler, check_target
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.precision import get_precision
 from jaxbench.records.recorder import Recorder
@@ -38,70 +39,76 @@ from jaxbench.records.schema import CompileSummary, TargetRecord
 from jaxbench.records.writers.console import create_console
 from jaxbench.records.writers.targets import compiled_facts, target_table
 from jaxbench.train import build_program
-from jaxbench.training.compilation import compile_with_text
+from jaxbench.training.compilation import begin_compile
 from jaxbench.training.program import Program
 from jaxbench.xla.hlo import count_work
 
+# The bytes that a step needs of a device's memory, such as `7.48G`, in XLA's words.
+_NEEDED = re.compile(
+    r"\(([\d.]+)([KMGT]?)\) exceeds available HBM|memory space hbm\. Used ([\d.]+)([KMGT]?) of"
+)
+_UNSUPPORTED = re.compile(r"\bUNIMPLEMENTED\b|needs more blocks .* than allowed by hardware")
 
-def devices_of(target: Target) -> tuple[Any, ...]:
-    """Return the devices of a target, for a process in the variables of `topology.environment`.
+
+def is_refusal(error: str) -> bool:
+    """Return whether a compiler's error is about a step's size or operations; no bug, no crash.
+
+    For GPUs XLA refuses no step for its memory: its estimate is more than there is.
+    """
+    return bool(OUT_OF_MEMORY.search(error) or _UNSUPPORTED.search(error))
+
+
+def needed_bytes(refusal: str) -> int | None:
+    """Return the device memory that a refused step needs; None if the refusal is about others."""
+    if (match := _NEEDED.search(refusal)) is None:
+        return None
+    size, unit = (group for group in match.groups() if group is not None)
+    return int(float(size) * 1024 ** " KMGT".index(unit or " "))
+
+
+def write_answer(config: Config, name: str) -> None:
+    """Compile in this process, which `ask_compiler` started, and write the `Answer`.
 
     Raises:
-      BadInput: the compiler is missing or does not know the machine.
+      BadInput: the compiler does not know this machine.
     """
-    return create_devices(target, find_bandwidth(target.kind))
+    try:
+        record, network = compile_for_target(config, check_target(config, name))
+        answer = {"record": record.to_json(), "network": network}
+    except BadInput:
+        raise
+    except Exception as error:  # a compiler raises errors of any kind
+        answer = {"failed": f"{type(error).__name__}: {first_line(error)}"}
+    pathlib.Path(os.environ[RESULT_VARIABLE]).write_text(json.dumps(answer))
 
 
-def compile_for_target(
-    config: Config, target: Target, clock: Clock
-) -> tuple[TargetRecord, dict[str, Any]]:
-    """Return what the compiler says of a training step on a target, and `Answer`'s `network`.
+def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, dict[str, Any]]:
+    """Return what the compiler reports about a training step on a target, and `Answer.network`.
 
-    For a process in the variables of `topology.environment`.
-
-    Args:
-      config: a valid experiment.
-      target: the machine.
-      clock: gets the phases `devices`, `build`, `lower` and `compile`.
+    It needs a valid experiment and a process in the variables of `topology.environment`.
 
     Raises:
       BadInput: the compiler is missing or does not know the machine, or the batch does not split
         over its devices.
     """
     config, _ = without_unused(config.for_all_devices())
-    with clock.phase("devices"):
-        devices = devices_of(target)
+    devices = create_devices(target, find_bandwidth(target.kind))
     layout = BatchLayout.create(config, len(devices))
     with get_precision(config.precision).enabled():
-        with clock.phase("build"):
-            mesh = DataMesh(devices, config.parallelism)
-            program = build_program(config, mesh, layout, steps_per_epoch=1)
-            program.check()
+        mesh = DataMesh(devices, config.parallelism)
+        program = build_program(config, mesh, layout, steps_per_epoch=1)
+        program.check()
         network = describe_program(program) | {
             "layers": list_layers(program),
             "training_flops_per_image": program.training_flops,
         }
-        return _compile(program, target, clock), network
+        return _compile(program, target), network
 
 
-def write_answer(config: Config, name: str) -> None:
-    """Compile in this process, which `ask_compiler` started, and write the answer.
-
-    Raises:
-      BadInput: the compiler does not know this machine.
-    """
-    answer: dict[str, Any] = {"record": None, "network": {}, "failed": None}
-    try:
-        record, answer["network"] = compile_for_target(config, check_target(config, name), Clock())
-        answer["record"] = record.to_json()
-    except BadInput:
-        raise
-    except Exception as error:  # a compiler raises errors of any kind
-        answer["failed"] = f"{type(error).__name__}: {first_line(error)}"
-    pathlib.Path(os.environ[RESULT_VARIABLE]).write_text(json.dumps(answer))
+_WORK = ("custom_calls", "transposes", "converts", "moved_bytes")
 
 
-def _compile(program: Program, target: Target, clock: Clock) -> TargetRecord:
+def _compile(program: Program, target: Target) -> TargetRecord:
     config, layout = program.config, program.layout
     record = TargetRecord(
         target=target.name,
@@ -117,22 +124,31 @@ def _compile(program: Program, target: Target, clock: Clock) -> TargetRecord:
     )
     labels = program.task.label_shape(config.data.example_shape)
     args = abstract_args(config, layout, labels, program.precision.param_dtype)
+    state = program.abstract_placed_state()
     try:
-        state = program.abstract_placed_state()
-        compiled, text = compile_with_text(
-            "train_step", program.train_step, state, *args, clock=clock
-        )
+        compiled, text = begin_compile("train_step", program.train_step, state, *args)()
     except jax.errors.JaxRuntimeError as error:
         words = " ".join(str(error).split())
-        refusal = read_refusal(words)
-        if refusal is None:
+        if not is_refusal(words):
             raise
-        needed_bytes = refusal.asked_bytes if refusal.kind == "memory" else None
-        return dataclasses.replace(record, refusal=words, needed_bytes=needed_bytes)
+        return dataclasses.replace(record, refusal=words, needed_bytes=needed_bytes(words))
     cache_bytes = int(float(target.specs.get("l2_mib", 0)) * 2**20)  # between cores and memory
     work = count_work(text, _activation_sizes(program), cache_bytes)
     memory, state_bytes = compiled.memory, program.state_bytes_per_device()
     least_moved_bytes = least_traffic(memory, work["uncached_bytes"], cache_bytes)
+    precision = program.main_precision
+    peak, fast_rate = find_peak(target.kind, precision), fast_convolution_rate(target, precision)
+    limits = ceiling(
+        images_per_step=layout.images_per_step,
+        flops_per_device=program.least_training_flops(fast_rate) * layout.batch_per_device,
+        bytes_per_device=least_moved_bytes,
+        exchanged_bytes=all_reduced_bytes(compiled.collectives or {}, layout.num_devices),
+        num_devices=layout.num_devices,
+        peak_flops_per_s=peak.flops_per_s if peak else None,
+        memory_bytes_per_s=find_bandwidth(target.kind),
+        link_bytes_per_s=target.link_bytes_per_s,
+    )
+    limits |= {"origin": "predicted", "peak": peak and peak._asdict(), "link": target.link}
     return dataclasses.replace(
         record,
         # A TPU's compiler has refused what does not fit.
@@ -145,32 +161,9 @@ def _compile(program: Program, target: Target, clock: Clock) -> TargetRecord:
         collectives=compiled.collectives or {},
         flops_per_image=program.training_flops,
         bytes_lower_bound=program.analysis.bytes_lower_bound(layout.batch_per_device, state_bytes),
-        ceiling=_ceiling(program, target, least_moved_bytes, compiled.collectives or {}),
+        ceiling=limits | {"least_moved_bytes": least_moved_bytes},
         **{name: work[name] for name in _WORK},
     )
-
-
-_WORK = ("custom_calls", "transposes", "converts", "moved_bytes")
-
-
-def _ceiling(
-    program: Program, target: Target, moved_bytes: int, collectives: dict[str, dict[str, int]]
-) -> dict[str, Any]:
-    layout, precision = program.layout, program.main_precision
-    peak = find_peak(target.kind, precision)
-    fast_rate = fast_convolution_rate(target, precision)
-    limits = ceiling(
-        images_per_step=layout.images_per_step,
-        flops_per_device=program.least_training_flops(fast_rate) * layout.batch_per_device,
-        bytes_per_device=moved_bytes,
-        exchanged_bytes=all_reduced_bytes(collectives, layout.num_devices),
-        num_devices=layout.num_devices,
-        peak_flops_per_s=peak.flops_per_s if peak else None,
-        memory_bytes_per_s=find_bandwidth(target.kind),
-        link_bytes_per_s=target.link_bytes_per_s,
-    )
-    origins = {"origin": "predicted", "peak": peak and peak._asdict(), "link": target.link}
-    return limits | origins | {"least_moved_bytes": moved_bytes}
 
 
 def fast_convolution_rate(target: Target, precision: str) -> float:
@@ -199,14 +192,6 @@ def _activation_sizes(program: Program) -> set[int]:
     return sizes - {leaf.size for leaf in jax.tree.leaves(program.abstract_train_state().params)}
 
 
-class Size(NamedTuple):
-    """A step to compile: weak | strong or None, the machine, and the global batch."""
-
-    scaling: str | None
-    target: Target
-    batch_size: int
-
-
 def compile_for(
     target: str,
     config: Experiment,
@@ -230,7 +215,7 @@ def compile_for(
       CompilerFailed: it crashed, or failed otherwise, for one of the sizes.
     """
     machine = check_target(config, target)
-    sizes = [Size(None, machine, config.batch_size)]
+    sizes = [(None, machine, config.batch_size)]
     if scaling:
         kinds = ("weak", "strong") if scaling == "both" else (scaling,)
         sizes = [size for kind in kinds for size in _sizes(config, machine, kind)]
@@ -240,81 +225,70 @@ def compile_for(
     jax.config.update("jax_platforms", "cpu")
     with contextlib.closing(create_console()) as console:
         mesh = DataMesh(machine.stand_ins(), config.parallelism)
-        context = RunContext(config, Clock(), console, mesh, unused)
-        compilation = Compilation(context, arguments, machine, sizes, scaling)
+        setup = RunContext(config, Clock(), console, mesh, unused)
+        compilation = Compilation(setup, arguments, machine, sizes, scaling)
         # A machine that its compiler does not know ends the run before anything is written.
-        compilation.ask(sizes[0])
-        return run_mode(context, compilation, workdir, telemetry_s=0.0)
+        compilation.ask(*sizes[0][1:])
+        return run_mode(compilation, workdir, telemetry_s=0.0)
 
 
-def _sizes(config: Config, machine: Target, kind: str) -> Iterator[Size]:
+def _sizes(config: Config, machine: Target, kind: str) -> Iterator[tuple[str, Target, int]]:
     """Yield the sizes of a machine, except those that do not divide the batch."""
     batch_per_device = config.batch_size // machine.num_devices
     for target in smaller_targets(machine):
         weak_batch = batch_per_device * target.num_devices
         batch_size = weak_batch if kind == "weak" else config.batch_size
         if batch_size % batch_multiple(config, target.num_devices) == 0:
-            yield Size(kind, target, batch_size)
+            yield kind, target, batch_size
 
 
+@dataclasses.dataclass
 class Compilation(Measurement):
     """The training step, compiled for one size after the other."""
 
+    arguments: Sequence[str]
+    machine: Target
+    sizes: Sequence[tuple[str | None, Target, int]]  # weak | strong, the machine, the global batch
+    scaling: str | None
+    answers: dict[tuple[str, int], Answer] = dataclasses.field(default_factory=dict)
     mode = "compile"
 
-    def __init__(
-        self,
-        context: RunContext,
-        arguments: Sequence[str],
-        machine: Target,
-        sizes: Sequence[Size],
-        scaling: str | None,
-    ):
-        self._context, self._arguments = context, arguments
-        self._machine, self._sizes, self._scaling = machine, sizes, scaling
-        self._answers: dict[tuple[str, int], Answer] = {}
-
     def document(self) -> dict[str, Any]:
-        network = {n: v for n, v in self.ask(self._sizes[0]).network.items() if n != "layers"}
-        scaling = {"scaling": self._scaling} if self._scaling else {}
-        return {"target": self._machine.name} | scaling | network
+        first = next(iter(self.answers.values()))
+        network = {name: value for name, value in first.network.items() if name != "layers"}
+        scaling = {"scaling": self.scaling} if self.scaling else {}
+        return {"target": self.machine.name} | scaling | network
 
-    def ask(self, size: Size) -> Answer:
-        """Return the compiler's answer for a size; it is asked once."""
-        step = size.target.name, size.batch_size  # both kinds of scaling end in the same step
-        if step in self._answers:
-            return self._answers[step]
-        title = f"compiling for {size.target.name}, batch {size.batch_size:,}"
-        with self._context.console.phase(title), self._context.clock.phase("compile"):
-            batch = f"--experiment.batch_size={size.batch_size}"
-            try:
-                answer = ask_compiler([*self._arguments, batch], size.target)
-            except BadInput as error:
-                if not self._answers:
-                    raise
-                answer = Answer(None, {}, str(error))
-        self._answers[step] = answer
-        return answer
+    def ask(self, target: Target, batch_size: int) -> Answer:
+        """Return the compiler's answer; both kinds of scaling end in the same step, asked once."""
+        step = target.name, batch_size
+        if step in self.answers:
+            return self.answers[step]
+        title = f"compiling for {target.name}, batch {batch_size:,}"
+        with self.setup.console.phase(title), self.setup.clock.phase("compile"):
+            arguments = [*self.arguments, f"--experiment.batch_size={batch_size}"]
+            self.answers[step] = ask_compiler(arguments, target, strict=not self.answers)
+        return self.answers[step]
 
     def measure(self, recorder: Recorder) -> None:
         records: list[TargetRecord] = []
         smallest: dict[str | None, TargetRecord] = {}
         failed = []
-        for size in self._sizes:
-            answer = self.ask(size)
+        for scaling, *step in self.sizes:
+            answer = self.ask(*step)
             if answer.record is None:
-                failed.append(f"{size.target.name}: {answer.failed}")
+                failed.append(f"{step[0].name}: {answer.failed}")
                 continue
-            record = dataclasses.replace(answer.record, scaling=size.scaling)
-            base = smallest.setdefault(size.scaling, record)
+            record = dataclasses.replace(answer.record, scaling=scaling)
+            base = smallest.setdefault(scaling, record)
             records.append(dataclasses.replace(record, **_efficiency(record, base)))
             recorder.write(records[-1])
         for line in [*target_table(records), *compiled_facts(records[-1:])]:
-            self._context.console.say(line)
+            self.setup.console.say(line)
         if failed:
             raise CompilerFailed("; ".join(failed))
-        [*_, record] = records
-        if self._scaling is None and not record.fits:
+        record = records[-1]
+        if self.scaling is None and not record.fits:
             why = record.refusal or (
                 f"the step needs {record.needed_bytes / 2**30:.2f} GiB on each device and may use "
                 f"{record.device_memory_bytes / 2**30:.2f}"

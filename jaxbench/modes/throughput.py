@@ -6,7 +6,8 @@ one. Stages take turns, so that drift hits all alike.
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -78,17 +79,16 @@ def measure_throughput(
     check_end(profiled, _MOST_PROFILE_STEPS, "those after the measurement")
     with prepare_run(config, workdir, console) as setup:
         benchmark = ThroughputBenchmark(setup, steps_per_call, rounds, window_s, profiled)
-        return run_mode(setup, benchmark, workdir, telemetry_s=telemetry_s, price=price)
+        return run_mode(benchmark, workdir, telemetry_s=telemetry_s, price=price)
 
 
 @dataclasses.dataclass
 class ThroughputBenchmark(Measurement):
-    setup: RunSetup
     steps_per_call: int
     rounds: int
     window_s: float
     profiled_steps: range
-    stages: list["Stage"] = dataclasses.field(default_factory=list)
+    stages: dict[str, "Stage"] = dataclasses.field(default_factory=dict)  # by the compiled step
     first_step_s: float | None = None
     profiler: Profiler | None = None
     mode = "throughput"
@@ -113,12 +113,12 @@ class ThroughputBenchmark(Measurement):
         compiled = _compile_cold_and_warm(setup, steps, state)
         barrier_before_first_step(clock)
         shared = (setup, Stepper(setup, state), self.window_s)
-        train = TrainStage(*shared)
-        self.stages.append(train)
+        self.stages["train_step"] = train = TrainStage(*shared)
         for name, (step, _, _) in [*steps.items()][2:]:
-            self.stages.append(Stage(name, *shared, step, batch))
-            self.stages[-1].steps_per_call = self.steps_per_call
-        self.stages.append(ForwardStage(*shared, eval_batch))
+            self.stages[name] = Stage(name, *shared, step, itertools.repeat(batch))
+            self.stages[name].steps_per_call = self.steps_per_call
+        self.stages["eval_step"] = ForwardStage(*shared, eval_batch)
+        stages = [*self.stages.values()]
         for record in compiled.values():
             recorder.write(record)
         with clock.phase("first_step"):
@@ -126,12 +126,12 @@ class ThroughputBenchmark(Measurement):
             train.run(1)
             self.first_step_s = watch.elapsed_s()
         with clock.phase("warm_up"):
-            for position, stage in enumerate(self.stages):
-                console.progress("warming up", position, len(self.stages), stage.name)
+            for position, stage in enumerate(stages):
+                console.progress("warming up", position, len(stages), stage.name)
                 stage.warm_up(count)
         with clock.phase("measure"):
             for number in range(count):
-                for stage in in_turn(self.stages, number):
+                for stage in in_turn(stages, number):
                     images = stage.steps_per_window * stage.images_per_step
                     is_train = stage is train
                     measured = recorder.telemetry.measured if is_train else contextlib.nullcontext
@@ -140,8 +140,8 @@ class ThroughputBenchmark(Measurement):
                     stage.wait_for_rest()
                 train.measure_latencies()
                 console.progress("measuring", number + 1, count, "rounds")
-        for stage in self.stages:
-            recorder.write(stage.describe(compiled))
+        for name, stage in self.stages.items():
+            recorder.write(stage.describe(compiled[name]))
         if self.profiled_steps:
             self.profiler = Profiler(self.profiled_steps, recorder.folder)
             train.profile(self.profiler)
@@ -150,10 +150,11 @@ class ThroughputBenchmark(Measurement):
         measured = [record for record in records if isinstance(record, ThroughputRecord)]
         rates = ("images_per_s", "images_per_s_low", "images_per_s_high")
         limit = flops_limit(self.setup.mesh.devices)
-        stepper = self.stages[0].stepper if self.stages else Stepper(self.setup, None)
+        stages = [*self.stages.values()]
+        stepper = stages[0].stepper if stages else Stepper(self.setup, None)
         losses = stepper.losses
-        warnings = unsettled_stages(self.stages) + falling_loss_warnings(losses)
-        for stage in self.stages:
+        warnings = unsettled_stages(stages) + falling_loss_warnings(losses)
+        for stage in stages:
             warnings += window_warnings(stage.name, stage.windows_s)
             warnings += slowed_down(f"{stage.name}: windows", stage.windows_s)
         return ThroughputSummary(
@@ -227,18 +228,9 @@ _LATENCY_STEPS = 20
 
 
 class Stage(StepWindows):
-    """One stage.
-
-    Attributes:
-      function: the name of the compiled step that the stage calls.
-      sync_residual_s: how long work continued after the stage's windows.
-    """
+    """Windows of one compiled step; `sync_residual_s` is how long work continued after them."""
 
     sync_residual_s = 0.0
-
-    @property
-    def function(self) -> str:
-        return self.name
 
     def wait_for_rest(self) -> None:
         """Wait for work that is left after a window: none, if the window waited for its work."""
@@ -249,17 +241,22 @@ class Stage(StepWindows):
     def _results(self) -> Any:
         return self.stepper.state, self.stepper.metrics
 
-    def describe(self, compiled: Mapping[str, CompileRecord]) -> ThroughputRecord:
-        """Return the stage's record, from the records of the compiled steps."""
-        fields, feed = self.describe_steps(), self.setup.feed
+    def describe(self, compiled: CompileRecord) -> ThroughputRecord:
+        """Return the stage's record, given that of its compiled step."""
+        fields = self.describe_steps()
         rate, devices = fields["images_per_s"], self.setup.mesh.num_devices
-        xla_bytes = compiled[self.function].xla_bytes_per_device
+        xla_bytes, peak = compiled.xla_bytes_per_device, fields["peak"]
         if xla_bytes and self.steps_per_call == 1:  # XLA counts a loop's body once
-            flops = self.flops_per_image * self.images_per_step
-            fields |= describe_roofline(flops / devices / xla_bytes, fields["peak"])
+            flops_per_byte = self.flops_per_image * self.images_per_step / devices / xla_bytes
+            fields["flops_per_byte"] = flops_per_byte
+            if peak and peak["bytes_per_s"]:
+                # The operations that the devices do in the time of a byte.
+                ridge = peak["flops_per_s"] / peak["bytes_per_s"]
+                fields["flops_per_byte_at_ridge"] = ridge
+                fields["bound_by"] = "arithmetic" if flops_per_byte >= ridge else "memory"
         return ThroughputRecord(
             stage=self.name,
-            feed=feed.name,
+            feed=self.setup.feed.name,
             images_per_s_per_device=rate / devices,
             steps_per_call=self.steps_per_call,
             sync_residual_s=self.sync_residual_s,
@@ -275,26 +272,14 @@ class Stage(StepWindows):
         return {"images_per_step": self.images_per_step, "images_counted": counted}
 
 
-def describe_roofline(flops_per_byte: float, peak: dict[str, Any] | None) -> dict[str, Any]:
-    """Return a step's operations for each byte of memory, and the devices' in a byte's time."""
-    if not peak or not peak["bytes_per_s"]:
-        return {"flops_per_byte": flops_per_byte}
-    ridge = peak["flops_per_s"] / peak["bytes_per_s"]
-    return {
-        "flops_per_byte": flops_per_byte,
-        "flops_per_byte_at_ridge": ridge,
-        "bound_by": "arithmetic" if flops_per_byte >= ridge else "memory",
-    }
-
-
 class TrainStage(Stage):
     """The loop over single training steps, each with the feed's next batch."""
 
     def __init__(self, setup: RunSetup, stepper: Stepper, window_s: float):
-        super().__init__("train_step", setup, stepper, window_s, setup.program.train_step)
+        step, batches = setup.program.train_step, setup.feed.train_batches(0, ENDLESS)
+        super().__init__("train_step", setup, stepper, window_s, step, batches)
         self.latencies_s: list[float] = []
         self._fill = setup.config.data.prefetch_batches + 2 if setup.feed.name == "stream" else 0
-        self._batches = setup.feed.train_batches(0, ENDLESS)
 
     @contextlib.contextmanager
     def around_window(self) -> Iterator[None]:
@@ -305,19 +290,10 @@ class TrainStage(Stage):
         if not self._fill:
             yield
             return
-        self._batches = self.setup.feed.train_batches(0, ENDLESS, self.steps)
+        self.batches = self.setup.feed.train_batches(0, ENDLESS, self.steps)
         self.run(self._fill)
         yield
         self.setup.feed.close()
-
-    def run(self, calls: int) -> None:
-        for _ in range(calls):
-            self._queue_next()
-        self.stepper.wait()
-
-    def _queue_next(self) -> None:
-        self.steps += 1
-        self.stepper.queue(self.step, next(self._batches))
 
     def measure_latencies(self) -> None:
         with self.around_window():
@@ -333,7 +309,7 @@ class TrainStage(Stage):
                 profiler.start(profiler.steps, self.setup.clock, self.setup.console)
                 for number in profiler.steps:
                     with jax.profiler.StepTraceAnnotation("train", step_num=number):
-                        self._queue_next()
+                        self.stepper.queue(self.step, next(self.batches))
                 self.stepper.wait()
 
     def _fields(self, step_s: float) -> dict[str, Any]:
@@ -351,10 +327,9 @@ class TrainStage(Stage):
 class ForwardStage(Stage):
     """The forward pass of one evaluation batch."""
 
-    function = "eval_step"
-
     def __init__(self, setup: RunSetup, stepper: Stepper, window_s: float, batch: Any):
-        super().__init__("forward", setup, stepper, window_s, setup.program.eval_step, batch)
+        step, batches = setup.program.eval_step, itertools.repeat(batch)
+        super().__init__("forward", setup, stepper, window_s, step, batches)
         self._limiter, self._metrics = DispatchLimiter(), None
         self.run(1)
         # Images only, not what pads a batch that is not full.
@@ -362,7 +337,8 @@ class ForwardStage(Stage):
 
     def run(self, calls: int) -> None:
         for _ in range(calls):
-            self._metrics = self.step(self.stepper.state, self.setup.feed.eval_data, self.batch)
+            batch = next(self.batches)
+            self._metrics = self.step(self.stepper.state, self.setup.feed.eval_data, batch)
             self._limiter.add(self._metrics)
         self.steps += calls
         jax.block_until_ready(self._metrics)

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from jaxbench.analysis.pricing import Price
 from jaxbench.checkpoints.checkpoint import NO_CHECKPOINTS, Checkpoint, Checkpoints, Policy
 from jaxbench.checkpoints.resume import (
@@ -29,7 +31,7 @@ from jaxbench.parallel import processes
 from jaxbench.parallel.processes import barrier_before_first_step
 from jaxbench.parallel.signals import defer_signals
 from jaxbench.records.attempts import describe_changes
-from jaxbench.records.goodput import begin_attempt, mark_phases, measure_goodput, read_attempts
+from jaxbench.records.goodput import begin_attempt, mark_phases, measure_goodput
 from jaxbench.records.next_steps import say_next_steps
 from jaxbench.records.recorder import Recorder, classify
 from jaxbench.records.run_dir import RunDir
@@ -39,11 +41,11 @@ from jaxbench.records.writers.tensorboard import TensorBoardWriter
 from jaxbench.records.writers.wandb import WandbWriter
 from jaxbench.train import TrainState, checkpoint_hook, profile_hook
 from jaxbench.train import train_and_evaluate as run_loop
-from jaxbench.training.compilation import compile_together
+from jaxbench.training.compilation import compile_together, in_background
 from jaxbench.training.loss_scale import LossScales
 from jaxbench.training.profiler import Profiler, check_end, parse_steps
 from jaxbench.training.records import epochs_table, summarize
-from jaxbench.training.run import AccuracyTarget, RunProgress, TrainPlan, TrainRun
+from jaxbench.training.run import RunProgress, TrainPlan, TrainRun
 
 # What is unknown of devices that changed meanwhile.
 _PER_DEVICE = ("flops_per_s_per_device", "mfu", "peak", "images_per_s_per_device")
@@ -91,54 +93,13 @@ def train_and_evaluate(
         if import_s is not None:
             import_s += watch.elapsed_s()
         setup = stack.enter_context(prepare_run(config, workdir, console, checked=True))
-        _check_steps(setup, profiled_steps)
+        plan = _plan(setup, target_accuracy)
+        check_end(profiled_steps, plan.total_steps, "this run")
         saved = restore(setup.program, setup.clock, setup.console, resumed, workdir)
-        training = Training(
-            setup, saved, profiled_steps, target_accuracy, checkpoints, wandb, import_s
-        )
-        into = None
-        if resumed:
-            checkpoint = saved and saved._replace(state=None)
-            into = functools.partial(
-                resume_run_dir, resumed, checkpoint, workdir, config.name, say=setup.console.say
-            )
-        del saved  # only `training` holds the host's copy of the state, until it is placed
-        done = run_mode(
-            setup, training, workdir, telemetry_s=telemetry_s, price=price, resume_into=into
-        )
-        return dataclasses.replace(done, state=training.state)
-
-
-class Training(Measurement):
-    """Trains to the end of the plan, from its start or from a checkpoint."""
-
-    mode = "train"
-
-    def __init__(
-        self,
-        setup: RunSetup,
-        saved: Checkpoint | None,
-        profiled_steps: range,
-        target_accuracy: float | None,
-        checkpoints: Policy,
-        wandb: str | None,
-        import_s: float | None,
-    ):
-        self._setup, self._saved, self._import_s = setup, saved, import_s
-        self._profiled_steps, self._target_accuracy = profiled_steps, target_accuracy
-        self._checkpoints, self._wandb = checkpoints, wandb
-        self._run_dir: RunDir | None = None  # in the first process
-        # What changed since the run's first process.
-        self._changes: dict[str, list[Any]] = {}
-        self.state: TrainState | None = None  # the final state
-        target, steps_per_epoch = None, setup.feed.steps_per_epoch
-        if target_accuracy is not None:
-            target = AccuracyTarget(setup.program.task.primary_metric, target_accuracy)
-        total_steps = setup.config.num_steps(steps_per_epoch)
-        self._run = TrainRun(
+        run = TrainRun(
             program=setup.program,
             feed=setup.feed,
-            plan=TrainPlan(total_steps, steps_per_epoch, setup.config.eval_every_epochs, target),
+            plan=plan,
             clock=setup.clock,
             console=setup.console,
             progress=RunProgress.from_json(saved.metadata)
@@ -146,76 +107,140 @@ class Training(Measurement):
             else RunProgress(import_s=import_s),
             hooks=[checkpoint_hook, profile_hook],
         )
+        training = Training(setup, run, saved, profiled_steps, checkpoints, wandb, import_s)
+        resume_into = None
+        if resumed:
+            checkpoint = saved and saved._replace(state=None)
+            resume_into = functools.partial(
+                resume_run_dir, resumed, checkpoint, workdir, config.name, say=setup.console.say
+            )
+        del saved  # only `training` holds the host's copy of the state, until it is placed
+        result = run_mode(
+            training, workdir, telemetry_s=telemetry_s, price=price, resume_into=resume_into
+        )
+        return dataclasses.replace(result, state=training.state)
+
+
+def _done_already(resumed: Resume | None, console: Console) -> RunResult:
+    """Return the result of a run that is done, in all processes; only the first knows the run."""
+    if resumed is None:
+        return RunResult([], {}, None)
+    console.say(f"{resumed.path}: this run is done already")
+    console.close()
+    run_dir = RunDir(resumed.path, resumed.document)
+    say_next_steps(console, run_dir)
+    return RunResult([], run_dir.document.get("summary") or {}, run_dir)
+
+
+def _plan(setup: RunSetup, target_accuracy: float | None) -> TrainPlan:
+    config, steps_per_epoch = setup.config, setup.feed.steps_per_epoch
+    if config.schedule_steps(steps_per_epoch) > _MAX_STEPS:
+        raise BadInput(
+            f"epochs={config.epochs}: {steps_per_epoch} steps each are more than "
+            f"{_MAX_STEPS:,} steps; max_steps ends a run earlier"
+        )
+    return TrainPlan(
+        config.num_steps(steps_per_epoch),
+        steps_per_epoch,
+        config.eval_every_epochs,
+        target_accuracy,
+        setup.program.task.primary_metric,
+    )
+
+
+@dataclasses.dataclass
+class Training(Measurement):
+    """Trains to the end of the plan, from its start or from a checkpoint.
+
+    Attributes:
+      saved: the checkpoint, until its state is placed.
+      run_dir: None in all processes but the first.
+      changes: what changed since the run's first process.
+      state: the final state.
+    """
+
+    run: TrainRun
+    saved: Checkpoint | None
+    profiled_steps: range
+    checkpoints: Policy
+    wandb: str | None
+    import_s: float | None
+    run_dir: RunDir | None = None
+    changes: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
+    state: TrainState | None = None
+    mode = "train"
 
     def document(self) -> dict[str, Any]:
-        resumed_phases_s = self._saved.metadata["totals_s"] if self._saved else {}
-        attempt = begin_attempt(self._setup.clock, self._import_s, resumed_phases_s)
-        return {"target_accuracy": self._target_accuracy, "attempts": [attempt]}
+        resumed_phases_s = self.saved.metadata["totals_s"] if self.saved else {}
+        attempt = begin_attempt(self.run.clock, self.import_s, resumed_phases_s)
+        return {"target_accuracy": self.run.plan.target_accuracy, "attempts": [attempt]}
 
     def measure(self, recorder: Recorder) -> None:
-        run, saved, self._saved = self._run, self._saved, None
-        self._run_dir, self._changes = recorder.run_dir, recorder.changes
-        if saved:
-            recorder.telemetry.windows = [Window(*window) for window in saved.metadata["windows"]]
-        image_writers = self._connect(recorder)
-        if not self._checkpoints.is_on:
+        run, folder, saved, self.saved = self.run, recorder.folder, self.saved, None
+        self.run_dir, self.changes = recorder.run_dir, recorder.changes
+        run.writer, run.telemetry = recorder.writers, recorder.telemetry
+        if self.profiled_steps:
+            run.profiler = Profiler(self.profiled_steps, folder, run.progress.traced)
+        image_writers: list[TensorBoardWriter | WandbWriter] = []
+        if folder:
+            if self.checkpoints.is_on:
+                run.checkpoints = Checkpoints(
+                    folder / CHECKPOINTS, self.checkpoints, run.console.say
+                )
+            recorder.writers.add(epochs_table(run, folder))
+            metrics, config = run.program.task.eval_metrics, config_record(run.program.config)
+            image_writers.append(TensorBoardWriter(folder, metrics, config))
+            if self.wandb is not None:
+                with run.clock.phase("records"), run.console.phase("starting the wandb run"):
+                    image_writers.append(WandbWriter(folder, self.wandb, config, run.console.say))
+            for writer in image_writers:
+                recorder.writers.add(writer)
+        if not self.checkpoints.is_on:
             run.console.say(
                 "no checkpoints: a run that is stopped begins again (--checkpoint_minutes=10 or "
                 "--checkpoint_epochs=1 writes them)"
             )
         if saved:
+            recorder.telemetry.windows = [Window(*window) for window in saved.metadata["windows"]]
             run.console.say(f"resuming after step {run.progress.step} ({saved.name})")
-        state = prepare(self._setup, run, recorder.write, saved and saved.state, self._mark_phases)
-        if not saved and not run.program.config.data.sequence_length:
+        state, compiled = prepare(self.setup, run, saved and saved.state, self._mark_phases)
+        if not saved:  # else the run has its records of it
             with run.clock.phase("records"), defer_signals():
-                for writer in image_writers:
+                for record in compiled:
+                    recorder.write(record)
+                for writer in () if run.program.config.data.sequence_length else image_writers:
                     writer.add_images("train/images", run.sample_images(), step=0)
         del saved
+        barrier_before_first_step(run.clock)
         self._mark_phases("train")
         try:
             self.state = run_loop(run, state)
         except (KeyboardInterrupt, Terminated) as error:
-            if self._run_dir:  # a second Ctrl-C ends the process while the checkpoint is written
+            if self.run_dir:  # a second Ctrl-C ends the process while the checkpoint is written
                 with defer_signals():
-                    self._run_dir.end(*classify(error))
+                    self.run_dir.end(*classify(error))
             raise
         finally:
             run.wait_for_checkpoints()
 
-    def _connect(self, recorder: Recorder) -> list[TensorBoardWriter | WandbWriter]:
-        """Connect the run with its folder; return the writers that show images."""
-        run, folder = self._run, recorder.folder
-        run.writer, run.telemetry = recorder.writers, recorder.telemetry
-        if self._profiled_steps:
-            run.profiler = Profiler(self._profiled_steps, folder, run.progress.traced)
-        if not folder:
-            return []
-        if self._checkpoints.is_on:
-            run.checkpoints = Checkpoints(folder / CHECKPOINTS, self._checkpoints, run.console.say)
-        recorder.writers.add(epochs_table(run, folder))
-        metrics, config = run.program.task.eval_metrics, config_record(run.program.config)
-        image_writers = [TensorBoardWriter(folder, metrics, config)]
-        if self._wandb is not None:
-            with run.clock.phase("records"), run.console.phase("starting the wandb run"):
-                image_writers.append(WandbWriter(folder, self._wandb, config, run.console.say))
-        for writer in image_writers:
-            recorder.writers.add(writer)
-        return image_writers
-
     def _mark_phases(self, doing: str) -> None:
         """Note in run.json what this process does from now on, in case it is killed."""
-        if self._run_dir and (attempts := read_attempts(self._run_dir.document)):
-            with self._run.clock.phase("records"), defer_signals():
-                attempts[-1] |= mark_phases(self._run.clock, doing)
-                self._run_dir.update(attempts=attempts)
+        if self.run_dir and (attempts := self.run_dir.document.get("attempts")):
+            with self.run.clock.phase("records"), defer_signals():
+                attempts[-1] |= mark_phases(self.run.clock, doing)
+                self.run_dir.update(attempts=attempts)
 
     def summarize(self, status: str, records: Sequence[Record]) -> TrainSummary:
-        run, program, target = self._run, self._run.program, self._run.plan.target_accuracy
-        attempts = self._run_dir and read_attempts(self._run_dir.document)
+        run, program, dataset = self.run, self.run.program, self.setup.dataset
+        epochs = run.progress.epochs
+        attempts = self.run_dir and self.run_dir.document.get("attempts")
         goodput = attempts and measure_goodput(attempts, run.clock.totals_s())
         if goodput:  # unknown of a run that branched off from another
             goodput = {"num_resumes": len(attempts) - 1, **goodput._asdict()}
-        images_per_step = program.layout.images_per_step
+        is_evaluated = any(epoch.eval_count is not None for epoch in epochs)
+        warnings = eval_split_warnings(dataset) if dataset and is_evaluated else []
+        if change := self._describe_changes("batch_norm_examples"):
+            warnings.append(f"{change}: losses are not those of an undisturbed run")
         summary = summarize(
             run.progress,
             status=status,
@@ -223,47 +248,37 @@ class Training(Measurement):
             num_devices=program.mesh.num_devices,
             loss_scales=run.loss_scales,
             wall_s=run.clock.wall_s(),
-            target_accuracy=target and target.describe(run.progress.epochs, images_per_step),
+            target_accuracy=run.plan.describe_target(epochs, program.layout.images_per_step),
             profile=run.profiler.summary(),
             corrupt=run.corrupt or None,
-            warnings=self._warnings(),
+            warnings=warnings + (run.checkpoints.warnings if run.checkpoints else []),
             **(goodput or {}),
         )
-        devices = self._changed("device_kind", "num_devices")
-        if not devices:
+        change = self._describe_changes("device_kind", "num_devices")
+        if not change:
             summary.invalid.extend(run.impossible_rates())
         if summary.images_per_s is None:
             tokens = program.config.data.sequence_length or None
             return dataclasses.replace(summary, tokens_per_image=tokens)
         fields = program.utilization(summary.images_per_s)
-        if devices:
+        if change:
             fields |= dict.fromkeys(_PER_DEVICE)
-            unknown = f"{devices}: figures per device are unknown"
+            unknown = f"{change}: figures per device are unknown"
             fields["warnings"] = [*summary.warnings, unknown]
         return dataclasses.replace(summary, **fields)
 
-    def _warnings(self) -> list[str]:
-        """Return the warnings about losses, evaluations and checkpoints."""
-        run, dataset = self._run, self._setup.dataset
-        evaluated = any(epoch.eval_count is not None for epoch in run.progress.epochs)
-        warnings = eval_split_warnings(dataset) if dataset and evaluated else []
-        if statistics := self._changed("batch_norm_examples"):
-            warnings.append(f"{statistics}: losses are not those of an undisturbed run")
-        return warnings + (run.checkpoints.warnings if run.checkpoints else [])
-
-    def _changed(self, *names: str) -> str:
+    def _describe_changes(self, *names: str) -> str:
         """Return what changed of these since the run's first process; empty if nothing did."""
-        return describe_changes({n: v for n, v in self._changes.items() if n in names})
+        return describe_changes({n: v for n, v in self.changes.items() if n in names})
 
 
 def prepare(
     setup: RunSetup,
     run: TrainRun,
-    write: Callable[[CompileRecord], None],
     saved_state: TrainState | None = None,
     begin: Callable[[str], None] = lambda phase: None,
-) -> TrainState:
-    """Return the state on the devices, with both steps compiled for it and their records written.
+) -> tuple[TrainState, list[CompileRecord]]:
+    """Return the state on the devices, and the records of both steps, which are compiled for it.
 
     Without the saved state of a checkpoint, on the host, the parameters are initialised. `begin` is
     called with "compile" before the steps are compiled.
@@ -277,7 +292,12 @@ def prepare(
         eval_batch = next(feed.eval_batches())
     begin("compile")
     # XLA compiles what has been lowered while Python lowers the next.
-    wait_for_init = (lambda: None) if is_resumed else setup.begin_init()
+    with setup.clock.phase("init"):
+        wait_for_init = (
+            None
+            if is_resumed
+            else in_background(program.init.lower(np.uint32(program.config.seed)).compile)
+        )
     state = program.abstract_placed_state()
     if across_processes := program.mesh.process[1] > 1:  # there pmap takes no shapes
         state = setup.place_train_state(saved_state, wait_for_init)
@@ -293,34 +313,7 @@ def prepare(
         state = setup.place_train_state(saved_state, wait_for_init)
     del saved_state
     run.loss_scales = LossScales(getattr(state, "loss_scale", None), run.seeds_R, run.console.say)
-    if not is_resumed:  # else the run has its records of it
+    if not is_resumed:
         progress.compile_s = compile_s
         progress.compile_cache = [record.compile_cache for record in records]
-        with run.clock.phase("records"):
-            for record in records:
-                write(record)
-    barrier_before_first_step(setup.clock)
-    return state
-
-
-def _done_already(resumed: Resume | None, console: Console) -> RunResult:
-    """Return the result of a run that is done, in all processes; only the first knows the run."""
-    if resumed is None:
-        return RunResult([], {}, None)
-    path = resumed.path
-    console.say(f"{path}: this run is done already")
-    console.close()
-    run_dir = RunDir(path, resumed.document)
-    say_next_steps(console, run_dir)
-    return RunResult([], run_dir.document.get("summary") or {}, run_dir)
-
-
-def _check_steps(setup: RunSetup, profiled_steps: range) -> None:
-    """Raise BadInput for numbers of steps that do not go with the data."""
-    config, steps_per_epoch = setup.config, setup.feed.steps_per_epoch
-    if config.schedule_steps(steps_per_epoch) > _MAX_STEPS:
-        raise BadInput(
-            f"epochs={config.epochs}: {steps_per_epoch} steps each are more than "
-            f"{_MAX_STEPS:,} steps; max_steps ends a run earlier"
-        )
-    check_end(profiled_steps, config.num_steps(steps_per_epoch), "this run")
+    return state, records

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -83,9 +83,10 @@ class Stepper:
 
 
 class StepWindows(Interleaved):
-    """Windows of calls of one training step with one batch.
+    """Windows of calls of one training step.
 
     Attributes:
+      batches: the batch of each call.
       images_per_step: over all devices and models.
       steps: taken so far, in and between windows; `warmup_steps` of them in the warm-up.
     """
@@ -98,12 +99,12 @@ class StepWindows(Interleaved):
         setup: RunSetup,
         stepper: Stepper,
         window_s: float,
-        step: Callable | None = None,
-        batch: Any = None,
+        step: Callable,
+        batches: Iterator[Any],
     ):
         super().__init__(name, window_s)
         self.setup, self.stepper = setup, stepper
-        self.step, self.batch = step, batch
+        self.step, self.batches = step, batches
         self.images_per_step = setup.program.layout.images_per_step
         self.steps, self.warmup_steps = 0, None
 
@@ -117,7 +118,7 @@ class StepWindows(Interleaved):
 
     def run(self, calls: int) -> None:
         for _ in range(calls):
-            self.stepper.queue(self.step, self.batch)
+            self.stepper.queue(self.step, next(self.batches))
         self.steps += calls * self.steps_per_call
         self.stepper.wait()
 

@@ -73,12 +73,11 @@ class Child:
         memory_limit_mb: float | None = None,
         variables: Mapping[str, str] | None = None,
     ):
-        self._log, self._timeout_s, self._memory_limit_mb = log, timeout_s, memory_limit_mb
+        self.log, self._timeout_s = log, timeout_s
         flags_s = [int(match[1]) for word in command if (match := _GRACE_PERIOD.fullmatch(word))]
         self._grace_s = ([GRACE_PERIOD_S, *flags_s])[-1] + _MARGIN_S
-        set_grace_period(
-            max(self._grace_s + _MARGIN_S, grace_period_s())
-        )  # it ends the child first
+        # This process ends the child first.
+        set_grace_period(max(self._grace_s + _MARGIN_S, grace_period_s()))
         self._kills = _oom_kills()
         self._clock = Stopwatch()
         with open(log, "wb") as output:
@@ -106,17 +105,10 @@ class Child:
         if timed_out:
             status, reason = "timeout", f"took longer than {self._timeout_s:g} s"
         elif code:
-            status, reason = _explain(code, self._log, _oom_kills() > self._kills)
-            if self._memory_limit_mb and "ImportError" in reason:
-                # What cannot be loaded for lack of memory reports no more than that.
-                reason += f" (likely cause: the limit of {self._memory_limit_mb:g} MiB of memory)"
+            status, reason = _explain(code, self.log, _oom_kills() > self._kills)
         return ProcessResult(
             status, reason, code if code >= 0 else 128 - code, self._clock.elapsed_s()
         )
-
-    def last_line(self) -> str:
-        """Return the last line of its output that is not empty."""
-        return last_line(self._log)
 
     def end(self) -> None:
         """End it if it runs; SIGKILL goes to the processes that it has started too."""
@@ -143,7 +135,7 @@ def run_child(
     child = Child(command, log, **limits)
     try:
         while (result := child.wait()) is None:
-            watch(child.last_line())
+            watch(last_line(log))
         return result
     finally:
         child.end()

@@ -59,20 +59,6 @@ class StateSharding:
 
     mesh: DataMesh
 
-    def check(self, state: Any) -> None:
-        """Raise BadInput where the number of devices divides no axis of a parameter."""
-
-        def splits(num_devices):
-            return any(split_axis(leaf.shape, num_devices) is not None for leaf in params)
-
-        params, num_devices = jax.tree.leaves(state.params), self.mesh.num_devices
-        if not splits(num_devices):
-            fewer = (f"{n} would" for n in range(num_devices - 1, 1, -1) if splits(n))
-            raise BadInput(
-                f"parallelism='fsdp': {num_devices} devices divide no axis of a parameter, so that "
-                f"each would hold the whole state; {next(fewer, 'no number of devices would')}"
-            )
-
     def specs(self, state: Any) -> Any:
         """Return the PartitionSpec of every array of a whole state, or of its shapes."""
 
@@ -93,13 +79,6 @@ class StateSharding:
             self._shardings(state),
         )
 
-    def parts(self, state: Any) -> Any:
-        """Return the shapes of what one device has of a state."""
-        return jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.sharding.shard_shape(leaf.shape), leaf.dtype),
-            self.shapes(state),
-        )
-
     def place(self, state: Any) -> Any:
         """Place a state of the host; what lies on the devices in these parts stays as it is."""
 
@@ -110,11 +89,6 @@ class StateSharding:
             return jax.make_array_from_callback(array.shape, sharding, lambda part: array[part])
 
         return jax.tree.map(place, state, self._shardings(state))
-
-    @property
-    def is_across_processes(self) -> bool:
-        """Return whether no process has the whole state on its devices."""
-        return self.mesh.process[1] > 1
 
     def fetch(self, state: Any) -> Any:
         """Return a state that one process can read whole; all processes must call it.

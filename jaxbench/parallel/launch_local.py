@@ -46,7 +46,13 @@ def run_local_processes(command: Sequence[str], count: int) -> int:
             codes = [child.wait() for child in children]
         except (KeyboardInterrupt, Terminated) as error:
             ctrl_c = isinstance(reason_of(error), KeyboardInterrupt)
-            codes = _stop(children, signal.SIGINT if ctrl_c else signal.SIGTERM)
+            for child in children:
+                child.send_signal(signal.SIGINT if ctrl_c else signal.SIGTERM)
+            for child in children:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(grace_period_s() + _MARGIN_S)
+                child.kill()
+            codes = [child.wait() for child in children]
         if codes[0] not in (0, 2, 130, 143):
             for index, log in enumerate(logs[1:], 1):
                 for line in log.read_text(errors="replace").splitlines()[-20:]:
@@ -66,13 +72,3 @@ def _start(arguments: Sequence[str], index: int, log: pathlib.Path) -> subproces
             env=os.environ | {"JAX_LOCAL_DEVICE_IDS": str(index)},
             **quiet,
         )
-
-
-def _stop(children: Sequence[subprocess.Popen], number: signal.Signals) -> list[int]:
-    for child in children:
-        child.send_signal(number)
-    for child in children:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(grace_period_s() + _MARGIN_S)
-        child.kill()
-    return [child.wait() for child in children]

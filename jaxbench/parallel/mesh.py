@@ -6,7 +6,6 @@ all processes, L of this one, B examples per device.
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -156,11 +155,7 @@ def create_mesh(config: Experiment) -> DataMesh:
     try:
         kind, count = jax.local_devices()[0].device_kind, jax.process_count()
     except (RuntimeError, AssertionError) as error:
-        platforms = os.environ.get("JAX_PLATFORMS")
-        raise BadInput(
-            f"JAX finds no devices{f' with JAX_PLATFORMS={platforms}' if platforms else ''}: "
-            + first_line(error)
-        ) from error
+        raise BadInput(f"JAX finds no devices: {first_line(error)}") from error
     if count != processes.count():
         raise BadInput(
             f"these devices belong to {count} processes that are not connected: start the same "
@@ -170,27 +165,22 @@ def create_mesh(config: Experiment) -> DataMesh:
     counts = [len(devices) for devices in by_process]
     most = min(counts) * count
     if config.num_devices > most or config.num_devices % count:
-        have = f"{min(counts)} {kind} device(s)"
-        allowed = f"this machine has {have}, so 1 to {most}"
-        if count > 1:
-            allowed = f"{count} processes have {have} each, so a multiple of {count} up to {most}"
-        raise BadInput(f"num_devices={config.num_devices}: {allowed}, or 0 for all")
+        raise BadInput(
+            f"num_devices={config.num_devices}: {count} process(es) have {min(counts)} {kind} "
+            f"device(s) each, so a multiple of {count} up to {most}, or 0 for all"
+        )
     if max(counts) > min(counts) and not config.num_devices:
         raise BadInput(
             f"the processes have {' and '.join(map(str, counts))} devices: give num_devices, at "
             f"most {most}, to take as many of each"
         )
     of_each = config.num_devices // count or min(counts)
-    devices = [device for local in by_process for device in local[:of_each]]
-    return DataMesh(tuple(devices), config.parallelism)
+    devices = tuple(device for local in by_process for device in local[:of_each])
+    return DataMesh(devices, config.parallelism)
 
 
 def create_training_mesh(config: Config) -> tuple[DataMesh, BatchLayout]:
-    """Return the mesh of a network's training, and how the batch is split over it.
-
-    Raises:
-      BadInput: see `create_mesh`; or the batch does not split evenly.
-    """
+    """Return the mesh of a network's training, and how the batch is split over it."""
     mesh = create_mesh(config)
     return mesh, BatchLayout.create(config, mesh.num_devices, mesh.process)
 
@@ -245,11 +235,6 @@ def mixed_devices(
         f"({' '.join(str(error).split())[:200]}); take devices of one kind "
         "(num_devices, CUDA_VISIBLE_DEVICES)"
     )
-
-
-def device_memory_bytes() -> int | None:
-    """Return the memory that a local device may use; None if the backend does not report it."""
-    return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
 
 
 def peak_memory_bytes(devices: Sequence[jax.Device]) -> int | None:

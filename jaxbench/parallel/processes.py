@@ -9,13 +9,11 @@ JAX is imported only to connect: a program that runs nothing starts without it.
 """
 
 import contextlib
-import ctypes
 import dataclasses
 import itertools
 import json
 import os
 import re
-import signal
 import sys
 import threading
 import traceback
@@ -141,8 +139,7 @@ def barrier(name: str) -> None:
     """Return once every process has called it with this name, which may be used once."""
     if _group is None:
         return
-    # Only process 0 asks who has come: if all asked, the answers would grow with the square of the
-    # number of processes.
+    # Only process 0 reads the list, whose length is the number of processes.
     _group.put(f"barrier/{name}/each")
     if is_primary():
         _group.wait_for(f"barrier/{name}/each", _group.count)
@@ -152,27 +149,17 @@ def barrier(name: str) -> None:
 
 
 def barrier_before_first_step(clock: Clock) -> None:
-    """Wait for the process that compiles longest, in the clock's phase `barrier`.
-
-    gloo's first collective fails if a process comes 30 s late, and one of two hosts may have its
-    programs from a cache.
-    """
+    """Wait for the process that compiles longest: gloo fails if one comes 30 s late."""
     if count() > 1:
         with clock.phase("barrier"):
             barrier("the first step")
 
 
 def check_same(name: str, settings: Mapping[str, Any]) -> None:
-    """Return once all processes have called it; check that their settings are process 0's.
+    """Return once all processes have called it; raise BadInput if a setting is not process 0's.
 
-    Processes that train different networks would sum gradients that do not belong together.
-
-    Args:
-      name: may be used once.
-      settings: {name for the user: value}; a value that JSON cannot hold counts as its text.
-
-    Raises:
-      BadInput: a value differs from process 0's; the message names it.
+    Processes that train different networks would sum gradients that do not belong together. `name`
+    may be used once. A value that JSON cannot hold counts as its text.
     """
     if _group is None:
         return
@@ -186,8 +173,7 @@ def check_same(name: str, settings: Mapping[str, Any]) -> None:
         if here.get(key) != primary.get(key)
     ]
     if differing:
-        more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
-        raise BadInput(f"{'; '.join(differing[:3])}{more}: must be the same in all processes")
+        raise BadInput(f"{'; '.join(differing)}: must be the same in all processes")
     barrier(name)
 
 
@@ -237,7 +223,7 @@ def process_group(
                 warn(f"jaxbench: {status.line}")
             if _group:
                 if not isinstance(cause, OtherProcessEnded):
-                    _group.tell_end(f"process {_group.index}: {status.reason}", *status[::2])
+                    _group.put_end(f"process {_group.index}: {status.reason}", *status[::2])
                 _group.exit(status.code)
             os._exit(status.code)  # a thread may still connect
 
@@ -251,8 +237,8 @@ def on_abort(callback: Callable[[OtherProcessEnded], None]) -> None:
 def root_cause(error: BaseException) -> BaseException:
     """Return why this process ends: a failed collective may be the end of another process.
 
-    Waits until the watch knows, at most for the heartbeat timeout. From then on the watch no longer
-    interrupts the main thread.
+    It waits for the watch to notice, at most for the heartbeat timeout. From then on the watch no
+    longer interrupts the main thread.
     """
     if _group is None:
         return error
@@ -301,11 +287,6 @@ def _connect(config: CoordinatorConfig) -> Any:
         except Exception as error:
             errors.append(error)
 
-    lost = "process 0 was lost, or " if config.index else ""
-    _exit_on_abort(
-        f"JAX aborted process {config.index} (above), most likely because {lost}two processes have "
-        "one --process_id"
-    )
     thread = threading.Thread(target=initialize, name="connect", daemon=True)
     thread.start()
     timeout_s = config.initialization_timeout_s
@@ -321,24 +302,6 @@ def _connect(config: CoordinatorConfig) -> Any:
             + (", with different --process_id" if at else "")
         )
     return global_state.client
-
-
-def _exit_on_abort(line: str) -> None:
-    """Have an abort, in any thread, print a line and exit with 1.
-
-    JAX aborts at once if the connection to process 0 breaks, before the watch looks.
-    """
-    global _abort_handler
-
-    def end(number: int) -> None:
-        os.write(2, f"jaxbench: {line}\n".encode())
-        os._exit(1)
-
-    # A handler of C: Python's own would run after the abort. The global keeps it alive.
-    _abort_handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(end)
-    libc = ctypes.CDLL(None)
-    libc.signal.argtypes, libc.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
-    libc.signal(signal.SIGABRT, ctypes.cast(_abort_handler, ctypes.c_void_p))
 
 
 def _one_line(error: BaseException) -> str:
@@ -394,7 +357,7 @@ class _Group:
         wait_until(is_complete)
         return texts
 
-    def tell_end(self, reason: str, status: str, code: int, index: int | None = None) -> None:
+    def put_end(self, reason: str, status: str, code: int, index: int | None = None) -> None:
         """Record how a process ends in the store, unless it is recorded already."""
         with contextlib.suppress(Exception):
             self.put("end", json.dumps([reason, status, code]), index=index)
@@ -445,8 +408,8 @@ class _Group:
         for index in sorted(seen.keys() - self._lost):
             if seen[index][1].elapsed_s() > self.timeout_s:
                 self._lost.add(index)
-                silent = f"it has not been heard of for {self.timeout_s:g} s"
-                self.tell_end(f"process {index} was lost: {silent}", "failed", 1, index)
+                reason = f"process {index} was lost: no sign of life for {self.timeout_s:g} s"
+                self.put_end(reason, "failed", 1, index)
         if stops := self.read("stop"):
             stop_main_thread(int(stops[min(stops)]))
 
@@ -465,4 +428,3 @@ class _Group:
 
 
 _group: _Group | None = None
-_abort_handler: Any = None

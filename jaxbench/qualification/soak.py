@@ -4,6 +4,7 @@ The soak is a run directory of its own, with the telemetry of the whole time. It
 each burst.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from jaxbench.errors import first_line
 from jaxbench.hardware.telemetry.boards import read_error_counters
 from jaxbench.hardware.telemetry.nvml import cuda_ordinals
 from jaxbench.modes.runner import Measurement, run_mode
-from jaxbench.modes.setup import RunSetup, prepare_run, with_feed
+from jaxbench.modes.setup import prepare_run, with_feed
 from jaxbench.modes.throughput import TrainStage
 from jaxbench.modes.windows import Stepper
 from jaxbench.qualification.bench import Bench, InnerConsole, PartFailed
@@ -53,7 +54,7 @@ def measure_soak(bench: Bench, time_s: float) -> None:
         check.burst()
         with prepare_run(config, workdir, console) as setup:
             soak = Soak(setup, lambda: time_s - watch.elapsed_s(), check.burst)
-            result = run_mode(setup, soak, workdir)
+            result = run_mode(soak, workdir)
         check.burst()
     finally:
         check.report()
@@ -69,63 +70,63 @@ def measure_soak(bench: Bench, time_s: float) -> None:
         raise PartFailed("; ".join(result.summary["invalid"]))
 
 
+@dataclasses.dataclass
 class Soak(Measurement):
     """Windows of the training step until the time is over.
 
-    Args:
+    Attributes:
       left_s: returns the seconds that are left.
       between: is called between windows, some times.
     """
 
+    left_s: Callable[[], float]
+    between: Callable[[], None]
+    stepper: Stepper | None = None
+    windows_s: Sequence[float] = ()
     mode = "throughput"
-
-    def __init__(self, setup: RunSetup, left_s: Callable[[], float], between: Callable[[], None]):
-        self._setup, self._left_s, self._between = setup, left_s, between
-        self._stepper: Stepper | None = None
-        self._windows_s: Sequence[float] = ()
 
     def document(self) -> dict[str, Any]:
         return {"steps_per_call": 1}
 
     def measure(self, recorder: Recorder) -> None:
-        setup, program, feed = self._setup, self._setup.program, self._setup.feed
+        setup, program, feed = self.setup, self.setup.program, self.setup.feed
         state, batch = setup.place_train_state(), next(feed.train_batches(0, 1))
         compiled = setup.compile("train_step", program.train_step, state, feed.train_data, batch)
         recorder.write(compiled)
-        self._stepper = Stepper(setup, state)
-        window_s = max(_SHORTEST_WINDOW_S, min(_LONGEST_WINDOW_S, self._left_s() / _WINDOWS))
-        train = TrainStage(setup, self._stepper, window_s)
+        self.stepper = Stepper(setup, state)
+        window_s = max(_SHORTEST_WINDOW_S, min(_LONGEST_WINDOW_S, self.left_s() / _WINDOWS))
+        train = TrainStage(setup, self.stepper, window_s)
         with setup.clock.phase("warm_up"):
             train.warm_up(_WARM_UP_ROUNDS)
         images = train.steps_per_window * train.images_per_step
-        self._windows_s = train.windows_s
+        self.windows_s = train.windows_s
         with setup.clock.phase("measure"):
-            watch, every_s = Stopwatch(), self._left_s() / _BURSTS
+            watch, every_s = Stopwatch(), self.left_s() / _BURSTS
             # No burst between where the set-up has used up the time.
             next_s = every_s if every_s > 0 else math.inf
-            while len(train.windows_s) < _FEWEST_WINDOWS or self._left_s() > window_s:
+            while len(train.windows_s) < _FEWEST_WINDOWS or self.left_s() > window_s:
                 with recorder.telemetry.measured(images):
                     train.measure()
                 setup.console.progress("training", 0, 0, "")
                 if watch.elapsed_s() >= next_s:
                     burst = Stopwatch()
-                    self._between()
+                    self.between()
                     wait_s = max(every_s, burst.elapsed_s() / _SHARE_OF_BURSTS)
                     next_s = watch.elapsed_s() + wait_s
             train.measure_latencies()
-        recorder.write(train.describe({"train_step": compiled}))
+        recorder.write(train.describe(compiled))
 
     def summarize(self, status: str, records: Sequence[Record]) -> ThroughputSummary:
         rates = ("images_per_s", "images_per_s_low", "images_per_s_high")
         train = next((one for one in records if isinstance(one, ThroughputRecord)), None)
-        losses = self._stepper.losses if self._stepper else []
+        losses = self.stepper.losses if self.stepper else []
         return ThroughputSummary(
             status=status,
             **({name: getattr(train, name) for name in rates} if train else {}),
             first_step_s=None,
             first_loss=losses[0] if losses else None,
             last_loss=losses[-1] if losses else None,
-            warnings=held_up("soak: window", dict(enumerate(self._windows_s, 1))),
+            warnings=held_up("soak: window", dict(enumerate(self.windows_s, 1))),
         )
 
 

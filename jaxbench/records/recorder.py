@@ -1,16 +1,11 @@
-"""Record a run from its first moment to its end, however it ends."""
+"""A run's records, its summary and its end."""
 
-import contextlib
 import dataclasses
-import os
 import pathlib
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from jaxbench.analysis.pricing import Price, add_costs
-from jaxbench.clock import Clock, now
-from jaxbench.config import Experiment
 from jaxbench.errors import (
     OUT_OF_MEMORY,
     Diverged,
@@ -18,21 +13,14 @@ from jaxbench.errors import (
     OtherProcessEnded,
     Terminated,
 )
-from jaxbench.hardware.environment import describe_environment
-from jaxbench.hardware.telemetry.sampler import Telemetry, create_readers, merge, no_telemetry
-from jaxbench.parallel import processes
-from jaxbench.parallel.mesh import DataMesh, mixed_devices
-from jaxbench.parallel.signals import defer_signals, reason_of
-from jaxbench.records.attempts import changes, describe_changes, resumed_at_s
-from jaxbench.records.next_steps import say_next_steps
-from jaxbench.records.run_dir import RunDir, create_run_dir
+from jaxbench.hardware.telemetry.sampler import Telemetry, merge
+from jaxbench.parallel.signals import reason_of
+from jaxbench.records.attempts import changes, describe_changes
+from jaxbench.records.run_dir import RunDir
 from jaxbench.records.schema import Record, Summary
 from jaxbench.records.schema.base import stated_fields
-from jaxbench.records.schema.document import RunDocument
 from jaxbench.records.validity import impossible_phases
 from jaxbench.records.writers import Writers
-from jaxbench.records.writers.console import Console
-from jaxbench.records.writers.files import JsonlWriter
 
 
 class Recorder:
@@ -40,13 +28,13 @@ class Recorder:
 
     Attributes:
       run_dir: the folder with run.json; None in all processes but the first, which alone writes.
-      telemetry: reads the hardware meanwhile; the job marks what it measures.
+      telemetry: reads the hardware meanwhile; the mode marks what it measures.
       is_resumed: whether another process began the run.
       changes: {name: values} of the software, devices and price that changed meanwhile.
-      writers: where records go; a job may add its own.
+      writers: where records go; a mode may add others.
       records: what `write` was given, in order.
-      summarize: status -> the summary of what has been done until then; the job sets it.
-      summary: the summary record, once the job has ended.
+      summarize: status -> the summary of what has been done until then; the mode sets it.
+      summary: the summary record, once the run has ended.
     """
 
     def __init__(
@@ -68,7 +56,7 @@ class Recorder:
 
     @property
     def folder(self) -> pathlib.Path | None:
-        """Where files go, None where nothing is written."""
+        """The folder for files; None if nothing is written."""
         return self.run_dir and self.run_dir.path
 
     def write(self, record: Record) -> None:
@@ -76,7 +64,7 @@ class Recorder:
         self.writers.write(record)
 
     def finish(self, status: str, reason: str | None) -> None:
-        """End the telemetry and record how the job ended."""
+        """End the telemetry and record how the run ended."""
         self.telemetry.stop()
         summary = self._summarize(status)
         if status == "done" and summary.invalid:
@@ -103,125 +91,15 @@ class Recorder:
         fields = stated_fields(summary)
         merge(fields, self.telemetry)
         telemetry = fields.get("telemetry")
-        covers_all = self._covers_all()
-        if telemetry and not covers_all:
-            telemetry["over"] += " since the run was resumed"
-        elif telemetry and self.is_resumed and telemetry["energy_covers"]:
+        if telemetry and self.is_resumed and telemetry["energy_covers"]:
             telemetry["energy_covers"] += "; without the work that was lost"
         if "price" in self.changes:
-            told = describe_changes({"usd_per_hour": self.changes["price"]})
-            fields["warnings"] = [*fields["warnings"], f"{told}: what it cost is unknown"]
+            change = describe_changes({"usd_per_hour": self.changes["price"]})
+            fields["warnings"] = [*fields["warnings"], f"{change}: what it cost is unknown"]
         usd_per_hour = None if "price" in self.changes else self._usd_per_hour
         add_costs(fields, usd_per_hour, self.run_dir and self.run_dir.document.get("resumes"))
-        if not covers_all and fields.get("target_accuracy"):
-            # Another process spent energy before this one measured any.
-            fields["target_accuracy"] |= {"energy_j": None, "energy_covers": None}
         impossible = impossible_phases(summary.phases_s, summary.wall_s)
-        fields["invalid"] = [*summary.invalid, *impossible]
-        return type(summary)(**fields)
-
-    def _covers_all(self) -> bool:
-        """Return whether telemetry covers all processes: older checkpoints have no windows."""
-        starts_s = resumed_at_s(self.run_dir.document) if self.run_dir else []
-        windows = self.telemetry.windows
-        return not starts_s or bool(windows and windows[0].start_s < min(starts_s))
-
-
-@contextlib.contextmanager
-def recording(
-    workdir: str | None,
-    experiment: Experiment,
-    mesh: DataMesh,
-    document: dict[str, Any],
-    console: Console,
-    clock: Clock,
-    telemetry_s: float,
-    price: Price | None = None,
-    resume_into: Callable[[RunDocument], RunDir] | None = None,
-) -> Iterator[Recorder]:
-    """Make the run directory; when the `with` ends, record how, before an exception goes on.
-
-    Args:
-      workdir: a new or empty folder; None makes `runs/NAME/TIME`.
-      experiment, mesh, clock: of the run.
-      document: the job's own fields of run.json, `mode` among them.
-      console: announces the folder, and gets every record.
-      telemetry_s: seconds between readings of the hardware, 0 for none.
-      price: what the hardware costs, where that is known.
-      resume_into: opens the folder of the run to resume; None makes a new one.
-
-    Raises:
-      BadInput: the folder cannot be made.
-      MixedDevices: in place of what a backend says of devices that it does not run together.
-    """
-    # Every process that cannot run has said so by now: nothing has been written then.
-    processes.barrier("the record")
-    if not processes.is_primary():
-        recorder = Recorder(None, no_telemetry())
-        yield recorder
-        recorder.finish("done", None)
-        return
-    document = RunDocument(
-        experiment=experiment.name,
-        status="running",
-        reason=None,
-        started_at=now().isoformat(),
-        **document,
-        telemetry_s=telemetry_s,
-        price=price and price._asdict(),
-        command_line=list(sys.orig_argv),
-        working_directory=os.getcwd(),
-        pid=os.getpid(),
-        environment=describe_environment(mesh.devices),
-    )
-    if resume_into is None:
-        run_dir = create_run_dir(workdir, experiment.name, document)
-    else:
-        run_dir = resume_into(document)
-    telemetry = _create_telemetry(run_dir, mesh, clock, telemetry_s)
-    recorder = Recorder(run_dir, telemetry, price, is_resumed=resume_into is not None)
-    with contextlib.closing(run_dir), _ended(recorder, mesh, console):
-        console.say(f"records in {run_dir.path}")
-        recorder.writers.add(JsonlWriter(run_dir.path))
-        recorder.writers.add(console)
-        with defer_signals():
-            telemetry.start()
-        yield recorder
-
-
-def _create_telemetry(
-    run_dir: RunDir, mesh: DataMesh, clock: Clock, telemetry_s: float
-) -> Telemetry:
-    own = mesh.local_devices
-    readers = create_readers(own) if telemetry_s else []
-    share = len(own) / mesh.num_devices
-    return Telemetry(run_dir.path / "telemetry.csv", telemetry_s, clock, readers, share)
-
-
-@contextlib.contextmanager
-def _ended(recorder: Recorder, mesh: DataMesh, console: Console) -> Iterator[None]:
-    """Record how the `with` ends, in whatever way it does, and say what can be done next."""
-    # Another process has ended while this one's main thread hangs in a collective: a thread writes.
-    processes.on_abort(lambda end: recorder.run_dir.end(end.status, str(end)))
-    try:
-        yield
-    except BaseException as error:
-        # A second signal or a full disk must not hide why the run ended, nor leave it unrecorded.
-        with defer_signals():
-            cause = processes.root_cause(mixed_devices(mesh.devices, error) or error)
-            with contextlib.suppress(Exception):
-                recorder.finish(*classify(cause))
-            with contextlib.suppress(Exception):
-                recorder.writers.close()
-            with contextlib.suppress(Exception):
-                say_next_steps(console, recorder.run_dir)
-        if cause is not error:
-            raise cause from error
-        raise
-    with defer_signals():
-        recorder.finish("done", None)
-        recorder.writers.close()
-        say_next_steps(console, recorder.run_dir)
+        return type(summary)(**fields | {"invalid": [*summary.invalid, *impossible]})
 
 
 def classify(error: BaseException) -> tuple[str, str]:

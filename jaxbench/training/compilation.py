@@ -1,6 +1,5 @@
 """Compile a step, and record what XLA says of it."""
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import jax
 
 from jaxbench.clock import Clock, Stopwatch
-from jaxbench.parallel.mesh import device_memory_bytes
 from jaxbench.records.schema import CompileRecord
 from jaxbench.xla.compile_cache import CacheWatch
 from jaxbench.xla.hlo import count_collectives
@@ -16,14 +14,7 @@ from jaxbench.xla.hlo import count_collectives
 
 def compile_step(name: str, step: Any, *args: Any, clock: Clock | None = None) -> CompileRecord:
     """Lower and compile a step for these arguments (or their shapes); later calls reuse it."""
-    return compile_with_text(name, step, *args, clock=clock)[0]
-
-
-def compile_with_text(
-    name: str, step: Any, *args: Any, clock: Clock | None = None
-) -> tuple[CompileRecord, str | None]:
-    """Do the same; return XLA's text of the compiled program too, where there is one."""
-    return begin_compile(name, step, *args, clock=clock)()
+    return begin_compile(name, step, *args, clock=clock)()[0]
 
 
 def compile_together(
@@ -44,15 +35,22 @@ def begin_compile(
 ) -> Callable[[], tuple[CompileRecord, str | None]]:
     """Lower a step and begin to compile it; return a function that waits for the end.
 
-    It returns what `compile_with_text` does. The clock's phase `compile` is the wait alone.
+    It returns the record, and XLA's text of the program if there is one. The clock's phase
+    `compile` is only the wait.
     """
     clock = clock or Clock()
     with clock.phase("lower"):
         watch = Stopwatch()
         lowered = step.lower(*args)
         lower_s = watch.elapsed_s()
+
+    def compile_timed() -> tuple[Any, float, str]:
+        with CacheWatch() as cache:
+            watch = Stopwatch()
+            return lowered.compile(), watch.elapsed_s(), cache.outcome
+
     with clock.phase("compile"):
-        wait = in_background(functools.partial(_compile, lowered))
+        wait = in_background(compile_timed)
 
     def finish() -> tuple[CompileRecord, str | None]:
         with clock.phase("compile"):
@@ -64,7 +62,8 @@ def begin_compile(
             compile_s=compile_s,
             compile_cache=outcome,
             memory=_planned_memory(compiled),
-            device_memory_bytes=device_memory_bytes(),
+            # What a local device may use; None if the backend does not report it.
+            device_memory_bytes=(jax.local_devices()[0].memory_stats() or {}).get("bytes_limit"),
             xla_flops_per_device=costs.get("flops"),
             xla_bytes_per_device=costs.get("bytes accessed"),
             collectives=count_collectives(text),
@@ -77,7 +76,7 @@ def begin_compile(
 def in_background(task: Callable[[], Any]) -> Callable[[], Any]:
     """Begin a compilation in a thread of its own; return a function that waits for its result.
 
-    XLA times kernels on a GPU while it compiles, so there it is done at once, and alone.
+    XLA times kernels on a GPU while it compiles, so on a GPU it is done at once.
     """
     if jax.default_backend() == "gpu":
         result = task()
@@ -86,12 +85,6 @@ def in_background(task: Callable[[], Any]) -> Callable[[], Any]:
     future = threads.submit(task)
     threads.shutdown(wait=False)
     return future.result
-
-
-def _compile(lowered: Any) -> tuple[Any, float, str]:
-    with CacheWatch() as cache:
-        watch = Stopwatch()
-        return lowered.compile(), watch.elapsed_s(), cache.outcome
 
 
 def _planned_memory(compiled: Any) -> dict[str, int] | None:

@@ -65,12 +65,6 @@ def all_finite(tree: Any) -> jax.Array:
     return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]).all()
 
 
-def select_tree(condition: jax.Array, tree: Any, other: Any) -> Any:
-    """Return the first tree if the truth value is true, else the second."""
-    # Not `lax.cond`: on a GPU a branch waits for the host.
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), tree, other)
-
-
 class LossScales:
     """The loss scales of R models after their last step, on the host: for records and messages.
 

@@ -32,11 +32,10 @@ _MAX_SIMULATED_CALLS = 4
 
 
 class DispatchLimiter:
-    """Keep calls from piling up on simulated devices.
+    """Keep calls from piling up on simulated devices, which share one pool of threads.
 
-    Simulated devices share one pool of threads. When many calls are queued, replicas that wait for
-    one another can hold the whole pool, and XLA ends the process after 40 s (seen with 2 devices on
-    2 busy cores). Real devices have a queue each, and no limit here.
+    If many calls are queued, replicas that wait for one another can hold the whole pool, and XLA
+    ends the process after 40 s (seen with 2 devices on 2 busy cores).
     """
 
     def __init__(self) -> None:
@@ -55,9 +54,8 @@ class DispatchLimiter:
 class MetricsQueue:
     """A queue of steps' sums_M; returns them in order once they have been computed.
 
-    Args:
-      one_by_one: return each as soon as it has been computed, so that its arrival is the end of its
-        step. Otherwise several may come together, which takes less of the host's time.
+    With `one_by_one` each arrives as soon as it has been computed, so that its arrival is the end
+    of its step. Otherwise several may arrive together, which takes less of the host's time.
     """
 
     def __init__(self, one_by_one: bool = False):
@@ -67,11 +65,7 @@ class MetricsQueue:
         self._last_wait_s = math.inf
 
     def push(self, sums_M: jax.Array) -> list[np.ndarray]:
-        """Add the sums of a step just queued on the devices; return those that are computed.
-
-        It waits only while more than `_DEPTH` steps, or `_DEPTH_OF_SLOW` slow ones, are queued; on
-        simulated devices as `DispatchLimiter` does.
-        """
+        """Add the sums of a step just queued on the devices; return those that are computed."""
         sums_M.copy_to_host_async()
         self._limiter.add(sums_M)
         self._queue.append(sums_M)
@@ -126,15 +120,6 @@ class StepMeter:
         finally:
             self.pause()
 
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Leave out the time inside the `with`; no step may be queued."""
-        self.pause()
-        try:
-            yield
-        finally:
-            self.resume()
-
     def resume(self) -> None:
         epoch = self._run.progress.epoch_metrics
         images, self._steps_before, self.is_paused = epoch.images, epoch.steps, False
@@ -143,7 +128,7 @@ class StepMeter:
         self._windows.enter_context(self._run.telemetry.measured(lambda: epoch.images - images))
 
     def pause(self) -> None:
-        """Stop counting time, and images, until `resume`."""
+        """Stop counting time, and images, until `resume`; no step may be queued."""
         if self.is_paused:
             return
         self._windows.close()
@@ -195,14 +180,9 @@ def count_step(run: TrainRun, sums: Mapping[str, np.ndarray]) -> float:
 def _show_progress(run: TrainRun, loss: float, step_time_s: float) -> None:
     """Show how far the epoch is, the rate, the last loss and the time left."""
     epoch, plan, layout = run.progress.epoch_metrics, run.plan, run.program.layout
-    evaluated = [epoch for epoch in run.progress.epochs if epoch.eval_count is not None]
-    if evaluated:
-        eval_time_s = evaluated[-1].eval_time_s
-    else:  # a forward pass takes about a third of a training step
-        eval_images = layout.num_models * run.feed.num_eval
-        eval_time_s = eval_images * step_time_s / layout.images_per_step / 3
+    evaluations_s = [epoch.eval_time_s for epoch in run.progress.epochs if epoch.eval_time_s]
     left_s = (plan.total_steps - run.progress.step) * step_time_s
-    left_s += plan.num_evaluations(len(run.progress.epochs)) * eval_time_s
+    left_s += plan.num_evaluations(len(run.progress.epochs)) * sum(evaluations_s[-1:])
     rate = rate_in_words(
         layout.images_per_step / step_time_s, run.program.config.data.sequence_length
     )

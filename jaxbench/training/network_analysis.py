@@ -16,7 +16,6 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from jaxbench.config import Config
-from jaxbench.errors import BadInput
 from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.parallel.mesh import AXIS, DataMesh
 from jaxbench.precision import Precision
@@ -26,28 +25,18 @@ from jaxbench.xla.least_bytes import count_activation_bytes
 
 @dataclasses.dataclass(frozen=True)
 class NetworkAnalysis:
-    """What the forward pass of training does with one image.
+    """What the forward pass of training does with one image."""
 
-    Attributes:
-      output_shape: of one image.
-      macs_by_dtype: multiply-accumulates by the type of their operands.
-      batch_norm: whose images the statistics that it updates come from: each device's (`local`),
-        all devices' (`sync`), or both (`local and sync`); None without any.
-      macs_once: multiply-accumulates with each loop's body counted once, as XLA does.
-      output_dtype: of its outputs, before they are widened for the loss.
-      cudnn_attention: whether attention is cuDNN's.
-      draws_by_device: whether its outputs depend on the key that a device has for whole arrays.
-      activation_bytes: the least bytes of activations that training moves, see `least_bytes`; None
-        if its rules do not cover the network.
-    """
-
-    output_shape: tuple[int, ...]
-    macs_by_dtype: dict[str, int]
+    output_shape: tuple[int, ...]  # of one image
+    macs_by_dtype: dict[str, int]  # multiply-accumulates by the type of their operands
+    # Whose images the statistics that it updates come from: each device's (`local`), all devices'
+    # (`sync`), or both (`local and sync`); None without any.
     batch_norm: str | None
-    macs_once: int
-    output_dtype: str
-    cudnn_attention: bool
-    draws_by_device: bool
+    macs_once: int  # multiply-accumulates with each loop's body counted once, as XLA does
+    output_dtype: str  # before the outputs are widened for the loss
+    cudnn_attention: bool  # whether attention is cuDNN's
+    draws_by_device: bool  # whether outputs depend on the key that a device has for whole arrays
+    # The least bytes of activations that training moves; None if `least_bytes` has no rule for it.
     activation_bytes: int | None
 
     @property
@@ -64,17 +53,7 @@ class NetworkAnalysis:
 
         The state on the device is read and written once.
         """
-        if self.activation_bytes is None:
-            return None
-        return images * self.activation_bytes + 2 * state_bytes
-
-    def check(self, config: Config) -> None:
-        """Raise BadInput if batch norm does not take its statistics as the config says."""
-        if self.batch_norm not in (None, config.batch_norm):
-            raise BadInput(
-                f"batch_norm={config.batch_norm}: the network's batch norm is {self.batch_norm}; "
-                f"{config.model.pass_on('norm_axis', 'every BatchNorm as axis_name')}"
-            )
+        return self.activation_bytes and images * self.activation_bytes + 2 * state_bytes
 
     def warnings(self, config: Config, precision: Precision) -> list[str]:
         """Return what the network does that differs from the config's fields."""
@@ -84,7 +63,7 @@ class NetworkAnalysis:
             warnings.append(
                 f"precision={config.precision}, but {1 - compute_macs / self.forward_macs:.0%} of "
                 f"the network's multiplications are in {self.main_dtype}; "
-                f"{config.model.pass_on('dtype', 'the layers')}"
+                f"{config.model.network_name} must pass dtype to the layers"
             )
         narrow = np.dtype(self.output_dtype)
         if narrow != np.promote_types(narrow, np.float32) and narrow.itemsize < 4:
@@ -100,10 +79,11 @@ class NetworkAnalysis:
         return warnings
 
 
-def trace_network(
-    model: NetworkAdapter, mesh: DataMesh, params: Any, batch_stats: Any, image: Any
-) -> Any:
-    """Trace the training forward pass of one image, from shapes; it is never compiled."""
+def trace_network(model: NetworkAdapter, mesh: DataMesh, image: Any, shapes: Any) -> Any:
+    """Trace the training forward pass of one image, from shapes; it is never compiled.
+
+    `shapes` holds those of `params` and `batch_stats`.
+    """
 
     def forward(dropout_key, params, batch_stats, images_1xHxWxC):
         variables = {"params": params, "batch_stats": batch_stats}
@@ -116,7 +96,7 @@ def trace_network(
     mesh = dataclasses.replace(mesh, parallelism="shard_map")
     step = mesh.pmap(forward, sharded=(False,) * 4, sharded_output=False)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    return step.trace(key, params, batch_stats, image)
+    return step.trace(key, shapes["params"], shapes["batch_stats"], image)
 
 
 def analyze_network(traced: Any) -> NetworkAnalysis:
@@ -158,18 +138,13 @@ def _exchanged(equation: Any, inputs: list[set[str]]) -> list[set[str]] | None:
 
 
 class TrainingWork(NamedTuple):
-    """The multiply-accumulates of training on one image.
+    """The multiply-accumulates of training on one image."""
 
-    Attributes:
-      training_macs: of the forward and the backward pass, for MFU.
-      step_macs: those that a step must do, {`MatmulOrConv.reduction`: count}: without gradients
-        that no update needs, and without what a causal mask hides from cuDNN's attention.
-      step_macs_once: those with each loop's body counted once.
-    """
-
-    training_macs: int
+    training_macs: int  # of the forward and the backward pass, for MFU
+    # Those that a step must do, {`MatmulOrConv.reduction`: count}: without gradients that no update
+    # needs, and without what a causal mask hides from cuDNN's attention.
     step_macs: dict[float, int]
-    step_macs_once: int
+    step_macs_once: int  # those with each loop's body counted once
 
 
 def count_training(traced: Any, updates: Sequence[bool]) -> TrainingWork:

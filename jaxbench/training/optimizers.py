@@ -191,19 +191,8 @@ def full_rates(config: Config) -> tuple[float, dict[str, float]]:
     }
 
 
-class CustomState(NamedTuple):
-    """The state of a custom update rule, with the number of its updates."""
-
-    count: jax.Array
-    rule: optax.OptState
-
-
 def _custom_rule(config: Config, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """Build the update rule of `optimizer.update_rule`.
-
-    Raises:
-      BadInput: it fails, or is none; or some parameters of the network do not train all the time.
-    """
+    """Build the update rule of `optimizer.update_rule`; raise BadInput if it fails."""
     update_rule = config.optimizer.update_rule
     if early := config.model.trainable_epochs():
         raise BadInput(
@@ -223,16 +212,9 @@ def _custom_rule(config: Config, schedule: optax.Schedule) -> optax.GradientTran
             f"optimizer.update_rule: {update_rule.__name__} returned a {type(rule).__name__}, "
             "expected an optax.GradientTransformation"
         )
-    rule = optax.with_extra_args_support(rule)
-
-    def init(params):
-        return CustomState(jnp.zeros((), jnp.int32), checked(rule.init, params))
-
-    def update(grads, state, params=None):
-        updates, inner = rule.update(grads, state.rule, params)
-        return updates, CustomState(optax.safe_increment(state.count), inner)
-
-    return optax.GradientTransformation(init, update)
+    # The first of the two only counts the updates.
+    counted = optax.chain(optax.scale_by_schedule(lambda count: 1), rule)
+    return optax.GradientTransformation(functools.partial(checked, counted.init), counted.update)
 
 
 def _create_rule(

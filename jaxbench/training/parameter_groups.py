@@ -14,17 +14,11 @@ from jaxbench.xla.jaxpr import MATMULS_AND_CONVS, Dataflow
 
 
 class ParameterUses(NamedTuple):
-    """What a forward pass does with its parameters, each named by its path (`block1/mlp1/kernel`).
+    """What a forward pass does with its parameters, as paths such as `block1/mlp1/kernel`."""
 
-    Attributes:
-      multiplied: operands of a matrix product or a convolution.
-      looked_up: tables from which the data choose rows.
-      last: operands of the last product before the outputs.
-    """
-
-    multiplied: frozenset[str]
-    looked_up: frozenset[str]
-    last: frozenset[str]
+    multiplied: frozenset[str]  # operands of a matrix product or a convolution
+    looked_up: frozenset[str]  # tables from which the data choose rows
+    last: frozenset[str]  # operands of the last product before the outputs
 
 
 class _Value(NamedTuple):
@@ -38,8 +32,8 @@ def path_text(path: tuple[Any, ...]) -> str:
     return "/".join(key.key for key in path)
 
 
-def read_uses(traced: Any, params: Any) -> ParameterUses:
-    """Return what the forward pass that `trace_network` traced does with these parameters."""
+def read_uses(traced: Any) -> ParameterUses:
+    """Return what the forward pass that `trace_network` traced does with its parameters."""
     multiplied, looked_up, union = set(), set(), frozenset().union
 
     def merge(values):
@@ -62,7 +56,7 @@ def read_uses(traced: Any, params: Any) -> ParameterUses:
 
     jaxpr = traced.jaxpr.jaxpr
     # The key, the parameters, the running statistics, the image.
-    leaves = jax.tree.leaves_with_path(params)
+    leaves = jax.tree.leaves_with_path(traced.args_info[0][1])
     inputs = [_Value(), *(_Value(frozenset((path_text(path),))) for path, _ in leaves)]
     inputs += [_Value()] * (len(jaxpr.invars) - len(inputs) - 1) + [_Value(None)]
     outputs, *_ = Dataflow(merge, rule).outputs(jaxpr, inputs)

@@ -39,12 +39,12 @@ def predict(
     confidence_B = jnp.where(mask_B, jnp.max(jax.nn.softmax(outputs_Bx), axis=-1), 2)
     _, unsure_U = jax.lax.top_k(-confidence_B, math.ceil(fraction * len(images_BxHxWxC)))
     views_VxUxHxWxC, weights_V = evaluation_views(images_BxHxWxC[unsure_U], translate=translate)
-    own_Ux = outputs_Bx[unsure_U]
+    single_Ux = outputs_Bx[unsure_U]
     others_VxUx = _outputs(network, views_VxUxHxWxC[1:])  # the first is the image itself
-    mean_Ux = _mean(weights_V, jnp.concatenate([own_Ux[None], others_VxUx]))
+    mean_Ux = _mean(weights_V, jnp.concatenate([single_Ux[None], others_VxUx]))
     # Of a batch that is partly padding, fewer.
     is_counted_U = jnp.arange(len(unsure_U)) < jnp.ceil(fraction * jnp.sum(mask_B))
-    mean_Ux = jnp.where(is_counted_U[:, None], mean_Ux, own_Ux)
+    mean_Ux = jnp.where(is_counted_U[:, None], mean_Ux, single_Ux)
     return outputs_Bx, outputs_Bx.at[unsure_U].set(mean_Ux)
 
 

@@ -5,8 +5,6 @@ every metric of time.
 """
 
 import contextlib
-import gzip
-import json
 import pathlib
 import re
 import shutil
@@ -35,25 +33,17 @@ def parse_steps(text: str | None) -> range:
     if text is None:
         return range(0)
     match = re.fullmatch(r"(\d{1,18}):(\d{1,18})", text)
-    if not match:
+    steps = range(int(match[1]), int(match[2])) if match else range(0)
+    if steps.start < 1 or not 1 <= len(steps) <= _MOST_STEPS:
         raise BadInput(
-            f"--profile={text}: must be START:STOP, two whole numbers; 10:13 traces steps 10 to 12"
-        )
-    steps = range(int(match[1]), int(match[2]))
-    if steps.start < 1:
-        raise BadInput(f"--profile={text}: the first step is 1")
-    if not steps:
-        raise BadInput(f"--profile={text}: START must be below STOP; 10:13 traces steps 10 to 12")
-    if len(steps) > _MOST_STEPS:
-        raise BadInput(
-            f"--profile={text}: {len(steps)} steps; at most {_MOST_STEPS}, for a trace soon grows "
-            "beyond what viewers open"
+            f"--profile={text}: must be START:STOP, at most {_MOST_STEPS} steps from step 1 on; "
+            "10:13 traces steps 10 to 12"
         )
     return steps
 
 
 def check_end(steps: range, last_step: int, what: str) -> None:
-    """Raise BadInput where some of the steps come after the last one of `what`."""
+    """Raise BadInput if some of the steps come after the last one of `what`."""
     if steps and steps[-1] > last_step:
         raise BadInput(
             f"--profile={steps.start}:{steps.stop}: the last step of {what} is {last_step:,}, so "
@@ -61,8 +51,8 @@ def check_end(steps: range, last_step: int, what: str) -> None:
         )
 
 
-class Profiler:
-    """Trace steps into a run directory.
+class Profiler(contextlib.ExitStack):
+    """Trace steps into a run directory; `close`, or the end of a `with`, ends a trace.
 
     Args:
       steps: the numbers of the steps to trace.
@@ -73,47 +63,37 @@ class Profiler:
     def __init__(
         self, steps: range, run_folder: pathlib.Path | None, traced: list[int] | None = None
     ):
+        super().__init__()
         self.steps = steps
         self.is_tracing = False
         self._folder = run_folder and run_folder / _FOLDER
         self._traced = [] if traced is None else traced
-        self._at_stop = contextlib.ExitStack()
 
     def start(self, steps: range, clock: Clock, console: Console) -> None:
-        """Begin to trace these steps; nothing may be queued on the devices."""
-        self._at_stop.enter_context(clock.phase("profile"))
-        title = f"profiling steps {steps[0]} to {steps[-1]}"
-        self._at_stop.enter_context(console.phase(title))
-        self.is_tracing = True
+        """Trace these steps until `close`; nothing may be queued on the devices at either end."""
+        self.enter_context(clock.phase("profile"))
+        self.enter_context(console.phase(f"profiling steps {steps[0]} to {steps[-1]}"))
         if self._folder:
-            self._at_stop.enter_context(self._tracing(steps))
-
-    def stop(self) -> None:
-        """Write the trace; nothing may be queued on the devices."""
-        self.__exit__(None, None, None)
-
-    def __enter__(self) -> "Profiler":
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        """Stop the trace that an error, or a request to stop, may have left running."""
-        self.is_tracing = False
-        self._at_stop.__exit__(*error)
+            self.enter_context(self._tracing(steps))
+        self.is_tracing = True
+        self.callback(setattr, self, "is_tracing", False)
 
     @contextlib.contextmanager
     def _tracing(self, steps: range) -> Iterator[None]:
         """Trace the inside of the `with` into a folder where TensorBoard looks."""
         options = jax.profiler.ProfileOptions()
         options.session_id = f"steps-{steps[0]}-to-{steps[-1]}"
-        folder = self._folder / "plugins" / "profile" / options.session_id
         # It exists if a process ended before a checkpoint of these steps.
+        folder = self._folder / "plugins" / "profile" / options.session_id
         shutil.rmtree(folder, ignore_errors=True)
         # Python's own calls would slow the host down, and hide the steps among them.
         options.python_tracer_level = 0
         # JAX's profiler holds a lock while it starts and stops.
         try:
             with defer_signals():
-                jax.profiler.start_trace(self._folder, profiler_options=options)
+                jax.profiler.start_trace(
+                    self._folder, create_perfetto_trace=True, profiler_options=options
+                )
             yield
         except BaseException:
             # The user must see the error of the steps, and not that of a trace without events.
@@ -122,11 +102,10 @@ class Profiler:
             raise
         with defer_signals():
             jax.profiler.stop_trace()
-        _write_for_perfetto(folder)
         self._traced += steps
 
     def summary(self) -> dict[str, Any] | None:
-        """Return the summary's `profile`; None where no steps have been traced."""
+        """Return the summary's `profile`; None if no steps have been traced."""
         if not self._traced:
             return None
         files = [path for path in self._folder.rglob("*") if path.is_file()]
@@ -136,15 +115,3 @@ class Profiler:
             "folder": _FOLDER,
             "bytes": sum(path.stat().st_size for path in files),
         }
-
-
-def _write_for_perfetto(folder: pathlib.Path) -> None:
-    """Write the trace once more, without the two things in it that Perfetto complains of."""
-    # JAX's create_perfetto_trace leaves one of them in, and also delays the end after Ctrl-C.
-    [path] = folder.glob("*.trace.json.gz")
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        trace = json.load(file)
-    trace.pop("metadata", None)
-    trace["traceEvents"] = [event for event in trace["traceEvents"] if event]
-    with gzip.open(folder / "perfetto_trace.json.gz", "wt", encoding="utf-8") as file:
-        json.dump(trace, file)

@@ -1,6 +1,7 @@
 """From a config to the two steps that run on a mesh."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ from jaxbench.hardware.peaks import utilization
 from jaxbench.hardware.targets.target import compute_capability
 from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.models.transformer_block import block_options
-from jaxbench.parallel.fsdp import StateSharding
+from jaxbench.parallel.fsdp import StateSharding, split_axis
 from jaxbench.parallel.mesh import AXIS, DataMesh
 from jaxbench.precision import Precision, get_precision, precision_of
 from jaxbench.tasks import Task, get_task, sums_by_name
@@ -100,39 +101,37 @@ class Program:
         return self.mesh.pmap(step, sharded=(rows, False, True), sharded_output=rows, donate=donate)
 
     def train_sums(self, packed: Any) -> dict[str, np.ndarray]:
-        """Return {metric: values_R} of a training step's packed metrics; wait for them."""
-        return sums_by_name(train_sum_names(self.task, self.precision), packed)
+        """Return {metric: values_R} of a training step's packed metrics; wait for them.
+
+        `learning_rate` is the rate of the step's update. Under fp16 `skipped_steps` and
+        `loss_scale` are those after the step.
+        """
+        scaled = ("skipped_steps", "loss_scale") if self.precision.scales_loss else ()
+        return sums_by_name((*self.task.train_sums, "learning_rate", *scaled), packed)
 
     def eval_sums(self, packed: Any) -> dict[str, np.ndarray]:
         """Return {metric: values_R} of an evaluation step's packed metrics; wait for them."""
         return sums_by_name(self.task.eval_sums, packed)
 
-    def lower_init(self) -> Any:
-        """Trace and lower `init`; once it is compiled, `place_train_state` compiles nothing."""
-        return self.init.lower(np.uint32(self.config.seed))
-
     def place_train_state(self) -> Any:
         """Initialise the state and place it: on each device whole, a part, or its own model's."""
-        if self.sharding:
-            return self.sharding.place(self.create_train_state())
         if self.config.replicas == "data_parallel":
-            return self.mesh.replicate(self.create_train_state())
+            return self.place_saved_state(self.create_train_state())
         seeds_R = self.config.seeds(self.mesh.num_devices)
         states = [jax.device_get(self.create_train_state(seed)) for seed in seeds_R]
-        return self.mesh.shard(jax.tree.map(lambda *leaves: np.stack(leaves), *states))
+        return self.place_saved_state(jax.tree.map(lambda *leaves: np.stack(leaves), *states))
 
     @property
     def is_state_across_processes(self) -> bool:
         """Return whether no process has the whole state on its devices."""
-        return self.sharding is not None and self.sharding.is_across_processes
+        return self.sharding is not None and self.mesh.process[1] > 1
 
     def place_saved_state(self, state: Any) -> Any:
         """Place a state that `device_get` fetched from where `place_train_state` put it."""
         if self.sharding:
             return self.sharding.place(state)
-        if self.config.replicas == "data_parallel":
-            return self.mesh.replicate(state)
-        return self.mesh.shard(state)
+        rows = self.config.replicas == "independent"
+        return self.mesh.shard(state) if rows else self.mesh.replicate(state)
 
     def create_train_state(self, seed: int | None = None) -> Any:
         """Initialise one model's state on the default device, from the config's seed if None."""
@@ -141,11 +140,11 @@ class Program:
         if not data_dependent_params:
             return state
         params = flax.traverse_util.flatten_dict(state.params)
-        for path, given in flax.traverse_util.flatten_dict(data_dependent_params).items():
+        for path, computed in flax.traverse_util.flatten_dict(data_dependent_params).items():
             drawn = params[path]
-            if drawn.shape != given.shape:
-                raise ValueError(f"{path}: {given.shape} follows from images, not {drawn.shape}")
-            params[path] = jax.numpy.asarray(given, drawn.dtype)
+            if drawn.shape != computed.shape:
+                raise ValueError(f"{path}: {computed.shape} follows from images, not {drawn.shape}")
+            params[path] = jnp.asarray(computed, drawn.dtype)
         return state.replace(params=flax.traverse_util.unflatten_dict(params))
 
     def abstract_train_state(self) -> Any:
@@ -160,26 +159,31 @@ class Program:
         return self.mesh.shapes(state, rows=self.config.replicas == "independent")
 
     def state_bytes_per_device(self) -> int:
-        """Return the size of one model's state, under fsdp of a device's part of it."""
-        state = self.abstract_train_state()
-        if self.sharding:
-            state = self.sharding.parts(state)
-        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+        """Return the size of what a device has of the state."""
+        return sum(
+            math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+            for leaf in jax.tree.leaves(self.abstract_placed_state())
+        )
 
     def check(self) -> None:
-        """Raise BadInput where the network cannot be built or does not fit the task, by shapes."""
+        """Raise BadInput if the network cannot be built or does not fit the task, by shapes."""
         data = self.config.data
         name = self.config.model.network_name
         examples = "sequences" if data.sequence_length else "images"
         expected = self.task.output_shape(data.example_shape, data.num_classes)
         try:
             state, analysis = self.abstract_train_state(), self.analysis
-            self._check_modes(state, analysis)
         except BadInput:
             raise
         except Exception as error:
             problem = f"{name} cannot be built for {examples} of {data.example_shape}"
             raise BadInput(describe_error(problem, error)) from error
+        if (state.batch_stats or analysis.draws_by_device) and not self.model.takes_train:
+            layer = "batch norm" if state.batch_stats else "dropout"
+            raise BadInput(
+                f"{self.model.label} has {layer}, and its __call__ takes no `train`, without which "
+                "it cannot tell training from evaluation"
+            )
         sizes = [leaf.size for leaf in jax.tree.leaves(state.params)]
         if analysis.output_shape != expected or not all(sizes):
             raise BadInput(
@@ -187,57 +191,41 @@ class Program:
                 f"parameters from {examples} of {data.example_shape}; {self.task.name} expects "
                 f"{expected}"
             )
-        if self.sharding:
-            self.sharding.check(state)
-        analysis.check(self.config)
-        self._check_update_rule(state)
-        check_task(self.task, data.example_shape, expected, self.precision.param_dtype)
-
-    def _check_modes(self, state: Any, analysis: NetworkAnalysis) -> None:
-        """Raise BadInput where a network needs `train` and does not take it."""
-        if self.model.takes_train:
-            return
-        if state.batch_stats or analysis.draws_by_device:
-            layer = "batch norm" if state.batch_stats else "dropout"
+        shapes = (leaf.shape for leaf in jax.tree.leaves(state.params))
+        num_devices = self.mesh.num_devices
+        if self.sharding and all(split_axis(shape, num_devices) is None for shape in shapes):
             raise BadInput(
-                f"{self.model.label} has {layer}, and its __call__ takes no `train`, without which "
-                "it cannot tell training from evaluation"
+                f"parallelism='fsdp': {num_devices} devices divide no axis of a parameter, so that "
+                "each would hold the whole state; take fewer devices, or another parallelism"
             )
-
-    def _check_update_rule(self, state: Any) -> None:
-        """Raise BadInput where an update rule of the user's own fails on the parameters' shapes."""
-
-        def update(params, opt_state):
-            updates, _ = self.optimizer.update(params, opt_state, params)
-            return optax.apply_updates(params, updates)
-
+        if analysis.batch_norm not in (None, self.config.batch_norm):
+            raise BadInput(
+                f"batch_norm={self.config.batch_norm}: the network's batch norm is "
+                f"{analysis.batch_norm}; "
+                f"{name} must pass norm_axis or axis_name to every BatchNorm"
+            )
         if self.config.optimizer.name == "custom":
             try:
-                jax.eval_shape(update, state.params, state.opt_state)
+                params = state.params
+                updates, _ = jax.eval_shape(self.optimizer.update, params, state.opt_state, params)
+                jax.eval_shape(optax.apply_updates, params, updates)
             except Exception as error:
                 raise BadInput(describe_error("optimizer.update_rule fails", error)) from error
+        check_task(self.task, data.example_shape, expected, self.precision.param_dtype)
 
     def num_parameters(self) -> int:
         return sum(leaf.size for leaf in jax.tree.leaves(self.abstract_train_state().params))
 
-    def trace_network(self) -> Any:
-        """Trace the training forward pass of one image: shapes and arithmetic, never compiled."""
-        state = self.abstract_train_state()
-        return trace_network(
-            self.model, self.mesh, state.params, state.batch_stats, self.input_shape
-        )
-
     @functools.cached_property
     def _traced(self) -> Any:
-        return self.trace_network()
+        shapes = vars(self.abstract_train_state())
+        return trace_network(self.model, self.mesh, self.input_shape, shapes)
 
     @functools.cached_property
     def _parameter_uses(self) -> ParameterUses:
-        # The optimizer asks for them while the state, which `trace_network` needs, is made.
+        # The optimizer asks for them while the state is made, which `_traced` needs.
         shapes = jax.eval_shape(self.model.init, jax.random.key(0), self.input_shape)
-        params, batch_stats = shapes["params"], shapes["batch_stats"]
-        traced = trace_network(self.model, self.mesh, params, batch_stats, self.input_shape)
-        return read_uses(traced, params)
+        return read_uses(trace_network(self.model, self.mesh, self.input_shape, shapes))
 
     @property
     def input_shape(self) -> jax.ShapeDtypeStruct:
@@ -254,24 +242,21 @@ class Program:
     @functools.cached_property
     def work(self) -> TrainingWork:
         """What training computes. It takes seconds to count, so no start waits for it."""
-        return count_training(self._traced, self._needed_gradients())
-
-    def _needed_gradients(self) -> list[bool]:
-        """Return for each parameter whether the optimizer's update depends on its gradient."""
         state = self.abstract_train_state()
-        num_params = len(jax.tree.leaves(state.params))
+        needed = [True] * len(jax.tree.leaves(state.params))
         can_freeze = self.config.optimizer.name == "custom" or self.config.model.trainable_epochs()
-        # A scaled loss needs them all: they tell whether it overflowed.
-        if self.precision.scales_loss or not can_freeze:
-            return [True] * num_params
-        update = jax.make_jaxpr(self.optimizer.update)(state.params, state.opt_state, state.params)
-        return dce_jaxpr(update.jaxpr, [True] * len(update.out_avals))[1][:num_params]
+        # A scaled loss needs all gradients: they tell whether it overflowed.
+        if can_freeze and not self.precision.scales_loss:
+            params = state.params
+            update = jax.make_jaxpr(self.optimizer.update)(params, state.opt_state, params)
+            needed = dce_jaxpr(update.jaxpr, [True] * len(update.out_avals))[1][: len(needed)]
+        return count_training(self._traced, needed)
 
     def utilization(self, images_per_s: float, flops: int | None = None) -> dict[str, Any]:
         """Return the fields of `Utilization` at a rate.
 
         The peak is that of the type that the network does most of its arithmetic in. `flops` are
-        those of an image, of a training step where they are not given.
+        those of an image, by default of its training.
         """
         flops = flops or self.training_flops
         fields = utilization(self.mesh, self.main_precision, images_per_s, flops)
@@ -311,16 +296,6 @@ class Program:
             macs / max(1.0, reduction * fast_rate)
             for reduction, macs in self.work.step_macs.items()
         )
-
-
-def train_sum_names(task: Task, precision: Precision) -> tuple[str, ...]:
-    """Return the names of a training step's sums_M: sums over the batch, then its values.
-
-    `learning_rate` is the rate of the step's update. Under fp16 `skipped_steps` and `loss_scale`
-    are those after the step.
-    """
-    scaled = ("skipped_steps", "loss_scale") if precision.scales_loss else ()
-    return (*task.train_sums, "learning_rate", *scaled)
 
 
 def _create_network(config: Config, mesh: DataMesh, precision: Precision) -> NetworkAdapter:

@@ -51,23 +51,18 @@ def write_step_record(run: TrainRun, *, profiled: bool = False) -> None:
 
 def epochs_table(run: TrainRun, folder: pathlib.Path) -> CsvWriter:
     """Open epochs.csv, with the epochs that earlier processes have done."""
-    table = CsvWriter(folder / "epochs.csv", EpochRecord, _task_columns(run))
-    for epoch in run.progress.epochs:
-        table.write(epoch)
-    return table
-
-
-def _task_columns(run: TrainRun) -> list[str]:
-    """Return the columns of a custom task's metrics."""
-    task, columns = run.program.task, []
+    task, columns = run.program.task, []  # of a custom task's metrics
+    spread = [f"{task.primary_metric}_{s}" for s in _SPREAD] if len(run.seeds_R) > 1 else []
     for prefix, names in (("train_", task.train_metrics), ("eval_", task.eval_metrics)):
-        spread = [f"{task.primary_metric}_{s}" for s in _SPREAD] if len(run.seeds_R) > 1 else []
         columns += [
             f"{prefix}{name}"
             for name in (*names, *spread)
             if not has_field(EpochRecord, prefix, name)
         ]
-    return columns
+    table = CsvWriter(folder / "epochs.csv", EpochRecord, columns)
+    for epoch in run.progress.epochs:
+        table.write(epoch)
+    return table
 
 
 def describe_models(

@@ -1,6 +1,5 @@
 """A training run beside its arrays: its plan, its progress, its batches and what it writes to."""
 
-import copy
 import dataclasses
 import itertools
 import math
@@ -30,33 +29,6 @@ from jaxbench.training.program import Program
 _SAMPLE_IMAGES = 16
 
 
-@dataclasses.dataclass(frozen=True)
-class AccuracyTarget:
-    """A metric of an evaluation and the value at which the run ends."""
-
-    metric: str  # top1, dice, or the primary metric of a custom task
-    value: float  # a fraction, 0.94 for 94 %
-
-    def is_reached(self, epoch: EpochRecord) -> bool:
-        return comparable(epoch.evaluated(self.metric)) >= self.value
-
-    def describe(self, epochs: Sequence[EpochRecord], images_per_step: int) -> dict[str, Any]:
-        """Return the summary's `target_accuracy`: what reaching it took; null if it never was."""
-        reached = next((epoch for epoch in epochs if self.is_reached(epoch)), None)
-        return {
-            "score": self.metric,
-            "value": self.value,
-            "reached": reached is not None,
-            "epoch": reached and reached.epoch,
-            "steps": reached and reached.step,
-            "images": reached and reached.step * images_per_step,
-            "time_s": reached and reached.elapsed_s,
-            # Without compilation, reading and start-up: with evaluations, then without them.
-            "epochs_time_s": reached and sum(epoch.epoch_time_s for epoch in epochs),
-            "train_time_s": reached and sum(epoch.train_time_s for epoch in epochs),
-        }
-
-
 def comparable(metric: float | None) -> float:
     """Return a metric for comparison: nan, or None in a record, is the lowest."""
     return -math.inf if metric is None or math.isnan(metric) else metric
@@ -69,7 +41,8 @@ class TrainPlan:
     total_steps: int  # of the whole run, unless it reaches its target accuracy before
     steps_per_epoch: int  # of a complete epoch
     eval_every_epochs: int = 1  # from one evaluation to the next
-    target_accuracy: AccuracyTarget | None = None  # the accuracy that ends the run
+    target_accuracy: float | None = None  # a fraction; an evaluation at or above it ends the run
+    primary_metric: str = "top1"  # the metric that is to reach it
 
     @property
     def num_epochs(self) -> int:
@@ -89,15 +62,29 @@ class TrainPlan:
         every, num_epochs = self.eval_every_epochs, self.num_epochs
         return num_epochs // every - epochs_done // every + bool(num_epochs % every)
 
-    def is_done(self, epochs: Sequence[EpochRecord]) -> bool:
-        """Return whether these epochs are the whole run."""
-        if len(epochs) == self.num_epochs:
-            return True
-        return bool(epochs and self.target_accuracy and self.target_accuracy.is_reached(epochs[-1]))
+    def reaches_target(self, epoch: EpochRecord) -> bool:
+        target = self.target_accuracy
+        return target is not None and comparable(epoch.evaluated(self.primary_metric)) >= target
 
-
-# Fields that hold {metric: sums_R}.
-_SUMS = ("total", "interval")
+    def describe_target(
+        self, epochs: Sequence[EpochRecord], images_per_step: int
+    ) -> dict[str, Any] | None:
+        """Return the summary's `target_accuracy`: what reaching it took."""
+        if self.target_accuracy is None:
+            return None
+        reached = next((epoch for epoch in epochs if self.reaches_target(epoch)), None)
+        return {
+            "score": self.primary_metric,
+            "value": self.target_accuracy,
+            "reached": reached is not None,
+            "epoch": reached and reached.epoch,
+            "steps": reached and reached.step,
+            "images": reached and reached.step * images_per_step,
+            "time_s": reached and reached.elapsed_s,
+            # Without compilation, reading and start-up: with evaluations, then without them.
+            "epochs_time_s": reached and sum(epoch.epoch_time_s for epoch in epochs),
+            "train_time_s": reached and sum(epoch.train_time_s for epoch in epochs),
+        }
 
 
 @dataclasses.dataclass
@@ -108,8 +95,8 @@ class EpochMetrics:
     """
 
     epoch: int  # 0 for the first
-    total: dict[str, np.ndarray]  # {metric: sums_R}, over the epoch's steps and R models
-    interval: dict[str, np.ndarray]
+    total: dict[str, Any]  # {metric: sums_R}, over the epoch's steps and R models
+    interval: dict[str, Any]
     steps: int = 0
     interval_steps: int = 0
     interval_time_s: float = 0.0
@@ -118,10 +105,10 @@ class EpochMetrics:
     data_wait_s: float = 0.0  # the part of time_s spent waiting for data
     profiled_steps: int = 0
 
-    @classmethod
-    def zeros(cls, epoch: int, names: Sequence[str], num_models: int) -> "EpochMetrics":
-        total, interval = ({name: np.zeros(num_models) for name in names} for _ in _SUMS)
-        return cls(epoch, total, interval)
+    def __post_init__(self):
+        """Make arrays of the lists of a checkpoint."""
+        for sums in (self.total, self.interval):
+            sums.update({name: np.array(sums_R) for name, sums_R in sums.items()})
 
     def add(self, metrics: Mapping[str, np.ndarray]) -> None:
         """Add one more step."""
@@ -136,23 +123,6 @@ class EpochMetrics:
         self.interval = {name: np.zeros_like(sums_R) for name, sums_R in self.interval.items()}
         self.interval_steps, self.interval_time_s = 0, 0.0
 
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values; `from_json` makes the same floats of them."""
-        sums = {
-            field: {name: sums_R.tolist() for name, sums_R in getattr(self, field).items()}
-            for field in _SUMS
-        }
-        return {**vars(self), **sums}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "EpochMetrics":
-        """Read what `to_json` returned."""
-        sums = {
-            field: {name: np.array(sums_R) for name, sums_R in values[field].items()}
-            for field in _SUMS
-        }
-        return cls(**{**values, **sums})
-
 
 @dataclasses.dataclass(kw_only=True)
 class RunProgress:
@@ -166,12 +136,12 @@ class RunProgress:
     # What the first process compiled, and the outcome for each of its programs.
     compile_s: float = 0.0
     compile_cache: list[str] = dataclasses.field(default_factory=list)
-    first_step_s: float | None = None  # None where it was profiled
+    first_step_s: float | None = None  # None if it was profiled
     # Seconds of the first process before its clock started, and up to the end of the first step.
     # They are in no checkpoint: the clock of a resumed run counts on.
     import_s: float | None = None
     startup_s: float | None = None
-    # Figures that fail a sanity check.
+    # Metrics that fail a sanity check.
     invalid: list[str] = dataclasses.field(default_factory=list)
     # {name: reason} of images that earlier processes could not decode.
     corrupt: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -185,37 +155,24 @@ class RunProgress:
             self.startup_s = self.import_s + wall_s
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
-        left_out = ("epochs", "import_s", "startup_s")
-        # Copies: a thread writes them while the run continues.
-        kept = {
-            name: copy.copy(value) for name, value in vars(self).items() if name not in left_out
-        }
-        metrics = self.epoch_metrics and self.epoch_metrics.to_json()
-        return {**kept, "epochs_done": len(self.epochs), "epoch_metrics": metrics}
+        """Return a copy of what a checkpoint keeps; JSON takes its arrays as lists."""
+        kept = dataclasses.replace(self, epochs=[], import_s=None, startup_s=None)
+        return dataclasses.asdict(kept) | {"epochs_done": len(self.epochs)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "RunProgress":
         """Read what `to_json` returned, and the `epochs` done."""
-        fields = [field.name for field in dataclasses.fields(cls)]
-        metrics = values.get("epoch_metrics")
-        read = {
-            "epochs": [decode_record(epoch) for epoch in values["epochs"]],
-            "epoch_metrics": metrics and EpochMetrics.from_json(metrics),
-        }
-        return cls(**{name: values[name] for name in fields if name in values} | read)
+        names = {field.name for field in dataclasses.fields(cls)} & values.keys()
+        progress = cls(**{name: values[name] for name in names})
+        progress.epochs = [decode_record(epoch) for epoch in progress.epochs]
+        if progress.epoch_metrics:
+            progress.epoch_metrics = EpochMetrics(**progress.epoch_metrics)
+        return progress
 
 
 @dataclasses.dataclass(kw_only=True)
 class TrainRun:
-    """The parts that the training loop calls.
-
-    Attributes:
-      telemetry: gets the times that are measured, for the energy of an image.
-      checkpoints: writes checkpoints; None in a run without a run directory.
-      hooks: what the loop calls between two steps, see `train_epoch`.
-      loss_scales: after the last step.
-    """
+    """The parts that the training loop calls."""
 
     program: Program
     feed: Feed
@@ -224,15 +181,13 @@ class TrainRun:
     console: Console
     writer: Writer = dataclasses.field(default_factory=Writers)
     progress: RunProgress = dataclasses.field(default_factory=RunProgress)
+    # Gets the times that are measured, for the energy of an image.
     telemetry: Telemetry = dataclasses.field(default_factory=no_telemetry)
-    checkpoints: Checkpoints | None = None
+    checkpoints: Checkpoints | None = None  # None in a run without a run directory
     profiler: Profiler = dataclasses.field(default_factory=lambda: Profiler(range(0), None))
-    hooks: Sequence[Callable[..., None]] = ()
-    loss_scales: LossScales = dataclasses.field(init=False)
+    hooks: Sequence[Callable[..., None]] = ()  # called between two steps, see `train_epoch`
+    loss_scales: LossScales = LossScales(None, (), print)  # after the last step
     _kept_batch: tuple[tuple[int, int], Any] | None = None
-
-    def __post_init__(self):
-        self.loss_scales = LossScales(None, self.seeds_R, self.console.say)
 
     @property
     def seeds_R(self) -> tuple[int, ...]:
@@ -246,7 +201,8 @@ class TrainRun:
 
     @property
     def is_done(self) -> bool:
-        return self.plan.is_done(self.progress.epochs)
+        epochs, plan = self.progress.epochs, self.plan
+        return len(epochs) == plan.num_epochs or any(map(plan.reaches_target, epochs[-1:]))
 
     def peek_batch(self, epoch: int, step: int) -> Any:
         """Return the batch of a step, both counted from 0, and keep it for `take_batches`.
@@ -260,8 +216,8 @@ class TrainRun:
     def begin_epoch(self, epoch: int) -> Sequence[int]:
         """Return the steps that are left of an epoch."""
         if self.progress.epoch_metrics is None:  # else the run is resumed in the middle of it
-            names = self.program.task.train_sums
-            self.progress.epoch_metrics = EpochMetrics.zeros(epoch, names, len(self.seeds_R))
+            zeros = dict.fromkeys(self.program.task.train_sums, [0.0] * len(self.seeds_R))
+            self.progress.epoch_metrics = EpochMetrics(epoch, zeros, dict(zeros))
         return self.plan.steps(epoch)[self.progress.epoch_metrics.steps :]
 
     def take_batches(self, epoch: int, num_steps: int) -> Iterator[Any]:
@@ -303,8 +259,8 @@ class TrainRun:
     def checkpoint_due(self, epochs_done: int | None = None, last: bool = False) -> bool:
         """Return whether it is time for a checkpoint, see `Checkpoints.due`.
 
-        Where each process has a part of the state, all of them save it, when process 0's clock
-        says so. They ask it after epochs only: asking between steps would make them wait.
+        If each process has a part of the state, all of them save it when it is due by process 0's
+        clock. They ask it after epochs only: asking between steps would make them wait.
         """
         due = self.checkpoints is not None and self.checkpoints.due(epochs_done, last)
         if not self.program.is_state_across_processes:
@@ -312,7 +268,7 @@ class TrainRun:
         return epochs_done is not None and processes.broadcast_value(due)
 
     def save_checkpoint(self, state: Any) -> None:
-        """Save a checkpoint, where any are written; nothing may be queued on the devices."""
+        """Save a checkpoint if any are written; nothing may be queued on the devices."""
         if self.program.is_state_across_processes:
             state = self.program.sharding.fetch(state)
         if self.checkpoints is None:
@@ -323,10 +279,12 @@ class TrainRun:
         self.progress.corrupt = self.corrupt
         with self.clock.phase("checkpoint"), defer_signals():
             self.writer.flush()
-            marks = mark_records(self.checkpoints.folder.parent)
-            metadata = {"records": marks, "totals_s": self.clock.totals_s()}
-            metadata["windows"] = [*self.telemetry.windows]
-            self.checkpoints.save(state, self.progress.to_json() | metadata, score)
+            metadata = self.progress.to_json() | {
+                "records": mark_records(self.checkpoints.folder.parent),
+                "totals_s": self.clock.totals_s(),
+                "windows": [*self.telemetry.windows],
+            }
+            self.checkpoints.save(state, metadata, score)
 
     def wait_for_checkpoints(self) -> None:
         """Return when no checkpoint is being written any more."""
@@ -335,18 +293,12 @@ class TrainRun:
                 self.checkpoints.wait()
 
     def check_losses(self, what: str, metrics: Mapping[str, np.ndarray]) -> float:
-        """Return the mean loss over the models.
+        """Return the mean loss over the models; raise Diverged if no model has a finite one.
 
+        `metrics` is {metric: values_R} of a training step or of an evaluation, as `what` says.
         Under fp16 a loss that is not finite need not be the end: activations of some images
         overflow, the step is skipped, and the next may not be. A model has diverged when steps were
         skipped down to the lowest loss scale, or when nothing is trained after the evaluation.
-
-        Args:
-          what: `training` or `evaluation`.
-          metrics: {metric: values_R} of a training step or of an evaluation.
-
-        Raises:
-          Diverged: no model has a finite loss any more.
         """
         progress, because = self.progress, ""
         losses_R = metrics["loss"] / metrics["count"]

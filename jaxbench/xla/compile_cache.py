@@ -1,7 +1,7 @@
 """The persistent compilation cache: its folder, and whether a compilation was a hit.
 
 JAX keeps compiled programs in a folder, keyed by program, compiler, flags and devices. It runs them
-as they are, so the folder must be the user's own.
+as they are, so the folder must belong to the user.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Check flags for XLA's compiler and add them to XLA_FLAGS.
 
 XLA reads XLA_FLAGS once, and aborts the process at a flag that it does not know. The known flags
-differ from release to release, so a process of 0.1 s tries each flag first. Options of `compile`
+differ from release to release, so a process of 0.1 s tries the flags first. Options of `compile`
 come too late for flags that make the devices.
 """
 
@@ -9,11 +9,10 @@ import os
 import re
 import subprocess
 import sys
-import textwrap
 
 from jaxbench.errors import BadInput
 
-_UNKNOWN = re.compile(r"Unknown flags? in XLA_FLAGS: ")
+_UNKNOWN = "XLA does not know"
 _ERROR = re.compile(r"^E\d+ .*?\] (.*?)\.?$", re.MULTILINE)
 # Makes XLA read XLA_FLAGS; creates no device.
 _READ = "from jaxlib import xla_client; xla_client.CompileOptions()"
@@ -31,33 +30,30 @@ def check_xla_flags(text: str) -> list[str]:
 def add_xla_flags(text: str) -> list[str]:
     """Append flags, `--xla_NAME=VALUE ...`, to XLA_FLAGS, before JAX creates its devices.
 
-    The environment's flags stay.
-
-    Returns:
-      The flags that this XLA does not know. They are left out.
+    The environment's flags stay. Return the flags that this XLA does not know; they are left out.
 
     Raises:
       BadInput: a word is no flag, a flag has an invalid value, or XLA refuses a flag of the
         environment.
     """
     flags, before = check_xla_flags(text), os.environ.get("XLA_FLAGS", "")
-    for reason in refused_xla_flags(before):
+    for reason in refused_xla_flags(before).values():
         raise BadInput(f"XLA_FLAGS in the environment: {reason}")
-    refusals = {flag: _refusal(flag) for flag in flags}
-    unknown = [flag for flag in flags if refusals[flag] and _UNKNOWN.search(refusals[flag])]
-    for flag in flags:
-        if refusals[flag] and flag not in unknown:
-            raise BadInput(f"--xla_flags={text}: {_explain(flag, refusals[flag])}")
+    refused = refused_xla_flags(text)
+    unknown = [flag for flag, reason in refused.items() if reason.startswith(_UNKNOWN)]
+    for flag, reason in refused.items():
+        if flag not in unknown:
+            raise BadInput(f"--xla_flags={text}: {reason}")
     os.environ["XLA_FLAGS"] = " ".join([*before.split(), *(f for f in flags if f not in unknown)])
     return unknown
 
 
-def refused_xla_flags(text: str) -> list[str]:
-    """Return why XLA refuses flags of a text, an entry each; the process would abort at them."""
+def refused_xla_flags(text: str) -> dict[str, str]:
+    """Return {flag: reason} for the flags of a text at which XLA would abort the process."""
     flags = text.split()
     if not flags or not _refusal(text):
-        return []
-    return [_explain(flag, refusal) for flag in flags if (refusal := _refusal(flag))]
+        return {}
+    return {flag: _explain(flag, refusal) for flag in flags if (refusal := _refusal(flag))}
 
 
 def _refusal(flags: str) -> str | None:
@@ -72,16 +68,8 @@ def _refusal(flags: str) -> str | None:
 
 
 def _explain(flag: str, refusal: str) -> str:
-    """Return one line: why XLA refuses a flag, and the flag's type, default and purpose."""
-    if _UNKNOWN.search(refusal):
-        return f"XLA does not know {flag}"
+    """Return one line: why XLA refuses a flag."""
+    if re.search(r"Unknown flags? in XLA_FLAGS: ", refusal):
+        return f"{_UNKNOWN} {flag}"
     error = _ERROR.search(refusal)
-    reason = error[1] if error else f"XLA does not take {flag}"
-    # XLA lists all flags as `<tab>--xla_NAME=DEFAULT<tab>TYPE<tab>PURPOSE`, cut off at some length.
-    name = flag.partition("=")[0]
-    listed = re.search(rf"^\t{name}=(.*?) *\t(\w+)\t(.*)$", refusal, re.MULTILINE)
-    if not listed:
-        return reason
-    default, kind, purpose = listed.groups()
-    purpose = textwrap.shorten(purpose, 200, placeholder=" ...")
-    return f"{reason}; it takes {kind}, {default} by default: {purpose}"
+    return error[1] if error else f"XLA does not take {flag}"

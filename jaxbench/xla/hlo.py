@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 # `%name = type opcode(operands), attributes`. The type of a tuple contains spaces; an opcode is the
 # first word that a parenthesis follows at once.
 _INSTRUCTION = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = (.+?) ([a-z][\w\-]*)\((.*)$")
-# `%name (parameters) -> type {` or, in newer texts, `%name {`; ENTRY stands before the program's.
+# `%name (parameters) -> type {` or, in newer texts, `%name {`; ENTRY precedes the program's.
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+)(?: \(.*| )\{\s*$")
 _COMMENT = re.compile(r"/\*.*?\*/")
-# An array's type, dimensions and, if given, layout; S(1) in it is memory on the chip.
+# An array's type, dimensions and layout, if the text has it; S(1) in it is memory on the chip.
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\](\{[^{}]*\})?")
-_NAME = re.compile(r"%?([\w.\-]+)\s*$")
 _BITS = re.compile(r"[a-z]+(\d+)")
 # libtpu spreads a collective over several fusions, each of which repeats it.
 _CHAIN = re.compile(r'chain_id="(\d+)"')
@@ -26,7 +25,6 @@ _CALLED = re.compile(
 )
 # How often a loop runs, in the configuration of its instruction.
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
-_INTEGER = re.compile(r"(\d+)\)")
 _CONDITION = re.compile(r"\bcondition=%?([\w.\-]+)")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 # Calls of computations whose instructions write to memory; those of a fusion or a reduction do not.
@@ -59,6 +57,12 @@ class Instruction(NamedTuple):
     rest: str  # the operands, a closing parenthesis, the attributes
     is_root: bool = False  # whether it is the result of its computation
 
+    @property
+    def operands(self) -> list[str]:
+        """The names of its operands; of a parameter its number, of a constant its value."""
+        words = (part.split() for part in self.rest.partition(")")[0].split(","))
+        return [word[-1].lstrip("%") for word in words if word]
+
 
 def instructions(hlo: str) -> Iterator[Instruction]:
     """Yield a program's instructions in order; the entry computation is named `ENTRY`."""
@@ -69,33 +73,6 @@ def instructions(hlo: str) -> Iterator[Instruction]:
             yield Instruction(computation, *parts, is_root=bool(root))
         elif match := _COMPUTATION.match(line):
             computation = "ENTRY" if match[1] else match[2]
-
-
-def operands(rest: str) -> list[str]:
-    """Split `a, f32[2,3]{1,0} %b), attributes` at the commas between operands."""
-    parts, depth, start = [], 0, 0
-    for index, letter in enumerate(rest):
-        if letter in "([{":
-            depth += 1
-        elif letter in ")]}" and depth:
-            depth -= 1
-        elif letter in ",)":
-            parts.append(rest[start:index].strip())
-            start = index + 1
-            if letter == ")":
-                break
-    return [part for part in parts if part]
-
-
-def operand_type(operand: str, types: dict[str, str]) -> str:
-    """Return the type before an operand's name, else the type of the instruction of that name."""
-    return operand if "[" in operand else types.get(_operand_name(operand), "")
-
-
-def _operand_name(operand: str) -> str:
-    """Return the name of the instruction that an operand is the result of."""
-    match = _NAME.search(operand)
-    return match[1] if match else ""
 
 
 class Array(NamedTuple):
@@ -149,8 +126,8 @@ def count_collectives(hlo: str | None) -> dict[str, dict[str, int]] | None:
             if (operation, chain[1]) in chains:
                 continue
             chains.add((operation, chain[1]))
-        operand_types = [operand_type(operand, types) for operand in operands(instruction.rest)]
-        num_bytes = sum(array.num_bytes for type_ in operand_types for array in arrays(type_))
+        operands = (arrays(types.get(name, "")) for name in instruction.operands)
+        num_bytes = sum(array.num_bytes for operand in operands for array in operand)
         count = counts.setdefault(operation, {"count": 0, "bytes": 0, "largest_bytes": 0})
         count["count"] += 1
         count["bytes"] += num_bytes
@@ -159,7 +136,7 @@ def count_collectives(hlo: str | None) -> dict[str, dict[str, int]] | None:
 
 
 def count_work(hlo: str, activation_sizes: Collection[int], cache_bytes: int = 0) -> dict[str, Any]:
-    """Count what a compiled step writes to memory, and the bytes that it moves.
+    """Count the calls, copies and conversions of a compiled step, and the bytes that it moves.
 
     An instruction inside a fused computation computes in registers. Any other writes its result to
     memory, or on a TPU to the chip if the compiler says so. The body of a loop counts once, but for
@@ -172,13 +149,11 @@ def count_work(hlo: str, activation_sizes: Collection[int], cache_bytes: int = 0
 
     Returns:
       A record:
-        fusions, while_loops: the number of each.
+        fusions: their number.
         custom_calls: {target: count}, calls of libraries such as cuDNN.
         transposes: {"count", "bytes"} of activations written only to change their layout, by a
-          copy, a transpose, or a fusion of nothing else.
+          copy, a transpose, or a fusion of nothing else, to memory or on the chip.
         converts: {"count", "bytes"} of activations written only to change their type.
-        written: {type: {"count", "bytes"}} of activations written by any instruction. These three
-          count what is written on the chip too.
         moved_bytes: read from memory and written to it by all these instructions, for arrays of any
           size, without those that the compiler keeps on the chip. Of an array that is sliced or
           gathered from, the result counts; of one that is updated in place, the update. Branches of
@@ -188,15 +163,12 @@ def count_work(hlo: str, activation_sizes: Collection[int], cache_bytes: int = 0
     program = _Program(hlo)
     runs = program.runs()
     writing = [one for computation in runs for one in program.inside[computation]]
-    opcodes = collections.Counter(instruction.opcode for instruction in writing)
     targets = (_TARGET.search(one.rest) for one in writing if one.opcode == "custom-call")
     record: dict[str, Any] = {
-        "fusions": opcodes["fusion"],
-        "while_loops": opcodes["while"],
+        "fusions": sum(one.opcode == "fusion" for one in writing),
         "custom_calls": dict(collections.Counter(match[1] if match else "?" for match in targets)),
         "transposes": {"count": 0, "bytes": 0},
         "converts": {"count": 0, "bytes": 0},
-        "written": {},
         "moved_bytes": 0,
         "uncached_bytes": 0,
     }
@@ -211,18 +183,14 @@ def count_work(hlo: str, activation_sizes: Collection[int], cache_bytes: int = 0
         if instruction.opcode in _PREFETCHES:
             continue  # computes nothing, and its type names the source too
         parts = program.opcodes(instruction)
-        moves_only = parts and parts <= {"copy", "transpose", "convert", "reshape"}
+        if not parts <= {"copy", "transpose", "convert", "reshape"}:
+            continue
+        kinds = ["transposes"] if parts & {"copy", "transpose"} else []
+        kinds += ["converts"] if "convert" in parts else []
         for array in arrays(instruction.type):
-            if array.size not in activation_sizes:
-                continue
-            counts = [record["written"].setdefault(array.dtype, {"count": 0, "bytes": 0})]
-            if moves_only and parts & {"copy", "transpose"}:
-                counts.append(record["transposes"])
-            if moves_only and "convert" in parts:
-                counts.append(record["converts"])
-            for count in counts:
-                count["count"] += 1
-                count["bytes"] += array.num_bytes
+            for kind in kinds if array.size in activation_sizes else ():
+                record[kind]["count"] += 1
+                record[kind]["bytes"] += array.num_bytes
     return record
 
 
@@ -235,11 +203,10 @@ class _Program:
 
     def __init__(self, hlo: str):
         self.inside: dict[str, list[Instruction]] = collections.defaultdict(list)
-        self._named, self._types = {}, {}
+        self._named = {}
         for instruction in instructions(hlo):
             self.inside[instruction.computation].append(instruction)
             self._named[instruction.name] = instruction
-            self._types[instruction.name] = instruction.type
 
     def runs(self) -> dict[str, int]:
         """Return the computations whose instructions write to memory, and how often each runs."""
@@ -250,14 +217,14 @@ class _Program:
             runs[computation] = runs.get(computation, 0) + times
             for instruction in self.inside[computation]:
                 if instruction.opcode in _CALLING:
-                    # The text does not say which branch of a conditional runs.
+                    # The text does not name the branch of a conditional that runs.
                     inner = 0 if instruction.opcode == "conditional" else times
                     inner *= self._trips(instruction)
                     queue += [(called, inner) for called in _called(instruction)]
         return runs
 
     def _trips(self, instruction: Instruction) -> int:
-        """Return how often the computations of an instruction run; 1 if its text does not say."""
+        """Return how often the computations of an instruction run; 1 if the text lacks it."""
         if instruction.opcode != "while":
             return 1
         if trips := _TRIPS.search(instruction.rest):
@@ -265,11 +232,11 @@ class _Program:
         # Texts for TPUs lack it. A loop of JAX counts from 0 while it is less than a constant.
         condition = _CONDITION.search(instruction.rest)
         parts = self.inside[condition[1]] if condition else []
-        ends = [_INTEGER.match(part.rest) for part in parts if part.opcode == "constant"]
+        ends = [end for part in parts if part.opcode == "constant" for end in part.operands]
         # With a second condition (`and`) it may end earlier.
         counts = any(part.opcode == "compare" and "direction=LT" in part.rest for part in parts)
         counts &= not any(part.opcode == "and" for part in parts)
-        return int(ends[0][1]) if counts and len(ends) == 1 and ends[0] else 1
+        return int(ends[0]) if counts and len(ends) == 1 and ends[0].isdigit() else 1
 
     def opcodes(self, instruction: Instruction) -> set[str]:
         """Return the opcodes that an instruction consists of: a fusion has several."""
@@ -294,13 +261,13 @@ class _Program:
         for index, array in enumerate(written):
             yield array.part(updates.get(index, array.size))
         read = {}  # an array that is read twice may stay in registers or in a cache
-        for index, operand in enumerate(operands(instruction.rest)):
+        for index, operand in enumerate(instruction.operands):
             read[operand] = max(self._read_size(instruction, index), read.get(operand, 0))
         for operand, size in read.items():
             yield from (array.part(size) for array in self._arrays(operand))
 
     def _arrays(self, operand: str) -> list[Array]:
-        return arrays(operand_type(operand, self._types))
+        return arrays(self._named[operand].type) if operand in self._named else []
 
     def _updates(self, instruction: Instruction) -> dict[int, int]:
         """Return {index of a result that is updated in place: values of the update}."""
@@ -308,7 +275,7 @@ class _Program:
             # The arrays come first; of a scatter then the indices; then the updates.
             count = len(arrays(instruction.type))
             first = count + (instruction.opcode == "scatter")
-            updates = operands(instruction.rest)[first : first + count]
+            updates = instruction.operands[first : first + count]
             return {i: sum(array.size for array in self._arrays(u)) for i, u in enumerate(updates)}
         if instruction.opcode != "fusion":
             return {}
@@ -316,13 +283,13 @@ class _Program:
         [root] = [part for part in fused if part.is_root]
         if root.opcode != "tuple":
             return self._updates(self._before_views(root))
-        results = [self._named[_operand_name(operand)] for operand in operands(root.rest)]
+        results = [self._named[operand] for operand in root.operands]
         updates = ((i, self._updates(self._before_views(one))) for i, one in enumerate(results))
         return {index: sizes[0] for index, sizes in updates if len(sizes) == 1}
 
     def _before_views(self, instruction: Instruction) -> Instruction:
         while instruction.opcode in _VIEWS:
-            instruction = self._named[_operand_name(operands(instruction.rest)[0])]
+            instruction = self._named[instruction.operands[0]]
         return instruction
 
     def _read_size(self, instruction: Instruction, index: int) -> float:
@@ -334,9 +301,8 @@ class _Program:
         if instruction.opcode != "fusion":
             return math.inf
         [computation] = _called(instruction)
-        parameters = (part for part in self.inside[computation] if part.opcode == "parameter")
-        parameter = next(part for part in parameters if part.rest.startswith(f"{index})"))
-        return self._used_size(computation, parameter.name)
+        names = {(part.opcode, *part.operands): part.name for part in self.inside[computation]}
+        return self._used_size(computation, names["parameter", str(index)])
 
     def _used_size(self, computation: str, name: str, updated: bool = False) -> float:
         """Return how many values of an instruction's result a fused computation reads.
@@ -347,8 +313,8 @@ class _Program:
         """
         size: float = 0
         for user in self.inside[computation]:
-            for index, operand in enumerate(operands(user.rest)):
-                if _operand_name(operand) != name:
+            for index, operand in enumerate(user.operands):
+                if operand != name:
                     continue
                 if _in_place(user, index) or user.opcode in _VIEWS:
                     after = updated or _in_place(user, index)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from jax.extend.core import Literal
 
 FLOPS_PER_MAC = 2
-# JAX's own name of what `jax.nn.dot_product_attention(implementation="cudnn")` calls.
+# JAX's name of what `jax.nn.dot_product_attention(implementation="cudnn")` calls.
 CUDNN_ATTENTION = "dot_product_attention_fwd_wrapper"
 
 
@@ -97,7 +97,7 @@ class Dataflow(NamedTuple):
     Attributes:
       merge: joins the properties of several values; of none, it returns that of a constant.
       rule: (equation, inputs) -> the properties of its outputs; None treats the equation like all
-        others: its own jaxprs are followed, or else its inputs merged.
+        others: its jaxprs are followed, or else its inputs merged.
     """
 
     merge: Callable[[Sequence[Any]], Any]

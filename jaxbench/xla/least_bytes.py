@@ -23,10 +23,6 @@ from typing import Any
 from jaxbench.xla.jaxpr import CUDNN_ATTENTION, Dataflow, inner_jaxprs
 
 
-class _NotCounted(Exception):
-    """The rules do not say what an equation moves."""
-
-
 @dataclasses.dataclass(eq=False)
 class _Value:
     """A value that memory may hold.
@@ -96,13 +92,13 @@ def count_activation_bytes(jaxpr: Any) -> int | None:
         inner = inner_jaxprs(equation)
         if name in ("conv_general_dilated", "dot_general"):
             if all(inputs):
-                raise _NotCounted
+                raise NotImplementedError
             for source in sources:
                 source.readers += 1
             output = equation.outvars[0]
             return [new_value(output, gradients=1 + has_gradient, has_gradient=True)]
         if name in ("scan", "while", CUDNN_ATTENTION) or len(inner) > 1:
-            raise _NotCounted
+            raise NotImplementedError
         if inner and (name == "cond" or len(inner[0].invars) == len(inputs)):
             return None
         if name.startswith("reduce_") and 0 in equation.params.get("axes", ()):
@@ -121,7 +117,7 @@ def count_activation_bytes(jaxpr: Any) -> int | None:
     inputs = [*[frozenset()] * (len(jaxpr.invars) - 1), images]
     try:
         Dataflow(lambda properties: frozenset().union(*properties), rule).outputs(jaxpr, inputs)
-    except _NotCounted:
+    except NotImplementedError:
         return None
     stored = [value for value in values if value.is_stored]
     for value in stored:

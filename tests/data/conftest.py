@@ -14,6 +14,6 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def own(folder, tmp_path):
+def writable(folder, tmp_path):
     """A copy of the folder that a test may change."""
     return shutil.copytree(folder, tmp_path / "images")

@@ -123,21 +123,6 @@ def test_normalized_pixels_have_mean_0_and_deviation_1(images):
     assert out.std((0, 1, 2)) == pytest.approx(np.ones(3), abs=1e-5)
 
 
-@pytest.mark.parametrize("fill", ["reflect", "black"])
-@pytest.mark.parametrize(
-    ("padding", "flip"), [(0, False), (0, True), (2, False), (2, True), (7, True)]
-)
-def test_the_host_cuts_out_the_same_pixels(images, fill, padding, flip):
-    windows = draw_windows(keys_of(range(64)), padding=padding)
-    data = DataConfig(crop_padding=padding, padding_mode=fill, flip=flip)
-    in_step = np.asarray(crop_and_flip(windows, images, data))
-    windows, images = jax.device_get((windows, images))
-    on_host = crop_and_flip(windows, images, data)
-    assert isinstance(on_host, np.ndarray) and np.array_equal(in_step, on_host)
-    # Masks have no channels.
-    assert np.array_equal(crop_and_flip(windows, images[..., 0], data), on_host[..., 0])
-
-
 def test_brightness_and_contrast_are_drawn_from_their_ranges():
     """A picture in the middle greys, so that nothing is cut off at 0 or 255."""
     pixels = np.linspace(118, 138, 2 * 8 * 8 * 3).reshape(2, 8, 8, 3)

@@ -1,4 +1,4 @@
-"""Data sets of the user's own: the sources of other libraries, and what does not match."""
+"""Data sets from custom code: the sources of other libraries, and what does not match."""
 
 import numpy as np
 import PIL.Image

@@ -7,8 +7,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from jaxbench.data.images.crop import CropBox, draw_crop_box
-from jaxbench.data.images.decode import CorruptImageError, Image
+from jaxbench.data.images.decode import CorruptImageError, CropBox, Image, draw_crop_box
 from jaxbench.data.images.resize import centre_crop, shrink
 from tests.data.encoded_images import psnr_db
 
@@ -75,26 +74,11 @@ def test_a_window_is_decoded_smaller_only_where_it_shrinks(subsampling, progress
                 assert psnr_db(fast, exact) > 20, box
 
 
-def ssim(one, other):
-    """Structural similarity of the brightness (Wang et al. 2004), 1 for equal images."""
-
-    def blur(x):
-        return cv2.GaussianBlur(x, (11, 11), 1.5)
-
-    x, y = (cv2.cvtColor(image, cv2.COLOR_RGB2GRAY).astype(np.float64) for image in (one, other))
-    mean_x, mean_y = blur(x), blur(y)
-    var_x, var_y = blur(x * x) - mean_x**2, blur(y * y) - mean_y**2
-    covariance = blur(x * y) - mean_x * mean_y
-    c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
-    similar = (2 * mean_x * mean_y + c1) * (2 * covariance + c2)
-    return float(np.mean(similar / ((mean_x**2 + mean_y**2 + c1) * (var_x + var_y + c2))))
-
-
 def test_real_images_keep_their_quality(test_data):
     """Bounds of the fast path against decoding all at full size.
 
-    PSNR > 45 dB and SSIM > 0.995 where the box shrinks less than twice; where libjpeg-turbo
-    decodes at a smaller scale, a median above 30 dB and 0.95, and no image below 24 dB and 0.85.
+    PSNR > 45 dB if the box shrinks less than twice; if libjpeg-turbo decodes at a smaller scale, a
+    median above 30 dB, and no image below 24 dB.
     """
     generator = np.random.default_rng(0)
     files = sorted((test_data / "imagenet_sample" / "originals").rglob("*.JPEG"))[:60]
@@ -109,14 +93,9 @@ def test_real_images_keep_their_quality(test_data):
                 kept = scaled
             elif size == 64:
                 continue
-            kept.append((psnr_db(fast, exact), ssim(fast, exact)))
+            kept.append(psnr_db(fast, exact))
     assert len(scaled) > 20 and len(plain) > 30
-    least_db, least_ssim = np.min(plain, axis=0)
-    assert least_db > 45 and least_ssim > 0.995
-    least_db, least_ssim = np.min(scaled, axis=0)
-    median_db, median_ssim = np.median(scaled, axis=0)
-    assert least_db > 24 and least_ssim > 0.85
-    assert median_db > 30 and median_ssim > 0.95
+    assert min(plain) > 45 and min(scaled) > 24 and np.median(scaled) > 30
 
 
 def test_windows_lie_within_the_image_and_repeat():

@@ -76,9 +76,8 @@ def test_a_tfds_split_of_terabytes_is_refused(tmp_path):
     label["pythonClassName"] = f"{_IN}class_label_feature.ClassLabel"
     folder = tfds_folder(tmp_path, label)
     info = folder / "dataset_info.json"
-    info.write_text(info.read_text().replace('"shardLengths": ["1"]', '"shardLengths": ["9" ]'))
-    text = info.read_text().replace('["9" ]', f'["{2**40}"]')
-    info.write_text(text)
+    many = f'"shardLengths": ["{2**40}"]'
+    info.write_text(info.read_text().replace('"shardLengths": ["1"]', many))
     error = tfds_error(tmp_path)
     assert "free memory" in error or "corrupt or unreadable" in error
 
@@ -127,13 +126,16 @@ def test_a_pipe_among_the_batches_does_not_block(tmp_path):
 
 
 @pytest.mark.parametrize("feed", ["resident", "stream"])
-def test_a_pipe_and_a_file_with_holes_are_no_images(own, feed, no_waiting):
+def test_a_pipe_and_a_file_with_holes_are_no_images(writable, feed, no_waiting):
     """One would be waited for, the other fill the memory."""
-    file = own / "train" / "ape" / "000.jpg"
-    config = config_of(own, feed=feed, random_resized_crop=False, flip=False)
+    file = writable / "train" / "ape" / "000.jpg"
+    config = config_of(writable, feed=feed, random_resized_crop=False, flip=False)
     for make, reason in (
-        (os.mkfifo, "not an ordinary file"),
-        (lambda path: path.touch() or os.truncate(path, 2**43), "bytes, the limit is"),
+        (os.mkfifo, "is no regular file"),
+        (
+            lambda path: path.touch() or os.truncate(path, 2**43),
+            "has more than 1,073,741,824 bytes",
+        ),
     ):
         file.unlink()
         make(file)
@@ -185,5 +187,5 @@ def test_an_npz_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
     file = save_npz(tmp_path / "set.npz", x_train=images, y_train=labels)
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("M", (), {"available": 2**26}))
     monkeypatch.setattr(np.lib.format, "read_array", lambda *args, **kwargs: 1 / 0)
-    with pytest.raises(BadInput, match="of free memory$"):  # no field limits it
+    with pytest.raises(BadInput, match="of free memory"):
         npz.load(DataConfig(path=file))

@@ -71,7 +71,7 @@ def test_pairs_stay_on_one_device():
     [
         ("unet256", "rand_augment", (2, 10), "data.rand_augment=\\(2, 10\\) with task='segm"),
         ("unet256", "mixup", 0.2, "data.mixup=0.2 with task='segmentation'"),
-        ("quickstart", "rand_augment", (2, 10), "these have 1"),
+        ("quickstart", "rand_augment", (2, 10), "for 3 channels, not 1"),
         ("cnn10", "rand_augment", (2,), "must be \\(operations,magnitude\\)"),
         ("cnn10", "rand_augment", (1.5, 10), "must be \\(operations,magnitude\\)"),
         ("cnn10", "rand_augment", (2, 11), "within \\[0, 10\\]"),

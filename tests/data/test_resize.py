@@ -110,7 +110,7 @@ def test_both_feeds_show_the_same_images_and_they_are_torchvisions(photographs, 
     by_hand = np.asarray(examples[0].inputs_Bx) / 255.0
     by_hand = (by_hand - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225)
     assert np.allclose(pixels[0], by_hand, atol=1e-5)
-    paths = load_dataset(config).eval.source.paths
+    paths = load_dataset(config).eval.source.files
     for index, image in zip(examples[0].indices_B, examples[0].inputs_Bx, strict=True):
         path = paths[int(index)]
         assert np.array_equal(image, torchvision(path, *shape[:2])), path
@@ -120,7 +120,7 @@ def test_the_usual_224_of_256_is_torchvisions(tmp_path):
     root = write_photographs(tmp_path, [(375, 500)])
     config = folder_config(root, "stream", (224, 224, 3), batch_size=4)
     split = load_dataset(config).eval
-    for index, path in enumerate(split.source.paths):
+    for index, path in enumerate(split.source.files):
         out = np.empty((224, 224, 3), np.uint8)
         split.decode(index, None, out, random_crop=False, flip=False)
         assert np.array_equal(out, torchvision(path, 224, 224)), path

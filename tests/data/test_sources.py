@@ -1,5 +1,6 @@
 """Data sources: what is read, and one clear line for whatever cannot be."""
 
+import functools
 import hashlib
 import os
 
@@ -34,9 +35,9 @@ def arrays(**changes):
     return {name: value for name, value in (made | changes).items() if value is not None}
 
 
-def config_for(source, folder, **data):
-    config = registry.load("wrn28_10:tiny")
-    config.batch_size = 16
+def config_for(source, folder, experiment="wrn28_10:tiny", batch_size=16, **data):
+    config = registry.load(experiment)
+    config.batch_size = batch_size
     config.data.source, config.data.path = source, str(folder)
     config.data.train_examples = config.data.eval_examples = 0
     for name, value in data.items():
@@ -101,7 +102,7 @@ def save(folder, **changes):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"y_test": None}, "no array y_test"),
+        ({"y_test": None}, "y_test is not a file in the archive; needed are x_train"),
         ({"x_train": np.zeros((50, 32, 32, 3), np.float32)}, "images are float32"),
         ({"x_train": np.zeros((50, 32), np.uint8)}, "expected (N, height, width, channels)"),
         ({"y_train": np.arange(49) % 10}, "labels of shape (49,), expected"),
@@ -176,7 +177,7 @@ def test_cifar10_batches_are_read_as_they_are(tmp_path, monkeypatch, version):
 @pytest.mark.parametrize(
     ("corruption", "reason"),
     [
-        (lambda folder: (folder / "data_batch_4.bin").unlink(), "data_batch_4.bin: missing"),
+        (lambda folder: (folder / "data_batch_4.bin").unlink(), "data_batch_4.bin: No such file"),
         (lambda folder: (folder / "test_batch.bin").write_bytes(b"x" * 99), "whole records"),
         (lambda folder: os.truncate(folder / "data_batch_2.bin", 2**33), "has more than"),
         (lambda folder: (folder / "data_batch_1.bin").unlink(), "needs the folder"),
@@ -240,11 +241,9 @@ def test_other_tfds_mistakes_are_told(test_data, tmp_path):
 
     assert "needs a builder's name" in error_of("", folder)
     assert "no such folder" in error_of("cifar10", str(tmp_path / "nowhere"))
-    assert "has no split 'tset'; it has train, test; did you mean 'test'?" in error_of(
-        "cifar10", folder, "tset"
-    )
-    assert "has version 3.0.2 of it" in error_of("cifar10:9.9.9", folder)
-    assert "did you mean 'cifar10'?" in error_of("cifar-10", folder)
+    assert "has no split 'tset'; it has train, test" in error_of("cifar10", folder, "tset")
+    for name in ("cifar10:9.9.9", "cifar-10"):
+        assert "(it has cifar10:3.0.2, " in error_of(name, folder)
     old = copy_prepared(test_data, tmp_path, "mnist/3.0.1")
     info = old / "dataset_info.json"
     info.write_text(info.read_text().replace("array_record", "tfrecord"))
@@ -277,6 +276,11 @@ def write_images(root, splits=("train", "val"), classes=("ape", "bee"), size=(20
     return root
 
 
+def folder_config(root):
+    fields = {"image_shape": (16, 16, 3), "num_classes": 2, "eval_split": "val"}
+    return config_for("folder", root, batch_size=2, **fields)
+
+
 def test_images_of_any_size_are_resized_and_cropped_and_stay_rgb(tmp_path):
     import cv2
 
@@ -285,8 +289,7 @@ def test_images_of_any_size_are_resized_and_cropped_and_stay_rgb(tmp_path):
     red[..., 2] = 255  # OpenCV writes blue, green, red
     cv2.imwrite(str(root / "train" / "ape" / "0.png"), red)
     cv2.imwrite(str(root / "train" / "ape" / "1.png"), np.full((9, 9), 77, np.uint8))
-    config = config_for("folder", root, image_shape=(16, 16, 3), num_classes=2, eval_split="val")
-    config.batch_size = 2
+    config = folder_config(root)
     images = load_dataset(config).train.inputs_Nx
     # Read in turn: ape 0, bee 0, ape 1, ...
     assert (images[0] == [255, 0, 0]).all()
@@ -296,7 +299,7 @@ def test_images_of_any_size_are_resized_and_cropped_and_stay_rgb(tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda root: (root / "val").rename(root / "vall"), "did you mean 'vall'"),
+        (lambda root: (root / "val").rename(root / "vall"), "no folder 'val'; it has train, vall"),
         (lambda root: (root / "val" / "bee").rename(root / "val" / "cat"), "class cat is not in"),
         (
             lambda root: (root / "train" / "ape" / "1.png").write_bytes(b"x" * 99),
@@ -309,21 +312,13 @@ def test_images_of_any_size_are_resized_and_cropped_and_stay_rgb(tmp_path):
 def test_a_spoilt_image_folder_is_told(tmp_path, spoil, reason):
     root = write_images(tmp_path)
     spoil(root)
-    config = config_for("folder", root, image_shape=(16, 16, 3), num_classes=2, eval_split="val")
-    config.batch_size = 2
+    config = folder_config(root)
     with pytest.raises(BadInput) as error:
         load_dataset(config)
     assert reason in str(error.value)
 
 
-def segmentation_config(source, folder, **data):
-    config = registry.load("unet256:tiny")
-    config.batch_size = 4
-    config.data.source, config.data.path = source, str(folder)
-    config.data.train_examples = config.data.eval_examples = 0
-    for name, value in data.items():
-        setattr(config.data, name, value)
-    return config
+segmentation_config = functools.partial(config_for, experiment="unet256:tiny", batch_size=4)
 
 
 def test_images_and_masks_of_an_npz(tmp_path):

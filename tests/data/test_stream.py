@@ -5,20 +5,17 @@ import dataclasses
 import os
 import signal
 import threading
-from typing import Any
 
 import flax.linen as nn
 import jax
 import pytest
 
-from jaxbench.batch_layout import BatchLayout
 from jaxbench.cli import registry
 from jaxbench.clock import pause
 from jaxbench.config import ModelConfig
-from jaxbench.data.feeds.stream import ArrayBatches
-from jaxbench.data.sampler import EpochSampler
+from jaxbench.data.feeds.stream import StreamFeed
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.models.layers import norm_layer
+from jaxbench.models.layers import Network
 from jaxbench.modes.setup import prepare_run
 from jaxbench.modes.train import train_and_evaluate
 from jaxbench.parallel.signals import raise_on_signals
@@ -31,18 +28,14 @@ from tests.in_process import fresh_process_state
 class MasksConfig(ModelConfig):
     """The smallest network that finds masks: batch norm and one 1x1 convolution."""
 
-    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
-        return Masks(dtype, param_dtype, norm_axis)
+    def create(self, *, num_classes, **options):
+        return Masks(**options)
 
 
-class Masks(nn.Module):
-    dtype: Any
-    param_dtype: Any
-    norm_axis: str | None
-
+class Masks(Network):
     @nn.compact
     def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
-        norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
+        _, norm = self.layers(train)
         return nn.Conv(1, (1, 1), dtype=self.param_dtype)(norm()(images_BxHxWxC))[..., 0]
 
 
@@ -116,44 +109,6 @@ def test_both_feeds_train_the_same(train, experiment, fields):
     check_same(train(experiment, **fields), stream)
 
 
-@pytest.mark.parametrize("has_cpu", [True, False])
-def test_the_host_draws_nothing_on_the_devices_that_train(monkeypatch, has_cpu):
-    """Its draws would wait behind the steps that are queued there, unless JAX has no CPU device."""
-    here = jax.local_devices(backend="cpu")
-    genuine, used = (jax.local_devices, jax.device_get), set()
-
-    def local_devices(*args, backend=None, **kwargs):
-        if backend == "cpu" and not has_cpu:
-            raise RuntimeError("Unknown backend cpu")
-        return genuine[0](*args, backend=backend, **kwargs)
-
-    def device_get(tree):
-        used.update(*(leaf.devices() for leaf in jax.tree.leaves(tree)))
-        return genuine[1](tree)
-
-    config = registry.load("vgg_cifar10:tiny")
-    dataset, layout = load_dataset(config), BatchLayout.create(config, 2)
-    sampler = EpochSampler(layout, num_train=len(dataset.train), num_eval=2, seeds_R=(0,))
-    batches = ArrayBatches(config.data, dataset, sampler)
-    expected = next(iter(batches.batches(0, 1, training=True)))["images"]
-    monkeypatch.setattr(jax, "local_devices", local_devices)
-    monkeypatch.setattr(jax, "device_get", device_get)
-    with default_device(here[2]):
-        batches = ArrayBatches(config.data, dataset, sampler)
-        assert (next(iter(batches.batches(0, 1, training=True)))["images"] == expected).all()
-    assert used == {here[0]} or not has_cpu
-
-
-@contextlib.contextmanager
-def default_device(device):
-    """In all threads."""
-    jax.config.update("jax_default_device", device)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_default_device", None)
-
-
 def test_the_record_tells_the_feeds_apart():
     def described(feed):
         config = registry.load("vgg_cifar10:tiny")
@@ -173,13 +128,13 @@ def test_the_record_tells_the_feeds_apart():
 
 def test_waiting_for_slow_data_is_counted_as_such(train, monkeypatch):
     """A host that takes its time for each batch: that is data wait, not training."""
-    genuine = ArrayBatches.assemble
+    genuine = StreamFeed.assemble
 
     def slow(self, *args):
         pause(0.05)
         return genuine(self, *args)
 
-    monkeypatch.setattr(ArrayBatches, "assemble", slow)
+    monkeypatch.setattr(StreamFeed, "assemble", slow)
     result = train(
         MICRO,
         num_devices=1,
@@ -199,14 +154,14 @@ def test_waiting_for_slow_data_is_counted_as_such(train, monkeypatch):
 def test_the_next_epoch_is_prepared_during_the_evaluation(monkeypatch):
     """And no batch is prepared twice, nor one that comes after the run."""
     prepared = []
-    genuine = ArrayBatches.assemble
+    genuine = StreamFeed.assemble
 
-    def note(self, split, order_DxB, epoch, windows_D):
+    def note(self, split, order_DxB, epoch):
         prepared.append((epoch, tuple(order_DxB.ravel().tolist())))
-        return genuine(self, split, order_DxB, epoch, windows_D)
+        return genuine(self, split, order_DxB, epoch)
 
     feed, _ = feed_of(monkeypatch, num_threads=1)
-    monkeypatch.setattr(ArrayBatches, "assemble", note)
+    monkeypatch.setattr(StreamFeed, "assemble", note)
     feed._num_steps = 32
     assert len(list(feed.train_batches(0, 16))) == 16
     first = next(feed.train_batches(1, 1))
@@ -217,14 +172,14 @@ def test_the_next_epoch_is_prepared_during_the_evaluation(monkeypatch):
 
 
 def test_a_batch_that_fails_ends_the_run_with_its_reason(tmp_path, monkeypatch):
-    genuine = ArrayBatches.assemble
+    genuine = StreamFeed.assemble
 
-    def fail(self, split, order_DxB, epoch, windows_D):
+    def fail(self, split, order_DxB, epoch):
         if epoch == 1:
             raise OSError("the disk is gone")
-        return genuine(self, split, order_DxB, epoch, windows_D)
+        return genuine(self, split, order_DxB, epoch)
 
-    monkeypatch.setattr(ArrayBatches, "assemble", fail)
+    monkeypatch.setattr(StreamFeed, "assemble", fail)
     config = registry.load(MICRO)
     config.data.feed = "stream"
     with pytest.raises(OSError, match="the disk is gone"):
@@ -261,7 +216,6 @@ def test_evaluation_reads_every_example_once_from_the_stream():
 @pytest.mark.parametrize("feed", ["resident", "stream"])
 def test_masks_move_with_their_images(feed):
     """Masks that are a copy of a channel must be one after cropping and mirroring."""
-    import jax
     import jax.numpy as jnp
     import numpy as np
 
@@ -279,9 +233,8 @@ def test_masks_move_with_their_images(feed):
     feed = create_feed(config, dataset, *create_training_mesh(config), jnp.float32)
     batch = jax.tree.map(lambda leaf: leaf[0], next(feed.train_batches(0, 1)))
     examples = UNPACK_BATCH[feed.name](feed.train_data, batch, jnp.int32(0))
-    if feed.name == "resident":
-        keys = example_keys(examples.seed, examples.epoch, examples.indices_B)
-        examples, _ = augment_batch(examples, keys, config.data, get_precision("fp32"))
+    keys = example_keys(examples.seed, examples.epoch, examples.indices_B)
+    examples, _ = augment_batch(examples, keys, config.data, get_precision("fp32"))
     shown = np.asarray(examples.inputs_Bx)
     assert np.array_equal(np.asarray(examples.labels_Bx), shown[..., 0])
     moved = shown != images[np.asarray(examples.indices_B)]
@@ -297,7 +250,7 @@ def feed_of(monkeypatch, **fields):
     from jaxbench.parallel.mesh import create_training_mesh
 
     prepared = []
-    genuine = ArrayBatches.assemble
+    genuine = StreamFeed.assemble
 
     def note(self, *args):
         watch = Stopwatch()
@@ -305,7 +258,7 @@ def feed_of(monkeypatch, **fields):
         prepared.append(threading.get_ident())
         return genuine(self, *args)
 
-    monkeypatch.setattr(ArrayBatches, "assemble", note)
+    monkeypatch.setattr(StreamFeed, "assemble", note)
     config = registry.load("vgg_cifar10:tiny")
     config.data.feed, config.num_devices, config.batch_size = "stream", 1, 16
     config.epochs = 1

@@ -12,7 +12,7 @@ import pytest
 from jaxbench.analysis.statistics import drift, slowed_down
 from jaxbench.cli import registry
 from jaxbench.clock import Clock, Stopwatch, pause, wait_until
-from jaxbench.data.feeds.stream import ArrayBatches
+from jaxbench.data.feeds.stream import StreamFeed
 from jaxbench.errors import BadInput
 from jaxbench.hardware.telemetry import readers, sampler
 from jaxbench.hardware.telemetry.nvml import NvmlReader
@@ -557,18 +557,18 @@ def test_a_run_on_gpus_says_what_an_image_took(tmp_path, monkeypatch, two_boards
     for board, power_w in zip(two_boards, (100, 300), strict=True):
         board.energy_mj = lambda power_w=power_w: int(power_w * 1e3 * watch.elapsed_s())
     readers = [HostReader(), NvmlReader({"gpu0": 0, "gpu1": 1})]
-    monkeypatch.setattr("jaxbench.records.recorder.create_readers", lambda devices: readers)
+    monkeypatch.setattr("jaxbench.modes.runner.create_readers", lambda devices: readers)
     how = {"rounds": 4, "window_s": 0.1, "fields": {"num_devices": 1, "optimizer__name": "sgd"}}
     if job is train_and_evaluate:
         # Epochs of half a second: of shorter ones the ends are too close to be sampled.
         how = {"fields": {"data__feed": "stream", "data__num_threads": 1}}
-        genuine = ArrayBatches.assemble
+        genuine = StreamFeed.assemble
 
         def slow(self, *args):
             pause(0.05)
             return genuine(self, *args)
 
-        monkeypatch.setattr(ArrayBatches, "assemble", slow)
+        monkeypatch.setattr(StreamFeed, "assemble", slow)
     with without_cache():  # else the steps to be measured are compiled two or three times
         result = run_tiny(tmp_path, job, telemetry_s=0.1, **how)
     assert telemetry_threads() == []

@@ -18,13 +18,12 @@ from jaxbench.hardware.targets.topology import environment
 def main(name: str, *steps: str) -> None:
     target = parse_target(name)
     os.environ.update(environment(target))  # before JAX is imported
-    from jaxbench.clock import Clock
     from jaxbench.modes.target_run import compile_for_target
 
     for step in steps:
         experiment, precision = step.split(",")
         config = load_experiment(experiment, [f"--experiment.precision={precision}"])
-        record, _ = compile_for_target(config, target, Clock())
+        record, _ = compile_for_target(config, target)
         print(json.dumps({"experiment": experiment, **record.to_json()}))
         sys.stdout.flush()
 

@@ -24,8 +24,7 @@ from jaxbench.analysis.pricing import COLUMNS, load_prices
 from jaxbench.checkpoints import checkpoint
 from jaxbench.checkpoints.resume import find_resume
 from jaxbench.config import DataConfig
-from jaxbench.data.images.crop import CropBox
-from jaxbench.data.images.decode import CorruptImageError, Image
+from jaxbench.data.images.decode import CorruptImageError, CropBox, Image
 from jaxbench.data.sources import cifar10, npz, tfds
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import load_run, missing_records, read_document, read_results

@@ -213,9 +213,7 @@ def test_the_step_is_compiled_and_timed_in_several_forms():
         pairs = zip(rates, base_rates, strict=True)
         assert statistics.median(own / first for own, first in pairs) == close_to(record, "ratio")
         assert statistics.median(rates) == close_to(record, "images_per_s")
-    assert base["donated"] and base["ratio"] == 1 and base["while_loops"] == 0
-    # Nine outputs of convolutions, at least.
-    assert sum(count["count"] for count in base["written"].values()) >= 9
+    assert base["donated"] and base["ratio"] == 1
     assert other["ratio_interval"][0] <= other["ratio"] <= other["ratio_interval"][1]
 
 

@@ -192,7 +192,7 @@ def test_four_processes_and_fp32(tmp_path, alone):
         # The first two are in test_a_job_that_lost_a_process_is_resumed_bit_for_bit too.
         pytest.param(
             *(signal.SIGKILL, 1, [1, -9]),
-            *("failed", "process 1 was lost: it has not been heard of"),
+            *("failed", "process 1 was lost: no sign of life for"),
             marks=pytest.mark.slow,
         ),
         pytest.param(
@@ -208,7 +208,7 @@ def test_four_processes_and_fp32(tmp_path, alone):
             marks=pytest.mark.slow,
         ),
         # Nobody is left to write; the report finds the process gone.
-        (signal.SIGKILL, 0, [-9, 1], "running", None),
+        (signal.SIGKILL, 0, [-9, -signal.SIGABRT], "running", None),
     ],
     ids=["killed", "terminated", "ctrl-c", "other-ctrl-c", "first-killed"],
 )
@@ -233,9 +233,6 @@ def test_one_that_ends_ends_all(tmp_path, sent, to, codes, status, reason):
     if status != "running":
         assert document["summary"]["epochs_done"] >= 2
         assert len(started.errors(0)) == 1 and "Traceback" not in started.log(0)
-    else:
-        [line] = started.errors(1)
-        assert "JAX aborted process 1" in line and "process 0 was lost" in line
 
 
 @pytest.mark.parametrize("refused", [0, 1])

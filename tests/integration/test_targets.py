@@ -8,7 +8,7 @@ import pytest
 
 from jaxbench.hardware.targets import topology
 from jaxbench.hardware.targets.target import list_targets, parse_target
-from jaxbench.modes.targets import read_refusal
+from jaxbench.modes.target_run import needed_bytes
 from tests.conftest import ROOT
 from tests.published_rates import published_rates
 
@@ -18,13 +18,13 @@ LISTED = [name.split("[")[0] for name in list_targets() if "FILE" not in name]
 # Compiles a convolution for targets, and prints the devices of each; for TPUs a program that is too
 # large as well, and prints the bytes that the refusal says are available.
 CONVOLUTION = """
+import re
 import sys
 import jax
 from jax.sharding import SingleDeviceSharding
 from jaxbench.hardware.peak_table import find_peak
 from jaxbench.hardware.targets.target import parse_target
 from jaxbench.hardware.targets.topology import create_devices
-from jaxbench.modes.targets import read_refusal
 
 for name in sys.argv[1:]:
     target = parse_target(name)
@@ -44,7 +44,8 @@ for name in sys.argv[1:]:
         try:
             jax.jit(lambda x: jax.numpy.sin(x[::-1])).lower(large).compile()
         except jax.errors.JaxRuntimeError as error:
-            usable_bytes = read_refusal(" ".join(str(error).split())).available_bytes
+            size = re.search(r"exceeds available HBM \\(([0-9.]+)G|of ([0-9.]+)G hbm", str(error))
+            usable_bytes = int(float(size[1] or size[2]) * 2**30)
     print(target.name, 1 + len(others), device.device_kind, usable_bytes, sep=",")
 """
 
@@ -143,6 +144,5 @@ def test_what_compilers_and_plugins_say_is_not_on_the_console(target, tmp_path):
 def test_the_compiler_refuses_a_batch_that_does_not_fit():
     args = ("--experiment=cnn10", "--experiment.batch_size=131072", "--experiment.precision=bf16")
     [record] = describe("tpu:v2:2x2", *args)
-    refusal = read_refusal(record["refusal"])
-    assert not record["fits"] and refusal.kind == "memory"
-    assert refusal.asked_bytes > refusal.available_bytes > 7 * 2**30
+    assert not record["fits"] and record["needed_bytes"] == needed_bytes(record["refusal"])
+    assert record["needed_bytes"] > record["device_memory_bytes"] > 7 * 2**30

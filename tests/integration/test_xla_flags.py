@@ -28,13 +28,10 @@ def test_unknown_flags_are_left_out_and_the_environments_stay():
     [
         (
             f"{KNOWN} --xla_no_such_flag=1 --xla_backend_optimization_level=high",
-            "value high for flag xla_backend_optimization_level; it takes int32, 3 by default: .*",
+            "value high for flag xla_backend_optimization_level",
         ),
-        # XLA says nothing of this one; its list of flags does.
-        (
-            "--xla_cpu_opt_preset=quick",
-            r"does not take --xla_cpu_opt_preset=quick; it takes string, .*\(FAST_RUNTIME, .*",
-        ),
+        # XLA says nothing of this one.
+        ("--xla_cpu_opt_preset=quick", "does not take --xla_cpu_opt_preset=quick"),
     ],
 )
 def test_what_cannot_be_a_flag_is_said(given, said):

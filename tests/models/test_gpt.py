@@ -87,7 +87,7 @@ def test_the_logits_backward_pass_is_jaxs_own_in_fp32_and_narrow_in_bf16():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"width": 100, "heads": 8}, "near it: 96 and 104"),
+        ({"width": 100, "heads": 8}, "no multiple of 8, for 8 heads with learned positions"),
         ({"width": 24, "heads": 8, "positions": "rotary"}, "no multiple of 16"),
     ],
 )
@@ -105,8 +105,8 @@ def test_attention_is_cudnns_only_where_it_can_be(model):
     assert choose_attention(model, no_gpu, jnp.bfloat16) == "xla"
     model.attention = "cudnn"
     for capability, dtype, message in (
-        (no_gpu, jnp.bfloat16, "NVIDIA GPUs of compute capability 8.0 .* here are none"),
-        (turing, jnp.float16, "and here it is 7.5"),
+        (no_gpu, jnp.bfloat16, "NVIDIA GPUs of compute capability 8.0"),
+        (turing, jnp.float16, "NVIDIA GPUs of compute capability 8.0"),
         (ampere, jnp.float32, "for precision=bf16 or fp16"),
     ):
         with pytest.raises(BadInput, match=message):

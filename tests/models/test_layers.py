@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxbench.models.batch_norm import BatchNorm
-from jaxbench.models.layers import conv_layer, max_pool
+from jaxbench.models.layers import Network, max_pool
 from jaxbench.parallel.mesh import AXIS, DataMesh
 from tests.conftest import needs_devices
 
@@ -157,7 +157,7 @@ def test_a_convolution_is_flaxs_in_fp64(kernel, strides):
         x = jnp.asarray(generator.normal(size=(2, 5, 6, 7)))
         types = {"dtype": jnp.float64, "param_dtype": jnp.float64}
         layers = (
-            conv_layer(**types)(4, kernel, strides),
+            Network(**types, norm_axis=None).layers(train=True)[0](4, kernel, strides),
             nn.Conv(4, kernel, strides, use_bias=False, **types),
         )
         variables = layers[0].init(jax.random.key(0), x)
@@ -170,7 +170,8 @@ def test_a_convolution_is_flaxs_in_fp64(kernel, strides):
 
 @pytest.mark.parametrize(("platform", "convolves"), [("cpu", False), ("cuda", True), ("tpu", True)])
 def test_only_cpus_train_a_1x1_kernel_as_a_product(platform, convolves):
-    layer = conv_layer(jnp.float32, jnp.float32)(4, (1, 1), (2, 2))
+    conv, _ = Network(dtype=jnp.float32, param_dtype=jnp.float32, norm_axis=None).layers(train=True)
+    layer = conv(4, (1, 1), (2, 2))
     x = jnp.ones((2, 6, 6, 3))
     variables = layer.init(jax.random.key(0), x)
 

@@ -179,7 +179,7 @@ def test_initial_parameters_depend_on_the_seed():
     [
         ("unet256", (256, 256, 3), 3, "2 classes"),
         ("unet256", (24, 256, 3), 2, "both sides must be multiples of"),
-        ("vgg_cifar10", (16, 16, 3), 10, "no pixels are left to halve in stage 5"),
+        ("vgg_cifar10", (16, 16, 3), 10, "no 2x2 pixels are left to pool"),
     ],
 )
 def test_what_a_network_cannot_be_built_for_is_refused(spec, image_shape, num_classes, message):

@@ -23,6 +23,7 @@ from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.tasks import get_task, sums_by_name
 from jaxbench.train import build_program
+from jaxbench.training.network_analysis import trace_network
 from jaxbench.training.prediction import predict
 from jaxbench.training.program import Program
 from tests.conftest import needs_devices, set_fields
@@ -157,7 +158,14 @@ def test_the_record_of_2025_is_as_published():
     assert config.data.brightness == pytest.approx(0.1399 * 64, rel=0.01)
     assert round(config.model.whitening_bias_epochs * 32) == 7  # 0.19 epochs, rounded up
     # SiLU is a function that the program calls; GELU stands in its place.
-    used = [str(each.trace_network().jaxpr) for each in (base_program, program)]
+    used = [
+        str(
+            trace_network(
+                each.model, each.mesh, each.input_shape, vars(each.abstract_train_state())
+            ).jaxpr
+        )
+        for each in (base_program, program)
+    ]
     assert [len(re.findall(r"\berfc?\b", text)) for text in used] == [7, 1]
     assert ["logistic" in text for text in used] == [False, True]
 
@@ -314,7 +322,7 @@ def test_only_images_of_which_the_network_is_unsure_are_seen_in_views():
     [
         ({"model__activation": "swish"}, "must be one of gelu, silu"),
         ({"test_time_augmentation_fraction": 0.0}, r"must be within \[0.01, 1\]"),
-        ({"data__image_shape": (8, 8, 3)}, "cannot be built .* no pixels are left to pool"),
+        ({"data__image_shape": (8, 8, 3)}, "cannot be built .* no 2x2 pixels are left to pool"),
     ],
 )
 def test_what_makes_no_sense_is_said(tmp_path, fields, message):
@@ -334,3 +342,8 @@ def test_parameters_that_do_not_fit_are_an_error():
     with pytest.raises(ValueError, match="follows from images"):
         program.create_train_state()
     assert isinstance(program, Program)
+
+
+def _traced(program):
+    state = vars(program.abstract_train_state())
+    return trace_network(program.model, program.mesh, program.input_shape, state)

@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbench.models.transformer_block import TransformerBlock, block_class, gelu, rotate
+from jaxbench.cli import registry
+from jaxbench.models.transformer_block import TransformerBlock, block_options, gelu, rotate
 from tests.conftest import equations
 
 X_BxTxD = np.random.default_rng(0).normal(size=(2, 5, 8))
@@ -95,8 +96,10 @@ def test_remat_computes_the_same_gradients_from_the_input_alone():
     gradients = {}
     with jax.enable_x64(True):
         _, params = block_and_params()
+        config = registry.load("gpt_bytes")
         for remat in ("none", "blocks"):
-            block = block_class(remat, "pmap")(**FIELDS)
+            config.remat = remat
+            block = block_options(config, None, jnp.float64)["block"](**FIELDS)
 
             def loss(params, x, block=block):
                 return jnp.sum(jnp.sin(block.apply({"params": params}, x)))

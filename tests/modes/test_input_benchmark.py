@@ -6,7 +6,7 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.clock import pause
-from jaxbench.data.feeds.stream import ArrayBatches
+from jaxbench.data.feeds.stream import StreamFeed
 from jaxbench.errors import BadInput
 from jaxbench.modes import input_benchmark
 from jaxbench.records.schema import InputRecord
@@ -28,13 +28,13 @@ def measure(tmp_path, monkeypatch, **data):
 
 
 def test_a_slow_host_is_named_as_the_bottleneck(tmp_path, monkeypatch):
-    genuine = ArrayBatches.assemble
+    genuine = StreamFeed.assemble
 
     def slow(self, *args):
         pause(0.03)
         return genuine(self, *args)
 
-    monkeypatch.setattr(ArrayBatches, "assemble", slow)
+    monkeypatch.setattr(StreamFeed, "assemble", slow)
     result = measure(tmp_path, monkeypatch, num_threads=1)
     stages = records(tmp_path / "run", "input")
     assert stages == [record.to_json() for record in result.of_kind(InputRecord)]

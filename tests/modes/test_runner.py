@@ -47,7 +47,7 @@ class Doing(Measurement):
     csv_record = Conv2dRecord
 
     def __init__(self, act=lambda: None, **fields):
-        self._act, self._fields = act, fields
+        self._act, self._fields, self.setup = act, fields, None
 
     def document(self):
         return {"rounds": 7}
@@ -77,8 +77,9 @@ def run(tmp_path):
     def run(measurement, devices=None):
         mesh = DataMesh(tuple(devices or jax.local_devices()[:1]), "pmap")
         with open(os.devnull, "w") as quiet:
-            context = RunContext(Experiment(name="x"), Clock(), PlainConsole(quiet), mesh, [])
-            return run_mode(context, measurement, str(tmp_path / "run"), telemetry_s=0.0)
+            console = PlainConsole(quiet)
+            measurement.setup = RunContext(Experiment(name="x"), Clock(), console, mesh, [])
+            return run_mode(measurement, str(tmp_path / "run"), telemetry_s=0.0)
 
     return run
 

@@ -68,12 +68,10 @@ def test_the_trials_of_four_devices():
     config = registry.load(MICRO)
     set_fields(config, num_devices=4, batch_size=64)
     with open(os.devnull, "w") as quiet, prepare_run(config, None, PlainConsole(quiet)) as job:
-        counts = scaling._powers_of_two(job.mesh)
-        how = {"link_gb_per_s": None, "rounds": 6, "window_s": 0.02}
-        benchmark = scaling.ScalingBenchmark(job, scaling="both", counts=counts, **how)
+        benchmark = scaling.ScalingBenchmark(job, "both", [1, 2, 4], None, 6, 0.02)
     found = {
         key: (layout.global_batch, layout.batch_per_device)
-        for key, trial in benchmark._scaled.items()
+        for key, trial in benchmark.scaled.items()
         for layout in [trial.setup.program.layout]
     }
     assert found == {
@@ -85,9 +83,9 @@ def test_the_trials_of_four_devices():
         ("strong", 4): (64, 16),
     }
     # Three weak, two strong, and three devices more, alone: the two meet on all devices.
-    assert len(benchmark._trials) == 8
-    assert [len(trial.devices) for trial in benchmark._alone] == [1] * 4
-    assert [all_reduce.mesh.num_devices for all_reduce in benchmark._all_reduces] == [2, 4]
+    assert len(benchmark.trials) == 8
+    assert [len(trial.devices) for trial in benchmark.alone] == [1] * 4
+    assert [all_reduce.mesh.num_devices for all_reduce in benchmark.all_reduces] == [2, 4]
 
 
 def test_weak_and_strong_from_one_device_to_all(measure, tmp_path):

@@ -9,7 +9,6 @@ import jax
 import pytest
 
 from jaxbench.cli import entry_point
-from jaxbench.clock import Clock
 from jaxbench.errors import CompilerFailed, DoesNotFit
 from jaxbench.hardware.targets import topology
 from jaxbench.hardware.targets.target import parse_target
@@ -39,7 +38,7 @@ def cpus(monkeypatch):
 
 
 def compiled(config, target):
-    record, network = target_run.compile_for_target(config, parse_target(target), Clock())
+    record, network = target_run.compile_for_target(config, parse_target(target))
     assert network["parameters"] > 0
     return record
 
@@ -96,13 +95,13 @@ def test_a_step_is_described_for_a_target(cpus):
 @pytest.fixture
 def refusing(monkeypatch):
     """A compiler that refuses more than 96 images."""
-    build_program, compile_with_text = target_run.build_program, target_run.compile_with_text
+    build_program, begin_compile = target_run.build_program, target_run.begin_compile
     words = "RESOURCE_EXHAUSTED: too large.\nUsed (11.13G) exceeds available HBM (7.48G)"
     refuse = mock.Mock(side_effect=jax.errors.JaxRuntimeError(words))
 
     def build(config, *args, **kwargs):
-        how = refuse if config.batch_size > 96 else compile_with_text
-        monkeypatch.setattr(target_run, "compile_with_text", how)
+        how = refuse if config.batch_size > 96 else begin_compile
+        monkeypatch.setattr(target_run, "begin_compile", how)
         return build_program(config, *args, **kwargs)
 
     monkeypatch.setattr(target_run, "build_program", build)
@@ -125,7 +124,7 @@ def test_a_step_that_the_compiler_refuses_does_not_fit(cpus, refusing):
 )
 def test_a_refusal_that_is_not_of_a_device_s_memory_needs_no_bytes_of_it(cpus, monkeypatch, words):
     refuse = mock.Mock(side_effect=jax.errors.JaxRuntimeError(words))
-    monkeypatch.setattr(target_run, "compile_with_text", refuse)
+    monkeypatch.setattr(target_run, "begin_compile", refuse)
     record = compiled(entry_point.load_experiment(MICRO), "tpu:v5e:2x2")
     assert not record.fits and record.refusal == words and record.needed_bytes is None
 
@@ -172,7 +171,7 @@ def test_a_crash_of_a_compiler_is_the_run_s_end_and_its_reason(children, run_cli
 def test_an_error_of_a_compiler_is_one_line(cpus, monkeypatch, tmp_path):
     monkeypatch.setenv("JAXBENCH_TARGET_RESULT", str(tmp_path / "result.json"))
     error = OverflowError("Python int 8589934592 too large\nat batch_norm.py")
-    monkeypatch.setattr(target_run, "compile_with_text", mock.Mock(side_effect=error))
+    monkeypatch.setattr(target_run, "begin_compile", mock.Mock(side_effect=error))
     config = entry_point.load_experiment(MICRO)
     target_run.write_answer(config, "gpu:h100")
     found = json.loads((tmp_path / "result.json").read_text())

@@ -15,7 +15,7 @@ from jaxbench.cli import registry
 from jaxbench.clock import pause
 from jaxbench.config import ModelConfig
 from jaxbench.data.feeds.feed import create_feed
-from jaxbench.data.feeds.stream import ArrayBatches
+from jaxbench.data.feeds.stream import StreamFeed
 from jaxbench.errors import BadInput, Diverged
 from jaxbench.modes import throughput
 from jaxbench.modes.throughput import ForwardStage, TrainStage
@@ -286,13 +286,13 @@ def test_a_kernel_of_known_cost_costs_as_much(measure, tmp_path, short_sleep):
 
 def test_a_streams_buffers_do_not_flatter_it(measure, tmp_path, monkeypatch):
     """A host of 100 batches a second; 8 of them could be made ready in the other stages' time."""
-    genuine = ArrayBatches.assemble
+    genuine = StreamFeed.assemble
 
     def slow(self, *args):
         pause(0.01)
         return genuine(self, *args)
 
-    monkeypatch.setattr(ArrayBatches, "assemble", slow)
+    monkeypatch.setattr(StreamFeed, "assemble", slow)
 
     def deep(config):
         config.data.prefetch_batches, config.data.num_threads = 8, 1

@@ -11,7 +11,7 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.clock import pause
-from jaxbench.data.feeds.stream import ArrayBatches
+from jaxbench.data.feeds.stream import StreamFeed
 from jaxbench.errors import Diverged
 from jaxbench.modes.train import train_and_evaluate
 from jaxbench.records.schema import EpochRecord
@@ -236,20 +236,20 @@ def test_a_stop_right_after_the_start_is_in_the_record(tmp_path, monkeypatch):
     def interrupt(folder):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("jaxbench.records.recorder.JsonlWriter", interrupt)
+    monkeypatch.setattr("jaxbench.modes.runner.JsonlWriter", interrupt)
     with pytest.raises(KeyboardInterrupt):
         train_and_evaluate(registry.load(MICRO), str(tmp_path / "run"))
     assert run_json(tmp_path / "run")["status"] == "interrupted"
 
 
 def test_the_step_log_has_the_published_form(run_cli, tmp_path, monkeypatch):
-    genuine = ArrayBatches.assemble
+    genuine = StreamFeed.assemble
 
     def slow(self, *args):
         pause(0.03)
         return genuine(self, *args)
 
-    monkeypatch.setattr(ArrayBatches, "assemble", slow)
+    monkeypatch.setattr(StreamFeed, "assemble", slow)
     done = run_cli(
         f"--experiment={MICRO}",
         "--experiment.step_log=true",

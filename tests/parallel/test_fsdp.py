@@ -168,7 +168,7 @@ def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(tmp_path, monkeypatch,
 def test_what_has_nothing_to_split_is_refused(run_cli):
     for args, said in (
         ((f"--experiment={MICRO}", "--experiment.replicas=independent"), "nothing to split"),
-        (("--experiment=conv2d:tiny",), "a convolution alone has no state to split"),
+        (("--experiment=conv2d:tiny",), "a convolution has no state to split"),
     ):
         done = run_cli(*args, "--experiment.parallelism=fsdp")
         assert done.returncode == 2 and said in done.stderr, done.stderr
@@ -177,7 +177,7 @@ def test_what_has_nothing_to_split_is_refused(run_cli):
 
 def test_devices_that_divide_nothing_are_refused():
     needs_devices(7)
-    with pytest.raises(BadInput, match="7 devices divide no axis of a parameter.* 6 would$"):
+    with pytest.raises(BadInput, match="7 devices divide no axis of a parameter"):
         program_of(num_devices=7, batch_size=7, model__hidden=(12,)).check()
 
 

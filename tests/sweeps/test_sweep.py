@@ -200,7 +200,7 @@ _BAD = [
     ((*QUICK, "--grid=seed=1", "--compile_cache=/proc/x"), "--compile_cache=/proc/x"),
     ((*QUICK, "--grid=seed=1", "--memory_limit_mb=1e300"), "must be at most"),
     ((QUICK[0], "--mode=throughput", "--grid=seed=1", "--window_s=inf"), "--window_s=inf"),
-    ((QUICK[0], "--mode=throughput", "--grid=seed=1", "--profile=9:3"), "START must be below"),
+    ((QUICK[0], "--mode=throughput", "--grid=seed=1", "--profile=9:3"), "must be START:STOP"),
     ((QUICK[0], "--mode=scaling", "--grid=seed=1", "--device_counts=a"), "whole numbers"),
     ((QUICK[0], "--mode=scaling", "--grid=seed=1", "--link_gb_per_s=nan"), "more than 0"),
     ((QUICK[0], "--grid=seed=1", "--target_accuracy=94"), "must be a fraction"),

@@ -124,8 +124,8 @@ def test_an_axis_that_batch_norm_ignores(batch_norm, norms, kind):
     with pytest.raises(BadInput) as error:
         document(NetConfig(norms=norms), batch_norm=batch_norm)
     assert str(error.value) == (
-        f"batch_norm={batch_norm}: the network's batch norm is {kind}; NetConfig.create must hand "
-        "its norm_axis to every BatchNorm as axis_name"
+        f"batch_norm={batch_norm}: the network's batch norm is {kind}; NetConfig must pass "
+        "norm_axis or axis_name to every BatchNorm"
     )
 
 
@@ -144,7 +144,7 @@ def test_a_type_that_layers_ignore(precision, tmp_path, monkeypatch):
         ).summary
     assert summary["warnings"] == [
         f"precision={precision}, but 100% of the network's multiplications are in float32; "
-        "NetConfig.create must hand its dtype to the layers"
+        "NetConfig must pass dtype to the layers"
     ]
 
 

@@ -7,7 +7,7 @@ import pytest
 from jaxbench.records.schema import EpochRecord
 from jaxbench.training.loss_scale import LossScales
 from jaxbench.training.records import summarize
-from jaxbench.training.run import AccuracyTarget, RunProgress
+from jaxbench.training.run import RunProgress, TrainPlan
 
 
 def epoch(number, train_time_s=4.0, complete=True, **evaluated):
@@ -113,10 +113,10 @@ def test_a_score_that_is_no_number_is_the_worst(lost):
     epochs = (epoch(1, eval_top1=lost), epoch(2, eval_top1=0.1), epoch(3, eval_top1=lost))
     summary = summary_of(*epochs)
     assert (summary.best_eval_top1, summary.best_epoch) == (0.1, 2)
-    target = AccuracyTarget("top1", 0.1)
-    assert [target.is_reached(record) for record in epochs] == [False, True, False]
-    assert target.describe(epochs, images_per_step=10)["images"] == 200
-    assert not target.describe(epochs[:1], images_per_step=10)["reached"]
+    plan = TrainPlan(30, 10, target_accuracy=0.1)
+    assert [plan.reaches_target(record) for record in epochs] == [False, True, False]
+    assert plan.describe_target(epochs, images_per_step=10)["images"] == 200
+    assert not plan.describe_target(epochs[:1], images_per_step=10)["reached"]
 
 
 def test_models_that_diverged_are_named():

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import os
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -17,7 +16,7 @@ from jaxbench.data.augment import draw_windows, example_keys
 from jaxbench.data.feeds.feed import create_feed
 from jaxbench.data.sources import digits
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.models.layers import classify, conv_layer, dropout, norm_layer
+from jaxbench.models.layers import Network, classify, dropout
 from jaxbench.models.mnist_cnn import MnistCnnConfig
 from jaxbench.models.vgg import VggConfig
 from jaxbench.modes.setup import prepare_run
@@ -51,22 +50,19 @@ class SmallConfig(ModelConfig):
     norm: bool = True
     dropout: float = 0.0
 
-    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
-        return Small(self, num_classes, dtype, param_dtype, norm_axis)
+    def create(self, **options):
+        return Small(config=self, **options)
 
 
-class Small(nn.Module):
+class Small(Network):
     config: SmallConfig
     num_classes: int
-    dtype: Any
-    param_dtype: Any
-    norm_axis: str | None
 
     @nn.compact
     def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
-        x = conv_layer(self.dtype, self.param_dtype)(4, (3, 3), (2, 2), name="conv")(images_BxHxWxC)
+        conv, norm = self.layers(train)
+        x = conv(4, (3, 3), (2, 2), name="conv")(images_BxHxWxC)
         if self.config.norm:
-            norm = norm_layer(self.dtype, self.param_dtype, self.norm_axis, train)
             x = norm(name="norm", relu=True)(x)
         if train and self.config.dropout:
             x = dropout(x, self.config.dropout, keys_B, layer=0)

@@ -147,8 +147,7 @@ def test_texts_of_accelerators():
     assert count_collectives("") == {} and count_collectives(None) is None
 
 
-# Activations have 512 values here: one is written by a convolution, one by a fusion, one in another
-# order, one as another type; what the fusion makes inside is not written.
+# Activations have 512 values here: one is written in another order, one as another type.
 WORK = """
 HloModule jit_step, is_scheduled=true
 
@@ -194,11 +193,9 @@ ENTRY %main (x: bf16[4,8,16], w: bf16[9]) -> f32[4,8,16] {
 def test_work_is_counted_where_it_reaches_memory():
     assert count_work(WORK, {512}) == {
         "fusions": 2,
-        "while_loops": 1,
         "custom_calls": {"__cudnn$conv": 1},
         "transposes": {"count": 1, "bytes": 1024},
         "converts": {"count": 1, "bytes": 2048},
-        "written": {"bf16": {"count": 3, "bytes": 3072}, "f32": {"count": 1, "bytes": 2048}},
         # conv, relu, copy, copy of the kernel, convert.
         "moved_bytes": (1024 + 18 + 1024) + 2048 + 2048 + 36 + 3072,
         "uncached_bytes": (1024 + 18 + 1024) + 2048 + 2048 + 36 + 3072,
@@ -248,7 +245,7 @@ ENTRY %main {
 """
     work = count_work(on_chip, ())
     assert (work["moved_bytes"], work["uncached_bytes"]) == (2048, 2048)
-    assert count_work(WORK, {9})["written"] == {"bf16": {"count": 1, "bytes": 18}}
+    assert count_work(WORK, {9})["transposes"] == {"count": 1, "bytes": 18}
 
 
 def test_bytes_that_are_moved_ahead_are_counted_once():
@@ -267,7 +264,7 @@ ENTRY %main {
 """
     work = count_work(ahead, {256})
     assert work["moved_bytes"] == work["uncached_bytes"] == 1024 + 1024 + 2 * 1024
-    assert work["written"] == {"f32": {"count": 1, "bytes": 1024}}
+    assert work["transposes"] == {"count": 0, "bytes": 0}
 
 
 def test_a_real_program_is_counted_as_xla_counts_it():
@@ -277,7 +274,6 @@ def test_a_real_program_is_counted_as_xla_counts_it():
     compiled = jax.jit(chain).lower(jnp.ones((64, 32)), jnp.ones((32, 16))).compile()
     work = count_work(compiled.as_text(), {64 * 16})
     assert work["moved_bytes"] == compiled.cost_analysis()["bytes accessed"]
-    assert work["written"]["f32"]["bytes"] % (4 * 64 * 16) == 0 and work["while_loops"] == 0
 
 
 def moved_bytes(function, *args, donate=()):

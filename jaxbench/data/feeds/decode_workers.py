@@ -4,6 +4,7 @@ Chunks are numbered by epoch, batch and position in the batch. A chunk's pixels 
 number only, whoever decodes it and when. Nothing here imports JAX: worker processes need none.
 """
 
+import dataclasses
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ _MAX_CHUNK = 32
 _WATCH_S = 1.0
 
 
+@dataclasses.dataclass
 class ChunkDecoder:
     """Decodes chunks by number; can be sent to another process.
 
@@ -30,52 +32,43 @@ class ChunkDecoder:
     `data.max_corrupt` corrupt examples is given up: the run ends there anyway.
     """
 
-    def __init__(
-        self,
-        data: DataConfig,
-        split: EncodedSplit,
-        sampler: EpochSampler,
-        *,
-        num_classes: int,
-        training: bool,
-    ):
-        self._data = data
-        self._split = split
-        self._sampler = sampler
-        self._num_classes = num_classes
-        self._training = training
+    data: DataConfig
+    split: EncodedSplit
+    sampler: EpochSampler
+    num_classes: int
+    training: bool
+
+    def __post_init__(self):
         # The evaluation's batches are padded, and may be of another size.
-        self.num_devices, self._steps, self.batch_per_device = sampler.eval_LxSxB.shape
-        if training:
-            self._steps = sampler.steps_per_epoch
-            self.batch_per_device = sampler.layout.batch_per_device
+        num_devices, self._steps, self._per_device = self.sampler.eval_LxSxB.shape
+        if self.training:
+            self._steps = self.sampler.steps_per_epoch
+            self._per_device = self.sampler.layout.batch_per_device
+        self.batch_shape = num_devices, self._per_device
         sizes = range(1, _MAX_CHUNK + 1)
-        self.chunk_size = max(size for size in sizes if self.batch_per_device % size == 0)
-        self.chunks_per_batch = self.num_devices * self.batch_per_device // self.chunk_size
+        self._chunk_size = max(size for size in sizes if self._per_device % size == 0)
+        self.chunks_per_batch = num_devices * self._per_device // self._chunk_size
 
     def __call__(self, number: int) -> dict[str, Any]:
-        images_BxHxWx3 = np.empty((self.chunk_size, *self._split.image_shape), np.uint8)
-        return {"images": images_BxHxWx3, **self.decode_into(number, images_BxHxWx3)}
-
-    def decode_into(self, number: int, images_BxHxWx3: np.ndarray) -> dict[str, Any]:
-        """Decode a chunk into uint8 pixels; the next example, or padding, replaces a corrupt one.
+        """Decode a chunk; the next example, or padding, replaces a corrupt one.
 
         Returns:
-          `batch`, its number; `labels` and `indices`, int32 of shape (B,); `corrupt`, JSON of
-          {name: reason}, because text goes from process to process unchanged.
+          `batch`, its number; `images`, uint8; `labels` and `indices`, int32 of shape (B,);
+          `corrupt`, JSON of {name: reason}, because text goes from process to process unchanged.
         """
         batch, chunk = divmod(number, self.chunks_per_batch)
         epoch, step = divmod(batch, self._steps)
-        device, first = divmod(chunk * self.chunk_size, self.batch_per_device)
+        device, first = divmod(chunk * self._chunk_size, self._per_device)
         draws = None
-        if self._training:
-            order_LxSxB = self._sampler.train_LxSxB(epoch)
-            if self._data.random_resized_crop or self._data.flip:
-                draws = ExampleDraws(int(self._sampler.seeds_L[device]), epoch)
+        if self.training:
+            order_LxSxB = self.sampler.train_LxSxB(epoch)
+            if self.data.random_resized_crop or self.data.flip:
+                draws = ExampleDraws(int(self.sampler.seeds_L[device]), epoch)
         else:
-            order_LxSxB = self._sampler.eval_LxSxB
-        indices_B = order_LxSxB[device, step, first : first + self.chunk_size].copy()
-        labels_B = np.zeros(self.chunk_size, np.int32)
+            order_LxSxB = self.sampler.eval_LxSxB
+        indices_B = order_LxSxB[device, step, first : first + self._chunk_size].copy()
+        labels_B = np.zeros(self._chunk_size, np.int32)
+        images_BxHxWx3 = np.zeros((self._chunk_size, *self.split.image_shape), np.uint8)
         corrupt: dict[str, str] = {}
         for row, index in enumerate(indices_B):
             indices_B[row], labels_B[row] = self._decode(
@@ -85,6 +78,7 @@ class ChunkDecoder:
                 images_BxHxWx3[row] = 0
         return {
             "batch": batch,
+            "images": images_BxHxWx3,
             "labels": labels_B,
             "indices": indices_B,
             "corrupt": json.dumps(corrupt),
@@ -94,23 +88,23 @@ class ChunkDecoder:
         self, index: int, draws: ExampleDraws | None, out_HxWx3: np.ndarray, corrupt: dict[str, str]
     ) -> tuple[int, int]:
         """Decode an example or its replacement; return that one's index and label."""
-        tries = len(self._split) if self._training else 1
+        tries = len(self.split) if self.training else 1
         for attempt in range(tries if index != PADDING else 0):
-            replacement = (index + attempt) % len(self._split)
+            replacement = (index + attempt) % len(self.split)
             try:
-                label = self._split.decode(
+                label = self.split.decode(
                     replacement,
                     draws.of(replacement) if draws else None,
                     out_HxWx3,
-                    random_crop=self._data.random_resized_crop,
-                    flip=self._data.flip,
+                    random_crop=self.data.random_resized_crop,
+                    flip=self.data.flip,
                 )
-                if 0 <= label < self._num_classes:
+                if 0 <= label < self.num_classes:
                     return replacement, label
-                raise CorruptImageError(f"label {label} is not within 0 to {self._num_classes - 1}")
+                raise CorruptImageError(f"label {label} is not within 0 to {self.num_classes - 1}")
             except CorruptImageError as error:
-                corrupt[self._split.source.name(replacement)] = str(error)
-                if len(corrupt) > self._data.max_corrupt:
+                corrupt[self.split.source.name(replacement)] = str(error)
+                if len(corrupt) > self.data.max_corrupt:
                     break
         return PADDING, 0
 

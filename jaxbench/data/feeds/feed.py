@@ -27,7 +27,7 @@ UNPACK_BATCH = {
 
 
 class Feed(Protocol):
-    """Brings a data set to the devices; knows which device gets which example, and when.
+    """Brings a data set to the devices.
 
     A step gets two arguments from it: the arrays that stay on the devices (`train_data` or
     `eval_data`, the same on every device), and this step's batch for each device, which the feed's
@@ -40,17 +40,11 @@ class Feed(Protocol):
     steps_per_epoch: int  # full training batches in the split
     eval_steps: int
     num_eval: int  # examples of the evaluation split
+    eval_count: int  # those that an evaluation counts: all but the corrupt ones
+    corrupt: dict[str, str]  # {name: reason} of the images that could not be decoded so far
     # For the record: num_threads (of each worker process, None if no thread prepares batches),
     # num_workers, resident_bytes_per_device, and sent_bytes_per_step (to all devices).
     resources: dict[str, int | float | None]
-
-    @property
-    def corrupt(self) -> dict[str, str]:
-        """{name: reason} of the images that could not be decoded so far."""
-
-    @property
-    def eval_count(self) -> int:
-        """How many examples an evaluation counts: all but the corrupt ones."""
 
     def train_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
         """Yield, on the devices, the batches of `num_steps` steps of an epoch, 0 the first."""
@@ -71,13 +65,8 @@ def create_feed(
 ) -> Feed:
     """Build the feed that the config names; place on the devices what stays there.
 
-    Args:
-      config: the experiment.
-      dataset: its splits; None for data.feed=synthetic.
-      mesh: the devices.
-      layout: how the batch is split over them. A process reads only its own devices' batches, and
-        all processes together read every batch.
-      param_dtype: of the pixels' mean and deviation.
+    A process reads only its devices' batches, and all processes together read every batch. Without
+    a data set the feed is synthetic; `param_dtype` is that of the pixels' mean and deviation.
 
     Raises:
       BadInput: the data set cannot do what the config asks for.

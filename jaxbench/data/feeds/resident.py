@@ -26,8 +26,8 @@ def unpack_batch(
     Another example replaces PADDING; only the mask marks it.
     """
     order_SxB = batch["order"]
-    epoch, place = jnp.divmod(step, order_SxB.shape[0])
-    indices_B = jax.lax.dynamic_index_in_dim(order_SxB, place, keepdims=False)
+    epoch, row = jnp.divmod(step, order_SxB.shape[0])
+    indices_B = jax.lax.dynamic_index_in_dim(order_SxB, row, keepdims=False)
     mask_B = indices_B != PADDING
     safe_B = jnp.where(mask_B, indices_B, 0)
     return Examples(
@@ -75,7 +75,7 @@ class ResidentFeed:
         return self._mesh.shard({"order": order_LxSxB, "seed": self._sampler.seeds_L})
 
     def train_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
-        """Send an epoch's order; every step gets all of it and finds its own batch."""
+        """Send an epoch's order; every step gets all of it."""
         del first_step  # the state's step counts
         batch = self._send(self._sampler.train_LxSxB(epoch))
         return itertools.repeat(batch, num_steps)

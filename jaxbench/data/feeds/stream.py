@@ -9,7 +9,7 @@ Letters: N examples, L devices of this process, B examples per device.
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -17,13 +17,12 @@ import numpy as np
 from absl import flags
 
 from jaxbench.config import DataConfig
-from jaxbench.data import augment
 from jaxbench.data.augment import Examples
 from jaxbench.data.dataset import Dataset, Split
 from jaxbench.data.feeds.decode_workers import ChunkDecoder, begin_worker
 from jaxbench.data.images.decode import load_decoder
 from jaxbench.data.sampler import PADDING, EpochSampler
-from jaxbench.errors import BadInput, CorruptDataError, WorkerLost
+from jaxbench.errors import CorruptDataError, WorkerLost
 from jaxbench.hardware.system import available_cores
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.parallel.signals import defer_signals
@@ -52,9 +51,6 @@ class StreamFeed:
     Args:
       data, dataset, mesh, sampler, param_dtype: as for `create_feed`.
       num_steps: training steps of the whole run; no batch is prepared for later ones.
-
-    Raises:
-      BadInput: worker processes for images that are held in memory.
     """
 
     name = "stream"
@@ -68,25 +64,16 @@ class StreamFeed:
         param_dtype: Any,
         num_steps: int,
     ):
-        if data.num_workers and not dataset.encoded:
-            raise BadInput(
-                f"data.num_workers={data.num_workers}: {dataset.description} is held in memory, "
-                "and threads crop its images; worker processes are for images decoded on the fly"
-            )
-        self._mesh = mesh
+        self._data, self._dataset, self._mesh, self._sampler = data, dataset, mesh, sampler
         self._num_steps = num_steps
-        self._num_ahead = data.prefetch_batches
-        self.steps_per_epoch = sampler.steps_per_epoch
-        self.eval_steps = sampler.eval_steps
-        self.num_eval = sampler.num_eval
+        self.steps_per_epoch, self.eval_steps = sampler.steps_per_epoch, sampler.eval_steps
+        self.num_eval = self.eval_count = sampler.num_eval
+        self.corrupt: dict[str, str] = {}
         self.train_data = self.eval_data = mesh.replicate(dataset.normalization(param_dtype))
-        self._host: ArrayBatches | DecodedBatches
         if dataset.encoded:
             load_decoder()
-            self._host = DecodedBatches(data, dataset, sampler)
             example_bytes = int(np.prod(dataset.image_shape)) + 4
         else:
-            self._host = ArrayBatches(data, dataset, sampler)
             train = dataset.train
             example_bytes = train.inputs_Nx[:1].nbytes + train.labels_Nx[:1].nbytes
         self.resources = {
@@ -99,14 +86,6 @@ class StreamFeed:
         # Training batches under way, and the step that the next of them is for.
         self._ahead: Any = None
         self._next_step = 0
-
-    @property
-    def corrupt(self) -> dict[str, str]:
-        return dict(self._host.corrupt)
-
-    @property
-    def eval_count(self) -> int:
-        return self.num_eval - self._host.num_eval_corrupt
 
     def close(self) -> None:
         if self._ahead is not None:
@@ -126,7 +105,7 @@ class StreamFeed:
         if self._ahead is None or self._next_step != start:
             self.close()
             stop = max(self._num_steps, start + num_steps)
-            self._ahead = self._sent_ahead(self._host.batches(start, stop, training=True))
+            self._ahead = self._sent_ahead(start, stop, training=True)
             self._next_step = start
             _start(self._ahead)
         for _ in range(num_steps):
@@ -146,8 +125,7 @@ class StreamFeed:
     def host_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
         """Yield the same batches, left on the host: each a dict of arrays with a leading axis L."""
         start = epoch * self.steps_per_epoch + first_step
-        prepared = self._host.batches(start, start + num_steps, training=True)
-        with contextlib.closing(iter(prepared)) as batches:
+        with contextlib.closing(iter(self._batches(start, start + num_steps, True))) as batches:
             yield from batches
 
     def eval_batches(self) -> Iterator[Any]:
@@ -156,9 +134,9 @@ class StreamFeed:
         Raises:
           CorruptDataError: too many images are corrupt, or all.
         """
+        self.eval_count = self.num_eval  # an image may be readable again
         # Closed also if the loop ends early: the threads would go on for ever.
-        prepared = self._host.batches(0, self.eval_steps, training=False)
-        with contextlib.closing(self._sent_ahead(prepared)) as batches:
+        with contextlib.closing(self._sent_ahead(0, self.eval_steps, training=False)) as batches:
             _start(batches)
             yield from batches
         if not self.eval_count:
@@ -166,19 +144,94 @@ class StreamFeed:
                 f"{list(self.corrupt)[-1]}: no image of the evaluation split can be decoded"
             )
 
-    def _sent_ahead(self, batches: Any) -> Any:
-        """Return an iterator over a grain data set's batches, which another thread sends."""
+    def _sent_ahead(self, start: int, stop: int, *, training: bool) -> Any:
+        """Return an iterator over batches, which another thread sends to the devices."""
         import grain
 
-        sent = batches.map(self._mesh.shard)
-        return iter(
-            grain.experimental.ThreadPrefetchIterDataset(sent, prefetch_buffer_size=self._num_ahead)
+        sent, ahead = self._batches(start, stop, training).map(self._mesh.shard), grain.experimental
+        num_ahead = self._data.prefetch_batches
+        return iter(ahead.ThreadPrefetchIterDataset(sent, prefetch_buffer_size=num_ahead))
+
+    def _batches(self, start: int, stop: int, training: bool) -> Any:
+        """Return a grain data set of the batches of steps `start` to `stop` - 1.
+
+        Encoded images are decoded in chunks, so that all threads work on the next batch. Worker
+        processes decode only for training.
+        """
+        import grain  # imported late: only the streamed feed needs it
+
+        dataset, sampler = self._dataset, self._sampler
+        split = dataset.train if training else dataset.eval
+
+        def gather(step: int) -> dict[str, np.ndarray]:
+            epoch, row = divmod(step, self.steps_per_epoch) if training else (0, step)
+            order_LxSxB = sampler.train_LxSxB(epoch) if training else sampler.eval_LxSxB
+            return self.assemble(split, order_LxSxB[:, row], epoch)
+
+        def join(chunks: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
+            for chunk in chunks:
+                self._count_corrupt(chunk, training)
+            batch = {}
+            for name in ("images", "labels", "indices"):
+                array = np.stack([chunk[name] for chunk in chunks])
+                batch[name] = array.reshape(*decoder.batch_shape, *array.shape[2:])
+            epoch = chunks[0]["batch"] // self.steps_per_epoch if training else 0
+            for chunk in chunks:
+                # A worker process passes a chunk in shared memory, which is freed with the last
+                # reference; grain keeps some of the chunks until its end.
+                chunk.clear()
+            return batch | sampler.keys(epoch)
+
+        prepare, per_batch, num_workers = gather, 1, 0
+        if dataset.encoded:
+            decoder = ChunkDecoder(self._data, split, sampler, dataset.num_classes, training)
+            prepare, per_batch = decoder, decoder.chunks_per_batch
+            num_workers = self._data.num_workers if training else 0
+        num_threads = _num_threads(self._data, num_workers)
+        options = grain.ReadOptions(
+            num_threads=num_threads, prefetch_buffer_size=max(num_threads, per_batch)
         )
+        numbers = grain.MapDataset.range(start * per_batch, stop * per_batch)
+        prepared = numbers.map(prepare).to_iter_dataset(options)
+        if num_workers:
+            if not flags.FLAGS.is_parsed():  # grain reads some flags
+                flags.FLAGS.mark_as_parsed()
+            # Python frees the shared memory that interrupted processes leave, and warns of it in
+            # two lines. The process that frees it starts with the workers and inherits this option.
+            if _QUIET not in sys.warnoptions:
+                sys.warnoptions.append(_QUIET)
+            workers = grain.MultiprocessingOptions(num_workers, 2)
+            prepared = prepared.mp_prefetch(workers, begin_worker)
+        return prepared.batch(per_batch, batch_fn=join) if dataset.encoded else prepared
+
+    def assemble(self, split: Split, order_LxB: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
+        """Gather a batch of a split that is held in memory; the last example replaces PADDING."""
+        images, labels = split.inputs_Nx[order_LxB], split.labels_Nx[order_LxB]
+        keys = self._sampler.keys(epoch)
+        return {"images": images, "labels": labels, "indices": order_LxB, **keys}
+
+    def _count_corrupt(self, chunk: dict[str, Any], training: bool) -> None:
+        """Count a chunk's corrupt images; raise CorruptDataError if there are too many."""
+        corrupt, limit = json.loads(chunk["corrupt"]), self._data.max_corrupt
+        self.corrupt = self.corrupt | corrupt
+        if not training:  # an evaluation reads each image once
+            self.eval_count -= len(corrupt)
+        if len(self.corrupt) > limit:
+            name, reason = list(self.corrupt.items())[limit]
+            raise CorruptDataError(
+                f"{name}: {reason} (corrupt images so far: {len(self.corrupt)}; "
+                f"data.max_corrupt={limit} allows no more)"
+            )
+        if training and (chunk["indices"] == PADDING).any():
+            raise CorruptDataError(
+                f"{list(self.corrupt)[-1]}: no image of the training split is left that can be "
+                "decoded"
+            )
 
 
 def _start(iterator: Any) -> None:
-    # A Ctrl-C between the thread's creation and its start would have `iterator.close()` join a
-    # thread that never started, which raises RuntimeError.
+    # A Ctrl-C between the thread's creation and its start would have `close` join a thread that
+    # never started, which raises RuntimeError.
     with defer_signals():
         iterator.start_prefetch()
 
@@ -186,207 +239,3 @@ def _start(iterator: Any) -> None:
 def _num_threads(data: DataConfig, num_processes: int) -> int:
     """Return the threads of each process: `data.num_threads`, or for 0 one for each core."""
     return data.num_threads or -(-available_cores() // max(1, num_processes))
-
-
-def _in_threads(
-    prepare: Callable[[int], Any], start: int, stop: int, num_threads: int, buffer: int = 1
-) -> Any:
-    """Return a grain data set of prepare(start) ... prepare(stop - 1), called by several threads.
-
-    `buffer` results are kept ready, at least one for each thread.
-    """
-    import grain  # imported late: only the streamed feed needs it
-
-    options = grain.ReadOptions(
-        num_threads=num_threads, prefetch_buffer_size=max(num_threads, buffer)
-    )
-    return grain.MapDataset.range(start, stop).map(prepare).to_iter_dataset(options)
-
-
-class ArrayBatches:
-    """Gathers, crops and flips batches of splits that are held in memory."""
-
-    corrupt: dict[str, str] = {}  # nothing is decoded
-    num_eval_corrupt = 0
-
-    def __init__(self, data: DataConfig, dataset: Dataset, sampler: EpochSampler):
-        self._data = data
-        self._dataset = dataset
-        self._sampler = sampler
-        self._draw = jax.jit(self._draw_windows)
-        try:
-            # A device that no training step is queued on, unless the CPU trains.
-            self._cpu = jax.local_devices(backend="cpu")[0]
-        except RuntimeError:  # JAX_PLATFORMS leaves the CPU out; the default device draws the same
-            self._cpu = None
-
-    def batches(self, start: int, stop: int, *, training: bool) -> Any:
-        """Return a grain data set of the batches of steps `start` to `stop` - 1."""
-
-        def prepare(step: int) -> dict[str, np.ndarray]:
-            if not training:
-                return self.assemble(self._dataset.eval, self._sampler.eval_LxSxB[:, step], 0, None)
-            epoch, row = divmod(step, self._sampler.steps_per_epoch)
-            order_LxB = self._sampler.train_LxSxB(epoch)[:, row]
-            windows_L = self._windows(epoch, order_LxB)
-            return self.assemble(self._dataset.train, order_LxB, epoch, windows_L)
-
-        if training:  # else each thread would compile it
-            self._windows(0, self._sampler.train_LxSxB(0)[:, 0])
-        return _in_threads(prepare, start, stop, _num_threads(self._data, 1))
-
-    def assemble(
-        self,
-        split: Split,
-        order_LxB: np.ndarray,
-        epoch: int,
-        windows_L: list[augment.CropWindows] | None,
-    ) -> dict[str, np.ndarray]:
-        """Return a batch as `unpack_batch` takes it, with a leading axis L.
-
-        Args:
-          split: what is read.
-          order_LxB: the examples' positions in it, or PADDING, which another example replaces.
-          epoch: keys the step's random draws.
-          windows_L: how each device's examples are cropped and flipped; None leaves them.
-        """
-        safe_LxB = np.where(order_LxB == PADDING, 0, order_LxB)
-        arrays = split.inputs_Nx, split.labels_Nx
-        if windows_L is None:
-            inputs, labels = (array[safe_LxB] for array in arrays)
-        else:
-            inputs, labels = (
-                np.stack(
-                    [
-                        augment.crop_and_flip(windows, array[indices_B], self._data)
-                        for windows, indices_B in zip(windows_L, safe_LxB, strict=True)
-                    ]
-                )
-                if array.ndim > 2  # masks move with their images
-                else array[safe_LxB]
-                for array in arrays
-            )
-        keys = self._sampler.keys(epoch)
-        return {"images": inputs, "labels": labels, "indices": order_LxB, **keys}
-
-    def _windows(self, epoch: int, order_LxB: np.ndarray) -> list[augment.CropWindows] | None:
-        """Return windows_L of a training batch, None if nothing is cropped or flipped."""
-        if not self._data.crop_padding and not self._data.flip:
-            return None
-        with jax.default_device(self._cpu):
-            drawn_L = [
-                self._draw(seed, np.int32(epoch), indices_B)
-                for seed, indices_B in zip(self._sampler.seeds_L, order_LxB, strict=True)
-            ]
-        return jax.device_get(drawn_L)
-
-    def _draw_windows(
-        self, seed: jax.Array, epoch: jax.Array, indices_B: jax.Array
-    ) -> augment.CropWindows:
-        keys_B = augment.example_keys(seed, epoch, indices_B)
-        return augment.example_windows(keys_B, seed, epoch, indices_B, self._data)
-
-
-class DecodedBatches:
-    """Has threads or worker processes decode batches, and keeps account of corrupt images.
-
-    Attributes:
-      corrupt: {name: reason} of all images that could not be decoded so far.
-      num_eval_corrupt: how many of the latest evaluation.
-    """
-
-    def __init__(self, data: DataConfig, dataset: Dataset, sampler: EpochSampler):
-        self._data = data
-        self._dataset = dataset
-        self._sampler = sampler
-        self.corrupt: dict[str, str] = {}
-        self.num_eval_corrupt = 0
-
-    def batches(self, start: int, stop: int, *, training: bool) -> Any:
-        """Return a grain data set of the batches of steps `start` to `stop` - 1.
-
-        They are decoded in chunks, so that all threads work on the next batch. Worker processes
-        decode only for training.
-        """
-        if not training:
-            self.num_eval_corrupt = 0  # an image may be readable again
-        split = self._dataset.train if training else self._dataset.eval
-        decoder = ChunkDecoder(
-            self._data,
-            split,
-            self._sampler,
-            num_classes=self._dataset.num_classes,
-            training=training,
-        )
-        num_workers = self._data.num_workers if training else 0
-        per_batch = decoder.chunks_per_batch
-        shape = (per_batch, decoder.chunk_size, *split.image_shape)
-        pixels: dict[int, np.ndarray] = {}  # of the batches under way, by number
-
-        def decode_into_batch(number: int) -> dict[str, Any]:
-            """Decode a chunk into the array that all threads share, so that nothing is copied."""
-            batch, chunk = divmod(number, per_batch)
-            if batch not in pixels:
-                pixels.setdefault(batch, np.empty(shape, np.uint8))  # the first thread's stays
-            return decoder.decode_into(number, pixels[batch][chunk])
-
-        chunks = _in_threads(
-            decoder if num_workers else decode_into_batch,
-            start * per_batch,
-            stop * per_batch,
-            _num_threads(self._data, num_workers),
-            buffer=per_batch,
-        )
-        if num_workers:
-            chunks = _in_processes(chunks, num_workers)
-
-        def join(chunks: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
-            for chunk in chunks:
-                self._note_corrupt(json.loads(chunk["corrupt"]), training)
-                if training and (chunk["indices"] == PADDING).any():
-                    raise CorruptDataError(
-                        f"{list(self.corrupt)[-1]}: no image of the training split is left that "
-                        "can be decoded"
-                    )
-            number = chunks[0]["batch"]
-            names = ("labels", "indices", "images") if num_workers else ("labels", "indices")
-            arrays = {name: np.stack([chunk[name] for chunk in chunks]) for name in names}
-            if not num_workers:
-                arrays["images"] = pixels.pop(number)
-            for chunk in chunks:
-                # A worker process passes a chunk in shared memory, which is freed with the last
-                # reference; grain keeps some of the chunks until its end.
-                chunk.clear()
-            leading = (decoder.num_devices, decoder.batch_per_device)
-            batch = {
-                name: array.reshape(*leading, *array.shape[2:]) for name, array in arrays.items()
-            }
-            epoch = number // self._sampler.steps_per_epoch if training else 0
-            return batch | self._sampler.keys(epoch)
-
-        return chunks.batch(per_batch, batch_fn=join)
-
-    def _note_corrupt(self, corrupt: dict[str, str], training: bool) -> None:
-        """Count corrupt images; raise CorruptDataError if there are too many."""
-        self.corrupt |= corrupt
-        if not training:  # an evaluation reads each image once
-            self.num_eval_corrupt += len(corrupt)
-        if len(self.corrupt) > self._data.max_corrupt:
-            name, reason = list(self.corrupt.items())[self._data.max_corrupt]
-            raise CorruptDataError(
-                f"{name}: {reason} (corrupt images so far: {len(self.corrupt)}; "
-                f"data.max_corrupt={self._data.max_corrupt} allows no more)"
-            )
-
-
-def _in_processes(batches: Any, num_workers: int) -> Any:
-    """Return the same grain data set, prepared by the threads of this many worker processes."""
-    import grain
-
-    if not flags.FLAGS.is_parsed():  # grain looks at flags of its own
-        flags.FLAGS.mark_as_parsed()
-    # Python frees the shared memory that interrupted processes leave, and warns of it in two lines.
-    # The process that frees it starts with the workers and inherits these options.
-    if _QUIET not in sys.warnoptions:
-        sys.warnoptions.append(_QUIET)
-    return batches.mp_prefetch(grain.MultiprocessingOptions(num_workers, 2), begin_worker)

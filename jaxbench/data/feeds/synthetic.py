@@ -33,7 +33,6 @@ class SyntheticFeed:
         param_dtype: Any,
     ):
         process = layout.process_index
-        # Each process draws its own images, and none of the others'.
         generator = np.random.Generator(np.random.Philox(key=[int(seeds_L[0]), process]))
         shape = (layout.devices_per_process, layout.batch_per_device)
         images, labels = _draw(generator, data, shape, label_shape)
@@ -48,11 +47,10 @@ class SyntheticFeed:
         }
         self._batch = mesh.shard(batch)
         statistics = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
-        if data.sequence_length:
-            statistics = {}
         statistics_C = {
             name: np.resize(np.array(values, param_dtype), data.image_shape[-1])
             for name, values in statistics.items()
+            if not data.sequence_length
         }
         self.train_data = self.eval_data = mesh.replicate(statistics_C)
         self.num_eval = self.eval_count = layout.images_per_step

@@ -1,8 +1,8 @@
 """From an encoded image to its pixels.
 
 A JPEG of which a random crop is at least twice as large as the result is decoded at a half, a
-quarter or an eighth of the size. simplejpeg decodes JPEGs, Pillow PNGs and the few JPEGs that
-simplejpeg does not read. The result is always uint8 in the order red, green, blue.
+quarter or an eighth of the size. simplejpeg decodes JPEGs, Pillow PNGs, JPEGs that are not upright
+and the few that simplejpeg does not read. The result is always uint8 in the order red, green, blue.
 
 OpenCV resizes the crops, because it is the quickest. Images that are not cropped at random are
 resized in `resize`. All are turned upright as EXIF says, because labels were given to what a viewer
@@ -10,15 +10,19 @@ shows; torchvision's loader does not turn them.
 """
 
 import io
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from jaxbench.data.images.crop import CropBox
 from jaxbench.errors import first_line
 
 # 0.4 GB when decoded. A few bytes can claim far more.
 MAX_PIXELS = 2**27
-_ORIENTATION = 0x0112  # EXIF's tag
+# Of a random crop: tries, the smallest fraction of the image's area, the largest aspect ratio.
+_TRIES, _MIN_AREA, _MAX_ASPECT = 10, 0.08, 4 / 3
+NUM_CROP_DRAWS = 2 * _TRIES + 2
 
 
 class CorruptImageError(Exception):
@@ -29,6 +33,37 @@ def check_size(height: int, width: int) -> None:
     """Raise CorruptImageError for an image of more pixels than are decoded or made."""
     if height * width > MAX_PIXELS:
         raise CorruptImageError(f"{height}x{width} pixels, the limit is {MAX_PIXELS:,}")
+
+
+class CropBox(NamedTuple):
+    """A rectangle of an image, in pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+def draw_crop_box(draws_22: Sequence[float], height: int, width: int) -> CropBox:
+    """Return a box of random area and aspect ratio (Szegedy et al. 2015), as for ImageNet.
+
+    Its area is 8 to 100 % of the image's, its width / height 3/4 to 4/3, evenly by its logarithm.
+    It is the first of ten tries that fits, else the largest centred one of those ratios. Draws are
+    evenly from [0, 1): ten areas, ten ratios, the position.
+    """
+    # Plain floats: one operation on an array takes as long as all of this.
+    for area, ratio in zip(draws_22[:_TRIES], draws_22[_TRIES : 2 * _TRIES], strict=True):
+        area = (_MIN_AREA + (1 - _MIN_AREA) * area) * height * width
+        ratio = _MAX_ASPECT ** (2 * ratio - 1)
+        columns, rows = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < columns <= width and 0 < rows <= height:
+            down, right = draws_22[2 * _TRIES :]
+            return CropBox(
+                int(down * (height - rows + 1)), int(right * (width - columns + 1)), rows, columns
+            )
+    columns = max(1, min(width, round(height * _MAX_ASPECT)))
+    rows = max(1, min(height, round(width * _MAX_ASPECT)))
+    return CropBox((height - rows) // 2, (width - columns) // 2, rows, columns)
 
 
 def load_decoder() -> None:
@@ -59,15 +94,14 @@ class Image:
         self._pixels: np.ndarray | None = None
         try:
             self.size = simplejpeg.decode_jpeg_header(content)[:2]
+            with_pillow = _orientation(content) != 1
         except ValueError:  # no JPEG, or one of unusual subsampling
+            with_pillow = True
+        if with_pillow:
             self._pixels = _decode_with_pillow(content)
+            self.size = self._pixels.shape[:2]
         else:
             check_size(*self.size)
-            orientation = _jpeg_orientation(content)
-            if orientation != 1:
-                self._pixels = _turn(_decode_jpeg(content, *self.size), orientation)
-        if self._pixels is not None:
-            self.size = self._pixels.shape[:2]
 
     def whole(self) -> np.ndarray:
         """Decode all of it; return uint8 of shape (height, width, 3), red first."""
@@ -124,56 +158,33 @@ def _decode_jpeg(content: bytes, height: int, width: int, scale: int = 1) -> np.
 def _decode_with_pillow(content: bytes) -> np.ndarray:
     """Decode a PNG or a JPEG as a viewer shows it."""
     import PIL.Image
+    import PIL.ImageOps
 
     try:
-        image, again = (
+        image, copy = (
             PIL.Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) for _ in range(2)
         )
         check_size(image.height, image.width)
-        again.verify()  # a PNG's checksums, which decoding leaves out
-        image.load()
+        copy.verify()  # a PNG's checksums, which decoding leaves out
+        image = PIL.ImageOps.exif_transpose(image)
     except PIL.UnidentifiedImageError as error:
         raise CorruptImageError("no JPEG or PNG that can be decoded") from error
     except CorruptImageError:
         raise
     except Exception as error:  # Pillow raises nearly anything for corrupt files
         raise CorruptImageError(f"a corrupt JPEG or PNG: {first_line(error)}") from error
-    orientation = _orientation(image)
     if image.mode.startswith("I"):  # 16 bits of grey, which Pillow would clip
         image = PIL.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    return _turn(np.asarray(image.convert("RGB")), orientation)
+    return np.asarray(image.convert("RGB"))
 
 
-def _jpeg_orientation(content: bytes) -> int:
-    # Opening an image with Pillow takes ten times longer than this, and holds Python's lock.
-    at = 2
-    while content[at + 4 : at + 10] != b"Exif\0\0":
-        if content[at : at + 1] != b"\xff" or content[at + 1 : at + 2] == b"\xda":
-            return 1  # the pixels begin
-        at += 2 + int.from_bytes(content[at + 2 : at + 4], "big")
+def _orientation(content: bytes) -> int:
+    """Return EXIF's 1 to 8 of a JPEG, as stored to as shown; 1 if it is missing or unreadable."""
     import PIL.Image
 
+    if b"Exif\0\0" not in content:  # searching takes a tenth of the time of opening an image
+        return 1
     try:
-        return _orientation(PIL.Image.open(io.BytesIO(content), formats=("JPEG",)))
+        return PIL.Image.open(io.BytesIO(content), formats=("JPEG",)).getexif().get(0x0112, 1)
     except Exception:  # libjpeg reads some that Pillow does not
         return 1
-
-
-def _orientation(image) -> int:
-    """Return EXIF's 1 to 8, as stored to as shown; 1 if it is missing or unreadable."""
-    try:
-        value = image.getexif().get(_ORIENTATION, 1)
-    except Exception:
-        return 1
-    return value if value in range(1, 9) else 1
-
-
-def _turn(image: np.ndarray, orientation: int) -> np.ndarray:
-    """Return an image upright that was stored in one of EXIF's eight orientations."""
-    if orientation >= 5:
-        image = image.transpose(1, 0, 2)
-    if orientation in (2, 3, 6, 7):
-        image = image[:, ::-1]
-    if orientation in (3, 4, 7, 8):
-        image = image[::-1]
-    return np.ascontiguousarray(image)

@@ -3,16 +3,15 @@
 import contextlib
 import dataclasses
 import os
-import stat
 import zlib
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from jaxbench.data.images.crop import NUM_CROP_DRAWS, draw_crop_box
-from jaxbench.data.images.decode import CorruptImageError, Image
+from jaxbench.data.images.decode import NUM_CROP_DRAWS, CorruptImageError, Image, draw_crop_box
 from jaxbench.data.images.resize import centre_crop
+from jaxbench.files import open_regular
 
 # More than any image that is decoded takes.
 _MAX_BYTES = 2**30
@@ -26,23 +25,15 @@ def sample_indices(count: int, most: int) -> np.ndarray:
 
 
 def read_image_file(path: str) -> bytes:
-    """Return what an image file holds; raise CorruptImageError or OSError."""
-    # os.open takes half the time of `open`, which makes a buffer that is not needed here.
-    # Non-blocking: a pipe with an image's name must not block the run for ever.
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode):
-            raise CorruptImageError("not an ordinary file")
-        if status.st_size > _MAX_BYTES:
-            raise CorruptImageError(f"{status.st_size:,} bytes, the limit is {_MAX_BYTES:,}")
-        return os.read(file, status.st_size)
-    finally:
-        os.close(file)
+    """Return what an image file holds; raise OSError, for a pipe and a huge file, too."""
+    with open_regular(path, "rb", most_bytes=_MAX_BYTES, buffering=0) as file:
+        return file.read()
 
 
 class Source(Protocol):
-    """Encoded images by number."""
+    """Encoded images by number, in some files."""
+
+    files: Sequence[str]
 
     def __len__(self) -> int: ...
 
@@ -52,28 +43,22 @@ class Source(Protocol):
     def name(self, index: int) -> str:
         """Return the example's file, or its split and number."""
 
-    def files(self) -> Sequence[str]:
-        """Return the files that hold the examples."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Files:
     """Image files and their labels."""
 
-    paths: Sequence[str]
+    files: Sequence[str]
     labels_N: np.ndarray
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return len(self.files)
 
     def read(self, index: int) -> tuple[bytes, int]:
-        return read_image_file(self.paths[index]), int(self.labels_N[index])
+        return read_image_file(self.files[index]), int(self.labels_N[index])
 
     def name(self, index: int) -> str:
-        return self.paths[index]
-
-    def files(self) -> Sequence[str]:
-        return self.paths
+        return self.files[index]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +67,7 @@ class TfdsExamples:
 
     records: Any  # what tfds.data_source(..., decoders={"image": SkipDecoding()}) returns
     split: str
-    paths: Sequence[str]
+    files: Sequence[str]
 
     def __len__(self) -> int:
         return len(self.records)
@@ -96,9 +81,6 @@ class TfdsExamples:
 
     def name(self, index: int) -> str:
         return f"{self.split}[{index}]"
-
-    def files(self) -> Sequence[str]:
-        return self.paths
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,8 +101,8 @@ class EncodedSplit:
         return self.num_examples
 
     def files(self) -> Sequence[str]:
-        """Return the files that hold it: only its examples' where each has its own."""
-        files = self.source.files()
+        """Return the files that hold it: its examples' files if each is a file."""
+        files = self.source.files
         return files[: len(self)] if len(files) == len(self.source) else files
 
     def checksum(self) -> int:
@@ -178,10 +160,7 @@ class EncodedSplit:
 
 
 class ExampleDraws:
-    """The random draws of an epoch's examples: each has its own, whoever decodes it and when.
-
-    An object belongs to one thread.
-    """
+    """The random draws of an epoch's examples, by their index; an object belongs to one thread."""
 
     def __init__(self, seed: int, epoch: int):
         # Counter-based: no draw depends on earlier ones. Setting the counter takes a tenth of the

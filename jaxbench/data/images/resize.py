@@ -1,7 +1,7 @@
 """Images brought to the network's size, one way for both feeds: torchvision's reference evaluation.
 
 The image is decoded whole and upright, its shorter side is resized to 256/224 of the crop's, and
-the centre is cut out. Pillow resizes: bilinear, averaging where it shrinks. OpenCV has no such
+the centre is cut out. Pillow resizes: bilinear, averaging if it shrinks. OpenCV has no such
 filter; it resizes only training's random crops, which `decode` describes.
 """
 

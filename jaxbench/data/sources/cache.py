@@ -2,7 +2,8 @@
 
 A copy of a split is one ArrayRecord file of JPEGs whose shorter side has `data.cache_side` pixels;
 images that are no larger are copied unchanged. It is made once, in a folder beside its final one
-that is renamed when all is written, and made again when the originals or the settings differ.
+that is renamed when all is written. The folder's name is a digest of the settings and of the
+originals' names, sizes and times, so other originals get another copy.
 """
 
 import concurrent.futures
@@ -28,11 +29,10 @@ from jaxbench.paths import locked, user_cache, user_path
 # Examples between two reports of progress.
 _CHUNK = 512
 # Changed whenever older copies must not be used any more.
-_VERSION = 4
+_VERSION = 5
 _RECORDS, _ABOUT = "images.array_record", "about.json"
-# A record is a label (int32, little-endian) and a JPEG. No data set has this label: it marks a
-# corrupt original, and the reason replaces the JPEG.
-_CORRUPT = -(2**31)
+# A record is a label and a JPEG. Of a corrupt original it is only a label.
+_LABEL_BYTES = 4
 
 
 class SmallerCopies:
@@ -41,9 +41,8 @@ class SmallerCopies:
     def __init__(self, original: Source, folder: pathlib.Path):
         from array_record.python.array_record_data_source import ArrayRecordDataSource
 
-        self._original = original
-        self._path = str(folder / _RECORDS)
-        self._records = ArrayRecordDataSource(self._path)
+        self._original, self.files = original, [str(folder / _RECORDS)]
+        self._records = ArrayRecordDataSource(self.files)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -52,17 +51,14 @@ class SmallerCopies:
         try:
             record = self._records[index]
         except Exception:  # a wrong checksum; ArrayRecord raises any error of its C++ code
+            record = b""
+        if len(record) <= _LABEL_BYTES:
             return self._original.read(index)
-        label = int.from_bytes(record[:4], "little", signed=True)
-        if label == _CORRUPT:
-            raise CorruptImageError(record[4:].decode())
-        return record[4:], label
+        label = int.from_bytes(record[:_LABEL_BYTES], "little", signed=True)
+        return record[_LABEL_BYTES:], label
 
     def name(self, index: int) -> str:
         return self._original.name(index)
-
-    def files(self) -> list[str]:
-        return [self._path]
 
 
 def apply_cache(dataset: Dataset, data: DataConfig, progress: Callable[[str], None]) -> Dataset:
@@ -85,92 +81,60 @@ def _copy(
     split: EncodedSplit, name: str, data: DataConfig, progress: Callable[[str], None]
 ) -> tuple[EncodedSplit, dict[str, Any]]:
     """Return the split on its smaller copy, and a description of the copy."""
-    folder = _folder(split, name, data)
+    root = user_path(data.cache_dir) if data.cache_dir else user_cache("images", "give cache_dir")
+    folder = root.resolve() / f"{name}-{data.cache_side}px-{_digest(split, data)}"
     building = folder.with_name(folder.name + ".building")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         waiting = f"waiting for another process that makes copies in {folder}"
         with locked(folder, lambda: progress(waiting)):
-            originals = _fingerprint(split)
-            about, reason = _check(folder, originals)
+            about = _read_about(folder)
+            made = "before" if about else "now"
             if about is None:
-                progress(f"{name}: making smaller copies in {folder} ({reason})")
+                progress(f"{name}: making smaller copies in {folder}")
                 # A process that died may have left one: nobody else holds the lock.
                 shutil.rmtree(building, ignore_errors=True)
                 try:
-                    about = _build(split, name, data, building, originals, progress)
+                    about = _build(split, name, data, building, progress)
                     shutil.rmtree(folder, ignore_errors=True)
                     building.rename(folder)
                 finally:
                     shutil.rmtree(building, ignore_errors=True)
-                progress(
-                    f"{name}: {about['examples']:,} copies, {about['bytes'] / 1e6:,.0f} MB of "
-                    f"{about['original_bytes'] / 1e6:,.0f} MB, in {about['build_s']:,.1f} s"
-                )
-            else:
-                progress(f"{name}: reading the copies in {folder}")
+            progress(
+                f"{name}: reading {about['examples']:,} copies in {folder}, "
+                f"{about['bytes'] / 1e6:,.0f} MB of {about['original_bytes'] / 1e6:,.0f} MB"
+            )
             copy = dataclasses.replace(split, source=SmallerCopies(split.source, folder))
     except (OSError, RuntimeError) as error:  # the latter is what ArrayRecord raises
         message = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
         raise BadInput(f"{folder}: cannot hold copies: {message}") from error
-    return copy, {"folder": str(folder), "made": reason, **about}
+    return copy, {"folder": str(folder), "made": made, **about}
 
 
-def _folder(split: EncodedSplit, name: str, data: DataConfig) -> pathlib.Path:
-    """Return one folder for each set and setting, so that a newer copy replaces an older one."""
-    if data.cache_dir:
-        root = user_path(data.cache_dir)
-    else:
-        root = user_cache("images", "give data.cache_dir")
-    settings = (
-        # Links and relative paths lead to the same originals.
-        os.path.realpath(os.path.dirname(_shared_prefix(split))),
-        data.train_split if name == "train" else data.eval_split,
-        len(split),
-        data.cache_side,
-        data.cache_quality,
-    )
-    digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
-    return root.resolve() / f"{name}-{data.cache_side}px-{digest}"
-
-
-def _shared_prefix(split: EncodedSplit) -> str:
-    """Return the beginning that the paths of all originals share."""
-    files = split.files()
-    # All strings lie between the least and the greatest, and share what those two share.
-    return os.path.commonprefix([min(files), max(files)])
-
-
-def _fingerprint(split: EncodedSplit) -> str:
-    """Return a digest of the originals' names, sizes and times, which changes with them."""
-    digest = hashlib.sha256(str(_VERSION).encode())
-    prefix = len(_shared_prefix(split))
+def _digest(split: EncodedSplit, data: DataConfig) -> str:
+    """Return a digest of the settings and of the originals, wherever their folder lies."""
+    settings = _VERSION, len(split), data.cache_side, data.cache_quality
+    digest = hashlib.sha256(json.dumps(settings).encode())
     for path in split.files():
-        digest.update(os.fsencode(path[prefix:]))
+        digest.update(os.fsencode(os.sep.join(path.split(os.sep)[-2:])))
         try:
             stat = os.stat(path)
             digest.update(f"\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
         except OSError:  # then the file is corrupt, not the copy
             digest.update(b"\0missing\0")
-    return digest.hexdigest()
+    return digest.hexdigest()[:16]
 
 
-def _check(folder: pathlib.Path, originals: str) -> tuple[dict[str, Any] | None, str]:
-    """Return the description of a complete and current copy, else None, and the reason."""
+def _read_about(folder: pathlib.Path) -> dict[str, Any] | None:
+    """Return the description of a complete copy, None if there is none."""
     from array_record.python.array_record_module import ArrayRecordReader
 
-    if not folder.exists():
-        return None, "none yet"
     try:
         about = json.loads((folder / _ABOUT).read_text())
-        if about["originals"] != originals:
-            return None, "the originals have changed"
         ArrayRecordReader(str(folder / _RECORDS)).close()  # raises if the end of the file is lost
-        if about["bytes"] == (folder / _RECORDS).stat().st_size:
-            return about, "before"
+        return about if about["bytes"] == (folder / _RECORDS).stat().st_size else None
     except Exception:  # ArrayRecord raises any error of its C++ code
-        pass
-    return None, "it is not complete"
+        return None
 
 
 def _build(
@@ -178,7 +142,6 @@ def _build(
     name: str,
     data: DataConfig,
     building: pathlib.Path,
-    originals: str,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
     """Write the copies, made by a thread for each core, and return their description."""
@@ -189,10 +152,9 @@ def _build(
         try:
             content, label = split.source.read(index)
             smaller = shrink(content, data.cache_side, data.cache_quality)
-        except (CorruptImageError, OSError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            content, label, smaller = b"", _CORRUPT, reason.encode()
-        return label.to_bytes(4, "little", signed=True) + smaller, len(content)
+        except (CorruptImageError, OSError):
+            return bytes(_LABEL_BYTES), 0
+        return label.to_bytes(_LABEL_BYTES, "little", signed=True) + smaller, len(content)
 
     watch, count, original_bytes = Stopwatch(), len(split), 0
     building.mkdir()
@@ -201,25 +163,16 @@ def _build(
     try:
         with concurrent.futures.ThreadPoolExecutor(available_cores()) as pool:
             for start in range(0, count, _CHUNK):
-                done = min(start + _CHUNK, count)
-                for record, size_bytes in pool.map(copy, range(start, done)):
+                for record, size_bytes in pool.map(copy, range(start, min(start + _CHUNK, count))):
                     writer.write(record)
                     original_bytes += size_bytes
-                rate = done / watch.elapsed_s()
-                if done < count:
-                    progress(
-                        f"{name}: copying: {done:,} of {count:,} ({rate:,.0f}/s, "
-                        f"{(count - done) / rate:,.0f} s left)"
-                    )
+                progress(f"{name}: {min(start + _CHUNK, count):,} of {count:,} images copied")
     finally:
         writer.close()
     about = {
-        "originals": originals,
         "examples": count,
         "bytes": (building / _RECORDS).stat().st_size,
         "original_bytes": original_bytes,
-        "side": data.cache_side,
-        "quality": data.cache_quality,
         "build_s": watch.elapsed_s(),
     }
     (building / _ABOUT).write_text(json.dumps(about, indent=2))

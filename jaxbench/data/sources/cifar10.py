@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import io
-import pathlib
 import pickle
 import struct
 import tarfile
@@ -49,29 +48,21 @@ def load(data: DataConfig, **unused: Any) -> Dataset:
     for version, suffix, parse in (("bin", ".bin", _read_records), ("py", "", _read_pickle)):
         for folder in (root / f"cifar-10-batches-{version}", root):
             if data.path and (folder / f"data_batch_1{suffix}").is_file():
-                splits = _join(
-                    {name: _read(folder / f"{name}{suffix}", parse) for name in _PICKLES_MD5}
-                )
-                return Dataset(
-                    description=f"CIFAR-10 (cifar-10-batches-{version})",
-                    train=splits["train"],
-                    eval=splits["test"],
-                    num_classes=10,
-                )
+                batches = {}
+                for name in _PICKLES_MD5:
+                    try:
+                        file = folder / f"{name}{suffix}"
+                        with open_regular(file, "rb", most_bytes=_MAX_BYTES) as stream:
+                            batches[name] = parse(stream.read(), name)
+                    except (OSError, ValueError) as error:
+                        reason = getattr(error, "strerror", None) or first_line(error)
+                        raise BadInput(f"{file}: {reason}") from error
+                train, test = _join(batches)
+                return Dataset(f"CIFAR-10 (cifar-10-batches-{version})", train, test, 10)
     raise BadInput(
         f"data.path={data.path!r}: data.source=cifar10_batches needs the folder "
         "cifar-10-batches-bin or cifar-10-batches-py, which holds data_batch_1"
     )
-
-
-def _read(file: pathlib.Path, parse: Callable[[bytes, str], Split]) -> Split:
-    try:
-        with open_regular(file, "rb", most_bytes=_MAX_BYTES) as stream:
-            return parse(stream.read(), file.name)
-    except FileNotFoundError as error:
-        raise BadInput(f"{file}: missing; the folder should hold all six batch files") from error
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{file}: {first_line(error)}") from error
 
 
 def _read_records(content: bytes, name: str) -> Split:
@@ -84,9 +75,8 @@ def _read_records(content: bytes, name: str) -> Split:
 def _read_pickle(content: bytes, name: str) -> Split:
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != _PICKLES_MD5[name]:
         raise ValueError(
-            "it is not the official file (other MD5), and no other pickle is run; the binary "
-            "version (data_batch_1.bin), or an .npz file with data.source=npz, is read whoever "
-            "made it"
+            "it is not the official file (other MD5), and no other pickle is run; "
+            "data_batch_1.bin, or an .npz file with data.source=npz, is read whoever made it"
         )
     batch = pickle.loads(content, encoding="latin1")
     return _as_split(batch["data"], np.array(batch["labels"]))
@@ -97,20 +87,14 @@ def _as_split(pixels_NxP: np.ndarray, labels_N: np.ndarray) -> Split:
     return Split(np.ascontiguousarray(images_NxHxWxC), labels_N.astype(np.int32))
 
 
-def _join(batches: dict[str, Split]) -> dict[str, Split]:
+def _join(batches: dict[str, Split]) -> tuple[Split, Split]:
     """Return both splits from the six batches, by their names."""
     *train, test = (batches[name] for name in _PICKLES_MD5)
     images_NxHxWxC = np.concatenate([batch.inputs_Nx for batch in train])
-    labels_N = np.concatenate([batch.labels_Nx for batch in train])
-    return {"train": Split(images_NxHxWxC, labels_N), "test": test}
+    return Split(images_NxHxWxC, np.concatenate([batch.labels_Nx for batch in train])), test
 
 
 # ------------------------------------------------------------------------------ files to download
-
-
-def is_official(data: DataConfig, masks: bool) -> bool:
-    """Return whether official files hold what `data.source=tfds` asks for."""
-    return data.name in _READERS and not masks and not data.decodes_on_the_fly
 
 
 def load_official(data: DataConfig, progress: Callable[[str], None], bar: download.Bar) -> Dataset:
@@ -126,19 +110,31 @@ def load_official(data: DataConfig, progress: Callable[[str], None], bar: downlo
         if split not in ("train", "test"):
             raise BadInput(f"data.name={data.name!r} has no split {split!r}; it has train, test")
     root = user_path(data.path) if data.path else user_cache("data", "give data.path")
-    folder = root / data.name
+    folder, contents = root / data.name, {}
     files = download.listed_files(data.name)
     if not files:
         raise BadInput(f"JAXBENCH_DOWNLOADS: the table has no files of data.name={data.name!r}")
     try:
-        contents = {file.name: _content(data, file, folder, progress, bar) for file in files}
-        splits = _READERS[data.name](contents)
+        for file in files:
+            content = download.read_verified(folder / file.name, file)
+            if content is None:
+                if not download.may_download(data.download):
+                    raise download.Unreachable(download.FORBIDDEN)
+                content = download.fetch(file, folder, progress, bar)
+            contents[file.name] = content
+        train, test = READERS[data.name](contents)
+    except download.Unreachable as error:
+        raise BadInput(
+            f"data.name={data.name!r} is not prepared, and the published {file.name} is not in "
+            f"{folder}: {error}{download.WAYS}; the file itself, copied into the folder"
+        ) from error
     except OSError as error:
         reason = error.strerror or first_line(error)
         raise BadInput(f"{folder}: {reason}; data.path names another folder") from error
     except (ValueError, KeyError, struct.error, EOFError, tarfile.TarError, zlib.error) as error:
         raise BadInput(f"{folder}: cannot be read: {first_line(error)}") from error
     digests = ", ".join(f"{file.name} sha256 {file.sha256[:12]}" for file in files)
+    splits = {"train": train, "test": test}
     return Dataset(
         description=f"{data.name}, official files: {digests}",
         train=splits[data.train_split],
@@ -147,31 +143,7 @@ def load_official(data: DataConfig, progress: Callable[[str], None], bar: downlo
     )
 
 
-def _content(
-    data: DataConfig,
-    file: download.RemoteFile,
-    folder: pathlib.Path,
-    progress: Callable[[str], None],
-    bar: download.Bar,
-) -> bytes:
-    """Return a file's verified bytes."""
-    content = download.read_verified(file, folder)
-    if content is not None:
-        return content
-    try:
-        if not download.may_download(data.download):
-            raise download.Unreachable(download.FORBIDDEN)
-        return download.fetch(file, folder, progress, bar)
-    except download.Unreachable as error:
-        path = folder / file.name
-        state = f"{path} is not the published file" if path.exists() else f"not in {folder}"
-        raise BadInput(
-            f"data.name={data.name!r} is not prepared, and {state}: {error}{download.WAYS}; "
-            f"{file.name} itself, copied into {folder}"
-        ) from error
-
-
-def _read_cifar10(files: dict[str, bytes]) -> dict[str, Split]:
+def _read_cifar10(files: dict[str, bytes]) -> tuple[Split, Split]:
     """Read the binary version: an archive of six files of records."""
     [content] = files.values()
     batches = {}
@@ -183,15 +155,15 @@ def _read_cifar10(files: dict[str, bytes]) -> dict[str, Split]:
     return _join(batches)
 
 
-def _read_mnist(files: dict[str, bytes]) -> dict[str, Split]:
+def _read_mnist(files: dict[str, bytes]) -> tuple[Split, Split]:
     arrays = {name: _read_idx(content) for name, content in files.items()}
-    return {
-        split: Split(
+    return tuple(
+        Split(
             arrays[f"{prefix}-images-idx3-ubyte.gz"][..., None],
             arrays[f"{prefix}-labels-idx1-ubyte.gz"].astype(np.int32),
         )
-        for split, prefix in (("train", "train"), ("test", "t10k"))
-    }
+        for prefix in ("train", "t10k")
+    )
 
 
 def _read_idx(content: bytes) -> np.ndarray:
@@ -204,4 +176,4 @@ def _read_idx(content: bytes) -> np.ndarray:
     return np.frombuffer(content, np.uint8, offset=4 + 4 * rank).reshape(shape)
 
 
-_READERS = {"cifar10": _read_cifar10, "mnist": _read_mnist}
+READERS = {"cifar10": _read_cifar10, "mnist": _read_mnist}

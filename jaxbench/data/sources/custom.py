@@ -36,24 +36,23 @@ def load(
         sources = data.load()
     except Exception as error:
         raise BadInput(describe_error(f"data.load ({name}) fails", error)) from error
-    wanted = {data.train_split: data.train_examples, data.eval_split: data.eval_examples}
-    if not isinstance(sources, Mapping) or not set(wanted) <= set(sources):
-        keys = ""
-        if isinstance(sources, Mapping):
-            keys = f" with {', '.join(map(repr, sources)) or 'nothing'}"
+    limits = {data.train_split: data.train_examples, data.eval_split: data.eval_examples}
+    if not isinstance(sources, Mapping) or not set(limits) <= set(sources):
         raise BadInput(
-            f"data.load: {name} returned a {type(sources).__name__}{keys}, expected a dict with "
-            f"{' and '.join(map(repr, wanted))}"
+            f"data.load: {name} returned {_describe(sources)}, expected a dict with "
+            f"{' and '.join(map(repr, limits))}"
         )
     splits = [
         _read(data, split, sources[split], limit, masks, progress)
-        for split, limit in wanted.items()
+        for split, limit in limits.items()
     ]
     return Dataset(name, *splits, num_classes=data.num_classes)
 
 
-class _Mismatch(Exception):
-    """An example is not what the experiment is made for."""
+def _describe(value: Any) -> str:
+    """Return an object's type, and the keys of a dict."""
+    keys = f" with {', '.join(map(repr, value))}" if isinstance(value, Mapping) else ""
+    return f"a {type(value).__name__}{keys}"
 
 
 def _read(
@@ -66,21 +65,20 @@ def _read(
 ) -> Split:
     if not all(callable(getattr(source, m, None)) for m in ("__len__", "__getitem__")):
         raise BadInput(
-            f"data.load: {split!r} is a {type(source).__name__}, expected a source with __len__ "
-            "and __getitem__"
+            f"data.load: {split!r} is {_describe(source)}, expected a source with __len__ and "
+            "__getitem__"
         )
     count, shape = min(len(source), limit or len(source)), tuple(data.image_shape)
     check_fits_in_memory(f"data.load, {split}", count * math.prod(shape))
     images_NxHxWxC = np.zeros((count, *shape), np.uint8)
     labels_Nx = np.zeros((count, *shape[:2]), np.uint8) if masks else np.zeros(count, np.int32)
-    convert_label = _mask if masks else _label
     watch = Stopwatch()
     for index in range(count):
         try:
             image, label = _pair(source[index])
-            images_NxHxWxC[index] = _image(_as_array(image, "image"), data)
-            labels_Nx[index] = convert_label(_as_array(label, "label"), data)
-        except _Mismatch as mismatch:
+            images_NxHxWxC[index] = _image(image, data)
+            labels_Nx[index] = (_mask if masks else _label)(np.asarray(label), data)
+        except BadInput as mismatch:
             raise BadInput(f"data.load: {split}[{index}]: {mismatch}") from mismatch
         except Exception as error:
             raise BadInput(describe_error(f"data.load: {split}[{index}]", error)) from error
@@ -96,37 +94,30 @@ def _pair(example: Any) -> tuple[Any, Any]:
         return example["image"], example["label"]
     if isinstance(example, (tuple, list)) and len(example) == 2:
         return example[0], example[1]
-    keys = f" with {', '.join(map(repr, example))}" if isinstance(example, Mapping) else ""
-    raise _Mismatch(
-        f"it is a {type(example).__name__}{keys}, expected (image, label) or a dict with 'image' "
-        "and 'label'"
+    raise BadInput(
+        f"it is {_describe(example)}, expected (image, label) or a dict with 'image' and 'label'"
     )
 
 
-def _as_array(value: Any, noun: str) -> np.ndarray:
-    """Return what NumPy makes of a value: PIL's images and PyTorch's tensors, too."""
-    if getattr(value, "mode", None) in ("P", "PA"):
-        raise _Mismatch(f"the {noun} is PIL's of a palette, expected convert('RGB') or ('L')")
-    return np.asarray(value)
-
-
-def _image(image: np.ndarray, data: DataConfig) -> np.ndarray:
-    """Return image_HxWxC in uint8."""
-    shape, (low, high) = tuple(data.image_shape), data.value_range
+def _image(image: Any, data: DataConfig) -> np.ndarray:
+    """Return image_HxWxC in uint8, of what NumPy reads: PIL's images and PyTorch's tensors, too."""
+    if getattr(image, "mode", None) in ("P", "PA"):
+        raise BadInput("the image is PIL's of a palette, expected convert('RGB') or ('L')")
+    image, shape, (low, high) = np.asarray(image), tuple(data.image_shape), data.value_range
     if image.ndim == 2:
         image = image[..., None]
     if image.shape != shape:
-        raise _Mismatch(
+        raise BadInput(
             f"the image has shape {image.shape}, expected (height, width, channels) {shape}; "
             "--experiment.data.image_shape=(H,W,C) changes it"
         )
     if image.dtype == np.uint8:
         return image
     if image.dtype.kind != "f":
-        raise _Mismatch(f"the image is {image.dtype}, expected uint8 or float")
+        raise BadInput(f"the image is {image.dtype}, expected uint8 or float")
     # Written so that nan fails it too.
     if not (image.min() >= low and image.max() <= high):
-        raise _Mismatch(
+        raise BadInput(
             f"the image leaves data.value_range={data.value_range}: it has "
             f"{image.min():.4g} to {image.max():.4g}"
         )
@@ -140,7 +131,7 @@ def _label(label: np.ndarray, data: DataConfig) -> int:
     if label.shape in ((), (1,)) and label.dtype.kind in "iu" and 0 <= label.item() < classes:
         return label.item()
     value = f" {label.item()!r}" if label.size == 1 else ""
-    raise _Mismatch(
+    raise BadInput(
         f"the label{value} is {label.dtype} of shape {label.shape}, expected a whole number from 0 "
         f"to {classes - 1}, or one-hot of data.num_classes={classes}"
     )
@@ -149,5 +140,5 @@ def _label(label: np.ndarray, data: DataConfig) -> int:
 def _mask(mask: np.ndarray, data: DataConfig) -> np.ndarray:
     shape = tuple(data.image_shape[:2])
     if mask.dtype.kind not in "biuf" or mask.shape not in (shape, (*shape, 1)):
-        raise _Mismatch(f"the mask is {mask.dtype} of shape {mask.shape}, expected {shape}")
+        raise BadInput(f"the mask is {mask.dtype} of shape {mask.shape}, expected {shape}")
     return mask.reshape(shape) != 0

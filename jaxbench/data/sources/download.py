@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
 from jaxbench import __version__
-from jaxbench.clock import Stopwatch
 from jaxbench.errors import BadInput, first_line
 from jaxbench.files import open_own, open_regular
 from jaxbench.paths import locked
@@ -74,10 +73,9 @@ def listed_files(dataset: str) -> list[RemoteFile]:
                     earlier = files[name].urls if name in files else ()
                     urls = (*earlier, row["url"])
                     files[name] = RemoteFile(name, size_bytes, row["sha256"], urls)
-    except KeyError as error:
-        raise BadInput(f"JAXBENCH_DOWNLOADS={table}: has no column {error}") from error
-    except (OSError, TypeError, ValueError, csv.Error) as error:
-        raise BadInput(f"JAXBENCH_DOWNLOADS={table}: {printable(first_line(error))}") from error
+    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
+        reason = printable(first_line(error))
+        raise BadInput(f"JAXBENCH_DOWNLOADS={table}: cannot be read: {reason}") from error
     return list(files.values())
 
 
@@ -86,10 +84,10 @@ def may_download(allowed: bool) -> bool:
     return allowed and os.environ.get("JAXBENCH_DOWNLOAD", "").lower() not in ("0", "false", "no")
 
 
-def read_verified(file: RemoteFile, folder: pathlib.Path) -> bytes | None:
-    """Return a file's bytes if they are there and have the pinned digest."""
+def read_verified(path: pathlib.Path, file: RemoteFile) -> bytes | None:
+    """Return the bytes at a path if they have the pinned digest of a file."""
     try:
-        with open_regular(folder / file.name, "rb", most_bytes=math.inf) as stream:
+        with open_regular(path, "rb", most_bytes=math.inf) as stream:
             content = stream.read(file.size_bytes + 1)
     except FileNotFoundError:
         return None
@@ -108,86 +106,65 @@ def fetch(
       OSError: the folder cannot be written in, or the disk is full; then nothing is left.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path, partial = folder / file.name, folder / f"{file.name}.partial"
+    path, partial, reasons = folder / file.name, folder / f"{file.name}.partial", []
     with locked(path, lambda: progress(f"waiting for another process that fetches {file.name}")):
-        content = read_verified(file, folder)
+        content = read_verified(path, file)
         if content is not None:
             return content
         progress(f"fetching {file.name} ({_megabytes(file.size_bytes)} MB) into {folder}")
-        try:
-            content = _fetch_from_any(file, partial, progress, bar)
-            partial.replace(path)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise
-        return content
-
-
-def _fetch_from_any(
-    file: RemoteFile, partial: pathlib.Path, progress: Callable[[str], None], bar: Bar
-) -> bytes:
-    """Fill a partial file from the first address that serves the pinned bytes; return them."""
-    reasons, fetched = [], dataclasses.replace(file, name=partial.name)
-    for url in file.urls:
-        for _ in range(_MAX_ATTEMPTS):
-            resumed = begun = _size(partial)
-            try:
-                if begun < file.size_bytes:
-                    resumed = _transfer(file, url, partial, bar)
-                content = read_verified(fetched, partial.parent)
-                if content is not None:
+        for url in file.urls:
+            for _ in range(_MAX_ATTEMPTS):
+                begun = _size(partial)
+                try:
+                    content = _fetch_from(url, file, partial, bar)
+                    partial.replace(path)
                     return content
-                partial.unlink()
-                reason = "its bytes are not the published ones"
-                again = resumed > 0  # what was there before may be what is wrong
-            except Unreachable as error:
-                reason, again = str(error), _size(partial) > begun
-            if not again:
-                break
-            progress(f"{urlsplit(url).hostname}: {reason}; trying again")
-        reasons.append(f"{urlsplit(url).hostname}: {reason}")
+                except Unreachable as error:
+                    reason = f"{urlsplit(url).hostname}: {error}"
+                except OSError:
+                    partial.unlink(missing_ok=True)
+                    raise
+                if _size(partial) == begun:
+                    break
+                progress(f"{reason}; trying again")
+            reasons.append(reason)
     kept = _size(partial)
     rest = f"; {_megabytes(kept)} MB are kept, the next start resumes there" if kept else ""
     raise Unreachable("; ".join(reasons) + rest)
 
 
-def _transfer(file: RemoteFile, url: str, partial: pathlib.Path, bar: Bar) -> int:
-    """Fetch what is missing of a file, or all of it if the server cannot send a part.
-
-    Returns:
-      How many of its bytes were there before.
-    """
-    begun = _size(partial)
+def _fetch_from(url: str, file: RemoteFile, partial: pathlib.Path, bar: Bar) -> bytes:
+    """Fetch what is missing of a file, or all of it if the server cannot send a part."""
+    done = _size(partial)
     headers = {"User-Agent": f"jaxbench/{__version__}", "Accept-Encoding": "identity"}
-    if begun:
-        headers["Range"] = f"bytes={begun}-"
-    with _network_errors():
-        request = urllib.request.Request(url, headers=headers)
-        response = urllib.request.urlopen(request, timeout=_TIMEOUT_S)
-    with response:
-        if response.status != 206:
-            begun = 0
-        elif not response.headers.get("Content-Range", "").startswith(f"bytes {begun}-"):
-            raise Unreachable("it sends another part of the file than it was asked for")
-        length = response.headers.get("Content-Length", "")
-        if length.isdecimal() and begun + int(length) != file.size_bytes:
-            raise Unreachable(f"it has {begun + int(length):,} bytes, not {file.size_bytes:,}")
-        watch, done = Stopwatch(), begun
-        with open_own(partial, "ab") as stream:
-            stream.truncate(begun)
-            while done < file.size_bytes:
-                with _network_errors():
-                    chunk = response.read1(min(_CHUNK_BYTES, file.size_bytes - done))
-                if not chunk:
-                    raise Unreachable(f"it ended after {done:,} of {file.size_bytes:,} bytes")
-                stream.write(chunk)
-                done += len(chunk)
-                rate = (done - begun) / 1e6 / max(watch.elapsed_s(), 1e-3)
-                counts = _megabytes(done), _megabytes(file.size_bytes)
-                bar(f"fetching {file.name}", *counts, f"MB  {rate:,.1f} MB/s")
-            stream.flush()
-            os.fsync(stream.fileno())
-    return begun
+    if done:
+        headers["Range"] = f"bytes={done}-"
+    if done < file.size_bytes:
+        with _network_errors():
+            request = urllib.request.Request(url, headers=headers)
+            response = urllib.request.urlopen(request, timeout=_TIMEOUT_S)
+        with response:
+            if response.status != 206:
+                done = 0
+            length = response.headers.get("Content-Length", "")
+            if length.isdecimal() and done + int(length) != file.size_bytes:
+                raise Unreachable(f"it has {done + int(length):,} bytes, not {file.size_bytes:,}")
+            with open_own(partial, "ab") as stream:
+                stream.truncate(done)
+                while done < file.size_bytes:
+                    with _network_errors():
+                        chunk = response.read1(min(_CHUNK_BYTES, file.size_bytes - done))
+                    if not chunk:
+                        raise Unreachable(f"it ended after {done:,} of {file.size_bytes:,} bytes")
+                    stream.write(chunk)
+                    done += len(chunk)
+                    counts = _megabytes(done), _megabytes(file.size_bytes)
+                    bar(f"fetching {file.name}", *counts, "MB")
+    content = read_verified(partial, file)
+    if content is None:
+        partial.unlink()
+        raise Unreachable("its bytes are not the published ones")
+    return content
 
 
 def _size(path: pathlib.Path) -> int:

@@ -4,17 +4,16 @@ import itertools
 import math
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from jaxbench.config import DataConfig
 from jaxbench.data.dataset import Dataset, Split, check_fits_in_memory
-from jaxbench.data.images.decode import CorruptImageError, Image
-from jaxbench.data.images.encoded import EncodedSplit, Files, read_image_file
-from jaxbench.data.images.resize import centre_crop
-from jaxbench.errors import BadInput, nearest
+from jaxbench.data.images.decode import CorruptImageError
+from jaxbench.data.images.encoded import EncodedSplit, Files
+from jaxbench.errors import BadInput
 from jaxbench.paths import user_path
 
 _SUFFIXES = {".jpeg", ".jpg", ".png"}
@@ -48,10 +47,9 @@ def load(data: DataConfig, *, progress: Callable[[str], None], **unused: Any) ->
 
     def read(name: str, files: dict[str, list[str]], limit: int) -> Split | EncodedSplit:
         paths, labels = zip(*_interleave(classes, files)[: limit or None], strict=True)
-        labels_N = np.array(labels, np.int32)
-        if data.decodes_on_the_fly:
-            return EncodedSplit(Files(paths, labels_N), image_shape, len(paths))
-        return _decode_split(root / name, paths, labels_N, image_shape, progress)
+        source = Files(paths, np.array(labels, np.int32))
+        split = EncodedSplit(source, image_shape, len(paths))
+        return split if data.decodes_on_the_fly else _decode(split, name, progress)
 
     return Dataset(
         description=f"folder {root.name}",
@@ -67,10 +65,7 @@ def _list_split(root: pathlib.Path, name: str) -> dict[str, list[str]]:
     folder = root / name
     if not folder.is_dir():
         names = sorted(path.name for path in root.iterdir() if path.is_dir())
-        raise BadInput(
-            f"{root} has no folder {name!r}; it has {', '.join(names[:10]) or 'none'}"
-            + nearest(name, names)
-        )
+        raise BadInput(f"{root} has no folder {name!r}; it has {', '.join(names[:10]) or 'none'}")
     files = {
         sub.name: sorted(
             entry.path
@@ -80,13 +75,10 @@ def _list_split(root: pathlib.Path, name: str) -> dict[str, list[str]]:
         for sub in folder.iterdir()
         if sub.is_dir() and not sub.name.startswith(".")
     }
-    if not any(files.values()):
-        raise BadInput(f"{folder}: no images in it; expected {name}/<class>/*.JPEG")
     empty = sorted(sub for sub, paths in files.items() if not paths)
-    if empty:
-        raise BadInput(
-            f"{folder / empty[0]}: no images in it; those of a class lie directly in its folder"
-        )
+    if empty or not files:
+        directory = folder.joinpath(*empty[:1])
+        raise BadInput(f"{directory}: no images in it; expected {name}/<class>/*.JPEG")
     return files
 
 
@@ -96,23 +88,16 @@ def _interleave(classes: list[str], files: dict[str, list[str]]) -> list[tuple[s
     return [pair for row in itertools.zip_longest(*by_class) for pair in row if pair]
 
 
-def _decode_split(
-    folder: pathlib.Path,
-    paths: Sequence[str],
-    labels_N: np.ndarray,
-    image_shape: tuple[int, ...],
-    progress: Callable[[str], None],
-) -> Split:
-    check_fits_in_memory(f"{folder}, {len(paths):,} images", len(paths) * math.prod(image_shape))
-    images_NxHxWxC = np.empty((len(paths), *image_shape), np.uint8)
-    for row, path in enumerate(paths):
+def _decode(split: EncodedSplit, name: str, progress: Callable[[str], None]) -> Split:
+    shape = (len(split), *split.image_shape)
+    check_fits_in_memory(f"{name}, {len(split):,} images", math.prod(shape))
+    images_NxHxWxC = np.empty(shape, np.uint8)
+    for row, out_HxWxC in enumerate(images_NxHxWxC):
         try:
-            pixels = Image(read_image_file(path)).whole()
-            images_NxHxWxC[row] = centre_crop(pixels, *image_shape[:2])
-        except OSError as error:
-            raise BadInput(f"{path}: {error.strerror}") from error
+            split.decode(row, None, out_HxWxC, random_crop=False, flip=False)
         except CorruptImageError as error:
+            path = split.source.name(row)
             raise BadInput(f"{path}: cannot be decoded as an image: {error}") from error
         if (row + 1) % _REPORT_EVERY == 0:
-            progress(f"{folder.name}: {row + 1:,} of {len(paths):,} images")
-    return Split(images_NxHxWxC, labels_N)
+            progress(f"{name}: {row + 1:,} of {len(split):,} images")
+    return Split(images_NxHxWxC, split.source.labels_N)

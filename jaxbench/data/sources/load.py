@@ -11,16 +11,7 @@ from collections.abc import Callable
 
 from jaxbench.config import Config
 from jaxbench.data.dataset import Dataset
-from jaxbench.data.sources import (
-    cifar10,
-    custom,
-    digits,
-    folder,
-    npz,
-    synthetic,
-    text,
-    tfds,
-)
+from jaxbench.data.sources import cifar10, custom, digits, folder, npz, synthetic, text, tfds
 from jaxbench.data.sources.cache import apply_cache
 from jaxbench.data.sources.download import Bar
 from jaxbench.errors import BadInput
@@ -57,25 +48,21 @@ def load_dataset(
         train=dataset.train.first(data.train_examples),
         eval=dataset.eval.first(data.eval_examples),
     )
-    _check_fits(dataset, config)
-    return dataset if data.cache == "none" else apply_cache(dataset, data, progress)
-
-
-def _check_fits(dataset: Dataset, config: Config) -> None:
-    """Raise BadInput if a data set is not what the experiment is made for."""
-    data, shape = config.data, dataset.image_shape
+    shape, problem = dataset.image_shape, ""
     if shape != data.example_shape:
-        raise BadInput(
-            f"{dataset.description}: images are {shape}, the experiment is made for "
-            f"{data.example_shape}; --experiment.data.image_shape='{shape}' changes it"
+        problem = (
+            f"images are {shape}, the experiment is made for {data.example_shape}; "
+            f"--experiment.data.image_shape='{shape}' changes it"
         )
-    if dataset.num_classes != data.num_classes:
-        raise BadInput(
-            f"{dataset.description}: has {dataset.num_classes} classes, the experiment is made for "
-            f"{data.num_classes}; --experiment.data.num_classes={dataset.num_classes} changes it"
+    elif dataset.num_classes != data.num_classes:
+        problem = (
+            f"has {dataset.num_classes} classes, the experiment is made for {data.num_classes}; "
+            f"--experiment.data.num_classes={dataset.num_classes} changes it"
         )
-    if config.batch_size > len(dataset.train):
-        raise BadInput(
-            f"batch_size={config.batch_size}: {dataset.description} has only "
-            f"{len(dataset.train)} training examples"
+    elif config.batch_size > len(dataset.train):
+        problem = (
+            f"has {len(dataset.train)} training examples, fewer than batch_size={config.batch_size}"
         )
+    if problem:
+        raise BadInput(f"{dataset.description}: {problem}")
+    return dataset if data.cache == "none" else apply_cache(dataset, data, progress)

@@ -35,38 +35,28 @@ def load(data: DataConfig, *, masks: bool = False, **unused: Any) -> Dataset:
     file = user_path(data.path)
     if not data.path or not file.is_file():
         raise BadInput(f"data.path={data.path!r}: data.source=npz needs the path of an .npz file")
-    arrays = _read_arrays(file, masks)
+    try:
+        with np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
+            pairs = _MASKED if masks and {"image", "mask"} <= set(archive.files) else _SPLITS
+            # A few bytes unpack to many. No array takes more than its part of the archive.
+            unpacked_bytes = sum(info.file_size for info in archive.zip.infolist())
+            check_fits_in_memory(str(file), unpacked_bytes)
+            arrays = {name: np.asarray(archive[name]) for pair in pairs.items() for name in pair}
+    except BadInput:
+        raise
+    except KeyError as error:
+        raise BadInput(
+            f"{file}: {error.args[0]}; needed are x_train, y_train, x_test, y_test"
+            + (" (or image, mask)" if masks else "")
+        ) from error
+    except Exception as error:  # a damaged archive can raise nearly anything
+        raise BadInput(f"{file}: cannot be read as .npz: {first_line(error)}") from error
     splits = [
-        _split(file, name, arrays[name], arrays[labels], masks)
-        for name, labels in (_SPLITS if "x_train" in arrays else _MASKED).items()
+        _split(file, name, arrays[name], arrays[labels], masks) for name, labels in pairs.items()
     ]
     train, test = splits if len(splits) == 2 else _hold_out(splits[0])
     num_classes = 2 if masks else int(train.labels_Nx.max(initial=0)) + 1
     return Dataset(description=file.name, train=train, eval=test, num_classes=num_classes)
-
-
-def _read_arrays(file: pathlib.Path, masks: bool) -> dict[str, np.ndarray]:
-    """Return the arrays of `_SPLITS`, or of `_MASKED` if masks may come alone and do."""
-    needed = [name for pair in _SPLITS.items() for name in pair]
-    expected = ", ".join(needed) + (" (or image, mask)" if masks else "")
-    try:
-        with np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
-            if masks and {"image", "mask"} <= set(archive.files):
-                needed = ["image", "mask"]
-            if missing := [name for name in needed if name not in archive.files]:
-                names = ascii(", ".join(archive.files))[1:-1] or "nothing"
-                raise BadInput(
-                    f"{file}: no array {', '.join(missing)}; it holds {names[:200]}, needed are "
-                    f"{expected}"
-                )
-            # A few bytes unpack to many. No array takes more than its part of the archive.
-            unpacked_bytes = sum(info.file_size for info in archive.zip.infolist())
-            check_fits_in_memory(str(file), unpacked_bytes, is_limited=False)
-            return {name: np.asarray(archive[name]) for name in needed}
-    except BadInput:
-        raise
-    except Exception as error:  # a damaged archive can raise nearly anything
-        raise BadInput(f"{file}: cannot be read as .npz: {first_line(error)}") from error
 
 
 def _split(

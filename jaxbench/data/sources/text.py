@@ -60,12 +60,8 @@ def _cut(tokens: np.ndarray, length: int) -> Split:
 
 
 def _standard_library() -> tuple[bytes, str]:
-    try:
-        from pydoc_data.topics import topics
-    except ImportError as error:
-        raise BadInput(
-            "data.source=text: this Python has no pydoc_data.topics; data.path=FILE reads a file"
-        ) from error
+    from pydoc_data.topics import topics
+
     text = "\n\n".join(topics[name] for name in sorted(topics))
     return text.encode(), "Python's pydoc_data.topics"
 
@@ -74,8 +70,7 @@ def _read_file(path: str) -> tuple[bytes, str]:
     file = user_path(path)
     try:
         with open_regular(file, "rb", most_bytes=math.inf) as stream:
-            size_bytes = os.fstat(stream.fileno()).st_size
-            check_fits_in_memory(str(file), size_bytes, is_limited=False)
+            check_fits_in_memory(str(file), os.fstat(stream.fileno()).st_size)
             return stream.read(), file.name
     except OSError as error:
         raise BadInput(f"data.path={path!r} cannot be read: {error.strerror}") from error

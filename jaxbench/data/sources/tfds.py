@@ -13,7 +13,7 @@ import os
 import pathlib
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,13 +24,12 @@ from jaxbench.data.images.decode import MAX_PIXELS
 from jaxbench.data.images.encoded import EncodedSplit, TfdsExamples
 from jaxbench.data.sources import cifar10, download
 from jaxbench.data.sources.download import Bar
-from jaxbench.errors import BadInput, nearest
+from jaxbench.errors import BadInput
 from jaxbench.paths import user_path
 from jaxbench.terminal import printable
 
-# Examples that are decoded at once.
-_CHUNK = 2048
-_MASKED_CHUNK = 256
+# Examples that are decoded at once, and those between two reports of progress.
+_CHUNK, _REPORT_EVERY = 256, 4096
 # The mask's value that is background, 0 unless named here. oxford_iiit_pet: 1 pet, 2 background,
 # 3 the border between them, which counts as pet.
 _BACKGROUND = {"oxford_iiit_pet": 2}
@@ -60,13 +59,15 @@ def load(
     """
     if not data.name:
         raise BadInput("data.name='': data.source=tfds needs a builder's name, such as cifar10")
-    data_dir = _data_dir(data.path)
+    default = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+    data_dir = user_path(data.path or default, "give data.path")
+    if data.path and not data_dir.is_dir():
+        raise BadInput(f"data.path={data.path!r}: no such folder of data.source=tfds")
     folder = _find(data.name, data_dir)
-    if folder is None:
-        _refuse_misspelling(data.name, data_dir)
-        if cifar10.is_official(data, masks):
-            return cifar10.load_official(data, progress, bar)
-        folder = _prepare(data, data_dir)
+    is_official = data.name in cifar10.READERS and not masks and not data.decodes_on_the_fly
+    if folder is None and is_official:
+        return cifar10.load_official(data, progress, bar)
+    folder = folder or _prepare(data, data_dir)
     # Read by OpenCV while it is imported. TFDS decodes with it whatever a header claims.
     os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(MAX_PIXELS))
     import tensorflow_datasets as tfds
@@ -76,15 +77,27 @@ def load(
         # It prints at length that it lacks TensorFlow for some features.
         with contextlib.redirect_stdout(io.StringIO()):
             builder = tfds.builder_from_directory(folder)
-        features = builder.info.features
-    _check_contents(builder, data, masks)
+        features, names = builder.info.features, list(builder.info.splits)
+    needed = ("image", "segmentation_mask" if masks else "label")
+    if not set(needed) <= set(features):
+        raise BadInput(
+            f"data.name={data.name!r}: its features are {printable(', '.join(features))}; "
+            f"image {'segmentation' if masks else 'classification'} needs {' and '.join(needed)}"
+        )
 
     def read(split: str, limit: int) -> Split | EncodedSplit:
+        if split not in names:
+            has = printable(", ".join(names))
+            raise BadInput(f"data.name={data.name!r} has no split {split!r}; it has {has}")
         with _unreadable_is_bad_input(folder):
-            if data.decodes_on_the_fly:
-                return _open_split(builder, split, data.image_shape)
-            mask_shape = data.image_shape[:2] if masks else None
-            return _read_split(builder, split, limit, mask_shape, progress)
+            if not data.decodes_on_the_fly:
+                mask_shape = data.image_shape[:2] if masks else None
+                return _read_split(builder, split, limit, mask_shape, progress)
+            decoders = {"image": tfds.decode.SkipDecoding()}
+            records = builder.as_data_source(split=split, decoders=decoders)
+            files = [str(path) for path in builder.info.splits[split].filepaths]
+            examples = TfdsExamples(records, f"{builder.info.full_name} {split}", files)
+            return EncodedSplit(examples, data.image_shape, len(records))
 
     return Dataset(
         description=f"tfds {builder.info.full_name}",
@@ -93,23 +106,6 @@ def load(
         num_classes=2 if masks else features["label"].num_classes,
         statistics="ImageNet's" if data.decodes_on_the_fly else "the training split's",
     )
-
-
-def _check_contents(builder, data: DataConfig, masks: bool) -> None:
-    """Raise BadInput if the data set lacks the features or the splits."""
-    features, splits = builder.info.features, list(builder.info.splits)
-    needed = ("image", "segmentation_mask" if masks else "label")
-    if not set(needed) <= set(features):
-        raise BadInput(
-            f"data.name={data.name!r}: its features are {printable(', '.join(features))}; "
-            f"image {'segmentation' if masks else 'classification'} needs {' and '.join(needed)}"
-        )
-    for split in (data.train_split, data.eval_split):
-        if split not in splits:
-            raise BadInput(
-                f"data.name={data.name!r} has no split {split!r}; it has "
-                f"{printable(', '.join(splits))}{printable(nearest(split, splits))}"
-            )
 
 
 def _read_split(
@@ -129,18 +125,20 @@ def _read_split(
     check_fits_in_memory(f"{subject}, {count:,} images of {shape}", needed_bytes)
     images = np.empty((count, *shape), np.uint8)
     labels = np.empty((count, *(mask_shape or ())), np.uint8 if mask_shape else np.int32)
-    for row, example in _examples(
-        source, split, count, _MASKED_CHUNK if mask_shape else _CHUNK, progress
-    ):
-        if mask_shape:
-            images[row], labels[row] = _resize_masked(builder.info.name, example, shape)
-            continue
-        if example["image"].shape != shape:
-            raise BadInput(
-                f"{subject}: images differ in size ({example['image'].shape} and {shape}); a set "
-                "that is read whole needs one size"
-            )
-        images[row], labels[row] = example["image"], example["label"]
+    for start in range(0, count, _CHUNK):
+        rows = range(start, min(start + _CHUNK, count))
+        for row, example in zip(rows, source.__getitems__(rows), strict=True):
+            if mask_shape:
+                images[row], labels[row] = _resize_masked(builder.info.name, example, shape)
+            elif example["image"].shape == shape:
+                images[row], labels[row] = example["image"], example["label"]
+            else:
+                raise BadInput(
+                    f"{subject}: images differ in size ({example['image'].shape} and {shape}); a "
+                    "set that is read whole needs one size"
+                )
+        if start % _REPORT_EVERY == 0:
+            progress(f"{split}: {rows.stop:,} of {count:,} images")
     return Split(images, labels)
 
 
@@ -159,26 +157,6 @@ def _resize_masked(
     )
 
 
-def _examples(
-    source: Any, split: str, count: int, chunk: int, progress: Callable[[str], None]
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the first `count` examples with their numbers, read `chunk` at a time."""
-    for start in range(0, count, chunk):
-        done = min(start + chunk, count)
-        yield from enumerate(source.__getitems__(range(start, done)), start)
-        if done == count or done % (5 * chunk) == 0:
-            progress(f"{split}: {done:,} of {count:,} images")
-
-
-def _open_split(builder, split: str, shape: tuple[int, int, int]) -> EncodedSplit:
-    from tensorflow_datasets import decode
-
-    records = builder.as_data_source(split=split, decoders={"image": decode.SkipDecoding()})
-    name = f"{builder.info.full_name} {split}"
-    files = [str(path) for path in builder.info.splits[split].filepaths]
-    return EncodedSplit(TfdsExamples(records, name, files), shape, len(records))
-
-
 @contextlib.contextmanager
 def _unreadable_is_bad_input(folder: pathlib.Path):
     """Raise BadInput for anything that TFDS and the readers below it raise for damaged files."""
@@ -189,15 +167,6 @@ def _unreadable_is_bad_input(folder: pathlib.Path):
     except Exception as error:
         message = " ".join(str(error).split())[:300]
         raise BadInput(f"{folder}: corrupt or unreadable: {message}") from error
-
-
-def _data_dir(path: str) -> pathlib.Path:
-    """Return the folder of all prepared data sets."""
-    default = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-    data_dir = user_path(path or default, "give data.path")
-    if path and not data_dir.is_dir():
-        raise BadInput(f"data.path={path!r}: no such folder of data.source=tfds")
-    return data_dir
 
 
 def check_feature_classes(folder: pathlib.Path) -> None:
@@ -225,17 +194,6 @@ def check_feature_classes(folder: pathlib.Path) -> None:
 
     if file.exists():
         json.loads(file.read_text(), object_pairs_hook=check)
-
-
-def _refuse_misspelling(name: str, data_dir: pathlib.Path) -> None:
-    """Raise BadInput if a prepared data set is so near that this one is a misspelling."""
-    path, _, version = name.partition(":")
-    versions = sorted(info.parent.name for info in (data_dir / path).glob("*/dataset_info.json"))
-    if version and versions:
-        raise BadInput(f"data.name={name!r}: {data_dir} has version {', '.join(versions)} of it")
-    prepared = sorted({info.parent.parent.name for info in data_dir.glob("*/*/dataset_info.json")})
-    if hint := nearest(path, prepared):
-        raise BadInput(f"data.name={name!r}: {data_dir} has {', '.join(prepared)}{hint}")
 
 
 def _find(name: str, data_dir: pathlib.Path) -> pathlib.Path | None:
@@ -286,4 +244,9 @@ def _prepare(data: DataConfig, data_dir: pathlib.Path) -> pathlib.Path:
         if folder is not None:
             return folder
         reason = (child.stdout.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
-    raise BadInput(f"data.name={name!r} is not prepared in {data_dir}: {reason}{download.WAYS}")
+    infos = data_dir.glob("*/*/dataset_info.json")
+    prepared = sorted(f"{info.parts[-3]}:{info.parts[-2]}" for info in infos)
+    raise BadInput(
+        f"data.name={name!r} is not prepared in {data_dir} (it has "
+        f"{printable(', '.join(prepared)) or 'nothing'}): {reason}{download.WAYS}"
+    )
