@@ -45,7 +45,7 @@ import pytest  # noqa: E402
 from jaxbench.cli import registry  # noqa: E402
 from jaxbench.hardware.backend_flags import prepare_backend  # noqa: E402
 from jaxbench.modes.train import train_and_evaluate  # noqa: E402
-from jaxbench.records.schema import record_from_json  # noqa: E402
+from jaxbench.records.schema import decode_record  # noqa: E402
 from jaxbench.records.schema.document import RunDocument  # noqa: E402
 from jaxbench.records.writers.console import PlainConsole  # noqa: E402
 from tests.in_process import run_command  # noqa: E402
@@ -126,7 +126,7 @@ def records(folder, kind=None) -> list[dict]:
     lines = (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()
     parsed = [json.loads(line) for line in lines]
     for record in parsed:
-        record_from_json(record)
+        decode_record(record)
     return [record for record in parsed if kind in (None, record["kind"])]
 
 

@@ -12,7 +12,7 @@ from jaxbench.cli import registry
 from jaxbench.models.speed_net import SpeedNetConfig, whitening_kernel
 from jaxbench.modes.throughput import measure_throughput
 from jaxbench.modes.train import train_and_evaluate
-from jaxbench.records.schema import ThroughputRecord, record_from_json
+from jaxbench.records.schema import ThroughputRecord, decode_record
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.records.writers.describe import describe_record
 from jaxbench.records.writers.rows import record_row
@@ -52,13 +52,12 @@ def test_only_some_epochs_are_evaluated(result):
     assert summary["train_time_s"] == pytest.approx(sum(e["train_time_s"] for e in epochs))
     assert summary["eval_time_s"] == pytest.approx(sum(e["eval_time_s"] for e in epochs))
     first, _, third, _ = (
-        {cell.title: cell.text for cell in record_row(record_from_json(record))}
-        for record in epochs
+        {cell.title: cell.text for cell in record_row(decode_record(record))} for record in epochs
     )
     assert not first["test loss"] and third["test loss"]
     [with_views] = [title for title in third if "augm" in title.lower() or "tta" in title.lower()]
     assert third[with_views].endswith("%") and not first.get(with_views)
-    said = "\n".join(describe_record(record_from_json(summary)))
+    said = "\n".join(describe_record(decode_record(summary)))
     for words in ("s; before them, data to the devices", "looking at images", "augmentation) of"):
         assert words in said
 
@@ -70,7 +69,7 @@ def test_a_target_is_looked_for_where_there_is_an_evaluation(tmp_path):
     epochs = records(reached.run_dir.path, "epoch")
     assert target["train_time_s"] == sum(record["train_time_s"] for record in epochs)
     assert target["train_time_s"] < target["epochs_time_s"] < target["time_s"]
-    assert "s of training" in "\n".join(describe_record(record_from_json(reached.summary)))
+    assert "s of training" in "\n".join(describe_record(decode_record(reached.summary)))
 
 
 def test_a_resumed_run_does_not_look_at_the_images_again(result, tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from jaxbench.launchers import local
 from jaxbench.modes import target_run, targets
 from jaxbench.parallel.child import ProcessResult
 from jaxbench.records.reader import load_run
-from jaxbench.records.schema import record_from_json
+from jaxbench.records.schema import decode_record
 from tests.conftest import MICRO, needs_devices
 from tests.launchers.fakes import fake_child
 
@@ -80,7 +80,7 @@ def children(cpus, monkeypatch):
 def test_a_step_is_described_for_a_target(cpus):
     config = entry_point.load_experiment(MICRO, ["--experiment.batch_size=64"])
     record = compiled(config, "gpu:rtx2080ti:2")
-    assert record_from_json(json.loads(json.dumps(record.to_json()))) == record
+    assert decode_record(json.loads(json.dumps(record.to_json()))) == record
     assert (record.target, record.origin, record.num_devices) == ("gpu:rtx2080ti:2", "compiled", 2)
     assert record.fits and record.refusal is None and record.state_donated
     assert record.needed_bytes == record.memory["total_bytes"]

@@ -6,7 +6,7 @@ import io
 import pytest
 
 from jaxbench.records.reader import load_run
-from jaxbench.records.schema import ScalingRecord, Summary, TargetRecord, record_from_json
+from jaxbench.records.schema import ScalingRecord, Summary, TargetRecord, decode_record
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.records.writers.describe import describe_record, scaling_table
 from jaxbench.records.writers.tables import text_table
@@ -21,7 +21,7 @@ def lines_of(mode):
     out = io.StringIO()
     console = PlainConsole(out)
     for record in load_run(str(RUNS / mode)).records:
-        console.write(record_from_json(record))
+        console.write(decode_record(record))
     return out.getvalue().splitlines()
 
 
@@ -61,7 +61,7 @@ def test_a_rate_is_told_with_what_it_is_of():
     [old] = load_run(str(RUNS / "train")).of_kind("summary")
 
     def told(**rate):
-        lines = describe_record(record_from_json(old | {"images_per_s_per_device": 5.0} | rate))
+        lines = describe_record(decode_record(old | {"images_per_s_per_device": 5.0} | rate))
         return next(line for line in lines if " images/s" in line)
 
     ends = {"images_per_s": 10.0, "images_per_s_low": 8.0, "images_per_s_high": 12.0}
@@ -83,7 +83,7 @@ def test_a_run_without_a_summary_of_its_own_is_told():
 
 def test_scaling_records_are_a_table(monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
-    records = [record_from_json(r) for r in load_run(str(RUNS / "scaling")).of_kind("scaling")]
+    records = [decode_record(r) for r in load_run(str(RUNS / "scaling")).of_kind("scaling")]
     heading, *rows = scaling_table(records)
     assert heading.split()[:4] == ["scaling", "devices", "batch", "each"]
     assert rows[1].split()[:5] == ["weak", "2", "128", "64", "256,532.0"]

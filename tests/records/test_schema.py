@@ -16,9 +16,9 @@ from jaxbench.records.schema import (
     StepRecord,
     Summary,
     TrainSummary,
-    record_from_json,
+    decode_record,
 )
-from jaxbench.records.schema.base import figure
+from jaxbench.records.schema.base import column
 from jaxbench.records.writers import Writers
 from jaxbench.records.writers.files import CsvWriter, JsonlWriter
 from tests.conftest import records, run_document, run_json
@@ -37,8 +37,8 @@ def test_every_kind_can_be_read_back():
     for kind in RECORDS:
         names = {field.name for field in dataclasses.fields(kind)}
         line = {"kind": kind.kind} | dict.fromkeys(names, 1)
-        assert type(record_from_json(line)) is kind
-        assert record_from_json(line).to_json() == line
+        assert type(decode_record(line)) is kind
+        assert decode_record(line).to_json() == line
 
 
 def test_a_record_without_one_of_its_nullable_fields_is_read():
@@ -49,15 +49,15 @@ def test_a_record_without_one_of_its_nullable_fields_is_read():
         assert nullable.isdisjoint(kind.required())
         line = {"kind": kind.kind} | {field.name: 1 for field in fields}
         for name in nullable:
-            record = record_from_json({key: line[key] for key in line if key != name})
+            record = decode_record({key: line[key] for key in line if key != name})
             # Without its only own field a summary is one of no mode.
             assert issubclass(kind, type(record)) and getattr(record, name, None) is None
 
 
 def test_what_has_its_default_is_left_out():
-    assert record_from_json(STEP).to_json() == STEP
-    assert list(record_from_json(STEP).to_json())[0] == "kind"
-    assert record_from_json(STEP | {"top1": None, "profiled": False}).to_json() == STEP
+    assert decode_record(STEP).to_json() == STEP
+    assert list(decode_record(STEP).to_json())[0] == "kind"
+    assert decode_record(STEP | {"top1": None, "profiled": False}).to_json() == STEP
     assert not {"peak_memory_bytes", "eval_top1"} & EPOCH.to_json().keys()
 
 
@@ -75,7 +75,7 @@ def test_what_has_its_default_is_left_out():
 )
 def test_an_unknown_or_missing_field_is_refused(line, told):
     with pytest.raises(TypeError, match=told):
-        record_from_json(line)
+        decode_record(line)
 
 
 def test_run_json_has_the_documents_fields_only(tmp_path):
@@ -99,7 +99,7 @@ def test_csv_columns_follow_the_fields(tmp_path):
         *("scaling", "num_devices", "batch_size", "batch_per_device", "images_per_s")
     ]
     writers = Writers(CsvWriter(tmp_path / "epochs.csv", EpochRecord))
-    writers.write(record_from_json(STEP))
+    writers.write(decode_record(STEP))
     writers.write(dataclasses.replace(EPOCH, eval_top1=0.5, eval_top5=0.9, mfu=float("nan")))
     writers.close()
     with open(tmp_path / "epochs.csv", newline="") as file:
