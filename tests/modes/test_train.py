@@ -138,7 +138,7 @@ def test_tensorboard_has_the_fields_while_the_run_is_under_way(train, tmp_path, 
         seen.append(accumulator(str(folder)).Reload())
         return LOOP.train_and_evaluate(run, state)
 
-    monkeypatch.setattr("jaxbench.modes.train.run_loop", looking)
+    monkeypatch.setattr("jaxbench.modes.train.train_and_evaluate", looking)
     train(MICRO, epochs=1)
     [events] = seen
     content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
