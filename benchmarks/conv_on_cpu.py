@@ -212,7 +212,7 @@ def lower_step(config: Any) -> tuple[Any, Callable[[Any], Callable[[], None]]]:
         def step():
             nonlocal state
             state, metrics = compiled(state, feed.train_data, row)
-            wait_for_steps(state, program.train_sums(metrics))
+            wait_for_steps(state, program.unpack_train_sums(metrics))
 
         return step
 

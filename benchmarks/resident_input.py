@@ -212,7 +212,7 @@ def main() -> int:
             watch = Stopwatch()
             for _ in range(calls):
                 state, metrics = program.train_step(state, made_feed.train_data, made_row)
-            wait_for_steps(state, program.train_sums(metrics))
+            wait_for_steps(state, program.unpack_train_sums(metrics))
             return watch.elapsed_s()
 
         runs["step"] = run_step

@@ -127,7 +127,7 @@ def run_jaxbench(task: dict[str, Any], answers: TextIO) -> None:
         nonlocal state
         for _ in range(steps):
             state, metrics = program.train_step(state, feed.train_data, row)
-        return wait_for_steps(state, program.train_sums(metrics))[0]
+        return wait_for_steps(state, program.unpack_train_sums(metrics))[0]
 
     def distances() -> dict[str, float]:
         now = arrays_of(state.params)

@@ -162,7 +162,7 @@ class Form:
             program.check()
             step = repeat_train_step(program, steps) if steps > 1 else program.train_step
             self._place, param_dtype = program.place_train_state, program.precision.param_dtype
-            self._train_metrics = program.train_sums
+            self._train_metrics = program.unpack_train_sums
             self._feed = None
             labels = program.task.label_shape(config.data.image_shape)
             args = abstract_args(config, layout, labels, param_dtype)

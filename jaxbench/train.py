@@ -1,12 +1,13 @@
 """Train a network: the state, the two steps of a device, and the loop. Read it from top to bottom.
 
 `build_program` makes a Program of a config: the network, its optimizer, and both steps on a mesh.
-`train_and_evaluate` calls them until the run is done. Every other module is called from here.
+`train_and_evaluate` calls them until the run is done. `modes/train.py` calls this file. All that
+happens in a step or between two steps is called from here.
 
 A step sees one device's B examples. With `replicas=data_parallel` collectives over `AXIS` make what
 it returns equal on every device. With `replicas=independent` devices exchange nothing.
-Letters: B examples of a device, M metrics, R models. Code that times steps says what is queued and
-not yet computed: JAX returns before the devices have begun.
+Letters: B examples of a device, M metrics, R models, x any further axes (HxWxC of images, T of
+tokens). JAX returns before the devices have begun, so a step that was called is only queued.
 """
 
 import functools
@@ -59,26 +60,26 @@ class TrainState(flax.struct.PyTreeNode):
 def train_step(
     program: Program, state: TrainState, train_data: Any, batch: Any
 ) -> tuple[TrainState, jax.Array]:
-    """Return the state after one update, and sums_M: see `Program.train_sums`.
+    """Return the state after one update, and sums_M with the values of `Program.unpack_train_sums`.
 
     The config's feed places `train_data` and `batch` on the devices. Under fp16 the loss is scaled,
     and a step whose gradients overflow changes only `step` and the loss scale: the optimizer's own
-    count stays, and so does the learning rate. Under fsdp it is a step of all devices.
+    count stays, and so does the learning rate. Under fsdp the arguments are those of all devices.
     """
-    gradients = program.per_device(compute_gradients, gradients=True)
+    compute = program.per_device(compute_gradients, gradients=True)
     # Devices compute gradients without the optimizer's arrays.
-    grads, batch_stats, sums_M = gradients(state.replace(opt_state=()), train_data, batch)
+    grads, batch_stats, sums_M = compute(state.replace(opt_state=()), train_data, batch)
     with jax.named_scope("optimizer"):
         learning_rate = program.schedule(num_updates(state.opt_state))
-        updated = update(program, state, grads, batch_stats)
-        # After the sum over the devices: all devices of a model have the same values.
+        new_state = apply_gradients(program, state, grads, batch_stats)
+        # Not summed over the devices: all devices of a model have the same values.
         values = [learning_rate]
-        if updated.loss_scale:
-            values += [updated.loss_scale.skipped_steps, updated.loss_scale.scale]
+        if new_state.loss_scale:
+            values += [new_state.loss_scale.skipped_steps, new_state.loss_scale.scale]
         values = jnp.stack([jnp.asarray(value, sums_M.dtype) for value in values])
         sums_M = jnp.concatenate([sums_M, values])
-    updated = updated.replace(step=state.step + 1)
-    return program.sharding.constrain(updated) if program.sharding else updated, sums_M
+    new_state = new_state.replace(step=state.step + 1)
+    return program.sharding.constrain(new_state) if program.sharding else new_state, sums_M
 
 
 def compute_gradients(
@@ -189,21 +190,23 @@ def accumulate_gradients(
     return jax.tree.map(lambda g: g / num_parts, grads), batch_stats, sums_M
 
 
-def update(program: Program, state: TrainState, grads: Any, batch_stats: Any) -> TrainState:
+def apply_gradients(
+    program: Program, state: TrainState, grads: Any, batch_stats: Any
+) -> TrainState:
     """Return the state after an update with the gradients, which are scaled under fp16."""
     if state.loss_scale:
         grads = state.loss_scale.unscaled(grads)
     updates, opt_state = program.optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
-    updated = state.replace(params=params, batch_stats=batch_stats, opt_state=opt_state)
+    new_state = state.replace(params=params, batch_stats=batch_stats, opt_state=opt_state)
     if not state.loss_scale:
-        return updated
-    # The gradients are those that all devices have: they decide alike. The statistics count because
-    # a compiler that takes short cuts may have a ReLU turn nan into 0.
+        return new_state
+    # All devices have the same gradients, so they decide alike. Check batch_stats too: XLA may
+    # compile a ReLU so that nan becomes 0, which hides an overflow from the gradients.
     finite = all_finite((grads, batch_stats))
     loss_scale = state.loss_scale.adjust(finite)
     # Not `lax.cond`: on a GPU a branch waits for the host.
-    selected = optax.tree_utils.tree_where(finite, updated, state)
+    selected = optax.tree_utils.tree_where(finite, new_state, state)
     return selected.replace(loss_scale=loss_scale)
 
 
@@ -394,7 +397,7 @@ def evaluate(run: TrainRun, state: TrainState) -> tuple[dict[str, np.ndarray], f
 
     with run.clock.phase("eval"):
         for done, sums_M in enumerate(eval_steps(), 1):
-            for name, sums_R in run.program.eval_sums(sums_M).items():
+            for name, sums_R in run.program.unpack_eval_sums(sums_M).items():
                 sums[name] += sums_R
             title = f"evaluating epoch {len(run.progress.epochs) + 1}/{run.plan.num_epochs}"
             run.console.progress(title, done, feed.eval_steps, "")

@@ -44,7 +44,7 @@ import pytest  # noqa: E402
 
 from jaxbench.cli import registry  # noqa: E402
 from jaxbench.hardware.backend_flags import prepare_backend  # noqa: E402
-from jaxbench.modes.train import train_and_evaluate  # noqa: E402
+from jaxbench.modes.train import run_training  # noqa: E402
 from jaxbench.records.schema import decode_record  # noqa: E402
 from jaxbench.records.schema.document import RunDocument  # noqa: E402
 from jaxbench.records.writers.console import PlainConsole  # noqa: E402
@@ -99,7 +99,7 @@ def training_in(folder: pathlib.Path):
         needs_devices(config.num_devices)
         workdir = folder / f"run{count}"
         with open(os.devnull, "w") as quiet:
-            return train_and_evaluate(config, str(workdir), PlainConsole(quiet), profile=profile)
+            return run_training(config, str(workdir), PlainConsole(quiet), profile=profile)
 
     return run
 

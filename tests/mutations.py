@@ -202,8 +202,8 @@ overflow_keeps_the_good_steps training/loss_scale.py: loss_scale
 + good_steps=jnp.where(~grown, good_steps, 0)
 
 overflowing_step_is_taken train.py: loss_scale
-- selected = optax.tree_utils.tree_where(finite, updated, state)
-+ selected = updated
+- selected = optax.tree_utils.tree_where(finite, new_state, state)
++ selected = new_state
 
 gradients_stay_scaled train.py: loss_scale
 - grads = state.loss_scale.unscaled(grads)

@@ -15,7 +15,7 @@ from jaxbench.errors import BadInput
 from jaxbench.models import batch_norm, layers
 from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.modes.describe import list_layers
-from jaxbench.modes.train import train_and_evaluate
+from jaxbench.modes.train import run_training
 from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.train import build_program
@@ -41,7 +41,7 @@ def program_of(model, **fields):
 def train(folder, model, **fields):
     config = config_of(model, **fields)
     with open(os.devnull, "w") as quiet:
-        return train_and_evaluate(config, str(folder), PlainConsole(quiet), telemetry_s=0)
+        return run_training(config, str(folder), PlainConsole(quiet), telemetry_s=0)
 
 
 class Plain(nn.Module):

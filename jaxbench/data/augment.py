@@ -36,7 +36,7 @@ class Mixture(NamedTuple):
     The loss is the mean of the losses against both labels by these weights.
     """
 
-    share_B: jax.Array
+    weight_B: jax.Array
     other_labels_B: jax.Array
 
 
@@ -212,11 +212,11 @@ def mixup(
     def neighbours(array):
         return array.reshape(-1, 2, *array.shape[1:])[:, ::-1].reshape(array.shape)
 
-    share_B = shares[jax.vmap(draw)(keys_B)]
-    share_Bx111 = share_B[:, None, None, None]
+    weight_B = shares[jax.vmap(draw)(keys_B)]
+    weight_Bx111 = weight_B[:, None, None, None]
     images_BxHxWxC = images_BxHxWxC.astype(dtype)
-    mixed_BxHxWxC = share_Bx111 * images_BxHxWxC + (1 - share_Bx111) * neighbours(images_BxHxWxC)
-    return mixed_BxHxWxC, Mixture(share_B, neighbours(labels_B))
+    mixed_BxHxWxC = weight_Bx111 * images_BxHxWxC + (1 - weight_Bx111) * neighbours(images_BxHxWxC)
+    return mixed_BxHxWxC, Mixture(weight_B, neighbours(labels_B))
 
 
 def normalize(

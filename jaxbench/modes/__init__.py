@@ -23,7 +23,7 @@ class Mode(NamedTuple):
 
 
 MODES = {
-    "train": Mode("train", "train_and_evaluate"),
+    "train": Mode("train", "run_training"),
     "throughput": Mode("throughput", "measure_throughput"),
     "scaling": Mode("scaling", "measure_scaling"),
     "input": Mode("input_benchmark", "measure_input"),

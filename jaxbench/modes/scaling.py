@@ -141,7 +141,7 @@ class ScalingBenchmark(Measurement):
     def measure(self, recorder: Recorder) -> None:
         clock, console = self.setup.clock, self.setup.console
         with clock.phase("init"), console.phase("initialising the parameters"):
-            initial = jax.device_get(self.setup.program.create_train_state())
+            initial = jax.device_get(self.setup.program.initial_state())
         for trial in self.trials:
             with self._losing(trial):
                 recorder.write(trial.start(initial))

@@ -333,7 +333,7 @@ class ForwardStage(Stage):
         self._limiter, self._metrics = DispatchLimiter(), None
         self.run(1)
         # Images only, not what pads a batch that is not full.
-        self.images_per_step = int(setup.program.eval_sums(self._metrics)["count"].sum())
+        self.images_per_step = int(setup.program.unpack_eval_sums(self._metrics)["count"].sum())
 
     def run(self, calls: int) -> None:
         for _ in range(calls):

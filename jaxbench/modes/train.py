@@ -39,8 +39,7 @@ from jaxbench.records.schema import CompileRecord, Record, TrainSummary
 from jaxbench.records.writers.console import Console, create_console
 from jaxbench.records.writers.tensorboard import TensorBoardWriter
 from jaxbench.records.writers.wandb import WandbWriter
-from jaxbench.train import TrainState, checkpoint_hook, profile_hook
-from jaxbench.train import train_and_evaluate as run_loop
+from jaxbench.train import TrainState, checkpoint_hook, profile_hook, train_and_evaluate
 from jaxbench.training.compilation import compile_together, in_background
 from jaxbench.training.loss_scale import LossScales
 from jaxbench.training.profiler import Profiler, check_end, parse_steps
@@ -53,7 +52,7 @@ _PER_DEVICE = ("flops_per_s_per_device", "mfu", "peak", "images_per_s_per_device
 _MAX_STEPS = 2**31 - 1
 
 
-def train_and_evaluate(
+def run_training(
     config: Config,
     workdir: str | None = None,
     console: Console | None = None,
@@ -214,7 +213,7 @@ class Training(Measurement):
         barrier_before_first_step(run.clock)
         self._mark_phases("train")
         try:
-            self.state = run_loop(run, state)
+            self.state = train_and_evaluate(run, state)
         except (KeyboardInterrupt, Terminated) as error:
             if self.run_dir:  # a second Ctrl-C ends the process while the checkpoint is written
                 with defer_signals():

@@ -32,7 +32,7 @@ def wait_for_steps(state: Any, metrics: Mapping[str, np.ndarray]) -> tuple[float
 
     Args:
       state: of the last step.
-      metrics: of the last step, see `Program.train_sums`.
+      metrics: of the last step, see `Program.unpack_train_sums`.
 
     Raises:
       Diverged: the loss is not finite; under fp16, a model's steps were skipped down to its
@@ -75,7 +75,7 @@ class Stepper:
 
     def wait(self) -> None:
         """Wait for everything that has been queued, as `wait_for_steps` does."""
-        metrics = self._program.train_sums(self.metrics)
+        metrics = self._program.unpack_train_sums(self.metrics)
         loss, self.images_counted = wait_for_steps(self.state, metrics)
         self.losses.append(loss)
         if self._program.precision.scales_loss:

@@ -153,7 +153,7 @@ class StepMeter:
         run, progress = self._run, self._run.progress
         epoch = progress.epoch_metrics
         for packed in results:
-            sums = run.program.train_sums(packed)
+            sums = run.program.unpack_train_sums(packed)
             loss = count_step(run, sums)
             if self.is_paused:
                 epoch.profiled_steps += 1

@@ -48,7 +48,7 @@ class Program:
       init: seed -> TrainState of one model, on the default device or split.
       train_step: (state, train_data, batch) -> (state, sums_M); the state given to it is gone
         afterwards. `train_data` and `batch` come from the feed. The sums are those of all devices
-        or, if each trains a model, sums_RxM: see `train_sums`.
+        or, if each trains a model, sums_RxM: see `unpack_train_sums`.
       eval_step: (state, eval_data, batch) -> sums_M: see `eval_sums`.
 
     Raises:
@@ -100,7 +100,7 @@ class Program:
         rows = self.config.replicas == "independent"
         return self.mesh.pmap(step, sharded=(rows, False, True), sharded_output=rows, donate=donate)
 
-    def train_sums(self, packed: Any) -> dict[str, np.ndarray]:
+    def unpack_train_sums(self, packed: Any) -> dict[str, np.ndarray]:
         """Return {metric: values_R} of a training step's packed metrics; wait for them.
 
         `learning_rate` is the rate of the step's update. Under fp16 `skipped_steps` and
@@ -109,16 +109,16 @@ class Program:
         scaled = ("skipped_steps", "loss_scale") if self.precision.scales_loss else ()
         return sums_by_name((*self.task.train_sums, "learning_rate", *scaled), packed)
 
-    def eval_sums(self, packed: Any) -> dict[str, np.ndarray]:
+    def unpack_eval_sums(self, packed: Any) -> dict[str, np.ndarray]:
         """Return {metric: values_R} of an evaluation step's packed metrics; wait for them."""
         return sums_by_name(self.task.eval_sums, packed)
 
     def place_train_state(self) -> Any:
         """Initialise the state and place it: on each device whole, a part, or its own model's."""
         if self.config.replicas == "data_parallel":
-            return self.place_saved_state(self.create_train_state())
+            return self.place_saved_state(self.initial_state())
         seeds_R = self.config.seeds(self.mesh.num_devices)
-        states = [jax.device_get(self.create_train_state(seed)) for seed in seeds_R]
+        states = [jax.device_get(self.initial_state(seed)) for seed in seeds_R]
         return self.place_saved_state(jax.tree.map(lambda *leaves: np.stack(leaves), *states))
 
     @property
@@ -133,7 +133,7 @@ class Program:
         rows = self.config.replicas == "independent"
         return self.mesh.shard(state) if rows else self.mesh.replicate(state)
 
-    def create_train_state(self, seed: int | None = None) -> Any:
+    def initial_state(self, seed: int | None = None) -> Any:
         """Initialise one model's state on the default device, from the config's seed if None."""
         state = self.init(np.uint32(self.config.seed if seed is None else seed))
         data_dependent_params = self.data_dependent_params()

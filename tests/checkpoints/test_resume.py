@@ -38,7 +38,7 @@ from jaxbench.cli import registry
 from jaxbench.data.dataset import Split
 from jaxbench.errors import BadInput, Terminated
 from jaxbench.modes import setup
-from jaxbench.modes.train import train_and_evaluate
+from jaxbench.modes.train import run_training
 from jaxbench.parallel import signals
 from jaxbench.records import run_lock
 from jaxbench.records.writers.console import PlainConsole
@@ -78,7 +78,7 @@ def trained(
         console = PlainConsole(quiet)
         if say is not None:
             console.say = say.append
-        return train_and_evaluate(
+        return run_training(
             config,
             workdir and str(workdir),
             console,

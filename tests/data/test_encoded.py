@@ -12,7 +12,7 @@ from jaxbench.data.feeds.feed import create_feed
 from jaxbench.data.images.encoded import ExampleDraws, Files
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.errors import BadInput, CorruptDataError
-from jaxbench.modes.train import train_and_evaluate
+from jaxbench.modes.train import run_training
 from jaxbench.parallel.mesh import create_mesh, create_training_mesh
 from tests.conftest import records, run_json
 from tests.data.encoded_images import (
@@ -111,7 +111,7 @@ def test_corrupt_images_are_left_out_up_to_a_limit_and_named(folder, tmp_path):
     root = spoil(folder, tmp_path / "corrupt", bad)
     config = config_of(root, max_corrupt=3, epochs=2, standardization="dataset")
     config.optimizer.base_batch_size = 8
-    result = train_and_evaluate(config, str(tmp_path / "run"))
+    result = run_training(config, str(tmp_path / "run"))
     document = run_json(tmp_path / "run")
     assert document["data"]["statistics"] == "ImageNet's"
     assert document["data"]["mean"] == [123.675, 116.28, 103.53]
@@ -122,7 +122,7 @@ def test_corrupt_images_are_left_out_up_to_a_limit_and_named(folder, tmp_path):
     # Another image takes a corrupt one's place: training batches stay full.
     assert [epoch["images"] for epoch in records(tmp_path / "run", "epoch")] == [16, 16]
     with pytest.raises(CorruptDataError, match="max_corrupt=2"):
-        train_and_evaluate(config_of(root, max_corrupt=2, epochs=2), str(tmp_path / "other"))
+        run_training(config_of(root, max_corrupt=2, epochs=2), str(tmp_path / "other"))
 
 
 def test_where_nothing_can_be_decoded_that_is_said(folder, tmp_path):

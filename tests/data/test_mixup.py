@@ -20,7 +20,7 @@ def test_neighbours_are_mixed_by_their_own_shares():
     images = np.random.default_rng(0).integers(0, 256, (6, 2, 2, 3)).astype(np.uint8)
     labels = jnp.arange(6, dtype=jnp.int32)
     mixed, mixture = mixup(keys_of(range(6)), images, labels, 0.2, jnp.float32)
-    share = np.asarray(mixture.share_B)[:, None, None, None]
+    share = np.asarray(mixture.weight_B)[:, None, None, None]
     other = images[[1, 0, 3, 2, 5, 4]]
     np.testing.assert_allclose(mixed, share * images + (1 - share) * other, rtol=1e-5)
     assert mixture.other_labels_B.tolist() == [1, 0, 3, 2, 5, 4]
@@ -36,7 +36,7 @@ def test_shares_are_the_larger_part_of_a_beta_draw(alpha):
     _, mixture = mixup(keys_of(range(20_000)), images, labels, alpha, jnp.float32)
     drawn = np.random.default_rng(0).beta(alpha, alpha, 20_000)
     expected = np.sort(np.maximum(drawn, 1 - drawn))
-    shares = np.sort(np.asarray(mixture.share_B))
+    shares = np.sort(np.asarray(mixture.weight_B))
     assert shares[0] >= 0.5 and shares[-1] <= 1
     assert np.abs(shares - expected).max() < 0.02
 

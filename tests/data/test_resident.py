@@ -30,7 +30,7 @@ def setting():
     config.num_devices = D
     mesh, layout = create_training_mesh(config)
     program = build_program(config, mesh, layout, steps_per_epoch=1)
-    state = mesh.replicate(program.create_train_state())
+    state = mesh.replicate(program.initial_state())
     return dataset, mesh, program, state
 
 
@@ -42,7 +42,7 @@ def evaluate(setting, eval_batch_size):
     batches = list(feed.eval_batches())
     assert len(batches) == feed.eval_steps
     packed = (program.eval_step(state, feed.eval_data, batch) for batch in batches)
-    return program.eval_sums(sum(np.asarray(metrics, np.float64) for metrics in packed))
+    return program.unpack_eval_sums(sum(np.asarray(metrics, np.float64) for metrics in packed))
 
 
 @pytest.fixture(scope="module")

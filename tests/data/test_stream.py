@@ -17,7 +17,7 @@ from jaxbench.data.feeds.stream import StreamFeed
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.models.layers import Network
 from jaxbench.modes.setup import prepare_run
-from jaxbench.modes.train import train_and_evaluate
+from jaxbench.modes.train import run_training
 from jaxbench.parallel.signals import raise_on_signals
 from jaxbench.records.writers.console import PlainConsole
 from tests.conftest import MICRO, records, run_json, set_fields, step_losses
@@ -183,7 +183,7 @@ def test_a_batch_that_fails_ends_the_run_with_its_reason(tmp_path, monkeypatch):
     config = registry.load(MICRO)
     config.data.feed = "stream"
     with pytest.raises(OSError, match="the disk is gone"):
-        train_and_evaluate(config, str(tmp_path / "run"))
+        run_training(config, str(tmp_path / "run"))
     document = run_json(tmp_path / "run")
     assert (document["status"], document["reason"]) == ("failed", "OSError: the disk is gone")
 

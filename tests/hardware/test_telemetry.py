@@ -20,7 +20,7 @@ from jaxbench.hardware.telemetry.readers import HostReader, Reading, TpuReader
 from jaxbench.hardware.telemetry.sampler import Telemetry, create_readers
 from jaxbench.hardware.telemetry.summary import Series, Window, summarize
 from jaxbench.modes import throughput
-from jaxbench.modes.train import train_and_evaluate
+from jaxbench.modes.train import run_training
 from jaxbench.records.schema import ThroughputRecord
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.xla.compile_cache import without_cache
@@ -550,7 +550,7 @@ def run_tiny(tmp_path, job, fields=None, **how):
         return job(config, str(tmp_path / "run"), PlainConsole(quiet), **how)
 
 
-@pytest.mark.parametrize("job", [train_and_evaluate, throughput.measure_throughput])
+@pytest.mark.parametrize("job", [run_training, throughput.measure_throughput])
 def test_a_run_on_gpus_says_what_an_image_took(tmp_path, monkeypatch, two_boards, job):
     """On simulated devices, beside two boards of 100 and 300 W."""
     watch = Stopwatch()
@@ -559,7 +559,7 @@ def test_a_run_on_gpus_says_what_an_image_took(tmp_path, monkeypatch, two_boards
     readers = [HostReader(), NvmlReader({"gpu0": 0, "gpu1": 1})]
     monkeypatch.setattr("jaxbench.modes.runner.create_readers", lambda devices: readers)
     how = {"rounds": 4, "window_s": 0.1, "fields": {"num_devices": 1, "optimizer__name": "sgd"}}
-    if job is train_and_evaluate:
+    if job is run_training:
         # Epochs of half a second: of shorter ones the ends are too close to be sampled.
         how = {"fields": {"data__feed": "stream", "data__num_threads": 1}}
         genuine = StreamFeed.assemble
@@ -575,7 +575,7 @@ def test_a_run_on_gpus_says_what_an_image_took(tmp_path, monkeypatch, two_boards
     summary = run_json(tmp_path / "run")["summary"]
     telemetry = summary["telemetry"]
     assert telemetry["energy_covers"].startswith("GPU boards: gpu0 by NVML's total energy counter")
-    if job is train_and_evaluate:
+    if job is run_training:
         epochs = records(tmp_path / "run", "epoch")
         images = sum(epoch["images"] for epoch in epochs)
         measured_s = sum(epoch["train_time_s"] for epoch in epochs)
@@ -592,7 +592,7 @@ def test_a_run_on_gpus_says_what_an_image_took(tmp_path, monkeypatch, two_boards
 
 
 def test_a_run_on_a_cpu_reads_the_host(tmp_path):
-    result = run_tiny(tmp_path, train_and_evaluate, telemetry_s=0.1)
+    result = run_tiny(tmp_path, run_training, telemetry_s=0.1)
     assert telemetry_threads() == []
     document = run_json(tmp_path / "run")
     assert document["telemetry_s"] == 0.1
@@ -614,7 +614,7 @@ def test_a_run_on_a_cpu_reads_the_host(tmp_path):
 
 def test_telemetry_that_cannot_be_summed_up_costs_the_run_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(sampler, "summarize", lambda *_: 1 / 0)
-    result = run_tiny(tmp_path, train_and_evaluate)
+    result = run_tiny(tmp_path, run_training)
     assert run_json(tmp_path / "run")["status"] == "done"
     [warning] = [line for line in result.summary["warnings"] if "cannot be summed up" in line]
     assert "ZeroDivisionError" in warning

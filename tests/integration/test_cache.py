@@ -31,7 +31,7 @@ def test_a_killed_build_is_built_again(tmp_path):
     child.wait()
     assert not list((tmp_path / "cache").glob("train*[0-9a-f]"))
     dataset, told = load(resized(own, tmp_path))
-    assert dataset.cache["train"]["made"] == "none yet" and len(dataset.train) > 1000
+    assert dataset.cache["train"]["made"] == "now" and len(dataset.train) > 1000
     assert dataset.train.source.read(len(dataset.train) - 1)[0][:2] == b"\xff\xd8"
 
 
@@ -49,4 +49,4 @@ def test_two_processes_make_one_copy(tmp_path):
     ]
     made = [json.loads(child.communicate(timeout=120)[0].splitlines()[-1]) for child in children]
     for split in zip(*made, strict=True):
-        assert sorted(split) == ["before", "none yet"]
+        assert sorted(split) == ["before", "now"]

@@ -161,7 +161,7 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
     mean, std = pixels.mean((0, 1, 2)), pixels.std((0, 1, 2))
     with jax.enable_x64(True):
         program = build_program(config, *create_training_mesh(config), steps_per_epoch)
-        state = program.create_train_state()
+        state = program.initial_state()
         params, batch_stats = state.params, state.batch_stats
         velocity = jax.tree.map(np.zeros_like, params)
 

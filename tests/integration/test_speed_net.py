@@ -11,7 +11,7 @@ from jaxbench.checkpoints.checkpoint import Policy, list_checkpoints
 from jaxbench.cli import registry
 from jaxbench.models.speed_net import SpeedNetConfig, whitening_kernel
 from jaxbench.modes.throughput import measure_throughput
-from jaxbench.modes.train import train_and_evaluate
+from jaxbench.modes.train import run_training
 from jaxbench.records.schema import ThroughputRecord, decode_record
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.records.writers.describe import describe_record
@@ -155,7 +155,7 @@ def test_the_recipe_learns_real_images(test_data, tmp_path):
         precision="fp32",
     )
     with open(os.devnull, "w") as quiet:
-        summary = train_and_evaluate(config, str(tmp_path / "run"), PlainConsole(quiet)).summary
+        summary = run_training(config, str(tmp_path / "run"), PlainConsole(quiet)).summary
     assert summary["eval_count"] == 2_000
     assert summary["eval_top1"] >= 0.66
     assert summary["eval_top1_tta"] >= 0.66

@@ -10,7 +10,7 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.clock import wait_until
-from jaxbench.modes.train import train_and_evaluate
+from jaxbench.modes.train import run_training
 from tests.conftest import MICRO, records, run_json
 from tests.integration.conftest import program
 
@@ -81,6 +81,6 @@ def test_real_mnist_reaches_98_5_percent_in_4_epochs(tmp_path, test_data):
     config.data.path = str(test_data / "tfds")
     config.max_steps = 4 * 117
     config.num_devices = 1
-    result = train_and_evaluate(config, str(tmp_path / "run"))
+    result = run_training(config, str(tmp_path / "run"))
     assert result.summary["eval_count"] == 10_000
     assert result.summary["eval_top1"] >= 0.985

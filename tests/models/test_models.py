@@ -125,11 +125,11 @@ def test_vgg_16_has_the_paper_s_convolutions():
 
 def test_a_zero_initialised_resnet_begins_with_blocks_that_do_nothing():
     program = program_of(ResNetConfig(stages=(1, 1), width=4))
-    params = program.create_train_state().params
+    params = program.initial_state().params
     assert not params["stage1_block1"]["norm3"]["scale"].any()
     assert params["stage1_block1"]["norm2"]["scale"].all()
     program = program_of(ResNetConfig(stages=(1, 1), width=4, zero_init=False))
-    assert program.create_train_state().params["stage1_block1"]["norm3"]["scale"].all()
+    assert program.initial_state().params["stage1_block1"]["norm3"]["scale"].all()
 
 
 def xla_macs(program):
@@ -199,7 +199,7 @@ def test_fp64_begins_with_the_parameters_of_fp32(name):
     for precision in ("fp32", "fp64"):
         with get_precision(precision).enabled():
             program = program_with(f"{name}:tiny", precision=precision)
-            drawn[precision] = jax.device_get(program.create_train_state().params)
+            drawn[precision] = jax.device_get(program.initial_state().params)
     assert {leaf.dtype for leaf in jax.tree.leaves(drawn["fp64"])} == {np.dtype(np.float64)}
     jax.tree.map(np.testing.assert_array_equal, drawn["fp32"], drawn["fp64"])
 

@@ -18,7 +18,7 @@ from jaxbench.data.sources import synthetic
 from jaxbench.errors import BadInput
 from jaxbench.models.speed_net import SpeedNetConfig, _gelu, identity_first, whitening_kernel
 from jaxbench.modes.setup import _data_dependent_params, prepare_run
-from jaxbench.modes.train import train_and_evaluate
+from jaxbench.modes.train import run_training
 from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.tasks import get_task, sums_by_name
@@ -49,7 +49,7 @@ def config_with(**fields):
 def run(workdir, checkpoints=None, resume="none", target=None, **fields):
     with open(os.devnull, "w") as quiet:
         more = {"checkpoints": checkpoints} if checkpoints else {}
-        return train_and_evaluate(
+        return run_training(
             config_with(**fields),
             str(workdir),
             PlainConsole(quiet),
@@ -240,7 +240,7 @@ def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is(
             # A head that has an opinion.
             state.params["head"]["kernel"] *= 30.0
             metrics = program.eval_step(state, feed.eval_data, next(feed.eval_batches()))
-            counts[views_name] = program.eval_sums(metrics)
+            counts[views_name] = program.unpack_eval_sums(metrics)
             state, split = jax.device_get(state), job.dataset.eval
             mean, std = job.dataset.channel_statistics
     assert set(counts["none"]) == {"loss", "count", "top1", "top5"}
@@ -340,7 +340,7 @@ def test_parameters_that_do_not_fit_are_an_error():
     program = build_program(config, *create_training_mesh(config), 1)
     program.data_dependent_params = lambda: {"head": {"kernel": np.zeros((3, 3))}}
     with pytest.raises(ValueError, match="follows from images"):
-        program.create_train_state()
+        program.initial_state()
     assert isinstance(program, Program)
 
 

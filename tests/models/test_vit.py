@@ -105,7 +105,7 @@ def test_a_new_head_says_nothing():
     config = registry.load("vit_cifar10:tiny")
     config.num_devices = 1
     program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
-    params = program.create_train_state().params
+    params = program.initial_state().params
     assert not params["head"]["kernel"].any() and params["block1"]["query"]["kernel"].any()
 
 

@@ -148,7 +148,7 @@ def steps_taken(steps, remat, start=None):
     with get_precision("fp64").enabled():
         mesh, layout = create_training_mesh(config)
         program = build_program(config, mesh, layout, steps_per_epoch=steps)
-        start = start or jax.device_get(program.create_train_state())
+        start = start or jax.device_get(program.initial_state())
         state = program.place_saved_state(start)
         data = mesh.replicate({"mean": np.full(3, 128.0), "std": np.full(3, 64.0)})
         draw = np.random.default_rng(0)

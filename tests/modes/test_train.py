@@ -13,7 +13,7 @@ from jaxbench.cli import registry
 from jaxbench.clock import pause
 from jaxbench.data.feeds.stream import StreamFeed
 from jaxbench.errors import Diverged
-from jaxbench.modes.train import train_and_evaluate
+from jaxbench.modes.train import run_training
 from jaxbench.records.schema import EpochRecord
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.training.program import Program
@@ -138,7 +138,7 @@ def test_tensorboard_has_the_fields_while_the_run_is_under_way(train, tmp_path, 
         seen.append(accumulator(str(folder)).Reload())
         return LOOP.train_and_evaluate(run, state)
 
-    monkeypatch.setattr("jaxbench.modes.train.run_loop", looking)
+    monkeypatch.setattr("jaxbench.modes.train.train_and_evaluate", looking)
     train(MICRO, epochs=1)
     [events] = seen
     content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
@@ -188,7 +188,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(tmp_path):
     config.optimizer.learning_rate = 1e20
     workdir = tmp_path / "run"
     with pytest.raises(Diverged):
-        train_and_evaluate(config, str(workdir))
+        run_training(config, str(workdir))
     document = run_json(workdir)
     assert document["status"] == "diverged"
     assert "at step" in document["reason"]
@@ -201,7 +201,7 @@ def test_an_evaluation_that_is_not_finite_ends_the_run_as_diverged(tmp_path):
     config.max_steps = 1
     config.optimizer.learning_rate = 1e38
     with pytest.raises(Diverged, match="evaluation loss"):
-        train_and_evaluate(config, str(tmp_path / "run"))
+        run_training(config, str(tmp_path / "run"))
     assert run_json(tmp_path / "run")["status"] == "diverged"
 
 
@@ -226,7 +226,7 @@ def test_a_full_disk_is_in_the_record(tmp_path, monkeypatch):
 
     monkeypatch.setattr("jaxbench.modes.train.TensorBoardWriter", lambda *_: FullDisk())
     with pytest.raises(OSError, match="No space left"):
-        train_and_evaluate(registry.load(MICRO), str(tmp_path / "run"))
+        run_training(registry.load(MICRO), str(tmp_path / "run"))
     document = run_json(tmp_path / "run")
     assert document["status"] == "failed" and "No space left" in document["reason"]
     assert not (tmp_path / "run" / "run.json.partial").exists()
@@ -238,7 +238,7 @@ def test_a_stop_right_after_the_start_is_in_the_record(tmp_path, monkeypatch):
 
     monkeypatch.setattr("jaxbench.modes.runner.JsonlWriter", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        train_and_evaluate(registry.load(MICRO), str(tmp_path / "run"))
+        run_training(registry.load(MICRO), str(tmp_path / "run"))
     assert run_json(tmp_path / "run")["status"] == "interrupted"
 
 
@@ -282,7 +282,7 @@ def test_a_run_that_fails_says_why(tmp_path, monkeypatch):
 
     monkeypatch.setattr(LOOP, "evaluate", break_down)
     with pytest.raises(RuntimeError):
-        train_and_evaluate(registry.load(MICRO), str(tmp_path / "run"))
+        run_training(registry.load(MICRO), str(tmp_path / "run"))
     document = run_json(tmp_path / "run")
     assert document["status"] == "failed"
     assert document["reason"] == "RuntimeError: the evaluation fell over"
@@ -368,7 +368,7 @@ def train_to(tmp_path):
     def run(target):
         config = registry.load(MICRO)
         with open(os.devnull, "w") as quiet:
-            return train_and_evaluate(
+            return run_training(
                 config, str(tmp_path / f"to{target}"), PlainConsole(quiet), target_accuracy=target
             )
 
@@ -377,13 +377,13 @@ def train_to(tmp_path):
 
 def test_a_feed_that_loses_images_makes_a_run_invalid(train, monkeypatch):
     """Steps that count fewer images than they have would be too fast by as much."""
-    genuine = Program.train_sums
+    genuine = Program.unpack_train_sums
 
     def losing(self, packed):
         metrics = genuine(self, packed)
         return metrics | {"count": metrics["count"] - 1}
 
-    monkeypatch.setattr(Program, "train_sums", losing)
+    monkeypatch.setattr(Program, "unpack_train_sums", losing)
     result = train(MICRO)
     document = run_json(result.run_dir.path)
     assert document["status"] == "invalid" == result.summary["status"]

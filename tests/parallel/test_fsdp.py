@@ -77,7 +77,7 @@ def test_each_device_has_its_part_of_parameters_and_moments():
         assert leaf.sharding.is_equivalent_to(expected.sharding, leaf.ndim)
     # Drawn in parts, they are what one device draws.
     expected = program_of(num_devices=1, optimizer__name="adamw", model__hidden=(8,))
-    drawn = expected.create_train_state()
+    drawn = expected.initial_state()
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(state), jax.device_get(drawn))
 
 

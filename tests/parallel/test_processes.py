@@ -7,7 +7,7 @@ import pytest
 from jaxbench.cli import registry
 from jaxbench.clock import Clock
 from jaxbench.errors import BadInput
-from jaxbench.modes.train import train_and_evaluate
+from jaxbench.modes.train import run_training
 from jaxbench.parallel import processes
 from jaxbench.parallel.processes import (
     barrier_before_first_step,
@@ -80,6 +80,6 @@ def test_processes_that_compile_longer_are_waited_for(tmp_path, monkeypatch):
     config = registry.load(MICRO)
     set_fields(config, max_steps=1, num_devices=1)
     with open(os.devnull, "w") as quiet:
-        train_and_evaluate(config, str(tmp_path / "run"), PlainConsole(quiet))
+        run_training(config, str(tmp_path / "run"), PlainConsole(quiet))
     [(totals_s, kinds)] = before
     assert kinds == ["compile", "compile"] and "train" not in totals_s

@@ -10,7 +10,7 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.errors import Diverged
-from jaxbench.modes.train import train_and_evaluate
+from jaxbench.modes.train import run_training
 from jaxbench.parallel.mesh import create_training_mesh, unequal_copies
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.train import build_program
@@ -82,7 +82,7 @@ class Steps:
         data = self.mesh.replicate({"mean": np.full(1, 128.0, "f4"), "std": np.full(1, 64.0, "f4")})
         for _ in range(steps):
             placed, metrics = self.program.train_step(placed, data, self.mesh.shard(row))
-        return placed, self.program.train_sums(metrics)
+        return placed, self.program.unpack_train_sums(metrics)
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +257,7 @@ def train_fp16(tmp_path, monkeypatch):
         with open(os.devnull, "w") as quiet:
             console = PlainConsole(quiet)
             console.say = lines.append
-            train_and_evaluate(config, str(tmp_path / name), console, telemetry_s=0)
+            run_training(config, str(tmp_path / name), console, telemetry_s=0)
         return tmp_path / name, lines
 
     return run

@@ -16,7 +16,7 @@ from jaxbench.clock import pause
 from jaxbench.data.feeds.stream import StreamFeed
 from jaxbench.errors import BadInput
 from jaxbench.modes.throughput import measure_throughput
-from jaxbench.modes.train import train_and_evaluate
+from jaxbench.modes.train import run_training
 from jaxbench.records.schema import ThroughputRecord
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.training.meter import MetricsQueue
@@ -174,7 +174,7 @@ def test_an_error_in_the_middle_stops_the_trace(tmp_path, train, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("jaxbench.modes.train.checkpoint_hook", fall_over)
         with pytest.raises(RuntimeError, match="fell over"):
-            train_and_evaluate(registry.load(MICRO), str(workdir), profile="3:5")
+            run_training(registry.load(MICRO), str(workdir), profile="3:5")
     document = run_json(workdir)
     assert document["status"] == "failed" and "profile" not in document["summary"]
     assert document["summary"]["steps"] in (2, 3)  # the last one's sums may not have arrived

@@ -8,7 +8,7 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.errors import Diverged
-from jaxbench.modes.train import train_and_evaluate
+from jaxbench.modes.train import run_training
 from jaxbench.records.schema import EpochRecord
 from tests.conftest import MICRO, records, run_json, step_losses
 
@@ -117,7 +117,7 @@ def lowered_text(program):
 def test_one_model_that_diverges_does_not_end_the_others(train, monkeypatch, tmp_path):
     from jaxbench.training.program import Program
 
-    genuine = Program.create_train_state
+    genuine = Program.initial_state
 
     def create(self, seed=None):
         state = genuine(self, seed)
@@ -125,7 +125,7 @@ def test_one_model_that_diverges_does_not_end_the_others(train, monkeypatch, tmp
             return state.replace(params=jax.tree.map(lambda leaf: leaf * np.nan, state.params))
         return state
 
-    monkeypatch.setattr(Program, "create_train_state", create)
+    monkeypatch.setattr(Program, "initial_state", create)
     broken = {1}
     result = train(MICRO, num_devices=2, replicas="independent")
     document = run_json(result.run_dir.path)
@@ -139,7 +139,7 @@ def test_one_model_that_diverges_does_not_end_the_others(train, monkeypatch, tmp
     config = registry.load(MICRO)
     config.num_devices, config.replicas = 2, "independent"
     with pytest.raises(Diverged):
-        train_and_evaluate(config, str(tmp_path / "lost"))
+        run_training(config, str(tmp_path / "lost"))
     assert run_json(tmp_path / "lost")["status"] == "diverged"
 
 

@@ -256,7 +256,7 @@ class ByHand:
         pixels = self.inputs_Nx.astype(np.float64)
         self.mean, self.std = pixels.mean((0, 1, 2)), pixels.std((0, 1, 2))
         program = build_program(config, *create_training_mesh(config), steps_per_epoch=2)
-        state = program.create_train_state()
+        state = program.initial_state()
         self.params, self.batch_stats = jax.device_get((state.params, state.batch_stats))
         self._model = program.model
 
