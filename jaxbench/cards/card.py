@@ -1,52 +1,50 @@
 """The card: what the accelerators of a machine can do and did, measured in some minutes."""
 
-import dataclasses
 import math
 import pathlib
-import re
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Annotated, Literal, TypedDict
 
-from jaxbench.cards.decode import decode
+import msgspec
+
 from jaxbench.cards.figures import FIGURES, PARTS
 from jaxbench.clock import seconds_ago
-from jaxbench.errors import nearest
+from jaxbench.records.schema import document
 
-_DIGEST = re.compile("[0-9a-f]{64}")
+# Twice the longest that a card may be asked to take.
+Minutes = Annotated[float, msgspec.Meta(gt=0, le=14 * 24 * 60)]
 
-_part_of_card = dataclasses.dataclass(frozen=True, kw_only=True)
 
-
-@_part_of_card
-class Device:
-    """One accelerator of the environment.
-
-    Attributes:
-      id: JAX's number.
-      kind: what it is.
-    """
+class Device(TypedDict):
+    """One accelerator of the environment: JAX's number, and what it is."""
 
     id: int
     kind: str
 
 
-# What is read of the environment; all of run.json's may be beside it.
-_ENVIRONMENT = {
-    **{"hostname": str, "backend": str, "device_kind": str, "num_devices": int},
-    "devices": tuple[Device, ...],
-}
+class Environment(document.Environment):
+    """What run.json has of the environment; a card is not one without these."""
+
+    hostname: str
+    backend: str
+    device_kind: str
+    num_devices: int
+    devices: list[Device]
 
 
-def _check_inside(name: str, what: str) -> None:
+class _PartOfCard(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What is decoded from card.json: no field of another name or type is accepted."""
+
+
+def _check_inside(name: str, field: str) -> None:
     """Raise ValueError unless a path lies below the card's folder."""
     path = pathlib.PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.name or "\0" in name:
-        raise ValueError(f"{what}: {name[:60]!r} leads elsewhere")
+        raise ValueError(f"{field}: {name[:60]!r} leads elsewhere")
 
 
-@_part_of_card
-class Figure:
-    """One measured figure; `FIGURES` has all names.
+class Figure(_PartOfCard):
+    """One measured figure.
 
     Attributes:
       name: what it is, its unit included.
@@ -60,33 +58,26 @@ class Figure:
       share_of_nominal: the value over this peak.
     """
 
-    name: str
+    name: Literal[tuple(FIGURES)]
     value: float
     origin: Literal["measured", "counted"]
     interval: tuple[float, float] | None = None
     device: int | None = None
-    labels: dict[str, str | int] = dataclasses.field(default_factory=dict)
+    labels: dict[str, str | int] = {}
     run: str | None = None
-    nominal: float | None = None
+    nominal: Annotated[float, msgspec.Meta(gt=0)] | None = None
     share_of_nominal: float | None = None
 
     def __post_init__(self):
-        kind = FIGURES.get(self.name)
-        if kind is None:
-            shown = self.name[:60]
-            raise ValueError(f"no figure is called {shown!r}{nearest(shown, FIGURES)}")
         if self.origin != _origin(self.name):
             raise ValueError(f"origin of {self.name} must be {_origin(self.name)}")
-        if {*self.labels} != {*kind.labels}:
-            needed = ", ".join(kind.labels) or "none"
+        if {*self.labels} != {*FIGURES[self.name].labels}:
+            needed = ", ".join(FIGURES[self.name].labels) or "none"
             raise ValueError(f"labels of {self.name} must be {needed}")
-        numbers = (self.value, *(self.interval or ()), self.nominal, self.share_of_nominal)
-        if not all(number is None or math.isfinite(number) for number in numbers):
+        if not all(map(math.isfinite, (self.value, *self.ends))):
             raise ValueError(f"{self.name} is not finite")
         if self.run is not None:
             _check_inside(self.run, f"run of {self.name}")
-        if self.nominal is not None and self.nominal <= 0:
-            raise ValueError(f"nominal={self.nominal:g} of {self.name} must be above 0")
 
     @property
     def key(self) -> tuple[str, int | None, tuple]:
@@ -104,7 +95,7 @@ class Figure:
 
 
 def _origin(name: str) -> str:
-    return "counted" if name in FIGURES and FIGURES[name].is_count else "measured"
+    return "counted" if FIGURES[name].is_count else "measured"
 
 
 def measured(
@@ -132,8 +123,7 @@ def measured(
     )
 
 
-@_part_of_card
-class CheckResult:
+class CheckResult(_PartOfCard):
     """One line of the doctor.
 
     Attributes:
@@ -149,46 +139,39 @@ class CheckResult:
     advice: str = ""
 
 
-@_part_of_card
-class Part:
+class Part(_PartOfCard):
     """One part of the card.
 
     Attributes:
       name: one of `PARTS`.
       status: whether it was measured, skipped, or failed.
-      reason: why it was not measured.
       time_s: seconds that it took.
+      reason: why it was not measured.
       figures: what it measured.
       checks: what the doctor found.
     """
 
-    name: str
+    name: Literal[PARTS]
     status: Literal["measured", "skipped", "failed"]
+    time_s: Annotated[float, msgspec.Meta(ge=0)]
     reason: str | None = None
-    time_s: float
     figures: tuple[Figure, ...] = ()
     checks: tuple[CheckResult, ...] = ()
 
     def __post_init__(self):
-        if self.name not in PARTS:
-            raise ValueError(f"no part is called {self.name[:60]!r}{nearest(self.name, PARTS)}")
         if (self.reason is None) != (self.status == "measured"):
             raise ValueError(f"{self.name}: skipped and failed need a reason, measured has none")
-        seen = set()
-        for figure in self.figures:
-            if FIGURES[figure.name].part != self.name:
-                raise ValueError(f"{figure.name} is no figure of {self.name}")
-            if figure.key in seen:
-                raise ValueError(f"{figure} is there twice")
-            seen.add(figure.key)
+        if strays := [one.name for one in self.figures if FIGURES[one.name].part != self.name]:
+            raise ValueError(f"{strays[0]} is no figure of {self.name}")
+        if len({figure.key for figure in self.figures}) < len(self.figures):
+            raise ValueError(f"{self.name}: a figure is there twice")
 
     def named(self, *names: str) -> Iterator[Figure]:
         """Yield the figures of these names."""
         return (figure for figure in self.figures if figure.name in names)
 
 
-@_part_of_card
-class HostLoad:
+class HostLoad(_PartOfCard):
     """What else the host did meanwhile; None where it is not known.
 
     Attributes:
@@ -196,12 +179,11 @@ class HostLoad:
       other_gpu_processes: processes of others on the GPUs.
     """
 
-    other_cpu_percent: float | None = None
-    other_gpu_processes: int | None = None
+    other_cpu_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] | None = None
+    other_gpu_processes: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
-@_part_of_card
-class Finding:
+class Finding(_PartOfCard):
     """What one rule says.
 
     Attributes:
@@ -217,8 +199,7 @@ class Finding:
     text: str
 
 
-@_part_of_card
-class Verdict:
+class Verdict(_PartOfCard):
     """What all rules say together, and by which limits.
 
     Attributes:
@@ -232,8 +213,7 @@ class Verdict:
     thresholds: dict[str, float | None]
 
 
-@_part_of_card
-class Card:
+class Card(_PartOfCard):
     """What a machine measured of itself.
 
     Attributes:
@@ -251,38 +231,25 @@ class Card:
 
     jaxbench_version: str
     created_at: str
-    minutes_asked: float
-    minutes_taken: float
-    environment: dict[str, Any]
+    minutes_asked: Minutes
+    minutes_taken: Minutes
+    environment: Environment
     preset: str
     load: HostLoad
-    parts: tuple[Part, ...]
+    parts: Annotated[tuple[Part, ...], msgspec.Meta(min_length=1)]
     verdict: Verdict | None = None
-    files: dict[str, str] = dataclasses.field(default_factory=dict)
+    files: dict[str, Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]] = {}
 
     def __post_init__(self):
-        for name, kind in _ENVIRONMENT.items():
-            if name not in self.environment:
-                raise ValueError(f"environment lacks {name}")
-            decode(kind, self.environment[name], f"environment.{name}")
-        if not self.parts:
-            raise ValueError("there is no part")
-        names = [part.name for part in self.parts]
-        if len(names) > len({*names}):
+        if len({part.name for part in self.parts}) < len(self.parts):
             raise ValueError("a part is there twice")
         if seconds_ago(self.created_at) is None:
             raise ValueError(f"created_at={self.created_at[:40]!r} is no date with a time zone")
-        for name, digest in self.files.items():
+        for name in self.files:
             _check_inside(name, "files")
-            if not _DIGEST.fullmatch(digest):
-                raise ValueError(f"files: {name[:60]!r} has no SHA-256")
 
     def part(self, name: str) -> Part | None:
         return next((part for part in self.parts if part.name == name), None)
-
-    @property
-    def devices(self) -> tuple[Device, ...]:
-        return decode(_ENVIRONMENT["devices"], self.environment["devices"], "environment.devices")
 
     def figures(self) -> Iterator[Figure]:
         """Yield the figures of all parts."""

@@ -1,6 +1,5 @@
 """card.json: written whole, and read from anybody. Its digest shows damage, not forgery."""
 
-import dataclasses
 import hashlib
 import json
 import math
@@ -9,13 +8,15 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from jaxbench.cards.card import Card
-from jaxbench.cards.decode import decode, encode, parse
 from jaxbench.errors import BadInput
 from jaxbench.files import open_regular, read_text
 from jaxbench.paths import hide_paths, user_path
 
 KIND, SCHEMA_VERSION = "card", 1
+_ABOUT = {"schema_version": SCHEMA_VERSION, "kind": KIND}
 CARD = "card.json"
 # A card of 64 devices with its matrix of pairs has 1 MiB.
 MOST_BYTES = 8 * 2**20
@@ -24,22 +25,23 @@ _PARTIAL = f"{CARD}.partial"
 
 def to_json(card: Card) -> dict[str, Any]:
     """Return the content of card.json: the card without the machine's absolute paths."""
-    content = {"schema_version": SCHEMA_VERSION, "kind": KIND, **_without_paths(encode(card))}
-    return content | {"digest": digest_of(content)}
+    content = _without_paths(msgspec.to_builtins(card))
+    return {**_ABOUT, **content, "digest": digest_of(content)}
 
 
 def _without_paths(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _without_paths(one) for name, one in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [*map(_without_paths, value)]
     return hide_paths(value) if isinstance(value, str) else value
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a card's canonical JSON, its own `digest` left out."""
-    own = {name: value for name, value in content.items() if name != "digest"}
-    canonical = json.dumps(own, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    """Return the SHA-256 of a card's canonical JSON, with or without its `kind` and `digest`."""
+    whole = {**_ABOUT, **content}
+    whole.pop("digest", None)
+    canonical = json.dumps(whole, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
@@ -67,7 +69,7 @@ def write_card(folder: pathlib.Path, card: Card) -> pathlib.Path:
     Raises:
       OSError: it cannot be written.
     """
-    content = to_json(dataclasses.replace(card, files=digest_records(folder)))
+    content = to_json(msgspec.structs.replace(card, files=digest_records(folder)))
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     partial, path = folder / _PARTIAL, folder / CARD
     try:
@@ -107,24 +109,24 @@ def read_card(given: str | pathlib.Path) -> Card:
     """
     path = card_path(given)
     try:
-        return _from_json(parse(read_text(path, MOST_BYTES)))
+        content = json.loads(read_text(path, MOST_BYTES), object_pairs_hook=_without_doubles)
+        if not isinstance(content, dict) or content.pop("kind", None) != KIND:
+            raise ValueError(f"is no card: its kind is not {KIND!r}")
+        version, digest = content.pop("schema_version", None), content.pop("digest", None)
+        if version != SCHEMA_VERSION:
+            raise ValueError(f"has schema {version!s:.20}; this jaxbench reads {SCHEMA_VERSION}")
+        json.dumps(content, ensure_ascii=False).encode()  # a lone surrogate is no text
+        card = msgspec.convert(content, Card)
+        if digest != digest_of(content):
+            raise ValueError("was altered or damaged: its digest is not that of its content")
+        return card
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: is no text in UTF-8") from error
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{path}: {error}") from error
 
 
-def _from_json(content: Any) -> Card:
-    if not isinstance(content, dict) or content.get("kind") != KIND:
-        raise ValueError(f"is no card: its kind is not {KIND!r}")
-    version = content.get("schema_version")
-    if type(version) is not int or version != SCHEMA_VERSION:
-        raise ValueError(f"has schema {str(version)[:20]}; this jaxbench reads {SCHEMA_VERSION}")
-    about = ("schema_version", "kind", "digest")
-    fields = {name: value for name, value in content.items() if name not in about}
-    card = decode(Card, fields, "card")
-    if content.get("digest") != digest_of(content):
-        raise ValueError("was altered or damaged: its digest is not that of its content")
-    return card
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(content := dict(pairs)) < len(pairs):
+        raise ValueError(f"holds a name twice, one of {', '.join(content)[:60]}")
+    return content

@@ -14,6 +14,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from jaxbench.cards.card import Card, Figure
 from jaxbench.cards.figures import FIGURES
 from jaxbench.errors import BadInput
@@ -188,7 +190,7 @@ def _of_a_device(figure: Figure, num_devices: int) -> Figure:
     """Return a network's figure with the batch of a device, and a rate as that of a device."""
     share = 1 / num_devices if figure.name == "images_per_s" else 1.0
     batch = figure.labels["batch"] / num_devices
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         figure,
         value=figure.value * share,
         interval=figure.interval and tuple(end * share for end in figure.interval),
@@ -208,7 +210,7 @@ def _over_fleet(own: Sequence[tuple[str, Figure]]) -> FleetFigure:
             and abs(figure.value - median) >= _LEAST_SHARE * abs(median)
             and not figure.ends[0] <= median <= figure.ends[1]
         )
-    like = dataclasses.replace(own[0][1], device=None)
+    like = msgspec.structs.replace(own[0][1], device=None)
     return FleetFigure(
         str(like),
         like,

@@ -60,12 +60,11 @@ def _different(cards: Sequence[Card]) -> Iterator[str]:
 
 def _facts(card: Card) -> dict[str, object]:
     """Return what must be the same for figures to be of the same work."""
-    versions = card.environment.get("versions")
     return {
         "devices": card.environment["device_kind"],
         "number of devices": card.environment["num_devices"],
         "preset": card.preset,
-        "JAX": versions.get("jax") if isinstance(versions, dict) else None,
+        "JAX": card.environment.get("versions", {}).get("jax"),
     }
 
 

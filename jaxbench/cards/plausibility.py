@@ -2,20 +2,17 @@
 
 import collections
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from jaxbench.analysis.scaling_model import bus_factor
 from jaxbench.cards.card import Card, Figure
-from jaxbench.cards.figures import ARITHMETICS, COLLECTIVES, FIGURES, MEMORY
-from jaxbench.cards.network_checks import check_networks
+from jaxbench.cards.figures import COLLECTIVES, FIGURES, MATMULS, published_peak
+from jaxbench.cards.preset import MULTIPLE, PRESETS, Preset
+from jaxbench.cards.run_figures import share_of_measured
 from jaxbench.clock import seconds_ago
-from jaxbench.hardware.peak_table import (
-    accelerator_limit,
-    cpu_flops_limit,
-    find_bandwidth,
-    find_peak,
-)
+from jaxbench.hardware.peak_table import accelerator_limit, cpu_flops_limit, find_peak
 from jaxbench.hardware.targets.target import most_link_bytes_per_s
+from jaxbench.terminal import four_digits
 
 # GeForce boards run at clocks above the one that the maker names, by a quarter; memory does not.
 _ABOVE_NOMINAL = {"tflops": 1.3, "gb_per_s": 1.05}
@@ -23,8 +20,6 @@ _ROUNDING = 1e-6
 _PAIR = "pair_gb_per_s"
 # The time between parts is counted, and a part's end is not that of the card.
 _UNACCOUNTED_S = 1.0
-# Twice the longest that a card may be asked to take.
-_MOST_MINUTES = 14 * 24 * 60.0
 # No round of a step and its comparison is shorter.
 _SHORTEST_CALL_S = 1e-6
 _DURATIONS = ("dispatch_latency_s", "compile_cold_s", "compile_warm_s")
@@ -32,34 +27,40 @@ _DURATIONS = ("dispatch_latency_s", "compile_cold_s", "compile_warm_s")
 _COUNTS = {"batch": 1, "bytes": 1, "round": 0}
 # If the card does not tell the cores: no host has more; and what no core of one moves.
 _MOST_CORES, _BYTES_PER_S = 4096, 192 * 6.5e9
+# A network's matrices may suit a device better than the measured ones do.
+_ABOVE_CEILING = 1.1
+# Winograd's convolutions with tiles of 2 x 2 multiply 2.25 times less often than is counted
+# (Lavin and Gray 2016); libraries use them in fp32.
+_WINOGRAD = 2.25
+# The types that a network of a precision may be multiplied in.
+_MULTIPLIED_IN = {"fp32": ("fp32", "tf32", "bf16"), "bf16": ("bf16",), "fp16": ("fp16",)}
+# All devices together take more than the least.
+_LEAST_W = 1.0
 
 
 def implausible(card: Card) -> list[str]:
     """Return why figures of a card cannot be true, a reason an entry."""
-    kinds = {device.id: device.kind for device in card.devices}
+    kinds = {device["id"]: device["kind"] for device in card.environment["devices"]}
     reasons = [*_environment(card), *_times(card)]
     for figure in card.figures():
-        found = [*_alone(figure), *_labels(figure, kinds), *_beyond(figure, card)]
+        kind = kinds.get(figure.device, card.environment["device_kind"])
+        why = [*_alone(figure), *_labels(figure, kinds), *_beyond(figure, kind, card)]
         if figure.device in (None, *kinds):
-            found += _nominal(figure, kinds.get(figure.device, card.environment["device_kind"]))
+            why += _nominal(figure, kind)
         else:
-            found.append("there is no such device")
-        reasons += [f"{figure}: {why}" for why in found]
-    return [*reasons, *_collectives(card), *check_networks(card), *_corruption(card)]
+            why.append("there is no such device")
+        reasons += [f"{figure}: {one}" for one in why]
+    return [*reasons, *_collectives(card), *_networks(card), *_corruption(card)]
 
 
 def _environment(card: Card) -> Iterator[str]:
-    """Yield what is wrong with the devices, the load and the date."""
-    count, ids = card.environment["num_devices"], {device.id for device in card.devices}
-    if count < 1 or count != len(card.devices) or count != len(ids):
+    """Yield what is wrong with the devices and the date."""
+    count, devices = card.environment["num_devices"], card.environment["devices"]
+    ids, kinds = ({device[name] for device in devices} for name in ("id", "kind"))
+    if not 1 <= count == len(devices) == len(ids):
         yield f"num_devices is {count}, {len(ids)} different device(s) are listed"
-    if card.environment["device_kind"] != ", ".join(sorted({d.kind for d in card.devices})):
+    if card.environment["device_kind"] != ", ".join(sorted(kinds)):
         yield "device_kind is not the kind of the devices"
-    percent, processes = card.load.other_cpu_percent, card.load.other_gpu_processes
-    if percent is not None and not 0 <= percent <= 100:
-        yield f"other_cpu_percent is {percent:g}: at least 0, at most 100"
-    if processes is not None and processes < 0:
-        yield f"other_gpu_processes is {processes}: at least 0"
     # A day for clocks that are set wrong.
     if seconds_ago(card.created_at) < -24 * 3600:
         yield f"created_at is {card.created_at}, which is yet to come"
@@ -94,7 +95,7 @@ def _labels(figure: Figure, ids: Collection[int]) -> Iterator[str]:
 
 def _nominal(figure: Figure, kind: str) -> Iterator[str]:
     """Yield what is wrong with a published peak, and with a value that is above it."""
-    published = _published(figure.name, kind)
+    published = published_peak(figure.name, kind)
     given = "none" if figure.nominal is None else f"{figure.nominal:g}"
     if published is None:
         if figure.nominal is not None:
@@ -107,35 +108,20 @@ def _nominal(figure: Figure, kind: str) -> Iterator[str]:
         yield f"{figure.ends[1]:g} is more than {margin:g} times the published {published:g}"
 
 
-def _published(name: str, kind: str) -> float | None:
-    """Return the published peak that a figure is held against, in its unit."""
-    arithmetic = name.removeprefix("matmul_").removesuffix("_tflops")
-    if arithmetic in ARITHMETICS:
-        peak = find_peak(kind, arithmetic, "highest")
-        return peak and peak.flops_per_s / 1e12
-    if name in MEMORY:
-        peak = find_bandwidth(kind)
-        return peak and peak / 1e9
-    return None
-
-
-def _beyond(figure: Figure, card: Card) -> Iterator[str]:
+def _beyond(figure: Figure, device_kind: str, card: Card) -> Iterator[str]:
     """Yield that a rate is above what no such hardware does, whether a peak is known or not."""
     kind = FIGURES[figure.name]
-    if not kind.bounded_by:
-        return
-    kinds = {device.id: device.kind for device in card.devices}
-    device_kind = kinds.get(figure.device, card.environment["device_kind"])
-    limit = kind.times_bound * _limit(kind.bounded_by, device_kind, card)
-    if figure.ends[1] > limit:
-        yield f"{figure.ends[1]:g} is more than any such hardware reaches: {limit:g}"
+    if kind.bounded_by:
+        limit = kind.times_bound * _limit(kind.bounded_by, device_kind, card)
+        if figure.ends[1] > limit:
+            yield f"{figure.ends[1]:g} is more than any such hardware reaches: {limit:g}"
 
 
 def _limit(bounded_by: str, device_kind: str, card: Card) -> float:
     """Return in TFLOP/s, or in GB/s, what bounds figures of a device."""
     if card.environment["backend"] == "cpu":
         cores = card.environment.get("cpu_cores")
-        cores = cores if type(cores) is int and 0 < cores <= _MOST_CORES else _MOST_CORES
+        cores = cores if cores and 0 < cores <= _MOST_CORES else _MOST_CORES
         is_arithmetic = bounded_by == "arithmetic"
         return cpu_flops_limit(cores, ()) / 1e12 if is_arithmetic else cores * _BYTES_PER_S / 1e9
     if bounded_by in ("arithmetic", "memory"):
@@ -180,7 +166,9 @@ def _corruption(card: Card) -> Iterator[str]:
                 yield f"{figure}: {figure.value:g} in {card.minutes_taken:g} min"
         counted = {figure.device: figure.value for figure in part.named("mismatches")}
         named = collections.Counter(figure.device for figure in part.named("mismatched_values"))
-        if {*counted} != ({device.id for device in card.devices} if part.figures else set()):
+        if {*counted} != (
+            {one["id"] for one in card.environment["devices"]} if part.figures else set()
+        ):
             yield f"corruption: mismatches are counted of {len(counted)} device(s), not of each"
         for device, count in named.items():
             if count > counted.get(device, 0):
@@ -188,16 +176,98 @@ def _corruption(card: Card) -> Iterator[str]:
 
 
 def _times(card: Card) -> Iterator[str]:
-    for name in ("minutes_asked", "minutes_taken"):
-        if not 0 < getattr(card, name) <= _MOST_MINUTES:
-            yield f"{name} is {getattr(card, name):g}: above 0, at most {_MOST_MINUTES:g}"
     taken_s = card.minutes_taken * 60
     parts_s = sum(part.time_s for part in card.parts)
     if parts_s > taken_s + _UNACCOUNTED_S:
         yield f"the parts took {parts_s:.1f} s, the whole card {taken_s:.1f} s"
     for part in card.parts:
-        if part.time_s < 0 or (part.figures and part.time_s == 0):
+        if part.figures and not part.time_s:
             yield f"{part.name}: took {part.time_s:g} s for {len(part.figures)} figures"
         own_s = [figure.value for figure in part.named(*_DURATIONS)]
         if own_s and not 0 < min(own_s) <= sum(own_s) <= part.time_s + _UNACCOUNTED_S:
             yield f"{part.name}: took {part.time_s:.1f} s, by its figures {sum(own_s):g} s"
+
+
+def _networks(card: Card) -> Iterator[str]:
+    """Yield which networks are not the preset's, and which of their figures cannot be true."""
+    preset = PRESETS.get(card.preset)
+    on_cpu = card.environment["backend"] == "cpu"
+    if preset is None or card.preset.startswith("cpu") != on_cpu:
+        yield f"preset {card.preset[:60]!r} is none of these devices: {', '.join(PRESETS)}"
+        return
+    part = card.part("networks")
+    works: dict[tuple, dict[str, Figure]] = {}
+    for figure in part.figures if part else ():
+        works.setdefault(figure.key[1:], {})[figure.name] = figure
+    for work in works.values():
+        yield from _check_work(work, card, preset)
+
+
+def _check_work(work: Mapping[str, Figure], card: Card, preset: Preset) -> Iterator[str]:
+    """Check the figures of a network, precision and batch."""
+    one, count = next(iter(work.values())), max(1, card.environment["num_devices"])
+    networks = [own for own in preset.networks if own.spec == one.labels["network"]]
+    if not networks or one.labels["precision"] not in preset.precisions or one.device is not None:
+        yield f"{one}: is not in {preset.name}"
+        return
+    [network], batch = networks, one.labels["batch"]
+    stated = network.batch_per_device * count
+    is_larger = type(batch) is int and batch > stated and batch % (MULTIPLE * count) == 0
+    if batch != stated and not (preset.largest and is_larger):
+        yield f"{one}: is not in {preset.name} on {count} device(s)"
+    if missing := [name for name in ("images_per_s", "flops_per_image") if name not in work]:
+        yield f"{one}: there is no {' and no '.join(missing)} of it"
+        return
+    flops, rate = work["flops_per_image"], work["images_per_s"].value
+    if flops.value != network.flops_per_image:
+        yield f"{flops}: {flops.value:.11g} is not the network's, {network.flops_per_image:.11g}"
+    flops_per_s = rate * network.flops_per_image
+    yield from _unlike(work, _expected(flops_per_s / count, one, card))
+    yield from _above_ceiling(work["images_per_s"], flops_per_s, card)
+    if energy := work.get("energy_j_per_image"):
+        power_w = energy.value * rate
+        if not _LEAST_W <= power_w <= FIGURES["power_mean_w"].high * count:
+            yield f"{energy}: {four_digits(power_w)} W of {count} device(s) cannot be"
+
+
+def _expected(flops_per_s: float, one: Figure, card: Card) -> dict[str, float | None]:
+    """Return the figures that follow from each device's FLOP/s; None where nothing is known."""
+    kinds = {device["kind"] for device in card.environment["devices"]}
+    precision, environment = one.labels["precision"], card.environment
+    asked = environment.get("matmul_precision")
+    peak = find_peak(kinds.pop(), precision, asked) if len(kinds) == 1 else None
+    where = (environment["num_devices"], environment["backend"])
+    share = share_of_measured(
+        card.figures(), peak and peak.arithmetic, precision, flops_per_s, *where
+    )
+    return {"mfu": peak and flops_per_s / peak.flops_per_s, "measured_peak_share": share}
+
+
+def _unlike(work: Mapping[str, Figure], expected: Mapping[str, float | None]) -> Iterator[str]:
+    for name, value in expected.items():
+        given = work[name].value if name in work else None
+        if given is None or value is None:
+            if given != value:
+                yield f"{work['images_per_s']}: its {name} is {given}, it must be {value}"
+        elif not math.isclose(given, value, rel_tol=_ROUNDING):
+            yield f"{work[name]}: {given:.6g} does not follow from the others: {value:.6g}"
+
+
+def _above_ceiling(rate: Figure, flops_per_s: float, card: Card) -> Iterator[str]:
+    """Yield that a network computes more than products of matrices on the same devices do."""
+    precision, ceilings = rate.labels["precision"], card.part("ceilings")
+    own = [f"matmul_{name}_tflops" for name in _MULTIPLIED_IN[precision]]
+    # A CPU computes bf16 in fp32, too, and simulated devices share the processor.
+    names, count = (
+        (MATMULS, 1)
+        if card.environment["backend"] == "cpu"
+        else (own, card.environment["num_devices"])
+    )
+    matmuls = [*ceilings.named(*names)] if ceilings else []
+    most_tflops = count * max((one.ends[1] for one in matmuls), default=math.inf)
+    margin = _ABOVE_CEILING * (_WINOGRAD if precision == "fp32" else 1.0)
+    if flops_per_s / 1e12 > margin * most_tflops:
+        yield (
+            f"{rate}: {four_digits(flops_per_s / 1e12)} TFLOP/s by its own arithmetic, matrix "
+            f"products on {count} device(s) reach {four_digits(most_tflops)}"
+        )

@@ -1,14 +1,16 @@
 """Figures of a card that are those of a run directory: made from it, and made again to check."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxbench.analysis.statistics import change_of_median
 from jaxbench.cards.card import Figure, measured
 from jaxbench.hardware.telemetry.summary import THROTTLING
 from jaxbench.records.reader import RunRecords
-from jaxbench.records.schema import CompileRecord, ThroughputRecord
+from jaxbench.records.schema import CompileRecord, Summary, ThroughputRecord
 
+# What the names of a card's figures are in telemetry.
 _SENSORS = {"temperature_max_c": "temperature_c_max", "power_mean_w": "power_w_mean"}
 
 
@@ -19,29 +21,39 @@ def figures_of_run(run: RunRecords, name: str) -> Iterator[Figure]:
       run: the run directory.
       name: of its folder below the card's.
     """
-    config, summary = run.document["config"], run.document["summary"]
+    config, [summary] = run.document.config, run.of_kind(Summary)
     labels = {"network": config["name"], "precision": config["precision"]}
     labels["batch"] = config["batch_size"]
-    [step] = [one for one in run.of_kind(ThroughputRecord) if one["stage"] == "train_step"]
-    [compiled] = [one for one in run.of_kind(CompileRecord) if one["function"] == "train_step"]
-    yield from network_figures(step, compiled, summary, name, labels)
-    yield from soak_figures(step, summary, name)
+    step, compiled = train_step_of(run)
+    yield from network_figures(step, compiled, summary.telemetry, name, labels)
+    yield from soak_figures(step, summary.telemetry, name)
+
+
+def train_step_of(run: Any) -> tuple[ThroughputRecord, CompileRecord]:
+    """Return the two records of the training step of a run, or of its result.
+
+    Raises:
+      ValueError: there is not one of each.
+    """
+    [step] = [one for one in run.of_kind(ThroughputRecord) if one.stage == "train_step"]
+    [compiled] = [one for one in run.of_kind(CompileRecord) if one.function == "train_step"]
+    return step, compiled
 
 
 def network_figures(
-    step: Mapping[str, Any],
-    compiled: Mapping[str, Any],
-    summary: Mapping[str, Any],
+    step: ThroughputRecord,
+    compiled: CompileRecord,
+    telemetry: Mapping[str, Any] | None,
     run: str,
     labels: Mapping[str, str | int],
 ) -> Iterator[Figure]:
     """Yield the figures of a network's run; those that are not known are left out."""
-    interval = (step["images_per_s_low"], step["images_per_s_high"])
-    yield measured("images_per_s", step["images_per_s"], interval, run=run, **labels)
+    interval = (step.images_per_s_low, step.images_per_s_high)
+    yield measured("images_per_s", step.images_per_s, interval, run=run, **labels)
     values = {
-        "flops_per_image": step.get("flops_per_image"),
-        "mfu": step.get("mfu"),
-        "energy_j_per_image": energy_j_per_image(summary),
+        "flops_per_image": step.flops_per_image,
+        "mfu": step.mfu,
+        "energy_j_per_image": energy_j_per_image(telemetry),
         "compile_cold_s": compiled.cold_compile_s,
         "compile_warm_s": compiled.warm_compile_s,
     }
@@ -50,22 +62,34 @@ def network_figures(
             yield measured(name, value, run=run, **labels)
 
 
-def energy_j_per_image(summary: Mapping[str, Any]) -> float | None:
-    """Return the energy of an image by a run's summary; None if the windows were too short."""
-    telemetry = summary.telemetry or {}
-    return telemetry["joules_per_image"] if telemetry.get("energy_window_long_enough") else None
+def energy_j_per_image(telemetry: Mapping[str, Any] | None) -> float | None:
+    """Return the energy of an image by a run's telemetry; None if the windows were too short."""
+    is_known = telemetry and telemetry.get("energy_window_long_enough")
+    return telemetry["joules_per_image"] if is_known else None
 
 
-def soak_figures(step: Mapping[str, Any], summary: Mapping[str, Any], run: str) -> Iterator[Figure]:
+def soak_figures(
+    step: ThroughputRecord, telemetry: Mapping[str, Any] | None, run: str
+) -> Iterator[Figure]:
     """Yield the drift of the windows, and what the sensors of each device said."""
-    if len(step["windows_s"]) >= 3:
-        yield drift_figure(step["windows_s"], run)
-    telemetry = summary.telemetry or {}
-    for device, sensors in telemetry.get("devices", {}).items():
-        if sensors["kind"] != "host":
-            # The id stands behind the kind, as in gpu0.
-            of = {"device": int(device.lstrip("abcdefghijklmnopqrstuvwxyz")), "run": run}
-            yield from _sensor_figures(sensors, of)
+    if len(step.windows_s) >= 3:
+        yield drift_figure(step.windows_s, run)
+    for device, sensors in (telemetry or {}).get("devices", {}).items():
+        if sensors["kind"] == "host":
+            continue
+        labels = {"device": device_number(device), "run": run}
+        for name, key in _SENSORS.items():
+            if key in sensors:
+                yield measured(name, sensors[key], **labels)
+        if "throttle_reasons" in sensors:
+            for reason in THROTTLING:
+                fraction = sensors["throttle_reasons"].get(reason, 0.0)
+                yield measured("throttled_share", fraction, reason=reason, **labels)
+
+
+def device_number(name: str) -> int:
+    """Return the id of a device from its name in telemetry, such as gpu0."""
+    return int(name.lstrip("abcdefghijklmnopqrstuvwxyz"))
 
 
 def drift_figure(windows_s: Sequence[float], run: str) -> Figure:
@@ -73,14 +97,40 @@ def drift_figure(windows_s: Sequence[float], run: str) -> Figure:
     third = len(windows_s) // 3
     rates = [1 / window_s for window_s in windows_s]
     change = change_of_median(rates[:third], rates[len(rates) - third :])
-    value, low, high = (100 * share for share in change)
+    value, low, high = (100 * fraction for fraction in change)
     return measured("drift_percent", value, (low, high), run=run)
 
 
-def _sensor_figures(sensors: Mapping[str, Any], of: Mapping[str, Any]) -> Iterator[Figure]:
-    for name, key in _SENSORS.items():
-        if key in sensors:
-            yield measured(name, sensors[key], **of)
-    reasons = sensors.get("throttle_reasons")
-    for reason in THROTTLING if reasons is not None else ():
-        yield measured("throttled_share", reasons.get(reason, 0.0), reason=reason, **of)
+def share_of_measured(
+    figures: Iterable[Figure],
+    arithmetic: str | None,
+    precision: str,
+    flops_per_s_per_device: float | None,
+    num_devices: int,
+    backend: str,
+) -> float | None:
+    """Return FLOP/s over the measured matrix rate; None if one of them is unknown.
+
+    It is also None above 1: then the network did not do the operations that are counted for it, or
+    not in this arithmetic.
+
+    Args:
+      figures: of a card.
+      arithmetic: the type that the network multiplies in, one of `ARITHMETICS`; None if no
+        published peak of the device is known.
+      precision: of the network. It says the arithmetic, but for fp32 on accelerators: there JAX may
+        multiply in TF32 or bf16.
+      flops_per_s_per_device: the network's own operations, see `Utilization`.
+      num_devices, backend: of the network's run. CPU devices share the processor whose rate the
+        card has.
+    """
+    if arithmetic is None and precision == "fp32" and backend != "cpu":
+        return None
+    name = f"matmul_{arithmetic or precision}_tflops"
+    rates = [figure.value for figure in figures if figure.name == name]
+    rate = statistics.median(rates) if rates else None
+    if not rate or flops_per_s_per_device is None:
+        return None
+    share = flops_per_s_per_device / (1e12 * rate)
+    share *= num_devices if backend == "cpu" else 1
+    return share if share <= 1 else None

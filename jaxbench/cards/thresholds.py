@@ -2,8 +2,10 @@
 
 import csv
 import importlib.resources
-import math
 from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
 
 from jaxbench.errors import BadInput, nearest
 from jaxbench.files import read_text
@@ -11,7 +13,6 @@ from jaxbench.paths import user_path
 
 # {rule.level: limit}; None where the rule judges nothing.
 Thresholds = Mapping[str, float | None]
-_COLUMNS = ("name", "level", "limit")
 _MOST_BYTES = 2**16
 
 
@@ -31,9 +32,7 @@ def load_thresholds(path: str | None = None) -> Thresholds:
     try:
         text = read_text(user_path(path), _MOST_BYTES, "utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(
-            f"{path or '--thresholds='}: {getattr(error, 'strerror', None) or error}"
-        ) from error
+        raise BadInput(f"--thresholds={path}: {getattr(error, 'strerror', error)}") from error
     own = _parse(text, path)
     for name in own:
         if name not in limits:
@@ -42,34 +41,26 @@ def load_thresholds(path: str | None = None) -> Thresholds:
     return {**limits, **own}
 
 
+class _Row(msgspec.Struct):
+    """A line of thresholds.csv."""
+
+    name: str
+    level: str
+    limit: Annotated[float, msgspec.Meta(ge=0, le=1e300)] | None
+
+
 def _parse(text: str, path: str) -> dict[str, float | None]:
-    lines = [line for line in text.splitlines() if line.strip() and line[:1] != "#"]
-    try:
-        rows = csv.DictReader(lines, strict=True)
-        listed = list(rows)
-    except csv.Error as error:
-        raise BadInput(f"{path}: {error}") from error
-    if missing := [name for name in _COLUMNS if name not in (rows.fieldnames or ())]:
-        raise BadInput(f"{path}: has no column {', '.join(missing)}")
+    lines = (line for line in text.splitlines() if line[:1] != "#")
     limits: dict[str, float | None] = {}
-    for row in listed:
-        if None in row or row["level"] is None:
-            shown = (row["name"] or "")[:60]
-            raise BadInput(f"{path}: {shown!r}: a line has {','.join(rows.fieldnames)[:60]}")
-        name = f"{row['name']}.{row['level']}"
-        if name in limits:
-            raise BadInput(f"{path}: {name[:60]} is there twice")
-        limits[name] = _limit(path, name, (row["limit"] or "").strip())
-    return limits
-
-
-def _limit(path: str, name: str, cell: str) -> float | None:
-    if not cell:
-        return None
+    cells: dict[str, str] = {}
     try:
-        limit = float(cell.replace("_", "?"))  # Python reads 1_0 as 10
-    except ValueError:
-        limit = math.nan
-    if not 0 <= limit < math.inf:
-        raise BadInput(f"{path}: {name[:60]}={cell[:60]}: must be a number, 0 or more, or nothing")
-    return limit
+        for cells in csv.DictReader(lines, strict=True, skipinitialspace=True):
+            stated = {column: cell or None for column, cell in cells.items()}
+            row = msgspec.convert(stated, _Row, strict=False)
+            if f"{row.name}.{row.level}" in limits:
+                raise ValueError("this limit is there twice")
+            limits[f"{row.name}.{row.level}"] = row.limit
+    except (csv.Error, ValueError) as error:
+        shown = ",".join(str(cell) for cell in cells.values() if cell)[:60]
+        raise BadInput(f"{path}: {shown!r}: {error}") from error
+    return limits

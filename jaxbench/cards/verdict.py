@@ -9,14 +9,15 @@ is or the load of the host is not known, `incomplete`, `warn`, `pass`. The exit 
 only.
 """
 
+import collections
 import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from jaxbench.cards.card import Card, Figure, Finding, HostLoad, Part, Verdict
-from jaxbench.cards.completeness import missing_figures
-from jaxbench.cards.figures import MATMULS, MEMORY, PARTS
+from jaxbench.cards.figures import COLLECTIVES, MATMULS, MEMORY, PARTS
+from jaxbench.cards.preset import PRESETS
 from jaxbench.cards.thresholds import Thresholds, load_thresholds
 from jaxbench.terminal import four_digits
 
@@ -24,6 +25,13 @@ OUTCOMES = ("fail", "inconclusive", "incomplete", "warn", "pass", "not_judged")
 _TRANSFERS = ("h2d_gb_per_s", "d2h_gb_per_s")
 _MOST_MISSING = 6
 _POWER_CAP = "sw_power_cap"
+# Figures without which a part is incomplete.
+_ALWAYS = {
+    "ceilings": ("matmul_fp32_tflops", "matmul_bf16_tflops", *MEMORY, "dispatch_latency_s"),
+    "collectives": ("pair_gb_per_s",),
+    "soak": ("drift_percent",),
+    "corruption": ("rounds", "mismatches"),
+}
 _BOARD_FAULTS = ("ecc_uncorrected", "row_remapping_pending", "row_remapping_failed")
 
 
@@ -220,10 +228,42 @@ def _left_out(name: str, part: Part | None, card: Card) -> Iterator[Finding]:
         for check in part.checks if name == "networks" else ():
             if check.status != "ok":
                 yield _finding(name, "status", status, f"{check.name}: {check.found}")
-        if missing := [*missing_figures(part, card)]:
+        if missing := [*_missing_figures(part, card)]:
             more = len(missing) - _MOST_MISSING
             text = ", ".join(missing[:_MOST_MISSING]) + (f" and {more} more" if more > 0 else "")
             yield _finding(name, "status", status, f"not measured: {text}")
+
+
+def _missing_figures(part: Part, card: Card) -> Iterator[str]:
+    """Yield what a part lacks that was measured; what its own notes name is left out."""
+    devices = collections.defaultdict(set)
+    for figure in part.figures:
+        devices[figure.name].add(figure.device)
+    yield from (name for name in _ALWAYS.get(part.name, ()) if name not in devices)
+    # Of simulated devices only the first is measured.
+    if part.name == "ceilings" and card.environment["backend"] != "cpu":
+        ids = [device["id"] for device in card.environment["devices"]]
+        for name, measured in devices.items():
+            yield from (f"{name}, device {one}" for one in ids if one not in measured)
+    if part.name == "collectives":
+        ran = {figure.labels["collective"] for figure in part.named("bus_gb_per_s")}
+        yield from (name for name in COLLECTIVES if name not in ran)
+    if part.name == "networks":
+        yield from _missing_networks(part, card)
+
+
+def _missing_networks(part: Part, card: Card) -> Iterator[str]:
+    preset = PRESETS.get(card.preset)
+    notes = [f"{check.name}, {check.found}" for check in part.checks if check.status != "ok"]
+    labels = [figure.labels for figure in part.named("images_per_s")]
+    ran = {(own["network"], own["precision"]) for own in labels}
+    for precision in preset.precisions if preset else ():
+        for network in preset.networks:
+            batch = network.batch_per_device * card.environment["num_devices"]
+            name = f"{network.spec} {precision} {batch}"
+            is_noted = any(name in note for note in notes)
+            if (network.spec, precision) not in ran and not is_noted:
+                yield name
 
 
 def _busy(load: HostLoad, thresholds: Thresholds) -> Iterator[Finding]:

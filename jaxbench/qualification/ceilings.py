@@ -8,10 +8,9 @@ import jax
 
 from jaxbench.analysis.scaling_model import Interval
 from jaxbench.cards.card import Figure, measured
-from jaxbench.cards.figures import ARITHMETICS
+from jaxbench.cards.figures import ARITHMETICS, published_peak
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import first_line
-from jaxbench.hardware.peak_table import find_bandwidth, find_peak
 from jaxbench.microbench.collectives import OPERATIONS, measure_collectives, measure_pairs
 from jaxbench.microbench.dispatch import measure_dispatch
 from jaxbench.microbench.interleaved import Calls, measure_in_turn
@@ -122,14 +121,9 @@ def _calls(
 
 
 def _matmul_figure(arithmetic: str, device: jax.Device, rate: Interval) -> Figure:
-    # "highest": fp32 is IEEE's here, not what a network's fp32 is multiplied in.
-    peak = find_peak(device.device_kind, arithmetic, "highest")
-    return measured(
-        f"matmul_{arithmetic}_tflops",
-        *_in(1e12, rate),
-        device=device.id,
-        nominal=peak and peak.flops_per_s / 1e12,
-    )
+    name = f"matmul_{arithmetic}_tflops"
+    nominal = published_peak(name, device.device_kind)
+    return measured(name, *_in(1e12, rate), device=device.id, nominal=nominal)
 
 
 def _measure_memory(
@@ -137,15 +131,13 @@ def _measure_memory(
 ) -> Iterator[Figure]:
     alone = dataclasses.replace(bench.mesh, devices=(device,))
     window_s = _window_s(time_s, 3, rounds, 0.2)
-    peak = find_bandwidth(device.device_kind)
     rates = measure_bandwidth(alone, rounds=rounds, window_s=window_s, show=bench.show)
     size = f"arrays of {rates[0].array_bytes / 2**20:g} MiB each"
     bench.note("memory", "ok", size)
     for rate in rates:
         name = f"{rate.operation}_gb_per_s"
-        yield measured(
-            name, *_in(1e9, rate.bytes_per_s), device=device.id, nominal=peak and peak / 1e9
-        )
+        nominal = published_peak(name, device.device_kind)
+        yield measured(name, *_in(1e9, rate.bytes_per_s), device=device.id, nominal=nominal)
 
 
 def _measure_transfers(bench: Bench, device: jax.Device, rounds: int) -> Iterator[Figure]:

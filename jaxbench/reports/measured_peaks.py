@@ -3,7 +3,7 @@
 from typing import Any
 
 from jaxbench.cards.figures import MATMULS
-from jaxbench.cards.measured_peak import share_of_measured
+from jaxbench.cards.run_figures import share_of_measured
 from jaxbench.metrics import percent
 from jaxbench.reports.context import ReportContext
 from jaxbench.reports.tables import Column

@@ -1,13 +1,16 @@
 """Cards for tests: a healthy one of four GPUs, and what tests change in it."""
 
-import dataclasses
 import json
 import shutil
+
+from msgspec.structs import replace
 
 from jaxbench.cards.card import Card, CheckResult, HostLoad, Part, measured
 from jaxbench.cards.card_file import digest_of, write_card
 from jaxbench.cards.preset import STANDARD
 from jaxbench.cards.verdict import judge
+from jaxbench.records.schema import CompileRecord, Summary, ThroughputRecord
+from tests.conftest import run_document
 
 PEAK_TFLOPS, PEAK_GB_PER_S = 989.4, 3352.0
 NETWORK = {"network": "resnet50", "precision": "bf16", "batch": 256}
@@ -154,7 +157,7 @@ def card(*parts, load=(1.0, 0), kind="NVIDIA H100 80GB HBM3", backend="gpu", hos
 
 def judged(*parts, **fields):
     made = card(*parts, **fields)
-    return dataclasses.replace(made, verdict=judge(made))
+    return replace(made, verdict=judge(made))
 
 
 def write(folder, made=None, beside=False):
@@ -183,23 +186,29 @@ def write_run(folder, figures):
         least, most = drift.ends
         later = [least, *[drift.value] * 4, most]
         windows_s = [1.0] * 12 + [1 / (1 + percent / 100) for percent in later]
-    step = {
-        **{"kind": "throughput", "stage": "train_step", "windows_s": windows_s},
+    step = ThroughputRecord(
+        **{"stage": "train_step", "feed": "synthetic", "precision": "bf16", "batch_size": 16},
+        **{"num_devices": 4, "images_per_s_per_device": 1.0, "steps_per_call": 1},
+        **{"warmup_steps": 1, "warmup_settled": True, "sync_residual_s": 0.0},
+        **{name: values.get(name) for name in ("mfu", "flops_per_image")},
         **{"images_per_s": values.get("images_per_s", 1.0), "images_per_s_low": low},
-        **{"images_per_s_high": high, "mfu": values.get("mfu")},
-        "flops_per_image": values.get("flops_per_image"),
-    }
-    compiled = {"kind": "compile", "function": "train_step"}
-    compiled["cold_compile_s"] = values.get("compile_cold_s")
+        **{"images_per_s_high": high, "windows_s": windows_s},
+    )
+    unknown = ("memory", "device_memory_bytes", "xla_flops_per_device", "xla_bytes_per_device")
+    compiled = CompileRecord(
+        **{"function": "train_step", "lower_s": 1.0, "compile_s": 1.0, "compile_cache": "off"},
+        **dict.fromkeys((*unknown, "collectives")),
+        cold_compile_s=values.get("compile_cold_s"),
+    )
     energy_j = values.get("energy_j_per_image")
     telemetry = {"joules_per_image": energy_j, "energy_window_long_enough": energy_j is not None}
-    summary = {"telemetry": telemetry}
+    summary = Summary(status="done", telemetry=telemetry)
     config = dict(zip(("name", "precision", "batch_size"), labels.values(), strict=True))
-    document = {"schema_version": 2, "status": "done", "mode": "throughput"}
+    document = run_document(mode="throughput", config=config)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "run.json").write_text(json.dumps(document | {"config": config, "summary": summary}))
-    lines = [step, compiled, {"kind": "summary", **summary}]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "run.json").write_text(json.dumps(document.to_json()))
+    lines = [json.dumps(record.to_json()) + "\n" for record in (step, compiled, summary)]
+    (folder / "metrics.jsonl").write_text("".join(lines))
 
 
 def alter(path, change, digest=True):

@@ -1,8 +1,8 @@
 """Sanity checks of a card, and the check of one that somebody hands in."""
 
-import dataclasses
-
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from jaxbench.cards.card import measured
 from jaxbench.cards.card_file import read_card, write_card
@@ -21,24 +21,22 @@ def with_figure(part, name, **fields):
     """The part with a field of its first figure of a name changed."""
     figures = list(part.figures)
     place = next(at for at, figure in enumerate(figures) if figure.name == name)
-    figures[place] = dataclasses.replace(figures[place], **fields)
-    return dataclasses.replace(part, figures=tuple(figures))
+    figures[place] = replace(figures[place], **fields)
+    return replace(part, figures=tuple(figures))
 
 
 def without(part, name):
     """The part without its first figure of a name."""
     figures = list(part.figures)
     figures.remove(next(part.named(name)))
-    return dataclasses.replace(part, figures=tuple(figures))
+    return replace(part, figures=tuple(figures))
 
 
 def relabelled(**labels):
     """The part of one network, with other labels."""
     part = made.networks(others=False)
-    figures = (
-        dataclasses.replace(figure, labels={**figure.labels, **labels}) for figure in part.figures
-    )
-    return dataclasses.replace(part, figures=tuple(figures))
+    figures = (replace(figure, labels={**figure.labels, **labels}) for figure in part.figures)
+    return replace(part, figures=tuple(figures))
 
 
 def test_a_healthy_card_is_plausible():
@@ -49,7 +47,7 @@ def of_sensors(**values):
     """The soak, and what sensors of a device said."""
     figures = (measured(name, value, device=0) for name, value in values.items())
     part = made.soak()
-    return dataclasses.replace(part, figures=(*part.figures, *figures))
+    return replace(part, figures=(*part.figures, *figures))
 
 
 IMPOSSIBLE = {
@@ -125,9 +123,7 @@ IMPOSSIBLE = {
     "a board's power": (of_sensors(power_mean_w=1e6), "1e+06 cannot be: at least 0, at most 2000"),
     "drift": (made.soak(drift=(0.0, -1.0, 1e6)), "1e+06 cannot be: at least -100"),
     "no time to compile": (
-        dataclasses.replace(
-            made.networks(), figures=(measured("compile_warm_s", 1e-9, **made.NETWORK),)
-        ),
+        replace(made.networks(), figures=(measured("compile_warm_s", 1e-9, **made.NETWORK),)),
         "1e-09 cannot be: at least 0.0001",
     ),
     "no rounds": (with_figure(made.corruption(), "rounds", value=0), "0 cannot be: at least 1"),
@@ -157,7 +153,7 @@ IMPOSSIBLE = {
         "device 1 has 2 mismatches named, fewer counted",
     ),
     "not counted": (without(made.corruption(), "mismatches"), "of 3 device(s), not of each"),
-    "times": (dataclasses.replace(made.soak(), time_s=400.0), "the parts took 711.0 s"),
+    "times": (replace(made.soak(), time_s=400.0), "the parts took 711.0 s"),
     "count": (with_figure(made.corruption(), "rounds", value=2.5), "2.5 is no whole number"),
     "rounds": (with_figure(made.corruption(), "rounds", value=1e12), "rounds: 1e+12 in 8 min"),
     "peak": (
@@ -185,7 +181,7 @@ IMPOSSIBLE = {
         "source 1, peer 0: is not that of the way back",
     ),
     "operations": (
-        dataclasses.replace(made.networks(), figures=made.networks().figures[:1]),
+        replace(made.networks(), figures=made.networks().figures[:1]),
         "there is no flops_per_image of it",
     ),
     "batch": (
@@ -197,12 +193,10 @@ IMPOSSIBLE = {
         "peer is no device",
     ),
     "compilation": (
-        dataclasses.replace(
-            made.networks(), figures=(measured("compile_cold_s", 250.0, **made.NETWORK),)
-        ),
+        replace(made.networks(), figures=(measured("compile_cold_s", 250.0, **made.NETWORK),)),
         "networks: took 200.0 s, by its figures 250 s",
     ),
-    "no time": (dataclasses.replace(made.soak(), time_s=0.0), "soak: took 0 s for 4 figures"),
+    "no time": (replace(made.soak(), time_s=0.0), "soak: took 0 s for 4 figures"),
 }
 
 
@@ -212,19 +206,9 @@ def test_what_cannot_be_is_named(part, message):
     assert found and any(message in line for line in found), found
 
 
-@pytest.mark.parametrize(
-    "fields, message",
-    [
-        ({"load": (5000.0, 0)}, "other_cpu_percent is 5000: at least 0, at most 100"),
-        ({"load": (-1.0, 0)}, "other_cpu_percent is -1"),
-        ({"load": (1.0, -1)}, "other_gpu_processes is -1"),
-        ({"minutes_asked": -3.0}, "minutes_asked is -3: above 0"),
-        ({"minutes_taken": 1e9}, "minutes_taken is 1e+09"),
-        ({"created_at": "2999-01-01T00:00:00+00:00"}, "which is yet to come"),
-    ],
-)
-def test_a_card_that_cannot_be_is_named(fields, message):
-    assert any(message in line for line in implausible(made.card(**fields)))
+def test_a_card_of_tomorrow_is_named():
+    card = made.card(created_at="2999-01-01T00:00:00+00:00")
+    assert any("which is yet to come" in line for line in implausible(card))
 
 
 @pytest.mark.parametrize("devices", [[], [0, 1, 2], [0, 1, 2, 2]])
@@ -237,9 +221,7 @@ def test_devices_are_as_many_as_are_listed(devices):
 
 def cpu(tflops, cores):
     figures = (measured("matmul_fp32_tflops", tflops, device=0),)
-    card = made.card(
-        dataclasses.replace(made.ceilings(), figures=figures), kind="cpu", backend="cpu"
-    )
+    card = made.card(replace(made.ceilings(), figures=figures), kind="cpu", backend="cpu")
     card.environment["cpu_cores"] = cores
     return [line for line in implausible(card) if line.startswith("matmul")]
 
@@ -268,7 +250,7 @@ def fp32_networks(rate):
         measured("flops_per_image", made.FLOPS, **labels),
         measured("mfu", rate * made.FLOPS / 4 / 494.7e12, **labels),
     )
-    return dataclasses.replace(made.networks(), figures=figures)
+    return replace(made.networks(), figures=figures)
 
 
 def test_memory_has_a_peak_whatever_the_device_computes_in():
@@ -276,7 +258,7 @@ def test_memory_has_a_peak_whatever_the_device_computes_in():
 
     def found(nominal):
         figures = (measured("triad_gb_per_s", 800.0, device=0, nominal=nominal),)
-        part = dataclasses.replace(made.ceilings(), figures=figures)
+        part = replace(made.ceilings(), figures=figures)
         lines = implausible(made.card(part, kind="Tesla V100-SXM2-16GB"))
         return [line for line in lines if line.startswith("triad")]
 
@@ -323,10 +305,10 @@ def test_a_network_that_beats_the_matrices_has_no_share():
     ceilings = made.ceilings()
     figures = [*ceilings.figures]
     figures += [made.around("matmul_tf32_tflops", 200.0, device=0, nominal=made.PEAK_TF32_TFLOPS)]
-    ceilings = dataclasses.replace(ceilings, figures=tuple(figures))
+    ceilings = replace(ceilings, figures=tuple(figures))
     assert implausible(made.card(ceilings, part)) == []
     figure = measured("measured_peak_share", share, **labels)
-    part = dataclasses.replace(part, figures=(*part.figures, figure))
+    part = replace(part, figures=(*part.figures, figure))
     assert any("at most 1" in line for line in implausible(made.card(ceilings, part)))
 
 
@@ -343,7 +325,7 @@ def test_a_card_that_is_whole_has_no_problems(tmp_path):
 
 def of_one_run():
     """A card of which one run is behind all figures that need one."""
-    soak = dataclasses.replace(made.soak(), figures=made.soak().figures[1:])
+    soak = replace(made.soak(), figures=made.soak().figures[1:])
     return made.judged(made.networks(others=False), soak)
 
 
@@ -389,8 +371,8 @@ def test_runs_are_behind_the_figures(tmp_path):
     ]
     nameless = [made.networks(others=False), made.soak()]
     for at, part in enumerate(nameless):
-        figures = (dataclasses.replace(figure, run=None) for figure in part.figures)
-        nameless[at] = dataclasses.replace(part, figures=tuple(figures))
+        figures = (replace(figure, run=None) for figure in part.figures)
+        nameless[at] = replace(part, figures=tuple(figures))
     assert check_card(made.write(tmp_path, made.judged(*nameless))) == [
         "images_per_s, network resnet50, precision bf16, batch 256: names no run",
         "drift_percent: names no run",
@@ -411,7 +393,7 @@ def test_runs_are_behind_the_figures(tmp_path):
 def test_a_figure_is_that_of_its_run(tmp_path, name, changes, told):
     part = made.networks()
     compiled = measured("compile_cold_s", 20.0, run=made.RUN, **made.NETWORK)
-    part = dataclasses.replace(part, figures=(*part.figures, compiled))
+    part = replace(part, figures=(*part.figures, compiled))
     parts = (part, made.soak(drift=(-15.0, -16.0, -14.0)))
     assert check_card(made.write(tmp_path, made.judged(*parts), beside=True)) == []
     altered = [with_figure(one, name, **changes) if any(one.named(name)) else one for one in parts]
@@ -444,8 +426,8 @@ def test_what_cannot_be_read_is_the_only_problem(tmp_path):
 
 def test_a_verdict_must_follow_from_the_figures(tmp_path):
     failed = made.judged(made.corruption(3))
-    praised = dataclasses.replace(failed.verdict, outcome="pass")
-    path = made.write(tmp_path, dataclasses.replace(failed, verdict=praised))
+    praised = replace(failed.verdict, outcome="pass")
+    path = made.write(tmp_path, replace(failed, verdict=praised))
     assert check_card(path) == ["its verdict is pass, its figures give fail"]
     made.alter(path, lambda c: c["verdict"]["thresholds"].update({"mood.warn": 1.0}))
     assert check_card(path) == ["its verdict names limits that there are not: mood.warn"]
@@ -456,8 +438,8 @@ def test_a_verdict_must_follow_from_the_figures(tmp_path):
 def test_own_limits_belong_to_the_card(tmp_path):
     strict = made.judged()
     limits = {**strict.verdict.thresholds, "matmul_share_of_nominal.fail": 0.9}
-    verdict = dataclasses.replace(strict.verdict, thresholds=limits)
-    path = made.write(tmp_path, dataclasses.replace(strict, verdict=verdict))
+    verdict = replace(strict.verdict, thresholds=limits)
+    path = made.write(tmp_path, replace(strict, verdict=verdict))
     assert check_card(path) == [
         "its verdict is pass, its figures give fail",
         "its findings are not those that its figures give: ceilings: matmul share of nominal",
@@ -489,7 +471,7 @@ def test_findings_must_follow_from_the_figures(tmp_path):
     ]
     made.alter(made.write(tmp_path), lambda c: c["verdict"].update(findings=[]))
     assert "ceilings: device spread" in check_card(path)[0] and "more" in check_card(path)[0]
-    finding = vars(made.judged().verdict.findings[0])
+    finding = msgspec.to_builtins(made.judged().verdict.findings[0])
     made.alter(made.write(tmp_path), lambda c: c["verdict"]["findings"].append(finding))
     assert check_card(path)[0].endswith("figures give: doctor: problems")
 
@@ -497,7 +479,7 @@ def test_findings_must_follow_from_the_figures(tmp_path):
 def test_limits_that_are_not_the_shipped_ones_are_said(run_cli, tmp_path):
     limits = {**load_thresholds(), "matmul_share_of_nominal.fail": 0.1, "mismatches.fail": None}
     card = made.card()
-    path = made.write(tmp_path, dataclasses.replace(card, verdict=judge(card, limits)))
+    path = made.write(tmp_path, replace(card, verdict=judge(card, limits)))
     line = (
         "judged by limits of its own: matmul_share_of_nominal.fail 0.1 in place of 0.3, "
         "mismatches.fail none in place of 0"

@@ -1,10 +1,10 @@
 """Cards side by side, and over a fleet."""
 
-import dataclasses
 import json
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from jaxbench.cards.card import measured
 from jaxbench.cards.compare import CUTOFF, compare_fleet, compare_two, z_scores
@@ -30,9 +30,7 @@ def test_two_cards_by_their_intervals():
 
 def test_less_is_better_where_it_is():
     latencies = [made.around("dispatch_latency_s", time_s, device=0) for time_s in (1e-4, 2e-4)]
-    cards = [
-        made.card(dataclasses.replace(made.ceilings(), figures=(latency,))) for latency in latencies
-    ]
+    cards = [made.card(replace(made.ceilings(), figures=(latency,))) for latency in latencies]
     [found] = [one for one in compare_two(*cards) if one.figure.startswith("dispatch")]
     assert found.intervals == "apart, worse" and found.ratio == 2.0
 
@@ -100,7 +98,7 @@ def test_little_is_no_outlier():
 
     def found(tflops, interval):
         figure = measured("matmul_bf16_tflops", tflops, interval, device=2)
-        odd = made.card(dataclasses.replace(made.ceilings(), figures=(figure,)))
+        odd = made.card(replace(made.ceilings(), figures=(figure,)))
         return outliers([*[made.card()] * 9, odd])
 
     assert not found(694.0, (693.0, 695.0))
@@ -116,7 +114,7 @@ def test_one_that_differs_from_equal_values_is_found():
 
 
 def test_hosts_of_one_name_are_told_apart():
-    twins = [dataclasses.replace(one, environment=made.card().environment) for one in fleet()]
+    twins = [replace(one, environment=made.card().environment) for one in fleet()]
     twins[4] = made.card(made.networks(5_000.0))
     assert {node for _, node, _ in outliers(twins)} == {"lab (card 5)"}
 
@@ -177,7 +175,7 @@ def test_the_widest_rows_of_two_cards_fit_a_console_by_device():
         )
 
     figures = (*noisy(0), *noisy(1))
-    card = made.card(dataclasses.replace(made.ceilings(), figures=figures))
+    card = made.card(replace(made.ceilings(), figures=figures))
     lines = [*describe_cards([card, card])]
     assert max(map(len, lines)) <= 80
     at = lines.index("ceilings, device 0:")
@@ -197,12 +195,11 @@ def test_a_fleet_of_several_sizes_is_compared_by_device():
     def node(devices, rate):
         parts = [made.networks(rate * devices, others=False), made.collectives()]
         figures = [
-            dataclasses.replace(own, labels=own.labels | {"batch": 64 * devices})
-            for own in parts[0].figures
+            replace(own, labels=own.labels | {"batch": 64 * devices}) for own in parts[0].figures
         ]
-        parts[0] = dataclasses.replace(parts[0], figures=tuple(figures))
+        parts[0] = replace(parts[0], figures=tuple(figures))
         card = made.card(*parts, host=f"n{devices}-{rate:.0f}")
-        return dataclasses.replace(card, environment=card.environment | {"num_devices": devices})
+        return replace(card, environment=card.environment | {"num_devices": devices})
 
     cards = [node(*own) for own in ((4, 1000.0), (4, 1010.0), (8, 1001.0), (8, 990.0), (8, 700.0))]
     found = {one.figure: one for one in compare_fleet(cards)}
@@ -219,8 +216,8 @@ def test_a_fleet_of_several_sizes_is_compared_by_device():
 
 def test_noise_that_an_interval_covers_is_no_outlier_by_what_follows_from_it():
     slow = made.networks(9_000.0)
-    rate = dataclasses.replace(slow.figures[0], interval=(8_000.0, 11_000.0))
-    slow = dataclasses.replace(slow, figures=(rate, *slow.figures[1:]))
+    rate = replace(slow.figures[0], interval=(8_000.0, 11_000.0))
+    slow = replace(slow, figures=(rate, *slow.figures[1:]))
     assert outliers(fleet((4, made.card(slow)))) == set()
 
 

@@ -1,6 +1,6 @@
 """The card on a console of 80 columns."""
 
-import dataclasses
+from msgspec.structs import replace
 
 from jaxbench.qualification.console_card import card_lines
 from tests.cards import made
@@ -47,7 +47,7 @@ def test_a_busy_host_says_what_to_do():
 def test_a_card_that_took_too_long_says_so():
     card = made.judged()
     late, in_time = (
-        "\n".join(card_lines(dataclasses.replace(card, minutes_taken=share * card.minutes_asked)))
+        "\n".join(card_lines(replace(card, minutes_taken=share * card.minutes_asked)))
         for share in (4.0, 1.1)
     )
     assert "this is 300% longer than asked for" in late and "longer" not in in_time

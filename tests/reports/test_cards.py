@@ -1,11 +1,11 @@
 """Cards in the report, and the table of all of them."""
 
-import dataclasses
 import pathlib
 import re
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import replace
 
 from jaxbench.cards.card import CheckResult, Part, measured
 from jaxbench.errors import BadInput
@@ -64,7 +64,7 @@ def test_the_section_has_verdict_and_figures_by_part(tmp_path):
 
 def test_notes_of_other_parts_are_no_lines_of_the_doctor(tmp_path):
     note = CheckResult(name="memory", status="ok", found="arrays of 128 MiB each")
-    card = made.judged(dataclasses.replace(made.ceilings(), checks=(note,)))
+    card = made.judged(replace(made.ceilings(), checks=(note,)))
     found = tables(section_of(made.write(tmp_path, card)))
     assert [row[1] for row in texts(found["Doctor"])] == ["jax"]
     assert [row[1] for row in texts(found["Notes"])] == ["memory"]
@@ -102,7 +102,7 @@ def test_a_rate_stands_beside_the_peak_that_a_card_of_its_machine_measured(tmp_p
 def test_the_pairs_are_a_picture(tmp_path):
     slow = measured("pair_gb_per_s", 5.0, source=10, peer=2)
     part = made.collectives()
-    part = dataclasses.replace(part, figures=(*part.figures, slow))
+    part = replace(part, figures=(*part.figures, slow))
     [chart] = [
         one
         for one in section_of(made.write(tmp_path, made.judged(part))).blocks
@@ -181,13 +181,12 @@ def hostile(folder):
     return made.write(
         folder,
         made.judged(
-            dataclasses.replace(made.networks(), figures=(network,)),
+            replace(made.networks(), figures=(network,)),
             made.skipped("soak", "failed", MARKUP),
-            dataclasses.replace(
+            replace(
                 made.doctor(),
                 checks=tuple(
-                    dataclasses.replace(made.doctor().checks[0], name=MARKUP, found=MARKUP)
-                    for _ in range(2)
+                    replace(made.doctor().checks[0], name=MARKUP, found=MARKUP) for _ in range(2)
                 ),
             ),
             host=MARKUP,
