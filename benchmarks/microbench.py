@@ -93,34 +93,34 @@ def _ceilings(mesh) -> Iterator[tuple[str, str, tuple[float, float, float]]]:
     """Yield the name, the unit and the interval of every ceiling."""
     from jaxbench.microbench.collectives import measure_collectives, measure_pairs
     from jaxbench.microbench.dispatch import measure_dispatch
-    from jaxbench.microbench.matmul import measure_matmul
+    from jaxbench.microbench.matmul import ARITHMETICS, measure_matmul
     from jaxbench.microbench.memory_bandwidth import measure_bandwidth
     from jaxbench.microbench.transfer import measure_transfers
 
     device, how = mesh.local_devices[0], _how()
     search = {"search_s": _SEARCH_S.value, "largest": _LARGEST.value}
-    for found in measure_matmul(device, **how, **search):
-        if found.best is None:
-            print(f"matmul {found.arithmetic}: {found.reason}")
+    for arithmetic in ARITHMETICS:
+        result = measure_matmul(device, arithmetic, **how, **search)
+        if not result.rates:
+            print(f"matmul {arithmetic}: {result.reason}")
             continue
-        shape = "x".join(map(str, found.best.shape))
-        yield f"matmul {found.arithmetic} {shape}", "op/s", found.best.operations_per_s
-    for rate in measure_bandwidth(mesh, array_bytes=_array_bytes(device), **how):
-        name = f"{rate.operation} {rate.array_bytes >> 20} MiB, {rate.num_devices} device(s)"
-        yield name, "B/s", rate.bytes_per_s
-    for rate in measure_transfers(device, rounds=_ROUNDS.value):
-        name = f"{rate.direction} {rate.host_memory} {rate.num_bytes >> 10} KiB"
-        yield name, "B/s", rate.bytes_per_s
-    dispatch = measure_dispatch(device, **how)
-    yield "dispatch, waited for", "s", dispatch.latency_s
-    yield "dispatch, queued", "s", dispatch.asynchronous_s
+        shape, rate = next(iter(result.rates.items()))
+        yield f"matmul {arithmetic} {'x'.join(map(str, shape))}", "op/s", rate
+    size = _array_bytes(device)
+    for (operation, count), rate in measure_bandwidth(mesh, size, **how).items():
+        yield f"{operation} {size >> 20} MiB, {count} device(s)", "B/s", rate
+    rates = measure_transfers(device, rounds=_ROUNDS.value)
+    for (direction, memory, num_bytes), rate in rates.items():
+        yield f"{direction} {memory} {num_bytes >> 10} KiB", "B/s", rate
+    latency_s, asynchronous_s = measure_dispatch(device, **how)
+    yield "dispatch, waited for", "s", latency_s
+    yield "dispatch, queued", "s", asynchronous_s
     if mesh.num_devices > 1:
         most_bytes = 2**20 if device.platform == "cpu" else 2**28
-        for rate in measure_collectives(mesh, most_bytes=most_bytes, **how):
-            name = f"{rate.operation} {rate.num_bytes >> 10} KiB, bus"
-            yield name, "B/s", rate.bus_bytes_per_s
-        for rate in measure_pairs(mesh, num_bytes=most_bytes // 4, **how):
-            yield f"exchange of devices {rate.pair}", "B/s", rate.bytes_per_s
+        for one in measure_collectives(mesh, most_bytes=most_bytes, **how):
+            yield f"{one.operation} {one.num_bytes >> 10} KiB, bus", "B/s", one.bus_bytes_per_s()
+        for pair, rate in measure_pairs(mesh, num_bytes=most_bytes // 4, **how).items():
+            yield f"exchange of devices {pair}", "B/s", rate
 
 
 def _how() -> dict[str, float]:
@@ -128,13 +128,9 @@ def _how() -> dict[str, float]:
 
 
 def _array_bytes(device) -> int:
-    from jaxbench.microbench.memory import cache_bytes, memory_bytes
     from jaxbench.microbench.memory_bandwidth import choose_array_bytes
 
-    if _ARRAY_MIB.value:
-        return _ARRAY_MIB.value << 20
-    is_cpu = device.platform == "cpu"
-    return choose_array_bytes(memory_bytes(device), cache_bytes(device), is_cpu)
+    return _ARRAY_MIB.value << 20 if _ARRAY_MIB.value else choose_array_bytes(device)
 
 
 def _jax_turns(mesh):
@@ -144,10 +140,10 @@ def _jax_turns(mesh):
 
     device, window_s = mesh.local_devices[0], _WINDOW_S.value
     search = {"search_s": _SEARCH_S.value, "largest": _LARGEST.value}
-    [found] = measure_matmul(device, ("fp32",), **_how(), **search)
-    if found.best is None:
-        raise BadInput(f"matmul fp32: {found.reason}")
-    shape, size = found.best.shape, _array_bytes(device)
+    result = measure_matmul(device, "fp32", **_how(), **search)
+    if not result.rates:
+        raise BadInput(f"matmul fp32: {result.reason}")
+    shape, size = next(iter(result.rates)), _array_bytes(device)
     arrays = Arrays(dataclasses.replace(mesh, devices=(device,)), size)
     name = f"matmul fp32 {'x'.join(map(str, shape))}"
     return shape, {

@@ -189,8 +189,7 @@ def check_resume(folder: pathlib.Path) -> None:
 
 def sum_up_telemetry(folder: pathlib.Path) -> None:
     """Do what a resumed run does with telemetry.csv: read it back, and sum it up at its end."""
-    from jaxbench.hardware.telemetry.earlier import read_series
-    from jaxbench.hardware.telemetry.summary import Window, summarize
+    from jaxbench.hardware.telemetry.summary import Window, read_series, summarize
 
     series = read_series(folder / "run" / "telemetry.csv")
     end_s = max(one.known("power_w")[0][-1] for name, one in series.items() if name != "host")

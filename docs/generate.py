@@ -34,7 +34,7 @@ from jaxbench.records.schema.document import RunDocument
 from jaxbench.records.schema.sweep import MaxBatchResult, TrialFigures, TrialResult
 
 # What a card consists of.
-CARD_PARTS = (card.Part, card.Figure, card.CheckResult, card.HostLoad, card.Verdict, card.Finding)
+CARD_PARTS = (card.Part, card.Figure, card.Check, card.HostLoad, card.Verdict, card.Finding)
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
 _GENERATED = "<!-- Made by docs/generate.py from the code. -->\n\n"

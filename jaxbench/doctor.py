@@ -6,7 +6,9 @@ a problem. Nothing is measured, and nothing is written.
 
 import json
 import textwrap
+from typing import Any
 
+import msgspec
 from absl import flags
 
 from jaxbench.cli import entry_point
@@ -29,17 +31,18 @@ def main(arguments: list[str]) -> int:
     for check in run_checks():
         checks.append(check)
         if not _JSON.value:
-            print("\n".join(_lines(*check)), flush=True)
+            print("\n".join(_lines(check)), flush=True)
     worst = max((check.status for check in checks), key=_STATUSES.index)
     if _JSON.value:
-        print(json.dumps({"status": worst, "checks": [check._asdict() for check in checks]}))
+        listed = [msgspec.structs.asdict(check) for check in checks]
+        print(json.dumps({"status": worst, "checks": listed}))
     return int(worst == "problem")
 
 
-def _lines(name: str, status: str, found: str, advice: str) -> list[str]:
+def _lines(check: Any) -> list[str]:
     """Return a check in lines of the terminal's width; a long word, such as a path, stays whole."""
-    lines = [f"{status:<8} {name}: {found}"]
-    lines += [f"-> {advice}"] * bool(advice)
+    lines = [f"{check.status:<8} {check.name}: {check.found}"]
+    lines += [f"-> {check.advice}"] * bool(check.advice)
     return [
         part
         for line in lines

@@ -100,7 +100,7 @@ def test_variables_and_folders(monkeypatch, tmp_path):
 
 def test_versions(monkeypatch):
     versions = {"jax": "0.10.2", "jaxlib": "0.10.2", "jax-cuda12-plugin": "0.10.1", "libtpu": "1"}
-    monkeypatch.setattr(checks, "_version", versions.get)
+    monkeypatch.setattr(checks, "installed_version", versions.get)
     told = {check.name: check for check in checks.check_packages()}
     assert {name: check.status for name, check in told.items()} == dict.fromkeys(versions, "ok") | {
         "jax-cuda12-plugin": "problem"

@@ -9,6 +9,7 @@ import msgspec
 
 from jaxbench.cards.figures import FIGURES, PARTS
 from jaxbench.clock import seconds_ago
+from jaxbench.hardware.checks import Check
 from jaxbench.records.schema import document
 
 # Twice the longest that a card may be asked to take.
@@ -123,22 +124,6 @@ def measured(
     )
 
 
-class CheckResult(_PartOfCard):
-    """One line of the doctor.
-
-    Attributes:
-      name: what was looked at.
-      status: ok, warning or problem.
-      found: what it is.
-      advice: what to do where it is not ok.
-    """
-
-    name: str
-    status: Literal["ok", "warning", "problem"]
-    found: str
-    advice: str = ""
-
-
 class Part(_PartOfCard):
     """One part of the card.
 
@@ -156,7 +141,7 @@ class Part(_PartOfCard):
     time_s: Annotated[float, msgspec.Meta(ge=0)]
     reason: str | None = None
     figures: tuple[Figure, ...] = ()
-    checks: tuple[CheckResult, ...] = ()
+    checks: tuple[Check, ...] = ()
 
     def __post_init__(self):
         if (self.reason is None) != (self.status == "measured"):

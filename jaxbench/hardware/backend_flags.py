@@ -1,7 +1,6 @@
 """What is set before JAX makes its devices: the platform, and the flags of backend_flags.csv."""
 
 import csv
-import importlib.metadata
 import importlib.resources
 import os
 from typing import NamedTuple
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxbench.hardware.accelerators import usable_plugins
+from jaxbench.hardware.system import installed_version
 from jaxbench.xla.variables import added_flags
 
 # The flags that XLA has read, as far as `prepare_backend` has seen them.
@@ -44,7 +44,7 @@ def load_backend_flags() -> list[BackendFlag]:
 
 def cpu_flags() -> list[str]:
     """Return the flags for CPU devices of the installed jaxlib."""
-    version = f"{importlib.metadata.version('jaxlib')}."
+    version = f"{installed_version('jaxlib')}."
     return [
         row.flag
         for row in load_backend_flags()
@@ -93,7 +93,7 @@ def wrong_sums(platform: str) -> list[str]:
 
 
 def wrong_sums_text() -> str:
-    version = importlib.metadata.version("jaxlib")
+    version = installed_version("jaxlib")
     flags = " ".join(cpu_flags())
     todo = f": set XLA_FLAGS={flags} before JAX makes its devices" if flags else ""
     return (

@@ -4,15 +4,15 @@ A new check is a function that yields `Check`s, and its place in `CHECKS`. It ta
 at most.
 """
 
-import importlib.metadata
 import os
 import pathlib
 import platform
 import resource
 import shutil
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Literal
 
+import msgspec
 import psutil
 
 from jaxbench.errors import BadInput, first_line
@@ -24,7 +24,7 @@ from jaxbench.hardware.accelerators import (
     pip_command,
     unused_accelerators,
 )
-from jaxbench.hardware.system import available_cores
+from jaxbench.hardware.system import available_cores, installed_version
 from jaxbench.paths import check_can_be_made
 
 _PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin", "libtpu")
@@ -35,18 +35,18 @@ _OPEN_FILES = 1024
 _BUSY_PERCENT, _BUSY_OVER_S = 10.0, 0.5
 
 
-class Check(NamedTuple):
+class Check(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One line of the doctor.
 
     Attributes:
       name: what was looked at.
-      status: ok | warning | problem.
+      status: ok, warning or problem.
       found: what it is.
-      advice: what to do, where it is not ok.
+      advice: what to do if it is not ok.
     """
 
     name: str
-    status: str
+    status: Literal["ok", "warning", "problem"]
     found: str
     advice: str = ""
 
@@ -70,13 +70,13 @@ def check_python() -> Iterator[Check]:
 def check_packages() -> Iterator[Check]:
     """Check the versions of JAX, of jaxlib, and of the plugins, which must be jaxlib's."""
     for name in ("jax", "jaxlib"):
-        version = _version(name)
+        version = installed_version(name)
         if version is None:
             yield Check(name, "problem", "not installed", "pip install -U jax")
         else:
             yield Check(name, "ok", version)
-    for name in filter(_version, _PLUGINS):
-        version, jaxlib = _version(name), _version("jaxlib")
+    for name in filter(installed_version, _PLUGINS):
+        version, jaxlib = installed_version(name), installed_version("jaxlib")
         if name == "libtpu" or version == jaxlib:
             yield Check(name, "ok", version)
             continue
@@ -187,13 +187,6 @@ def check_open_files() -> Iterator[Check]:
         yield Check("open files", "ok", "no limit" if unlimited else f"{soft:,} at most")
     else:
         yield Check("open files", "warning", f"{soft:,} at most", "ulimit -n 4096")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 # In the order of the lines. What JAX starts must not count as the host's load.

@@ -1,7 +1,6 @@
 """Describe what a run runs on: versions, devices, host, code."""
 
 import hashlib
-import importlib.metadata
 import pathlib
 import platform
 import re
@@ -15,7 +14,7 @@ import jax
 import psutil
 
 from jaxbench.hardware.accelerators import nvidia_driver
-from jaxbench.hardware.system import available_cores, search_file
+from jaxbench.hardware.system import available_cores, installed_version, search_file
 from jaxbench.parallel.mesh import local_devices
 from jaxbench.xla.variables import relevant_variables
 
@@ -38,7 +37,7 @@ _PACKAGES = (
 def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
     """Return the facts needed to reproduce a figure; unknown ones are None."""
     return {
-        "versions": _versions(),
+        "versions": {name: v for name in _PACKAGES if (v := installed_version(name))},
         "python": platform.python_version(),
         "platform": platform.platform(),
         "hostname": platform.node(),
@@ -103,16 +102,6 @@ def private_memory_bytes() -> int:
     """
     info = psutil.Process().memory_info()
     return getattr(info, "data", info.rss)
-
-
-def _versions() -> dict[str, str]:
-    versions = {}
-    for package in _PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
 
 
 def _git() -> dict[str, Any] | None:

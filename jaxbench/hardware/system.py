@@ -1,5 +1,6 @@
 """What the operating system tells, without JAX."""
 
+import importlib.metadata
 import os
 import pathlib
 import re
@@ -30,3 +31,11 @@ def last_level_cache_bytes(root: pathlib.Path = pathlib.Path("/")) -> int | None
     files = root.glob("sys/devices/system/cpu/cpu0/cache/index*/size")
     sizes = [size for file in files if (size := search_file(file, r"^(\d+)K$"))]
     return max((int(size) * 1024 for size in sizes), default=None)
+
+
+def installed_version(package: str) -> str | None:
+    """Return the version of an installed package, None without it."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

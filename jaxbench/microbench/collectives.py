@@ -13,7 +13,6 @@ as much as latency: compare with `dispatch`. CPU devices wait for each call. In 
 all must call these functions alike.
 """
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -106,40 +105,6 @@ class Collective(Calls):
         return self.per_s(self.num_bytes * bus_factor(self.operation, self.mesh.num_devices))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CollectiveRate:
-    """A collective of one size over all devices.
-
-    Attributes:
-      operation: all_reduce, all_gather or reduce_scatter.
-      num_devices: n.
-      num_bytes: S, see the module.
-      algorithm_bytes_per_s: S / time: the median of the windows, and its 95 % interval.
-      bus_bytes_per_s: that times the bus factor.
-    """
-
-    operation: str
-    num_devices: int
-    num_bytes: int
-    algorithm_bytes_per_s: Interval
-    bus_bytes_per_s: Interval
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PairRate:
-    """The bandwidth between two devices.
-
-    Attributes:
-      pair: positions of the two in the mesh.
-      num_bytes: that each sends to the other, both at once.
-      bytes_per_s: in each direction: the median of the windows, and its 95 % interval.
-    """
-
-    pair: Pair
-    num_bytes: int
-    bytes_per_s: Interval
-
-
 def measure_collectives(
     mesh: DataMesh,
     *,
@@ -147,8 +112,8 @@ def measure_collectives(
     rounds: int = 11,
     window_s: float = 0.1,
     show: Callable[[str], object] = show_nothing,
-) -> list[CollectiveRate]:
-    """Measure every collective over all devices, from 1 KiB up in powers of four.
+) -> list[Collective]:
+    """Return every collective over all devices, measured, from 1 KiB up in powers of four.
 
     The arrays of a device take about eight times `most_bytes` together.
 
@@ -168,16 +133,7 @@ def measure_collectives(
         show(f"{turn.name}, compiling")
         turn.start()
     measure_in_turn(turns, rounds, show)
-    return [
-        CollectiveRate(
-            operation=turn.operation,
-            num_devices=mesh.num_devices,
-            num_bytes=turn.num_bytes,
-            algorithm_bytes_per_s=turn.algorithm_bytes_per_s(),
-            bus_bytes_per_s=turn.bus_bytes_per_s(),
-        )
-        for turn in turns
-    ]
+    return turns
 
 
 def measure_pairs(
@@ -188,8 +144,8 @@ def measure_pairs(
     rounds: int = 8,
     window_s: float = 0.05,
     show: Callable[[str], object] = show_nothing,
-) -> list[PairRate]:
-    """Measure the bandwidth between pairs of devices, one pair after the other.
+) -> dict[Pair, Interval]:
+    """Measure the bandwidth between pairs of devices, in bytes/s of each direction.
 
     Each pair is a program of its own, which takes a second or so to compile.
 
@@ -210,7 +166,4 @@ def measure_pairs(
         show(f"{turns[pair].name}, compiling")
         turns[pair].start()
     measure_in_turn([*turns.values()], rounds, show)
-    return [
-        PairRate(pair=pair, num_bytes=turn.num_bytes, bytes_per_s=turn.bus_bytes_per_s())
-        for pair, turn in turns.items()
-    ]
+    return {pair: turn.bus_bytes_per_s() for pair, turn in turns.items()}

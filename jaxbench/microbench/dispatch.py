@@ -6,8 +6,6 @@ back to back, each with the result of the one before, and one wait at the end; s
 the shortest step whose dispatch is hidden behind the device's work.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
@@ -17,24 +15,14 @@ from jaxbench.clock import Stopwatch
 from jaxbench.microbench.interleaved import Calls, measure_in_turn
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DispatchTimes:
-    """The times of an empty jitted call on one device.
-
-    Attributes:
-      latency_s: of a call that is waited for: the median, and its 95 % interval.
-      asynchronous_s: seconds a call of calls queued back to back: the median of the windows, and
-        its 95 % interval.
-    """
-
-    latency_s: Interval
-    asynchronous_s: Interval
-
-
 def measure_dispatch(
     device: jax.Device, *, calls: int = 1000, rounds: int = 11, window_s: float = 0.1
-) -> DispatchTimes:
-    """Measure the latency of `calls` calls, then `rounds` windows of calls queued back to back."""
+) -> tuple[Interval, Interval]:
+    """Measure `calls` calls that are waited for, then `rounds` windows of queued ones.
+
+    Returns:
+      Of both, the median seconds of a call and its 95 % interval.
+    """
     state = [jax.device_put(jnp.zeros(()), device)]
     add_one = jax.jit(lambda x: x + 1)
 
@@ -50,4 +38,4 @@ def measure_dispatch(
         times_s.append(watch.elapsed_s())
     queued = Calls("dispatch", queue, [device], window_s, queued_on_cpu=True)
     measure_in_turn([queued], rounds)
-    return DispatchTimes(latency_s=median_interval(times_s), asynchronous_s=queued.call_s())
+    return median_interval(times_s), queued.call_s()

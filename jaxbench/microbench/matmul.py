@@ -15,9 +15,9 @@ What the names of the arithmetics mean:
   int8: int8 arrays, int32 results; operations, not floating-point ones.
 """
 
-import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ from jaxbench.analysis.scaling_model import Interval
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import first_line
 from jaxbench.microbench.interleaved import Calls, measure_in_turn, show_nothing
-from jaxbench.microbench.memory import memory_bytes
+from jaxbench.microbench.memory_bandwidth import memory_bytes
 from jaxbench.parallel.processes import broadcast_value
 
 # m, k, n: m x k by k x n.
@@ -53,39 +53,21 @@ _FINALISTS = 3
 _SHARE_OF_MEMORY = 1 / 32
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MatmulRate:
-    """The rate of one shape.
-
-    Attributes:
-      shape: m, k, n of m x k by k x n; the chain's other products are m x n by n x k.
-      operations_per_s: 2 m k n a product: the median of the windows, and its 95 % interval.
-    """
-
-    shape: Shape
-    operations_per_s: Interval
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MatmulResult:
+class MatmulResult(NamedTuple):
     """What was measured of one arithmetic.
 
     Attributes:
-      arithmetic: fp32, tf32, bf16, fp16 or int8.
-      rates: of the shapes that were fastest in the search, best first; empty where none ran. The
-        best of several noisy medians is a little too high, at most by their intervals.
+      rates: {m, k, n of m x k by k x n: 2 m k n a product, each second: the median of the windows,
+        and its 95 % interval} of the shapes that were fastest in the search, best first; empty if
+        none ran. The best of several noisy medians is a little too high, at most by their
+        intervals.
       tried: number of shapes in the search.
-      reason: why none ran; None if one did.
+      reason: why the search ended early; None if it did not.
     """
 
-    arithmetic: str
-    rates: tuple[MatmulRate, ...]
+    rates: dict[Shape, Interval]
     tried: int
     reason: str | None = None
-
-    @property
-    def best(self) -> MatmulRate | None:
-        return self.rates[0] if self.rates else None
 
 
 def chain(
@@ -120,43 +102,54 @@ def chain(
 
 def measure_matmul(
     device: jax.Device,
-    arithmetics: Sequence[str] = tuple(ARITHMETICS),
+    arithmetic: str,
     *,
     rounds: int = 11,
     window_s: float = 0.2,
     search_s: float = 20.0,
     largest: int = _LARGEST,
     show: Callable[[str], object] = show_nothing,
-) -> list[MatmulResult]:
-    """Search the best shape of each arithmetic, and measure the best few of all in turn.
+) -> MatmulResult:
+    """Search the best shape of an arithmetic, and measure the best few.
 
-    Sides are powers of two, from 256 (CPU) or 1024 until a call takes a window, or memory ends:
-    square ones, wide ones (n = 4 m) and tall ones (m = 4 n). Arithmetics that the backend does not
-    have get a reason.
+    Sides are powers of two, from 256 (CPU) or 1024 until a call takes a window, or time or memory
+    end: square ones, wide ones (n = 4 m) and tall ones (m = 4 n).
 
     Args:
       device: of this process.
       rounds: windows of each finalist.
       window_s: how long a window should take.
-      search_s: after which no more shapes of an arithmetic are tried.
+      search_s: after which no more shapes are tried.
       largest: side of a square matrix.
       show: gets what is done next.
     """
-    searches = {
-        arithmetic: _search(device, arithmetic, window_s, search_s, largest, show)
-        for arithmetic in arithmetics
-    }
-    finalists = [calls for found in searches.values() for calls in found.finalists.values()]
-    measure_in_turn(finalists, rounds, show)
-    return [
-        MatmulResult(
-            arithmetic=arithmetic,
-            rates=tuple(sorted(found.rates(), key=lambda rate: -rate.operations_per_s[0])),
-            tried=len(found.probed_per_s),
-            reason=None if found.finalists else found.reason,
-        )
-        for arithmetic, found in searches.items()
-    ]
+    if arithmetic == "tf32" and device.platform != "gpu":
+        return MatmulResult({}, 0, "only GPUs have it")
+    probed_per_s: dict[Shape, float] = {}
+    finalists: dict[Shape, Calls] = {}  # their arrays stay on the device
+    watch, slowest_s, reason = Stopwatch(), 0.0, None
+    most_bytes = memory_bytes(device) * _SHARE_OF_MEMORY
+    for shape in _shapes(device.platform, largest):
+        is_next_class = shape[0] == shape[1] == shape[2]
+        is_too_large = _array_bytes(arithmetic, shape) > most_bytes
+        if finalists and (is_too_large or (is_next_class and slowest_s > window_s)):
+            break
+        show(f"search, matmul {arithmetic} {'x'.join(map(str, shape))}")
+        calls, call_s, reason = _try(device, arithmetic, shape, window_s)
+        # In every process the same shapes, so that all measure as many windows.
+        call_s, reason, spent_s = broadcast_value([call_s, reason, watch.elapsed_s()])
+        if reason:
+            break
+        probed_per_s[shape], finalists[shape] = operations(shape) / call_s, calls
+        if len(finalists) > _FINALISTS:
+            del finalists[min(finalists, key=probed_per_s.get)]
+        slowest_s = max(slowest_s, call_s)
+        if spent_s > search_s:
+            break
+    measure_in_turn([*finalists.values()], rounds, show)
+    rates = {shape: calls.per_s(operations(shape)) for shape, calls in finalists.items()}
+    best_first = sorted(rates, key=lambda shape: -rates[shape][0])
+    return MatmulResult({shape: rates[shape] for shape in best_first}, len(probed_per_s), reason)
 
 
 def operations(shape: Shape) -> int:
@@ -201,65 +194,6 @@ def _array_bytes(arithmetic: str, shape: Shape) -> int:
     m, k, n = shape
     width = jnp.dtype(ARITHMETICS[arithmetic][0]).itemsize
     return width * (m * k + 2 * k * n + m * n) + max(width, 4) * (m * k + m * n)
-
-
-class _Search:
-    """The shapes of one arithmetic that were tried, and the fastest of them.
-
-    Attributes:
-      probed_per_s: {shape: operations/s of one call}.
-      finalists: the fastest shapes; their arrays stay on the device.
-      reason: why the search ended early, None if it did not.
-    """
-
-    def __init__(self):
-        self.probed_per_s: dict[Shape, float] = {}
-        self.finalists: dict[Shape, Calls] = {}
-        self.reason: str | None = None
-
-    def add(self, shape: Shape, call_s: float, calls: Calls | None) -> None:
-        self.probed_per_s[shape] = operations(shape) / call_s
-        self.finalists[shape] = calls
-        if len(self.finalists) > _FINALISTS:
-            del self.finalists[min(self.finalists, key=self.probed_per_s.get)]
-
-    def rates(self) -> Iterator[MatmulRate]:
-        for shape, calls in self.finalists.items():
-            yield MatmulRate(shape=shape, operations_per_s=calls.per_s(operations(shape)))
-
-
-def _search(
-    device: jax.Device,
-    arithmetic: str,
-    window_s: float,
-    search_s: float,
-    largest: int,
-    show: Callable[[str], object] = show_nothing,
-) -> _Search:
-    """Time one call of each shape, until calls are long enough, or time or memory end."""
-    search, watch = _Search(), Stopwatch()
-    if arithmetic == "tf32" and device.platform != "gpu":
-        search.reason = "only GPUs have it"
-        return search
-    most_bytes = memory_bytes(device) * _SHARE_OF_MEMORY
-    slowest_s = 0.0
-    for shape in _shapes(device.platform, largest):
-        is_next_class = shape[0] == shape[1] == shape[2]
-        if search.finalists and (
-            _array_bytes(arithmetic, shape) > most_bytes or (is_next_class and slowest_s > window_s)
-        ):
-            break
-        show(f"search, matmul {arithmetic} {'x'.join(map(str, shape))}")
-        calls, call_s, reason = _try(device, arithmetic, shape, window_s)
-        # In every process the same shapes, so that all measure as many windows.
-        call_s, search.reason, spent_s = broadcast_value([call_s, reason, watch.elapsed_s()])
-        if search.reason:
-            break
-        search.add(shape, call_s, calls)
-        slowest_s = max(slowest_s, call_s)
-        if spent_s > search_s:
-            break
-    return search
 
 
 def _try(

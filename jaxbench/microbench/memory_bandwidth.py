@@ -22,11 +22,13 @@ from typing import Any
 
 import jax
 import numpy as np
+import psutil
 from jax import lax
 
 from jaxbench.analysis.scaling_model import Interval
+from jaxbench.hardware.system import last_level_cache_bytes
+from jaxbench.hardware.targets.target import l2_bytes
 from jaxbench.microbench.interleaved import Calls, measure_in_turn, show_nothing
-from jaxbench.microbench.memory import cache_bytes, memory_bytes
 from jaxbench.parallel.mesh import DataMesh
 
 _SCALAR = 3.0  # STREAM's
@@ -42,37 +44,22 @@ _SHARE_OF_MEMORY = 1 / 16
 _WIDTH = np.dtype(np.float32).itemsize
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BandwidthRate:
-    """The bandwidth of one operation on some devices at once.
-
-    Attributes:
-      operation: copy, scale or triad.
-      num_devices: that ran at once.
-      array_bytes: of each array, on each device.
-      bytes_per_s: of all these devices together, as STREAM counts: the median of the windows, and
-        its 95 % interval.
-    """
-
-    operation: str
-    num_devices: int
-    array_bytes: int
-    bytes_per_s: Interval
+def memory_bytes(device: jax.Device) -> int:
+    """Return the memory that one device may use; simulated devices share the host's."""
+    stats = device.memory_stats() or {}
+    if "bytes_limit" in stats:
+        return stats["bytes_limit"]
+    alike = [other for other in jax.local_devices() if other.platform == device.platform]
+    return psutil.virtual_memory().available // len(alike)
 
 
-def choose_array_bytes(memory: int, cache: int | None, is_cpu: bool) -> int:
-    """Return how large an array should be on each device.
-
-    Args:
-      memory: bytes that one device may use.
-      cache: bytes of its last cache, None if unknown.
-    """
-    wanted = _LARGEST_BYTES
-    if is_cpu:
-        wanted = _TIMES_CACHE * (cache or 2**25)
-    elif cache:
-        wanted = max(wanted, _TIMES_CACHE * cache)
-    return int(min(wanted, memory * _SHARE_OF_MEMORY)) // _WIDTH * _WIDTH
+def choose_array_bytes(device: jax.Device) -> int:
+    """Return how large an array should be on each device."""
+    if device.platform == "cpu":
+        wanted = _TIMES_CACHE * (last_level_cache_bytes() or 2**25)
+    else:
+        wanted = max(_LARGEST_BYTES, _TIMES_CACHE * (l2_bytes(device.device_kind) or 0))
+    return int(min(wanted, memory_bytes(device) * _SHARE_OF_MEMORY)) // _WIDTH * _WIDTH
 
 
 class Arrays:
@@ -112,39 +99,34 @@ class Arrays:
 
 def measure_bandwidth(
     mesh: DataMesh,
+    array_bytes: int,
     *,
-    array_bytes: int | None = None,
     rounds: int = 11,
     window_s: float = 0.2,
     show: Callable[[str], object] = show_nothing,
-) -> list[BandwidthRate]:
+) -> dict[tuple[str, int], Interval]:
     """Measure each operation on this process's first device, and on all devices at once.
 
     Args:
       mesh: all devices.
-      array_bytes: of each array on each device; None takes what is large beside the cache.
+      array_bytes: of each array on each device, see `choose_array_bytes`.
       rounds: windows of each operation.
       window_s: how long a window should take.
       show: gets what is done next.
+
+    Returns:
+      {(operation, number of devices): bytes/s of all these devices together, as STREAM counts: the
+      median of the windows, and its 95 % interval}.
     """
-    device = mesh.local_devices[0]
-    if array_bytes is None:
-        is_cpu = device.platform == "cpu"
-        array_bytes = choose_array_bytes(memory_bytes(device), cache_bytes(device), is_cpu)
     turns = {}
-    alone = dataclasses.replace(mesh, devices=(device,))
-    for group in (alone, mesh) if mesh.num_devices > 1 else (mesh,):
+    first = dataclasses.replace(mesh, devices=(mesh.local_devices[0],))
+    for group in (first, mesh) if mesh.num_devices > 1 else (mesh,):
         arrays = Arrays(group, array_bytes)
         for operation in OPERATIONS:
             show(f"{operation}, compiling")
             turns[operation, group.num_devices] = arrays.calls(operation, window_s)
     measure_in_turn([*turns.values()], rounds, show)
-    return [
-        BandwidthRate(
-            operation=operation,
-            num_devices=count,
-            array_bytes=array_bytes,
-            bytes_per_s=calls.per_s(OPERATIONS[operation][0] * array_bytes * count),
-        )
+    return {
+        (operation, count): calls.per_s(OPERATIONS[operation][0] * array_bytes * count)
         for (operation, count), calls in turns.items()
-    ]
+    }

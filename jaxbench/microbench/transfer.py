@@ -12,7 +12,6 @@ On CPU nothing is measured: its device memory is the host's, and JAX copies or s
 likes.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,23 +28,6 @@ from jaxbench.microbench.interleaved import show_nothing
 PINNED = "pinned_host"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TransferRate:
-    """Transfers of one size.
-
-    Attributes:
-      direction: host_to_device or device_to_host.
-      host_memory: pageable or pinned_host.
-      num_bytes: of a transfer.
-      bytes_per_s: the median, and its 95 % interval.
-    """
-
-    direction: str
-    host_memory: str
-    num_bytes: int
-    bytes_per_s: Interval
-
-
 def sizes_up_to(most_bytes: int, fewest_bytes: int = 1024) -> list[int]:
     """Return the sizes in bytes that are measured: powers of four times the smallest."""
     count = (most_bytes // fewest_bytes).bit_length()
@@ -58,19 +40,22 @@ def measure_transfers(
     most_bytes: int = 2**28,
     rounds: int = 11,
     show: Callable[[str], object] = show_nothing,
-) -> list[TransferRate]:
+) -> dict[tuple[str, str, int], Interval]:
     """Measure both directions and both kinds of host memory, as far as the backend has them.
 
-    Nothing on CPU devices: an empty list.
+    Nothing on CPU devices.
 
     Args:
       device: of this process.
       most_bytes: of a transfer.
       rounds: transfers of each size.
       show: gets what is done next.
+
+    Returns:
+      {(direction, host memory, bytes): the median bytes/s and its 95 % interval}.
     """
     if device.platform == "cpu":
-        return []
+        return {}
     times_s: dict[tuple[str, str, int], list[float]] = {}
     for number in range(rounds + 1):
         show(f"transfers, round {number} of {rounds}")
@@ -81,15 +66,10 @@ def measure_transfers(
                 elapsed_s = watch.elapsed_s()
                 if number:  # the first round warms up
                     times_s.setdefault((direction, host_memory, size), []).append(elapsed_s)
-    return [
-        TransferRate(
-            direction=direction,
-            host_memory=host_memory,
-            num_bytes=size,
-            bytes_per_s=median_interval([size / time_s for time_s in taken_s]),
-        )
-        for (direction, host_memory, size), taken_s in sorted(times_s.items())
-    ]
+    return {
+        key: median_interval([key[-1] / time_s for time_s in taken_s])
+        for key, taken_s in sorted(times_s.items())
+    }
 
 
 def _transfers(device: jax.Device, size: int) -> Iterator[tuple[str, str, Callable[[], Any]]]:

@@ -5,9 +5,10 @@ import dataclasses
 import pathlib
 from collections.abc import Iterator
 
-from jaxbench.cards.card import CheckResult, Figure
+from jaxbench.cards.card import Figure
 from jaxbench.cards.preset import Preset
 from jaxbench.clock import Clock
+from jaxbench.hardware.checks import Check
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.records.writers.console import Console
 
@@ -39,7 +40,7 @@ class Bench:
     planned_s: float
     clock: Clock = dataclasses.field(default_factory=Clock)
     figures: list[Figure] = dataclasses.field(default_factory=list)
-    notes: dict[str, list[CheckResult]] = dataclasses.field(default_factory=dict)
+    notes: dict[str, list[Check]] = dataclasses.field(default_factory=dict)
     part: str = ""
 
     @property
@@ -58,7 +59,7 @@ class Bench:
         A line that is there already, as of a device like another, is not repeated.
         """
         lines = self.notes.setdefault(part or self.part, [])
-        line = CheckResult(name=name, status=status, found=found)
+        line = Check(name=name, status=status, found=found)
         if line not in lines:
             lines.append(line)
 

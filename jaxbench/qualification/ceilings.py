@@ -15,8 +15,11 @@ from jaxbench.microbench.collectives import OPERATIONS, measure_collectives, mea
 from jaxbench.microbench.dispatch import measure_dispatch
 from jaxbench.microbench.interleaved import Calls, measure_in_turn
 from jaxbench.microbench.matmul import Shape, matmul_calls, measure_matmul, operations
-from jaxbench.microbench.memory import memory_bytes
-from jaxbench.microbench.memory_bandwidth import measure_bandwidth
+from jaxbench.microbench.memory_bandwidth import (
+    choose_array_bytes,
+    measure_bandwidth,
+    memory_bytes,
+)
 from jaxbench.microbench.transfer import measure_transfers, sizes_up_to
 from jaxbench.parallel.processes import broadcast_value
 from jaxbench.qualification.bench import Bench, PartFailed
@@ -48,9 +51,8 @@ def measure_ceilings(bench: Bench, time_s: float) -> None:
     for device in devices:
         bench.figures += _measure_memory(bench, device, each_s, rounds)
         bench.figures += _measure_transfers(bench, device, rounds)
-        latency = measure_dispatch(device, calls=200, rounds=_SHORT_ROUNDS, window_s=0.02)
-        value, *ends = latency.latency_s
-        bench.figures.append(measured("dispatch_latency_s", value, (*ends,), device=device.id))
+        latency_s, _ = measure_dispatch(device, calls=200, rounds=_SHORT_ROUNDS, window_s=0.02)
+        bench.figures.append(measured("dispatch_latency_s", *_in(1, latency_s), device=device.id))
 
 
 def _window_s(time_s: float, turns: int, rounds: int, most_s: float) -> float:
@@ -58,8 +60,8 @@ def _window_s(time_s: float, turns: int, rounds: int, most_s: float) -> float:
     return min(most_s, max(0.005, time_s / (turns * (rounds + _WARM_UP_ROUNDS))))
 
 
-def _in(unit: float, found: Interval) -> tuple[float, tuple[float, float]]:
-    value, low, high = (one / unit for one in found)
+def _in(unit: float, rate: Interval) -> tuple[float, tuple[float, float]]:
+    value, low, high = (one / unit for one in rate)
     return value, (low, high)
 
 
@@ -75,18 +77,20 @@ def _measure_matmuls(
     searched = _MADE_FOR.get(first.platform, "bf16")
     arithmetics = ("fp32", "bf16") if bench.on_cpu else ARITHMETICS
     window_s = _window_s(time_s / 2, len(arithmetics) * len(devices) + 3, rounds, 0.2)
-    how = {
-        "rounds": rounds,
-        "window_s": _SEARCH_WINDOW_S,
-        "search_s": 0.4 * time_s,
-        "show": bench.show,
-    }
-    [found] = measure_matmul(first, (searched,), **how)
-    if found.best is None:
-        raise PartFailed(f"matrix products in {searched}: {found.reason}")
-    shape = " x ".join(map(str, found.best.shape))
-    bench.note("matrix products", "ok", f"m x k x n is {shape}, the best of {found.tried} shapes")
-    yield _matmul_figure(searched, first, found.best.operations_per_s)
+    result = measure_matmul(
+        first,
+        searched,
+        rounds=rounds,
+        window_s=_SEARCH_WINDOW_S,
+        search_s=0.4 * time_s,
+        show=bench.show,
+    )
+    if not result.rates:
+        raise PartFailed(f"matrix products in {searched}: {result.reason}")
+    best = next(iter(result.rates))
+    sides = " x ".join(map(str, best))
+    bench.note("matrix products", "ok", f"m x k x n is {sides}, the best of {result.tried} shapes")
+    yield _matmul_figure(searched, first, result.rates[best])
     for device in devices:
         turns: dict[str, tuple[Calls, Shape]] = {}
         for arithmetic in arithmetics:
@@ -96,8 +100,8 @@ def _measure_matmuls(
                 continue
             bench.show(f"matmul {arithmetic} on device {device.id}, compiling")
             try:
-                turns[arithmetic] = _calls(device, arithmetic, found.best.shape, window_s)
-                if turns[arithmetic][1] != found.best.shape:
+                turns[arithmetic] = _calls(device, arithmetic, best, window_s)
+                if turns[arithmetic][1] != best:
                     smaller = " x ".join(map(str, turns[arithmetic][1]))
                     bench.note(f"matrix products in {arithmetic}", "ok", smaller)
             except jax.errors.JaxRuntimeError as error:
@@ -131,27 +135,28 @@ def _measure_memory(
 ) -> Iterator[Figure]:
     alone = dataclasses.replace(bench.mesh, devices=(device,))
     window_s = _window_s(time_s, 3, rounds, 0.2)
-    rates = measure_bandwidth(alone, rounds=rounds, window_s=window_s, show=bench.show)
-    size = f"arrays of {rates[0].array_bytes / 2**20:g} MiB each"
-    bench.note("memory", "ok", size)
-    for rate in rates:
-        name = f"{rate.operation}_gb_per_s"
+    size = choose_array_bytes(device)
+    rates = measure_bandwidth(alone, size, rounds=rounds, window_s=window_s, show=bench.show)
+    bench.note("memory", "ok", f"arrays of {size / 2**20:g} MiB each")
+    for (operation, _), bytes_per_s in rates.items():
+        name = f"{operation}_gb_per_s"
         nominal = published_peak(name, device.device_kind)
-        yield measured(name, *_in(1e9, rate.bytes_per_s), device=device.id, nominal=nominal)
+        yield measured(name, *_in(1e9, bytes_per_s), device=device.id, nominal=nominal)
 
 
 def _measure_transfers(bench: Bench, device: jax.Device, rounds: int) -> Iterator[Figure]:
     """Yield the fastest transfer of each direction: of the largest size mostly."""
-    found = measure_transfers(
+    rates = measure_transfers(
         device, most_bytes=_LARGEST_TRANSFER_BYTES, rounds=rounds, show=bench.show
     )
     for direction, name in _DIRECTIONS.items():
-        rates = [rate for rate in found if rate.direction == direction]
-        if rates:
-            best = max(rates, key=lambda rate: rate.bytes_per_s)
-            what = f"{best.num_bytes / 2**20:g} MiB, {best.host_memory.replace('_', ' ')} memory"
-            bench.note(direction.replace("_", " "), "ok", what)
-            yield measured(name, *_in(1e9, best.bytes_per_s), device=device.id)
+        of_direction = [key for key in rates if key[0] == direction]
+        if of_direction:
+            best = max(of_direction, key=rates.get)
+            _, memory, num_bytes = best
+            size = f"{num_bytes / 2**20:g} MiB, {memory.replace('_', ' ')} memory"
+            bench.note(direction.replace("_", " "), "ok", size)
+            yield measured(name, *_in(1e9, rates[best]), device=device.id)
 
 
 def measure_links(bench: Bench, time_s: float) -> None:
@@ -167,17 +172,18 @@ def measure_links(bench: Bench, time_s: float) -> None:
     for rate in measure_collectives(mesh, most_bytes=most_bytes, window_s=window_s, **how):
         of = {"collective": rate.operation, "bytes": rate.num_bytes}
         bench.figures += [
-            measured("algorithm_gb_per_s", *_in(1e9, rate.algorithm_bytes_per_s), **of),
-            measured("bus_gb_per_s", *_in(1e9, rate.bus_bytes_per_s), **of),
+            measured("algorithm_gb_per_s", *_in(1e9, rate.algorithm_bytes_per_s()), **of),
+            measured("bus_gb_per_s", *_in(1e9, rate.bus_bytes_per_s()), **of),
         ]
     pairs = _pairs(mesh.num_devices)
     window_s = _window_s(0.2 * time_s, len(pairs), _SHORT_ROUNDS, 0.05)
     num_bytes = min(2**26, most_bytes)
-    for rate in measure_pairs(mesh, pairs, num_bytes=num_bytes, window_s=window_s, **how):
+    rates = measure_pairs(mesh, pairs, num_bytes=num_bytes, window_s=window_s, **how)
+    for pair, bytes_per_s in rates.items():
         # Both directions at once, each at this rate.
-        ends = [mesh.devices[place].id for place in rate.pair]
+        ends = [mesh.devices[position].id for position in pair]
         bench.figures += [
-            measured("pair_gb_per_s", *_in(1e9, rate.bytes_per_s), source=source, peer=peer)
+            measured("pair_gb_per_s", *_in(1e9, bytes_per_s), source=source, peer=peer)
             for source, peer in (ends, ends[::-1])
         ]
 

@@ -8,8 +8,7 @@ import psutil
 
 from jaxbench.cards.card import HostLoad
 from jaxbench.clock import Stopwatch
-from jaxbench.hardware.telemetry.boards import other_gpu_processes
-from jaxbench.hardware.telemetry.nvml import cuda_ordinals
+from jaxbench.hardware.telemetry.nvml import cuda_ordinals, other_gpu_processes
 
 
 class LoadWatch:

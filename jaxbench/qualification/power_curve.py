@@ -10,18 +10,21 @@ import json
 import pathlib
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import jax
 
 from jaxbench.cards.run_figures import energy_j_per_image
 from jaxbench.errors import BadInput
-from jaxbench.hardware.telemetry.boards import PowerLimit, read_power_limits, set_power_limits
-from jaxbench.hardware.telemetry.nvml import cuda_ordinals
+from jaxbench.hardware.telemetry.nvml import (
+    PowerLimit,
+    cuda_ordinals,
+    read_power_limits,
+    set_power_limits,
+)
 from jaxbench.modes.throughput import measure_throughput
 from jaxbench.qualification.bench import Bench, InnerConsole
-from jaxbench.qualification.networks import make_trial, pace_of
+from jaxbench.qualification.networks import make_config, name_of, pace_of
 from jaxbench.records.writers.tables import text_table
 from jaxbench.terminal import four_digits
 
@@ -91,36 +94,29 @@ def measure_power_curve(bench: Bench, time_s: float, watts: Sequence[int]) -> No
     """Measure the preset's first network at each limit; write and print the table."""
     limits = check_power_limits(watts, bench.mesh.devices)
     network, precision = bench.preset.networks[0], bench.preset.precisions[0]
-    trial = make_trial(network, precision, bench.mesh.num_devices)
+    config = make_config(network, precision, bench.mesh.num_devices)
     pace, rows = pace_of(time_s / len(watts)), []
     with restored_at_end(limits):
         for limit_w in watts:
-            bench.show(f"{trial.name} at {limit_w} W")
+            bench.show(f"{name_of(config)} at {limit_w} W")
             set_power_limits({limit.address: 1000 * limit_w for limit in limits})
             result = measure_throughput(
-                trial.config,
+                config,
                 str(bench.folder / "runs" / f"power-{limit_w}w"),
-                InnerConsole(bench, f"{trial.name} at {limit_w} W"),
+                InnerConsole(bench, f"{name_of(config)} at {limit_w} W"),
                 **pace,
             )
-            rows.append(_row(limit_w, result.summary))
-            _write(bench.folder / _FILE, rows)
-    bench.console.say(f"power curve of {trial.name}: {bench.folder / _FILE}")
+            row = {name: result.summary.get(name) for name in COLUMNS}
+            row["power_limit_w"] = limit_w
+            row["energy_j_per_image"] = energy_j_per_image(result.summary["telemetry"])
+            rows.append(row)
+            with open(bench.folder / _FILE, "w", encoding="utf-8", newline="") as file:
+                writer = csv.DictWriter(file, COLUMNS)
+                writer.writeheader()
+                writer.writerows(rows)
+    bench.console.say(f"power curve of {name_of(config)}: {bench.folder / _FILE}")
     cells = [
         ["" if row[name] is None else four_digits(row[name]) for name in COLUMNS] for row in rows
     ]
     for line in text_table(COLUMNS, cells, spare=COLUMNS[2:4]):
         bench.console.print(line)
-
-
-def _row(limit_w: int, summary: Mapping[str, Any]) -> dict[str, float | None]:
-    values = {name: summary.get(name) for name in COLUMNS}
-    energy_j = energy_j_per_image(summary)
-    return values | {"power_limit_w": limit_w, "energy_j_per_image": energy_j}
-
-
-def _write(path: pathlib.Path, rows: Sequence[Mapping[str, float | None]]) -> None:
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)

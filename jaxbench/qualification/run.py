@@ -1,12 +1,13 @@
 """Qualify a machine: the parts one after the other, whatever happens to one, and the card."""
 
-import dataclasses
 import os
 import pathlib
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from jaxbench import __version__
-from jaxbench.cards.card import Card, CheckResult, Part
+from jaxbench.cards.card import Card, Part
 from jaxbench.cards.card_file import CARD, write_card
 from jaxbench.cards.figures import FIGURES, PARTS
 from jaxbench.cards.preset import choose_preset
@@ -125,7 +126,7 @@ def _qualify(
         if not ended:
             load.count_gpu_processes(bench.mesh.devices)
         card = _make_card(bench, minutes, load, ends)
-        card = dataclasses.replace(card, verdict=judge(card, thresholds))
+        card = msgspec.structs.replace(card, verdict=judge(card, thresholds))
         is_written = _put_out(bench, card)
     if ended:
         raise ended
@@ -209,8 +210,7 @@ def _describe(error: Exception) -> str:
 
 def _check(bench: Bench, time_s: float) -> None:
     """Do what the command doctor does."""
-    for check in run_checks():
-        bench.notes.setdefault(bench.part, []).append(CheckResult(**check._asdict()))
+    bench.notes[bench.part] = [*run_checks()]
 
 
 _MEASURE: dict[str, Callable[[Bench, float], None]] = {

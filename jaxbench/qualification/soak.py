@@ -11,18 +11,17 @@ from typing import Any
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, held_up
 from jaxbench.cards.card import measured
-from jaxbench.cards.run_figures import soak_figures
+from jaxbench.cards.run_figures import device_number, soak_figures
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import first_line
-from jaxbench.hardware.telemetry.boards import read_error_counters
-from jaxbench.hardware.telemetry.nvml import cuda_ordinals
+from jaxbench.hardware.telemetry.nvml import cuda_ordinals, read_error_counters
 from jaxbench.modes.runner import Measurement, run_mode
 from jaxbench.modes.setup import prepare_run, with_feed
 from jaxbench.modes.throughput import TrainStage
 from jaxbench.modes.windows import Stepper
 from jaxbench.qualification.bench import Bench, InnerConsole, PartFailed
 from jaxbench.qualification.corruption import CorruptionCheck
-from jaxbench.qualification.networks import make_trial
+from jaxbench.qualification.networks import make_config, name_of
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.schema import Record, ThroughputRecord, ThroughputSummary
 
@@ -47,8 +46,8 @@ def measure_soak(bench: Bench, time_s: float) -> None:
     check = CorruptionCheck(bench)
     before = _counters(bench, ordinals)
     network, precision = bench.preset.networks[0], bench.preset.precisions[0]
-    trial = make_trial(network, precision, bench.mesh.num_devices)
-    config, console = with_feed(trial.config, "synthetic"), InnerConsole(bench, trial.name)
+    config = with_feed(make_config(network, precision, bench.mesh.num_devices), "synthetic")
+    console = InnerConsole(bench, name_of(config))
     workdir = str(bench.folder / _RUN)
     try:
         check.burst()
@@ -60,12 +59,12 @@ def measure_soak(bench: Bench, time_s: float) -> None:
         check.report()
     for when, counters in (("before", before), ("after", _counters(bench, ordinals))):
         bench.figures += [
-            measured(f"errors_{when}", count, device=_number(device), counter=name)
+            measured(f"errors_{when}", count, device=device_number(device), counter=name)
             for device, own in counters.items()
             for name, count in own.items()
         ]
     [record] = result.of_kind(ThroughputRecord)
-    bench.figures += soak_figures(vars(record), result.summary, _RUN)
+    bench.figures += soak_figures(record, result.summary["telemetry"], _RUN)
     if result.summary["status"] == "invalid":
         raise PartFailed("; ".join(result.summary["invalid"]))
 
@@ -128,11 +127,6 @@ class Soak(Measurement):
             last_loss=losses[-1] if losses else None,
             warnings=held_up("soak: window", dict(enumerate(self.windows_s, 1))),
         )
-
-
-def _number(device: str) -> int:
-    """Return the id of a device from its name in telemetry, such as gpu0."""
-    return int(device.lstrip("abcdefghijklmnopqrstuvwxyz"))
 
 
 def _counters(bench: Bench, ordinals: Mapping[str, int]) -> dict[str, dict[str, int]]:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from jaxbench.analysis.largest_batch import estimate_largest
 from jaxbench.batch_layout import BatchLayout, batch_multiple
 from jaxbench.records.next_steps import say_command
 from jaxbench.records.schema.sweep import MaxBatchResult, TrialResult
@@ -60,7 +61,8 @@ def largest_batch(
             high = batch if high is None else min(high, batch)
         if high is not None and high - low <= unit:
             return low or None, high
-        guess = _guess(planned, limit_bytes, unit) if len(planned) <= _MOST_ESTIMATES else None
+        known = len(planned) <= _MOST_ESTIMATES
+        guess = estimate_largest(planned, limit_bytes, unit) if known else None
         if guess is not None and low < guess and (high is None or guess < high):
             batch, outcomes = guess, set()
             stride = max(unit, int(_FIRST_STRIDE * guess))
@@ -73,19 +75,6 @@ def largest_batch(
         else:
             batch = (low + high) // 2
         batch = max(batch // unit * unit, low + unit)
-
-
-def _guess(planned: dict[int, float], limit_bytes: float | None, unit: int) -> int | None:
-    """Return the batch whose estimate meets the limit, by the line through the largest two."""
-    if limit_bytes is None or not planned:
-        return None
-    # Of a single estimate, as if all of it grew with the batch: rather too small a guess.
-    (small, small_bytes), (large, large_bytes) = sorted({0: 0.0, **planned}.items())[-2:]
-    per_image = (large_bytes - small_bytes) / (large - small)
-    if per_image <= 0:
-        return None
-    batch = small + int((limit_bytes - small_bytes) / per_image)
-    return max(unit, batch // unit * unit)
 
 
 def find_max_batches(

@@ -5,10 +5,11 @@ import shutil
 
 from msgspec.structs import replace
 
-from jaxbench.cards.card import Card, CheckResult, HostLoad, Part, measured
+from jaxbench.cards.card import Card, HostLoad, Part, measured
 from jaxbench.cards.card_file import digest_of, write_card
 from jaxbench.cards.preset import STANDARD
 from jaxbench.cards.verdict import judge
+from jaxbench.hardware.checks import Check
 from jaxbench.records.schema import CompileRecord, Summary, ThroughputRecord
 from tests.conftest import run_document
 
@@ -118,10 +119,8 @@ def corruption(mismatches=0, named=()):
 
 
 def doctor(**statuses):
-    checks = [
-        CheckResult(name=name, status=status, found="it") for name, status in statuses.items()
-    ]
-    checks.append(CheckResult(name="jax", status="ok", found="0.10.2"))
+    checks = [Check(name=name, status=status, found="it") for name, status in statuses.items()]
+    checks.append(Check(name="jax", status="ok", found="0.10.2"))
     return Part(name="doctor", status="measured", time_s=1.0, checks=tuple(checks))
 
 

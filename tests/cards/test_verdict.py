@@ -3,12 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
-from jaxbench.cards.card import CheckResult
 from jaxbench.cards.figures import MEMORY
 from jaxbench.cards.preset import STANDARD
 from jaxbench.cards.thresholds import load_thresholds
 from jaxbench.cards.verdict import RULES, failures, judge
 from jaxbench.errors import BadInput
+from jaxbench.hardware.checks import Check
 from tests.cards import made
 
 PEAK = made.PEAK_TFLOPS
@@ -145,7 +145,7 @@ def test_a_part_that_failed_fails_and_one_that_was_skipped_says_why():
 
 
 def of_networks(found, name="no time was left for"):
-    check = CheckResult(name=name, status="warning", found=found)
+    check = Check(name=name, status="warning", found=found)
     return replace(made.networks(), checks=(check,))
 
 
@@ -203,8 +203,8 @@ def test_a_network_that_a_note_names_is_not_missing_twice():
         if (network.spec, precision) not in {("resnet50", "bf16"), ("wrn28_10", "fp32")}
     )
     notes = (
-        CheckResult(name="no time was left for", status="warning", found=named),
-        CheckResult(name="wrn28_10 fp32 512", status="warning", found="does not fit"),
+        Check(name="no time was left for", status="warning", found=named),
+        Check(name="wrn28_10 fp32 512", status="warning", found="does not fit"),
     )
     part = replace(made.networks(others=False), checks=notes)
     verdict = judge(made.card(part))

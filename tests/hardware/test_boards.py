@@ -6,7 +6,7 @@ import pynvml
 import pytest
 
 from jaxbench.errors import BadInput
-from jaxbench.hardware.telemetry.boards import (
+from jaxbench.hardware.telemetry.nvml import (
     other_gpu_processes,
     read_error_counters,
     read_power_limits,

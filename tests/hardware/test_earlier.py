@@ -5,9 +5,8 @@ import datetime
 
 import pytest
 
-from jaxbench.hardware.telemetry.earlier import read_series
 from jaxbench.hardware.telemetry.sampler import COLUMNS
-from jaxbench.hardware.telemetry.summary import Window, summarize
+from jaxbench.hardware.telemetry.summary import Window, read_series, summarize
 
 START = datetime.datetime(2026, 3, 4, tzinfo=datetime.UTC)
 

@@ -183,7 +183,7 @@ def test_a_gpu_is_described_to_xla():
     ],
 )
 def test_a_missing_compiler_is_named(monkeypatch, installed, words):
-    monkeypatch.setattr(topology, "_version", installed.get)
+    monkeypatch.setattr(topology, "installed_version", installed.get)
     with pytest.raises(BadInput) as refused:
         topology.compiler_version(parse_target("gpu:h100"))
     assert words in str(refused.value)

@@ -361,9 +361,9 @@ def test_a_sample_takes_few_bytes():
     series.add(61.0, {"temperature_c": 70, "memory_used_bytes": 8e10, "throttle_reasons": ""})
     series.add(62.0, {"temperature_c": 60, "throttle_reasons": "sw_power_cap"})
     own = [series._elapsed_s, series._throttle_reasons, *series._columns.values()]
-    assert sum(column.itemsize for column in own) <= 40
+    assert sum(column.itemsize for column in own) <= 44
     assert {len(column) for column in own} == {len(series)} == {63}
-    assert series.most == {"temperature_c": 70, "memory_used_bytes": 8e10}
+    assert series.greatest == {"temperature_c": 70, "memory_used_bytes": 8e10}
 
 
 def energy_of(series, windows, interval_s=1.0):

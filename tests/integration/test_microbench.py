@@ -13,7 +13,7 @@ def test_two_processes_measure_collectives_and_pairs_together(tmp_path):
     assert check_card(folder) == [] and not any(started.folders[1].iterdir())
     card = read_card(folder)
     assert [part.name for part in card.parts if part.status == "measured"] == ["collectives"]
-    part, ids = card.part("collectives"), [device.id for device in card.devices]
+    part, ids = card.part("collectives"), [device["id"] for device in card.environment["devices"]]
     sizes = {figure.labels["bytes"] for figure in part.named("bus_gb_per_s")}
     assert sizes == {1024 * 4**power for power in range(6)}
     # Two devices are of the first process, two of the second.

@@ -83,7 +83,7 @@ fake_nvml.install(patch, FileNvml([fake_nvml.Board()]), fake_nvml.Cuda([0x0F]))
 """
 MEASURE = """
 import sys
-from jaxbench.hardware.telemetry.boards import read_power_limits, set_power_limits
+from jaxbench.hardware.telemetry.nvml import read_power_limits, set_power_limits
 from jaxbench.qualification.power_curve import restored_at_end
 
 limits = read_power_limits({"gpu0": 0})

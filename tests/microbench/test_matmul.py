@@ -1,7 +1,5 @@
 """The matmul rate: what a call computes, what is counted, how shapes are searched."""
 
-import functools
-
 import jax
 import numpy as np
 import pytest
@@ -54,16 +52,16 @@ def test_operations_are_two_for_each_multiplication():
 
 def test_the_best_of_all_shapes_is_returned_first():
     how, shown = {"rounds": 3, "window_s": 0.001, "search_s": 1000, "largest": 16}, []
-    found = matmul.measure_matmul(jax.devices()[1], ["fp32", "tf32"], **how, show=shown.append)
+    fp32 = matmul.measure_matmul(jax.devices()[1], "fp32", **how, show=shown.append)
     # Three shapes are searched; the three of them have a warm-up and three windows each.
     assert shown[0] == "search, matmul fp32 16x16x16" and len(shown) == 3 + 3 * (1 + 3)
     assert shown[-1].startswith("matmul fp32 ") and shown[-1].endswith(", window 3 of 3")
-    fp32, tf32 = found
     assert fp32.tried == 3 == len(fp32.rates) and fp32.reason is None
-    medians = [rate.operations_per_s[0] for rate in fp32.rates]
-    assert medians == sorted(medians, reverse=True) and fp32.best is fp32.rates[0]
-    assert {rate.shape for rate in fp32.rates} == {(16, 16, 16), (16, 16, 64), (64, 16, 16)}
-    assert tf32.best is None and "GPU" in tf32.reason
+    medians = [median for median, _, _ in fp32.rates.values()]
+    assert medians == sorted(medians, reverse=True)
+    assert {*fp32.rates} == {(16, 16, 16), (16, 16, 64), (64, 16, 16)}
+    tf32 = matmul.measure_matmul(jax.devices()[1], "tf32", **how)
+    assert not tf32.rates and "GPU" in tf32.reason
 
 
 def test_what_the_backend_does_not_run_gets_a_reason(monkeypatch):
@@ -71,16 +69,27 @@ def test_what_the_backend_does_not_run_gets_a_reason(monkeypatch):
         raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: no such type\nmore")
 
     monkeypatch.setattr(matmul.lax, "dot", fail)
-    [found] = matmul.measure_matmul(jax.devices()[0], ["fp16"], rounds=3, largest=16)
-    assert found.best is None and found.reason == "UNIMPLEMENTED: no such type"
+    result = matmul.measure_matmul(jax.devices()[0], "fp16", rounds=3, largest=16)
+    assert not result.rates and result.reason == "UNIMPLEMENTED: no such type"
 
 
-def test_the_search_keeps_the_fastest_and_stops_at_the_memorys_end(monkeypatch):
+def test_the_search_keeps_the_fastest(monkeypatch):
+    """Of five shapes, the first and the last are the slowest."""
+    calls_s = {1: 4.0, 2: 1.0, 4: 1.0, 8: 1.0, 16: 1e9}
+    monkeypatch.setattr(matmul, "_shapes", lambda *_: [(side,) * 3 for side in calls_s])
+    monkeypatch.setattr(matmul, "_try", lambda *how: (FakeCalls(), calls_s[how[2][0]], None))
+    monkeypatch.setattr(matmul, "measure_in_turn", lambda *_: None)
+    result = matmul.measure_matmul(jax.devices()[0], "fp32", window_s=1e10)
+    assert {side for side, _, _ in result.rates} == {2, 4, 8} and result.tried == 5
+
+
+def test_the_search_stops_at_the_memorys_end(monkeypatch):
     """16^3 takes more than this memory's share, but something is always measured."""
     monkeypatch.setattr(matmul, "memory_bytes", lambda device: 1)
-    search = matmul._search(jax.devices()[0], "fp32", 0.001, 1.0, 16)
-    assert [*search.finalists] == [(16, 16, 16)]
-    fastest = matmul._Search()
-    for side, call_s in ((1, 4.0), (2, 1.0), (4, 1.0), (8, 1.0), (16, 1e9)):
-        fastest.add((side, side, side), call_s, functools.partial(int))
-    assert [side for side, _, _ in fastest.finalists] == [2, 4, 8]
+    result = matmul.measure_matmul(jax.devices()[0], "fp32", rounds=3, window_s=0.001, largest=16)
+    assert [*result.rates] == [(16, 16, 16)]
+
+
+class FakeCalls:
+    def per_s(self, amount):
+        return (amount,) * 3

@@ -1,5 +1,7 @@
 """Memory bandwidth: what the operations compute, where they write, what is counted."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -39,19 +41,26 @@ def test_bytes_are_counted_as_stream_does(mesh, monkeypatch):
             turn.windows_s = [4.0] * rounds
 
     monkeypatch.setattr(memory_bandwidth, "measure_in_turn", pretend)
-    found = measure_bandwidth(mesh, array_bytes=400, rounds=6)
-    assert {(r.operation, r.num_devices): r.bytes_per_s[0] for r in found} == {
+    rates = measure_bandwidth(mesh, 400, rounds=6)
+    assert {key: median for key, (median, _, _) in rates.items()} == {
         **{("copy", 1): 800, ("scale", 1): 800, ("triad", 1): 1200},
         **{("copy", 2): 1600, ("scale", 2): 1600, ("triad", 2): 2400},
     }
 
 
-def test_arrays_are_large_beside_the_cache_and_fit():
-    mib, gib = 2**20, 2**30
-    assert choose_array_bytes(80 * gib, 50 * mib, is_cpu=False) == gib
-    assert choose_array_bytes(80 * gib, 500 * mib, is_cpu=False) == 2000 * mib
-    assert choose_array_bytes(8 * gib, None, is_cpu=False) == gib / 2
-    assert choose_array_bytes(8 * gib, 32 * mib, is_cpu=True) == 128 * mib
+@pytest.mark.parametrize(
+    ("platform", "memory_gib", "cache_mib", "array_mib"),
+    [("gpu", 80, 50, 1024), ("gpu", 80, 500, 2000), ("gpu", 8, None, 512), ("cpu", 8, 32, 128)],
+)
+def test_arrays_are_large_beside_the_cache_and_fit(
+    monkeypatch, platform, memory_gib, cache_mib, array_mib
+):
+    cache_bytes = cache_mib and cache_mib * 2**20
+    monkeypatch.setattr(memory_bandwidth, "memory_bytes", lambda _: memory_gib * 2**30)
+    monkeypatch.setattr(memory_bandwidth, "l2_bytes", lambda _: cache_bytes)
+    monkeypatch.setattr(memory_bandwidth, "last_level_cache_bytes", lambda: cache_bytes)
+    device = types.SimpleNamespace(platform=platform, device_kind="some")
+    assert choose_array_bytes(device) == array_mib * 2**20
 
 
 def test_the_sizes_of_caches_are_found(tmp_path):

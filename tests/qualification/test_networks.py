@@ -11,7 +11,7 @@ from jaxbench.cards.preset import CPU, PRESETS, STANDARD
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.qualification import networks
 from jaxbench.qualification.bench import PartFailed
-from jaxbench.qualification.networks import estimate_largest, make_trial, measure_networks
+from jaxbench.qualification.networks import make_config, measure_networks
 from jaxbench.train import build_program
 from jaxbench.xla.compile_cache import without_cache
 from tests.conftest import run_json
@@ -128,32 +128,20 @@ def test_energy_is_told_where_the_windows_were_long_enough(bench, long_enough):
         summary={"telemetry": telemetry},
         of_kind=lambda kind: [compiled if "Compile" in kind.__name__ else step],
     )
-    trial = make_trial(bench.preset.networks[0], "fp32", 2)
-    figures = {one.name: one.value for one in networks.figures_of(found, trial, "runs/x", bench)}
+    config = make_config(bench.preset.networks[0], "fp32", 2)
+    figures = {one.name: one.value for one in networks.figures_of(found, config, "runs/x", bench)}
     expected = {"images_per_s": 1.0, "flops_per_image": 10, "compile_cold_s": 2.0}
     assert figures == expected | ({"energy_j_per_image": 0.5} if long_enough else {})
 
 
-@pytest.mark.parametrize(
-    ("needs_bytes", "largest"),
-    [
-        ({64: 2 * GIB, 128: 3 * GIB}, 64 + int((0.92 * 16 - 2) * 64) // 8 * 8),
-        ({64: 2 * GIB, 128: 2 * GIB}, None),  # memory that does not grow says nothing
-        ({64: 20 * GIB, 128: 30 * GIB}, 32),  # it does not fit itself
-    ],
-)
-def test_the_largest_batch_is_where_the_line_meets_the_limit(needs_bytes, largest):
-    found = estimate_largest(needs_bytes, 16 * GIB, 8)
-    assert found is None if largest is None else abs(found - largest) <= 8 and found % 8 == 0
-
-
 def test_the_estimate_compiles_and_runs_nothing(bench):
-    trial = make_trial(bench.preset.networks[0], "fp32", 2)
+    config = make_config(bench.preset.networks[0], "fp32", 2)
     own = networks.Networks(bench, 1.0)
     first = types.SimpleNamespace(
-        memory={"total_bytes": 1}, device_memory_bytes=GIB, function="train_step"
+        **{"memory": {"total_bytes": 1}, "device_memory_bytes": GIB, "function": "train_step"},
+        stage="train_step",
     )
-    found = own._estimate(trial, types.SimpleNamespace(of_kind=lambda _: [first]))
+    found = own._estimate(config, types.SimpleNamespace(of_kind=lambda _: [first]))
     assert found > 0 and found % 16 == 0 and [*bench.folder.iterdir()] == []
 
 
@@ -162,16 +150,16 @@ def test_every_network_of_a_preset_is_one(name):
     preset = PRESETS[name]
     for network in preset.networks:
         for precision in preset.precisions:
-            trial = make_trial(network, precision, 8)
-            trial.config.validate()
-            assert trial.config.batch_size == 8 * network.batch_per_device
-            assert trial.labels["network"] == network.spec
+            config = make_config(network, precision, 8)
+            config.validate()
+            assert config.batch_size == 8 * network.batch_per_device
+            assert config.name == network.spec
 
 
 # ResNet-50 is traced by tests/models/test_models.py.
 @pytest.mark.parametrize("network", STANDARD.networks[1:] + CPU.networks, ids=lambda own: own.spec)
 def test_a_preset_has_its_networks_operations_and_types(network):
-    config = make_trial(network, "bf16", 1).config
+    config = make_config(network, "bf16", 1)
     mesh = DataMesh(tuple(jax.devices()[:1]), "shard_map")
     program = build_program(config, mesh, BatchLayout.create(config, 1), steps_per_epoch=1)
     assert program.training_flops == network.flops_per_image

@@ -13,9 +13,7 @@ from jaxbench.cards.check import check_card
 from jaxbench.cards.thresholds import load_thresholds
 from jaxbench.errors import BadInput, Terminated
 from jaxbench.hardware.checks import Check
-from jaxbench.microbench.matmul import MatmulRate, MatmulResult
-from jaxbench.microbench.memory_bandwidth import BandwidthRate
-from jaxbench.microbench.transfer import TransferRate
+from jaxbench.microbench.matmul import MatmulResult
 from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.qualification import ceilings, host_load, run
@@ -232,8 +230,8 @@ def as_gpus(monkeypatch):
 
 
 def test_a_slow_device_fails(qualify, as_gpus, monkeypatch, output):
-    rate = MatmulRate(shape=(256, 256, 256), operations_per_s=(1e12, 0.99e12, 1.01e12))
-    found = MatmulResult(arithmetic="fp32", rates=(rate,), tried=1)
+    rate = (1e12, 0.99e12, 1.01e12)
+    result = MatmulResult({(256, 256, 256): rate}, tried=1)
     make, rates = ceilings.matmul_calls, {}
 
     def make_slow(device, arithmetic, shape, window_s):
@@ -242,11 +240,11 @@ def test_a_slow_device_fails(qualify, as_gpus, monkeypatch, output):
         calls = make(device, arithmetic, shape, window_s)
         slower = 0.3 if device.id == 1 else 1.0
         rates[device.id, arithmetic] = shape
-        calls.per_s = lambda amount: [slower * one for one in rate.operations_per_s]
+        calls.per_s = lambda amount: [slower * one for one in rate]
         return calls
 
     # The shape is searched on the first device alone.
-    monkeypatch.setattr(ceilings, "measure_matmul", lambda *_, **__: [found])
+    monkeypatch.setattr(ceilings, "measure_matmul", lambda *_, **__: result)
     monkeypatch.setattr(ceilings, "matmul_calls", make_slow)
     monkeypatch.setattr(ceilings, "_measure_memory", lambda *_: [])
     code, card = qualify(ceilings=ceilings.measure_ceilings)
@@ -261,18 +259,13 @@ def test_a_slow_device_fails(qualify, as_gpus, monkeypatch, output):
 
 
 def test_sizes_are_noted_once_for_all_devices(bench, monkeypatch):
-    rate = BandwidthRate(
-        operation="copy", num_devices=1, array_bytes=2**25, bytes_per_s=(1e9, 0.9e9, 1.1e9)
-    )
-    monkeypatch.setattr(ceilings, "measure_bandwidth", lambda *_, **__: [rate])
-    moved = {"num_bytes": 2**28, "bytes_per_s": (2e9, 1e9, 3e9)}
-    rates = [
-        TransferRate(direction="host_to_device", host_memory="pinned_host", **moved),
-        TransferRate(
-            direction="host_to_device", host_memory="pageable", **moved | {"num_bytes": 1}
-        ),
-    ]
-    monkeypatch.setattr(ceilings, "measure_transfers", lambda *_, **__: rates)
+    monkeypatch.setattr(ceilings, "choose_array_bytes", lambda _: 2**25)
+    rates = {("copy", 1): (1e9, 0.9e9, 1.1e9)}
+    monkeypatch.setattr(ceilings, "measure_bandwidth", lambda *_, **__: rates)
+    rate = (2e9, 1e9, 3e9)
+    transfers = {("host_to_device", "pinned_host", 2**28): rate}
+    transfers["host_to_device", "pageable", 1] = rate
+    monkeypatch.setattr(ceilings, "measure_transfers", lambda *_, **__: transfers)
     bench.part = "ceilings"
     for device in bench.mesh.devices:
         [*ceilings._measure_memory(bench, device, 1.0, 6)]
@@ -285,10 +278,9 @@ def test_sizes_are_noted_once_for_all_devices(bench, monkeypatch):
 
 def test_memory_is_held_against_its_peak_whatever_the_device_computes_in(bench, monkeypatch):
     """V100s have no bf16."""
-    rate = BandwidthRate(
-        operation="copy", num_devices=1, array_bytes=2**25, bytes_per_s=(9e11, 8e11, 10e11)
-    )
-    monkeypatch.setattr(ceilings, "measure_bandwidth", lambda *_, **__: [rate])
+    monkeypatch.setattr(ceilings, "choose_array_bytes", lambda _: 2**25)
+    rates = {("copy", 1): (9e11, 8e11, 10e11)}
+    monkeypatch.setattr(ceilings, "measure_bandwidth", lambda *_, **__: rates)
     device = types.SimpleNamespace(device_kind="Tesla V100-SXM2-16GB", id=0)
     [figure] = ceilings._measure_memory(bench, device, 1.0, 6)
     assert (figure.nominal, figure.share_of_nominal) == (900.0, 1.0)

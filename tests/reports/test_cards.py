@@ -7,8 +7,9 @@ from xml.etree import ElementTree
 import pytest
 from msgspec.structs import replace
 
-from jaxbench.cards.card import CheckResult, Part, measured
+from jaxbench.cards.card import Part, measured
 from jaxbench.errors import BadInput
+from jaxbench.hardware.checks import Check
 from jaxbench.reports.blocks import MatrixChart, Table
 from jaxbench.reports.collect import collect
 from jaxbench.reports.context import ReportContext
@@ -63,7 +64,7 @@ def test_the_section_has_verdict_and_figures_by_part(tmp_path):
 
 
 def test_notes_of_other_parts_are_no_lines_of_the_doctor(tmp_path):
-    note = CheckResult(name="memory", status="ok", found="arrays of 128 MiB each")
+    note = Check(name="memory", status="ok", found="arrays of 128 MiB each")
     card = made.judged(replace(made.ceilings(), checks=(note,)))
     found = tables(section_of(made.write(tmp_path, card)))
     assert [row[1] for row in texts(found["Doctor"])] == ["jax"]

@@ -5,7 +5,6 @@ A process makes those of one kind, in an environment that is set before JAX is i
 """
 
 import contextlib
-import importlib.metadata
 import math
 import os
 import re
@@ -15,6 +14,7 @@ from typing import Any
 
 from jaxbench.errors import BadInput, first_line
 from jaxbench.hardware.accelerators import pip_command
+from jaxbench.hardware.system import installed_version
 from jaxbench.hardware.targets.target import Target
 
 # The compilers' packages; any of them will do. They need no such device.
@@ -74,27 +74,20 @@ def compiler_version(target: Target) -> str:
     Raises:
       BadInput: it is not installed, or for another jaxlib.
     """
-    installed = {package: _version(package) for package in _COMPILERS[target.platform]}
+    installed = {package: installed_version(package) for package in _COMPILERS[target.platform]}
     found = [(package, version) for package, version in installed.items() if version]
     if not found:
         raise BadInput(
             f"--target={target.name}: compiling for it needs {' or '.join(installed)}: "
             + pip_command(_EXTRAS[target.platform])
         )
-    [(package, version), *_], jaxlib = found, _version("jaxlib")
+    [(package, version), *_], jaxlib = found, installed_version("jaxlib")
     if target.platform == "gpu" and version != jaxlib:
         raise BadInput(
             f"--target={target.name}: {package} {version} does not go with jaxlib {jaxlib}: "
             f"pip install '{package}[with-cuda]=={jaxlib}'"
         )
     return f"{package} {version}"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def create_devices(target: Target, bytes_per_s: float | None) -> tuple[Any, ...]:
@@ -162,6 +155,7 @@ def _tpu_topology(topologies: Any, target: Target) -> Any:
 def describe_gpu(target: Target, bytes_per_s: float | None) -> str:
     """Return XLA's description of a GPU as text (GpuTargetConfigProto)."""
     specs = target.specs
+    installed = filter(None, map(installed_version, ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13")))
     major, _, minor = specs["compute_capability"].partition(".")
     return _GPU.format(
         kind=target.kind,
@@ -176,10 +170,5 @@ def describe_gpu(target: Target, bytes_per_s: float | None) -> str:
         l2_bytes=int(float(specs["l2_mib"]) * 2**20),
         clock_ghz=specs["clock_ghz"],
         memory_bytes=target.memory_bytes,
-        dnn=_cudnn_version(),
+        dnn=next(installed, _CUDNN).split("."),
     )
-
-
-def _cudnn_version() -> tuple[int, ...]:
-    installed = _version("nvidia-cudnn-cu12") or _version("nvidia-cudnn-cu13") or _CUDNN
-    return tuple(int(part) for part in installed.split(".")[:3])

@@ -1,6 +1,8 @@
-"""Read NVIDIA GPUs with NVML, through nvidia-ml-py.
+"""Read NVIDIA GPUs with NVML, through nvidia-ml-py: sensors, errors, processes and power limits.
 
 Functions, units and error codes: https://docs.nvidia.com/deploy/nvml-api/
+NVML has no count of Xid messages, which the driver writes only into the system's log. It is
+imported late, so that it costs a machine without GPUs nothing.
 """
 
 import contextlib
@@ -8,6 +10,9 @@ import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import psutil
+
+from jaxbench.errors import BadInput
 from jaxbench.hardware.telemetry.readers import Reading
 
 # NVML's reasons for clocks that are lower than asked for (nvmlClocksEventReasons).
@@ -51,7 +56,6 @@ class NvmlReader:
         self._boards: list[Board] | None = None
 
     def read(self) -> Iterator[Reading]:
-        # Imported late, so that it costs a machine without GPUs nothing.
         import pynvml
 
         if self._boards is None:
@@ -157,3 +161,113 @@ def _read_board(nvml: Any, device: str, kind: str, handle: Any) -> Reading:
     if memory := values.pop("memory", None):
         values |= {"memory_used_bytes": memory.used, "memory_total_bytes": memory.total}
     return Reading(device, kind, values, errors)
+
+
+def read_error_counters(ordinals: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """Return {device: {counter: count}}, without counters that a board does not have.
+
+    Args:
+      ordinals: see `find_boards`; nothing is read for none.
+
+    Raises:
+      Exception: NVML, or the CUDA driver, cannot be asked.
+    """
+    if not ordinals:
+        return {}
+    import pynvml
+
+    def read(handle: Any) -> dict[str, int]:
+        def ecc(kind: int) -> int:  # since the driver was loaded
+            return pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, pynvml.NVML_VOLATILE_ECC)
+
+        rows = ("remapped_rows_corrected", "remapped_rows_uncorrected")
+        counters: dict[tuple[str, ...], Callable[[], Sequence[int]]] = {
+            ("ecc_corrected",): lambda: [ecc(pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED)],
+            ("ecc_uncorrected",): lambda: [ecc(pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)],
+            ("pcie_replays",): lambda: [pynvml.nvmlDeviceGetPcieReplayCounter(handle)],
+            (*rows, "row_remapping_pending", "row_remapping_failed"): lambda: (
+                pynvml.nvmlDeviceGetRemappedRows(handle)
+            ),
+        }
+        counts: dict[str, int] = {}
+        for names, count in counters.items():
+            # Boards without ECC, or older drivers, do not have all of them.
+            with contextlib.suppress(pynvml.NVMLError):
+                counts |= {name: int(one) for name, one in zip(names, count(), strict=True)}
+        return counts
+
+    return {board.device: read(board.handle) for board in find_boards(pynvml, ordinals)}
+
+
+def other_gpu_processes(ordinals: Mapping[str, int]) -> int | None:
+    """Return how many processes of others compute on the boards; None where NVML does not tell.
+
+    Inside a container NVML may give the host's process ids, none of which is this one's. JAX has
+    opened the boards, so one of them is.
+    """
+    if not ordinals:
+        return None
+    import pynvml
+
+    try:
+        boards = find_boards(pynvml, ordinals)
+        running = [
+            {process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(board.handle)}
+            for board in boards
+        ]
+    except (pynvml.NVMLError, OSError):
+        return None
+    own = psutil.Process()
+    tree = {own.pid, *(child.pid for child in own.children(recursive=True))}
+    here = set().union(*running)
+    return len(here - tree) if here & tree else max(0, len(here) - 1)
+
+
+class PowerLimit(NamedTuple):
+    """The power limit of the board at a PCI address, in milliwatts, and what it may be set to."""
+
+    address: str
+    current_mw: int
+    least_mw: int
+    most_mw: int
+
+
+def read_power_limits(ordinals: Mapping[str, int]) -> list[PowerLimit]:
+    """Return the limit of each board, once it is known that this process may set it.
+
+    Raises:
+      BadInput: there are no such boards, or this process has no right to.
+    """
+    if not ordinals:
+        raise BadInput("--power_limits: JAX uses no NVIDIA GPU, and no other device has limits")
+    import pynvml
+
+    try:
+        boards = find_boards(pynvml, ordinals)
+        limits = []
+        for board in boards:
+            current_mw = pynvml.nvmlDeviceGetPowerManagementLimit(board.handle)
+            range_mw = pynvml.nvmlDeviceGetPowerManagementLimitConstraints(board.handle)
+            pynvml.nvmlDeviceSetPowerManagementLimit(board.handle, current_mw)
+            limits.append(PowerLimit(board.address, current_mw, *range_mw))
+    except pynvml.NVMLError_NoPermission as error:
+        raise BadInput(
+            "--power_limits: the driver allows only the administrator to set them: run it with sudo"
+        ) from error
+    except (pynvml.NVMLError, OSError) as error:
+        raise BadInput(f"--power_limits: the limits cannot be set: {error}") from error
+    return limits
+
+
+def set_power_limits(limits_mw: Mapping[str, int]) -> None:
+    """Set {PCI address: limit in milliwatts}.
+
+    Raises:
+      pynvml.NVMLError: a board refuses.
+    """
+    import pynvml
+
+    pynvml.nvmlInit()
+    for address, limit_mw in limits_mw.items():
+        handle = pynvml.nvmlDeviceGetHandleByPciBusId(address)
+        pynvml.nvmlDeviceSetPowerManagementLimit(handle, limit_mw)

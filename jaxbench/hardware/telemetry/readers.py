@@ -1,10 +1,14 @@
-"""The interface of readers, and those of the host and of TPUs; `nvml` has the one of GPUs."""
+"""Readers of the host and of TPUs; `nvml` has the one of GPUs.
+
+A reader has a `name` for messages, `reads_energy` (whether the start and end of a measured window
+are sampled too), and `read()`, which yields each device's reading as soon as it is taken. Only one
+thread calls it. It may raise any Exception.
+"""
 
 import contextlib
 import dataclasses
 import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
 
 import psutil
 
@@ -32,21 +36,6 @@ class Reading:
     kind: str
     values: Mapping[str, float | str]
     errors: Sequence[str] = ()
-
-
-class Reader(Protocol):
-    """Reads all devices of one library; called in one thread only.
-
-    Attributes:
-      name: of the library, for messages.
-      reads_energy: whether the start and end of a measured window are sampled too.
-    """
-
-    name: str
-    reads_energy: bool
-
-    def read(self) -> Iterator[Reading]:
-        """Yield each device's reading as soon as it is taken. May raise any Exception."""
 
 
 class HostReader:

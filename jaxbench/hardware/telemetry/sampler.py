@@ -18,10 +18,9 @@ from typing import Any
 from jaxbench.clock import Clock, Stopwatch, now, process_cpu_s
 from jaxbench.errors import BadInput
 from jaxbench.files import open_own
-from jaxbench.hardware.telemetry.earlier import read_series
 from jaxbench.hardware.telemetry.nvml import NvmlReader, cuda_ordinals
-from jaxbench.hardware.telemetry.readers import HostReader, Reader, Reading, TpuReader
-from jaxbench.hardware.telemetry.summary import Series, Window, summarize
+from jaxbench.hardware.telemetry.readers import HostReader, Reading, TpuReader
+from jaxbench.hardware.telemetry.summary import COLUMNS, Series, Window, read_series, summarize
 
 INTERVAL_S = 1.0
 _SHORTEST_S, _LONGEST_S = 0.1, 3600.0
@@ -34,26 +33,6 @@ _LATE_S, _STILL = 2.0, 0.3
 _MOST_NAMED = 5
 # How long the end of a run waits for readers.
 _LONGEST_STOP_S = 2.0
-COLUMNS = (
-    "time",
-    "elapsed_s",
-    "device",
-    "kind",
-    "load_percent",
-    "memory_used_bytes",
-    "memory_total_bytes",
-    "sm_clock_mhz",
-    "memory_clock_mhz",
-    "temperature_c",
-    "fan_percent",
-    "power_w",
-    "energy_j",
-    "throttle_reasons",
-    "cpu_percent",
-    "rss_bytes",
-    "load_1min",
-    "other_cpu_percent",
-)
 
 
 def check_interval(telemetry_s: float) -> None:
@@ -65,9 +44,9 @@ def check_interval(telemetry_s: float) -> None:
         )
 
 
-def create_readers(devices: Sequence[Any]) -> list[Reader]:
+def create_readers(devices: Sequence[Any]) -> list[Any]:
     """Return a reader of the host and one of the JAX devices, if they are GPUs or TPUs."""
-    readers: list[Reader] = [HostReader()]
+    readers: list[Any] = [HostReader()]
     platform = devices[0].platform
     if platform == "gpu":
         readers.append(NvmlReader(cuda_ordinals(devices)))
@@ -97,7 +76,7 @@ class Telemetry:
         path: pathlib.Path | None,
         interval_s: float,
         clock: Clock,
-        readers: Sequence[Reader],
+        readers: Sequence[Any],
         share: float = 1.0,
     ):
         self._path = path
@@ -218,7 +197,7 @@ def no_telemetry() -> Telemetry:
 class _ReaderThread(threading.Thread):
     """Samples one reader, at multiples of the interval and at edges, until it is stopped."""
 
-    def __init__(self, reader: Reader, interval_s: float, telemetry: Telemetry):
+    def __init__(self, reader: Any, interval_s: float, telemetry: Telemetry):
         super().__init__(name=f"telemetry-{reader.name}", daemon=True)
         self.reader = reader
         self.requests: queue.SimpleQueue[str] = queue.SimpleQueue()

@@ -2,7 +2,10 @@
 
 import array
 import collections
+import contextlib
+import csv
 import math
+import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,6 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxbench.analysis.statistics import drift
+from jaxbench.clock import seconds_since_1970
+from jaxbench.files import open_regular, read_lines
 
 JOULES_PER_KWH = 3.6e6
 # Reasons for lower clocks that slow a run down: not an idle GPU, clocks set by the user, or boards
@@ -36,29 +41,28 @@ _OTHER_WORK = (
     "other processes took {other_cpu_percent_mean:.0f} % of the host's processor meanwhile: rates "
     "may be too low, and those of a repeat differ by more than the intervals say"
 )
-# The statistics of telemetry.csv's columns: over the measured windows, or over the whole run.
-_OVER_WINDOWS = {
+# {column of telemetry.csv: its statistics in the summary}: over the measured windows, but for
+# `greatest`, which is over the whole run, and `energy`.
+COLUMNS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("time", "elapsed_s", "device", "kind"), ()),
     "load_percent": ("mean", "max"),
-    "power_w": ("mean", "max"),
+    "memory_used_bytes": ("greatest",),
+    "memory_total_bytes": (),
     "sm_clock_mhz": ("median",),
+    "memory_clock_mhz": (),
+    "temperature_c": ("greatest",),
+    "fan_percent": (),
+    "power_w": ("mean", "max"),
+    "energy_j": ("energy",),
+    "throttle_reasons": (),
     "cpu_percent": ("mean", "max"),
-    "other_cpu_percent": ("mean", "max"),
+    "rss_bytes": ("greatest",),
     "load_1min": ("max",),
+    "other_cpu_percent": ("mean", "max"),
 }
-_OVER_RUN = ("memory_used_bytes", "temperature_c", "rss_bytes")  # the greatest
 _STATISTICS = {"mean": np.mean, "max": np.max, "median": np.median}
-# Of the measured windows.
-_ENERGY = (
-    "energy_j",
-    "energy_covers",
-    "energy_window_s",
-    "energy_window_long_enough",
-    "joules_per_image",
-    "images_per_kwh",
-)
-KEPT = (*_OVER_WINDOWS, *_OVER_RUN, "energy_j")
-# How the values of a sample are kept that are not summed up at once; clocks are small and whole.
-_FORMS = dict.fromkeys((*_OVER_WINDOWS, "energy_j"), "d") | {"sm_clock_mhz": "f"}
+# The run's clock stands still between two processes: the date goes ahead of it by more than this.
+_JUMP_S = 0.5
 
 
 class Window(NamedTuple):
@@ -73,16 +77,16 @@ class Series:
     """One device's readings, in few bytes: 72 devices have 44 million a week.
 
     Attributes:
-      most: {column: its greatest value}, of those whose statistics are over the whole run.
+      greatest: {column: its greatest value}, of those whose statistics are over the whole run.
     """
 
     def __init__(self, kind: str):
         self.kind = kind
-        self.most: dict[str, float] = {}
+        self.greatest: dict[str, float] = {}
         self._elapsed_s = array.array("d")
         # A host has no clock, a board no processor load: only what a device has takes room.
         self._columns: dict[str, array.array] = {}
-        # Each sample's reasons, by their place in the list; a device has few combinations.
+        # Each sample's reasons, by their index in the list; a device has few combinations.
         self._reasons: list[str | None] = [None]
         self._throttle_reasons = array.array("H")
         self._is_resumed, self._shift_j = False, 0.0
@@ -95,20 +99,19 @@ class Series:
         self._is_resumed = True
 
     def add(self, elapsed_s: float, values: Mapping[str, float | str]) -> None:
-        earlier = len(self._elapsed_s)
+        for name, statistics_of in COLUMNS.items():
+            value = values.get(name, math.nan)
+            if statistics_of == ("greatest",):
+                if math.isfinite(value):
+                    self.greatest[name] = max(value, self.greatest.get(name, value))
+            elif statistics_of and (name in values or name in self._columns):
+                if name not in self._columns:
+                    self._columns[name] = array.array("d", [math.nan]) * len(self)
+                self._columns[name].append(value)
         self._elapsed_s.append(elapsed_s)
-        for name, form in _FORMS.items():
-            if name in values and name not in self._columns:
-                self._columns[name] = array.array(form, [math.nan]) * earlier
-            if name in self._columns:
-                self._columns[name].append(values.get(name, math.nan))
-        for name in _OVER_RUN:
-            if math.isfinite(value := values.get(name, math.nan)):
-                self.most[name] = max(value, self.most.get(name, value))
         if "energy_j" in self._columns:
             self._join_energy(self._columns["energy_j"])
         reasons = values.get("throttle_reasons")
-        reasons = None if reasons is None else str(reasons)
         if reasons not in self._reasons:
             self._reasons.append(reasons)
         self._throttle_reasons.append(self._reasons.index(reasons))
@@ -129,14 +132,55 @@ class Series:
         if name not in self._columns:
             return np.empty(0), np.empty(0)
         values = np.array(self._columns[name], np.float64)
-        there = np.isfinite(values)
-        return np.array(self._elapsed_s)[there], values[there]
+        is_known = np.isfinite(values)
+        return np.array(self._elapsed_s)[is_known], values[is_known]
 
-    def throttle_reasons(self) -> tuple[np.ndarray, np.ndarray, list[str | None]]:
-        """Return the times of samples that have reasons, their places in a list, and the list."""
-        places = np.array(self._throttle_reasons)
-        there = places > 0
-        return np.array(self._elapsed_s)[there], places[there], self._reasons
+    def throttle_reasons(self, windows: Sequence["Window"]) -> collections.Counter[tuple[str, ...]]:
+        """Return how many samples inside the windows have which reasons."""
+        indices = np.array(self._throttle_reasons)
+        inside = (indices > 0) & _inside(np.array(self._elapsed_s), windows)
+        found = enumerate(np.bincount(indices[inside], minlength=1))
+        return collections.Counter(
+            {
+                tuple(filter(None, self._reasons[index].split("|"))): int(count)
+                for index, count in found
+                if count
+            }
+        )
+
+
+def read_series(path: pathlib.Path) -> dict[str, Series]:
+    """Return what earlier processes of a resumed run wrote to telemetry.csv.
+
+    Lines that are damaged are left out. What is added to a series is the next process's.
+    """
+    series: dict[str, Series] = {}
+    began_s: float | None = None
+    with (
+        contextlib.suppress(OSError, csv.Error, UnicodeDecodeError),
+        open_regular(path, newline="", encoding="utf-8", most_bytes=math.inf) as file,
+    ):
+        for row in csv.DictReader(read_lines(file)):
+            try:
+                elapsed_s = float(row["elapsed_s"])
+                used = [name for name, statistics_of in COLUMNS.items() if statistics_of]
+                values = {name: float(row[name]) for name in used if row.get(name)}
+                date_s = seconds_since_1970(row["time"])
+                device, kind = row["device"], row["kind"]
+                if date_s is None or not math.isfinite(elapsed_s):
+                    raise ValueError("not a time")
+            except (KeyError, TypeError, ValueError, OverflowError):
+                continue
+            if kind in ("gpu", "mig"):
+                values["throttle_reasons"] = row.get("throttle_reasons") or ""
+            if began_s is not None and date_s - elapsed_s - began_s > _JUMP_S:
+                for one in series.values():
+                    one.resume()
+            began_s = date_s - elapsed_s
+            series.setdefault(device, Series(kind)).add(elapsed_s, values)
+    for one in series.values():
+        one.resume()
+    return series
 
 
 def _inside(elapsed_s: np.ndarray, windows: Sequence[Window]) -> np.ndarray:
@@ -157,8 +201,8 @@ def summarize(
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the summary's `telemetry`, and warnings.
 
-    Windows, in order, are what the job measured. Without any the statistics are over the whole run,
-    and there is no energy per image. Errors are {message: how often}.
+    Windows, in order, are what the mode measured. Without any the statistics are over the whole
+    run, and there is no energy per image. Errors are {message: how often}.
     """
     devices = {device: _describe(one, windows) for device, one in series.items()}
     busy = _host_is_busy(devices)
@@ -184,17 +228,19 @@ def summarize(
 
 def _describe(series: Series, windows: Sequence[Window]) -> dict[str, Any]:
     described: dict[str, Any] = {"kind": series.kind, "samples": len(series)}
-    for name, names in _OVER_WINDOWS.items():
+    for name, statistics_of in COLUMNS.items():
+        if name in series.greatest:
+            described[f"{name}_max"] = float(series.greatest[name])
         elapsed_s, values = series.known(name)
         inside = _inside(elapsed_s, windows)
         # The host's loads are means since the last reading: of a run that is shorter than the
         # interval, the last one covers all windows.
         if inside.any() or series.kind != "host":
             values = values[inside]
-        if len(values):
-            described |= {f"{name}_{kind}": float(_STATISTICS[kind](values)) for kind in names}
-    described |= {f"{name}_max": float(value) for name, value in series.most.items()}
-    if samples := _throttle_reasons(series, windows):
+        for kind in statistics_of if len(values) else ():
+            if kind in _STATISTICS:
+                described[f"{name}_{kind}"] = float(_STATISTICS[kind](values))
+    if samples := series.throttle_reasons(windows):
         counts: collections.Counter[str] = collections.Counter()
         for reasons, count in samples.items():
             counts.update(dict.fromkeys(reasons, count))
@@ -205,78 +251,65 @@ def _describe(series: Series, windows: Sequence[Window]) -> dict[str, Any]:
 
 
 def _host_is_busy(devices: Mapping[str, Mapping[str, Any]]) -> bool | None:
-    """Return whether other work held the processor that was measured; None where nobody knows."""
+    """Return whether other work held the processor that was measured; None if nobody knows."""
     host = devices.get("host", {})
     if "other_cpu_percent_mean" not in host:
         return None
-    accelerated = len(devices) > 1
-    full = not accelerated or host["cpu_percent_mean"] > _FULL
-    return full and host["other_cpu_percent_mean"] > _OTHERS
-
-
-def _throttle_reasons(
-    series: Series, windows: Sequence[Window]
-) -> collections.Counter[tuple[str, ...]]:
-    """Return how many samples inside the windows have which reasons."""
-    elapsed_s, places, known = series.throttle_reasons()
-    counts = np.bincount(places[_inside(elapsed_s, windows)])
-    return collections.Counter(
-        {
-            tuple(filter(None, known[place].split("|"))): int(counts[place])
-            for place in np.flatnonzero(counts)
-        }
-    )
+    is_full = len(devices) == 1 or host["cpu_percent_mean"] > _FULL
+    return is_full and host["other_cpu_percent_mean"] > _OTHERS
 
 
 def _energy(
     series: Mapping[str, Series], windows: Sequence[Window], interval_s: float
 ) -> dict[str, Any]:
-    """Return the energy of the windows, of all GPUs; unknown where one GPU's is."""
+    """Return the energy of the windows, of all GPUs; unknown if one GPU's is."""
     boards = {device: one for device, one in series.items() if one.kind in ("gpu", "mig")}
     meters = {device: _meter(one, windows, interval_s) for device, one in boards.items()}
+    names = ("energy_j", "energy_covers", "energy_window_s", "energy_window_long_enough")
     if not meters or None in meters.values():
-        return dict.fromkeys(_ENERGY)
-    total_j, long_enough, covers = 0.0, True, []
-    for device, meter in meters.items():
-        total_j += meter.energy_j
-        long_enough &= meter.long_enough
-        covers.append(f"{device} by {meter.method}")
-    measured_s = sum(window.end_s - window.start_s for window in windows)
+        return dict.fromkeys((*names, "joules_per_image", "images_per_kwh"))
+    energy_j = sum(energy_j for energy_j, _, _ in meters.values())
+    covers = ", ".join(f"{device} by {method}" for device, (_, method, _) in meters.items())
     images = sum(window.images for window in windows)
     sliced = any(one.kind == "mig" for one in boards.values())
     # A board's energy is not known by slice.
-    joules_per_image = total_j / images if images and not sliced else None
+    joules_per_image = energy_j / images if images and not sliced else None
     return {
-        "energy_j": total_j,
+        "energy_j": energy_j,
         "energy_covers": (
-            f"GPU boards: {', '.join(covers)}; not the host"
+            f"GPU boards: {covers}; not the host"
             + ("; whole boards, of which this run had a slice (MIG)" if sliced else "")
         ),
-        "energy_window_s": measured_s,
-        "energy_window_long_enough": long_enough,
+        "energy_window_s": sum(window.end_s - window.start_s for window in windows),
+        "energy_window_long_enough": all(long_enough for *_, long_enough in meters.values()),
         "joules_per_image": joules_per_image,
         "images_per_kwh": JOULES_PER_KWH / joules_per_image if joules_per_image else None,
     }
 
 
-class _Meter(NamedTuple):
-    energy_j: float
-    method: str
-    long_enough: bool
+def _meter(
+    series: Series, windows: Sequence[Window], interval_s: float
+) -> tuple[float, str, bool] | None:
+    """Return one board's energy in the windows, how it is known, and if they are long enough.
 
-
-def _meter(series: Series, windows: Sequence[Window], interval_s: float) -> _Meter | None:
-    """Return one board's energy in the windows, None where its readings do not tell."""
+    None if its readings do not tell.
+    """
     if not windows:
         return None
     edges_s = np.array([(window.start_s, window.end_s) for window in windows])
+    lengths_s = edges_s[:, 1] - edges_s[:, 0]
     method, blur_s = "NVML's total energy counter", 0.0
     elapsed_s, energy_j = series.known("energy_j")
     if not _covers(elapsed_s, edges_s):
         method, blur_s = f"NVML's power reading every {interval_s:g} s", _POWER_MEAN_S / 2
         elapsed_s, power_w = series.known("power_w")
+        if not _covers(elapsed_s, edges_s):
+            return None
         # Power cannot be interpolated across a gap; the counter can.
-        if not _covers(elapsed_s, edges_s) or _longest_gap_s(elapsed_s, edges_s) > 3 * interval_s:
+        ends_s = np.cumsum(lengths_s)
+        before_s = np.stack([ends_s - lengths_s, ends_s], axis=1)  # seconds of windows to each edge
+        gaps_s = np.diff(np.interp(elapsed_s, edges_s.ravel(), before_s.ravel()))
+        if gaps_s.max() > 3 * interval_s:
             return None
         steps_j = np.diff(elapsed_s) * (power_w[1:] + power_w[:-1]) / 2
         energy_j = np.concatenate([[0.0], np.cumsum(steps_j)])
@@ -285,13 +318,10 @@ def _meter(series: Series, windows: Sequence[Window], interval_s: float) -> _Met
     at_edges_j = np.interp(edges_s, elapsed_s, energy_j)
     after = np.searchsorted(elapsed_s, edges_s).clip(1, len(elapsed_s) - 1)
     gaps_s = np.minimum(abs(elapsed_s[after] - edges_s), abs(edges_s - elapsed_s[after - 1]))
-    measured_s = float((edges_s[:, 1] - edges_s[:, 0]).sum())
-    return _Meter(
-        float((at_edges_j[:, 1] - at_edges_j[:, 0]).sum()),
-        method,
-        measured_s >= _LEAST_INTERVALS * interval_s
-        and float((gaps_s + blur_s).sum()) <= _LONGEST_GAPS * measured_s,
-    )
+    measured_s = float(lengths_s.sum())
+    is_long = measured_s >= _LEAST_INTERVALS * interval_s
+    is_exact = float((gaps_s + blur_s).sum()) <= _LONGEST_GAPS * measured_s
+    return float((at_edges_j[:, 1] - at_edges_j[:, 0]).sum()), method, is_long and is_exact
 
 
 def _covers(elapsed_s: np.ndarray, edges_s: np.ndarray) -> bool:
@@ -299,27 +329,14 @@ def _covers(elapsed_s: np.ndarray, edges_s: np.ndarray) -> bool:
     return len(elapsed_s) > 1 and elapsed_s[0] <= edges_s.min() and edges_s.max() <= elapsed_s[-1]
 
 
-def _longest_gap_s(elapsed_s: np.ndarray, edges_s: np.ndarray) -> float:
-    """Return how much of the windows is without a reading at most, between two of them."""
-    inside_s = np.interp(elapsed_s, edges_s.ravel(), _windows_before(edges_s))
-    return float(np.diff(inside_s).max())
-
-
-def _windows_before(edges_s: np.ndarray) -> np.ndarray:
-    """Return the seconds of windows up to each edge."""
-    lengths_s = edges_s[:, 1] - edges_s[:, 0]
-    ends_s = np.cumsum(lengths_s)
-    return np.stack([ends_s - lengths_s, ends_s], axis=1).ravel()
-
-
 def _throttling(device: str, series: Series, windows: Sequence[Window]) -> list[str]:
-    samples = _throttle_reasons(series, windows)
+    samples = series.throttle_reasons(windows)
     seen = {reasons: count for reasons, count in samples.items() if {*THROTTLING} & {*reasons}}
     if not seen:
         return []
-    share = sum(seen.values()) / samples.total()
+    fraction = sum(seen.values()) / samples.total()
     names = ", ".join(name for name in THROTTLING if any(name in one for one in seen))
-    return [f"{device} was throttled in {share:.0%} of {samples.total()} samples: {names}"]
+    return [f"{device} was throttled in {fraction:.0%} of {samples.total()} samples: {names}"]
 
 
 def _clock_drop(device: str, series: Series, windows: Sequence[Window]) -> list[str]:

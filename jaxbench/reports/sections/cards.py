@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jaxbench.cards.card import CheckResult, Figure, Finding
+from jaxbench.cards.card import Figure, Finding
 from jaxbench.cards.figures import FIGURES, PARTS
+from jaxbench.hardware.checks import Check
 from jaxbench.metrics import UNKNOWN, percent, plain
 from jaxbench.reports.blocks import Cell, MatrixChart, Section
 from jaxbench.reports.collect import ReportedCard
@@ -29,7 +30,7 @@ class CardRow(NamedTuple):
     """Something that a card holds."""
 
     of: ReportedCard
-    own: Figure | Finding | CheckResult | None = None
+    own: Figure | Finding | Check | None = None
 
 
 def status_cell(status: str | None) -> Cell:
