@@ -522,8 +522,8 @@ asynchronous_collectives_left_out xla/hlo.py: hlo
 ## Telemetry.
 
 energy_of_the_last_board hardware/telemetry/summary.py: telemetry
-- total_j += meter.energy_j
-+ total_j = meter.energy_j
+- energy_j = sum(energy_j for energy_j, _, _ in meters.values())
++ energy_j = max(energy_j for energy_j, _, _ in meters.values())
 
 energy_between_windows_too hardware/telemetry/summary.py: telemetry
 - float((at_edges_j[:, 1] - at_edges_j[:, 0]).sum())
@@ -652,18 +652,18 @@ drift_of_all_windows cards/run_figures.py: run_figures
 + change_of_median(rates, rates)
 
 a_failed_part_ends_the_card qualification/run.py: run
-- ends[name] = ("failed", " ".join(words.split())[:500])
+- bench.ends[name] = ("failed", " ".join(words.split())[:500])
 + raise
 
 own_work_makes_the_host_busy qualification/host_load.py: run
 - - max(0.0, _own_s() - self._own_s)
 + - 0.0
 
-memory_estimate_through_zero qualification/networks.py: networks
-- return _rounded_down(int(small + spare_bytes / per_image), multiple)
-+ return _rounded_down(int(spare_bytes / per_image), multiple)
+memory_estimate_through_zero analysis/largest_batch.py: sweep
+- batch = small + int((limit_bytes
++ batch = int((limit_bytes
 
-own_process_is_another hardware/telemetry/boards.py: boards
+own_process_is_another hardware/telemetry/nvml.py: boards
 - return len(here - tree) if here & tree
 + return len(here) if here & tree
 

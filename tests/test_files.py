@@ -12,7 +12,7 @@ from jaxbench.cards.card_file import CARD, read_card
 from jaxbench.cards.thresholds import load_thresholds
 from jaxbench.errors import BadInput
 from jaxbench.files import open_own, read_text, unpack
-from jaxbench.hardware.targets.description import read_description
+from jaxbench.hardware.targets.target import read_description
 from jaxbench.launchers.hosts import read_hosts
 from jaxbench.offering.folder import OFFERS, read_offers
 from jaxbench.records import reader

@@ -44,36 +44,23 @@ class Accelerators:
         return f"{self.count} {_NAMES[self.platform]}{'s' * (self.count > 1)}{driver}"
 
 
-@dataclasses.dataclass(frozen=True)
-class NvmlFacts:
-    """What NVML tells of a machine's GPUs."""
-
-    count: int = 0
-    driver: str | None = None
-    capability: tuple[int, int] | None = None
-
-
-def ask_nvml() -> NvmlFacts:
+def ask_nvml() -> Accelerators:
     """Ask NVIDIA's management library; without it nothing is known."""
     import pynvml as nvml
 
     try:
         nvml.nvmlInit()
-    except nvml.NVMLError:
-        return NvmlFacts()
-    try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
         capabilities = [tuple(nvml.nvmlDeviceGetCudaComputeCapability(one)) for one in handles]
         driver = nvml.nvmlSystemGetDriverVersion()
-        return NvmlFacts(len(handles), driver, min(capabilities, default=None))
-    except nvml.NVMLError:
-        return NvmlFacts()
-    finally:
         nvml.nvmlShutdown()
+    except nvml.NVMLError:
+        return Accelerators("cuda", 0)
+    return Accelerators("cuda", len(handles), driver, min(capabilities, default=None))
 
 
 def find_accelerators(
-    root: pathlib.Path = _ROOT, nvml: Callable[[], NvmlFacts] = ask_nvml
+    root: pathlib.Path = _ROOT, nvml: Callable[[], Accelerators] = ask_nvml
 ) -> list[Accelerators]:
     """Return the NVIDIA GPUs and TPUs that the system shows to this process.
 
@@ -85,14 +72,12 @@ def find_accelerators(
     # /proc shows the driver inside containers, too, that were given no GPU.
     gpus = len([*root.glob("dev/nvidia[0-9]*")])
     if gpus or (root / "dev/dxg").exists():
-        facts = nvml()
-        if count := gpus or facts.count:
-            driver = facts.driver or nvidia_driver(root)
-            found.append(Accelerators("cuda", count, driver, facts.capability))
-    if any(True for name in ("accel", "vfio/") for _ in root.glob(f"dev/{name}[0-9]*")):
-        vendors = root.glob("sys/bus/pci/devices/*/vendor")
-        if tpus := sum(map(_is_tpu, vendors)):
-            found.append(Accelerators("tpu", tpus))
+        listed = nvml()
+        if count := gpus or listed.count:
+            driver = listed.driver or nvidia_driver(root)
+            found.append(Accelerators("cuda", count, driver, listed.capability))
+    if _has_tpu_files(root) and (tpus := _count_tpus(root)):
+        found.append(Accelerators("tpu", tpus))
     return found
 
 
@@ -106,7 +91,7 @@ def unused_accelerators(
     platform: str,
     environ: Mapping[str, str] = os.environ,
     root: pathlib.Path = _ROOT,
-    nvml: Callable[[], NvmlFacts] = ask_nvml,
+    nvml: Callable[[], Accelerators] = ask_nvml,
 ) -> list[str]:
     """Return the warning that JAX uses the CPU although there is an accelerator.
 
@@ -132,7 +117,7 @@ def unused_accelerators(
 def check_platforms(
     environ: Mapping[str, str] = os.environ,
     root: pathlib.Path = _ROOT,
-    nvml: Callable[[], NvmlFacts] = ask_nvml,
+    nvml: Callable[[], Accelerators] = ask_nvml,
 ) -> None:
     """Raise BadInput where JAX_PLATFORMS asks for accelerators that JAX has no plugin for.
 
@@ -193,12 +178,18 @@ def pip_command(extra: str) -> str:
     return f"pip install -e '{here}[{extra}]'"
 
 
-def _is_tpu(vendor: pathlib.Path) -> bool:
-    """Return whether a PCI device, by the file of its vendor, is a TPU."""
-    if search_file(vendor, r"(\S+)") != _GOOGLE:
-        return False
-    device_class = search_file(vendor.with_name("class"), r"(\S+)") or ""
-    return not device_class.startswith(_NOT_TPUS)
+def _has_tpu_files(root: pathlib.Path) -> bool:
+    return any([*root.glob(f"dev/{name}[0-9]*")] for name in ("accel", "vfio/"))
+
+
+def _count_tpus(root: pathlib.Path) -> int:
+    """Return the number of PCI devices that are TPUs."""
+    count = 0
+    for vendor in root.glob("sys/bus/pci/devices/*/vendor"):
+        if search_file(vendor, r"(\S+)") == _GOOGLE:
+            device_class = search_file(vendor.with_name("class"), r"(\S+)") or ""
+            count += not device_class.startswith(_NOT_TPUS)
+    return count
 
 
 def installed_plugin(platform: str) -> str | None:
@@ -229,8 +220,8 @@ def _may_have_tpu(environ: Mapping[str, str], root: pathlib.Path) -> bool:
     hint = r"(CLOUD_|LIB)?TPU_(?!SKIP_MDS_QUERY$|LIBRARY_PATH$)|JAX_FORCE_TPU_INIT$|MEGASCALE_"
     return (
         any(re.match(hint, name) for name in environ)
-        or any(True for name in ("accel", "vfio/") for _ in root.glob(f"dev/{name}[0-9]*"))
-        or any(map(_is_tpu, root.glob("sys/bus/pci/devices/*/vendor")))
+        or _has_tpu_files(root)
+        or _count_tpus(root) > 0
     )
 
 

@@ -23,12 +23,8 @@ _NEWER = 4.0
 class Peak(NamedTuple):
     """The peak rates of one JAX device, which is a core where a chip has two of them.
 
-    Attributes:
-      kind: the device's name in the table.
-      arithmetic: the type of the multiplications.
-      flops_per_s: floating-point operations per second.
-      bytes_per_s: memory bandwidth; None where no source was found.
-      source: of these figures.
+    `kind` is the device's name in the table, `arithmetic` the type of the multiplications.
+    `bytes_per_s` is None if no source was found.
     """
 
     kind: str

@@ -19,8 +19,7 @@ from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peaks import flops_limit
-from jaxbench.hardware.storage import drop_from_page_cache, storage_read_bytes
-from jaxbench.hardware.system import available_cores
+from jaxbench.hardware.system import available_cores, drop_from_page_cache, storage_read_bytes
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.modes.runner import Measurement, RunResult, run_mode
 from jaxbench.modes.setup import prepare_run

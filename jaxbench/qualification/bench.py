@@ -3,13 +3,14 @@
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from jaxbench.cards.card import Figure
 from jaxbench.cards.preset import Preset
 from jaxbench.clock import Clock
 from jaxbench.hardware.checks import Check
 from jaxbench.parallel.mesh import DataMesh
+from jaxbench.qualification.plan import Plan
 from jaxbench.records.writers.console import Console
 
 
@@ -26,10 +27,13 @@ class Bench:
       folder: of the card.
       preset: which networks run.
       console: where lines and the bar go.
-      planned_s: seconds of the whole plan.
+      plan: seconds of each part.
+      power_limits: watts of the power curve.
       clock: counts each part as a phase of its name.
       figures: what has been measured so far, of all parts.
       notes: {part: what else there is to say of it}.
+      ends: {part: (status, reason)} of what was not measured.
+      unused: accelerators of the machine that JAX does not use.
       part: that is being measured.
     """
 
@@ -37,11 +41,17 @@ class Bench:
     folder: pathlib.Path
     preset: Preset
     console: Console
-    planned_s: float
+    plan: Plan
+    power_limits: Sequence[int] = ()
     clock: Clock = dataclasses.field(default_factory=Clock)
     figures: list[Figure] = dataclasses.field(default_factory=list)
     notes: dict[str, list[Check]] = dataclasses.field(default_factory=dict)
+    ends: dict[str, tuple[str, str]] = dataclasses.field(init=False)
+    unused: Sequence[str] = ()
     part: str = ""
+
+    def __post_init__(self):
+        self.ends = {name: ("skipped", reason) for name, reason in self.plan.skipped.items()}
 
     @property
     def on_cpu(self) -> bool:
@@ -49,9 +59,10 @@ class Bench:
 
     def show(self, what: str) -> None:
         """Show what is being done, and how much of the plan's time has passed."""
-        done_s = min(self.clock.wall_s(), self.planned_s)
+        planned_s = self.plan.total_s
+        done_s = min(self.clock.wall_s(), planned_s)
         status = f"s, {self.part.replace('_', ' ')}: {what}"
-        self.console.progress("qualify", int(done_s), int(self.planned_s), status)
+        self.console.progress("qualify", int(done_s), int(planned_s), status)
 
     def note(self, name: str, status: str, found: str, part: str | None = None) -> None:
         """Add a line to a part: to the one that is being measured unless another is named.

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from jaxbench.errors import BadInput
 
@@ -69,18 +69,8 @@ def _check_minutes(minutes: float, soak_minutes: float | None) -> None:
         raise BadInput(f"--soak_minutes={soak_minutes:g}: must lie within 0 and --minutes")
 
 
-def _check_asked(minutes: float, asked_s: Mapping[str, float]) -> None:
-    """Raise BadInput where the parts that flags ask for take longer than all minutes."""
-    if sum(asked_s.values()) > 60 * minutes:
-        named = ", ".join(f"{_words(name)} {time_s:.0f} s" for name, time_s in asked_s.items())
-        raise BadInput(
-            f"--minutes={minutes:g}: too few for what the flags ask for ({named}); "
-            f"give {math.ceil(sum(asked_s.values()) / 60)} at least"
-        )
-
-
 def make_links_plan(minutes: float) -> Plan:
-    """Return the plan of several processes together: collectives and pairs alone.
+    """Return the plan of several processes together: collectives and pairs only.
 
     Raises:
       BadInput: minutes are too few for a card.
@@ -133,7 +123,12 @@ def make_plan(
     asked = [POWER_CURVE] if power_limits else []
     asked += ["soak"] if soak_minutes else []
     asked += ["storage"] if storage else []
-    _check_asked(minutes, {name: least_s[name] for name in asked})
+    if (asked_s := sum(least_s[name] for name in asked)) > 60 * minutes:
+        named = ", ".join(f"{_words(name)} {least_s[name]:.0f} s" for name in asked)
+        raise BadInput(
+            f"--minutes={minutes:g}: too few for what the flags ask for ({named}); "
+            f"give {math.ceil(asked_s / 60)} at least"
+        )
     for name in dict.fromkeys([*asked, *least_s]):
         if name in skipped:
             continue

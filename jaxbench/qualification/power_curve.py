@@ -90,8 +90,9 @@ def restored_at_end(limits: Sequence[PowerLimit]) -> Iterator[None]:
         raise OSError(f"the power limits could not be restored; they were {old_mw} (milliwatts)")
 
 
-def measure_power_curve(bench: Bench, time_s: float, watts: Sequence[int]) -> None:
+def measure_power_curve(bench: Bench, time_s: float) -> None:
     """Measure the preset's first network at each limit; write and print the table."""
+    watts = bench.power_limits
     limits = check_power_limits(watts, bench.mesh.devices)
     network, precision = bench.preset.networks[0], bench.preset.precisions[0]
     config = make_config(network, precision, bench.mesh.num_devices)

@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -28,7 +28,7 @@ from jaxbench.qualification.ceilings import measure_ceilings, measure_links
 from jaxbench.qualification.console_card import card_lines
 from jaxbench.qualification.host_load import LoadWatch
 from jaxbench.qualification.networks import measure_networks
-from jaxbench.qualification.plan import POWER_CURVE, Plan, make_links_plan, make_plan
+from jaxbench.qualification.plan import POWER_CURVE, make_links_plan, make_plan
 from jaxbench.qualification.power_curve import check_power_limits, measure_power_curve
 from jaxbench.qualification.soak import measure_soak
 from jaxbench.qualification.storage import measure_storage
@@ -37,9 +37,6 @@ from jaxbench.records.run_dir import create_timed_folder
 from jaxbench.records.run_lock import LOCK, lock_run
 from jaxbench.records.writers.console import Console
 from jaxbench.terminal import warn
-
-# {part: (status, reason)} of what was not measured.
-_Ends = dict[str, tuple[str, str]]
 
 
 def qualify(
@@ -52,7 +49,7 @@ def qualify(
     storage: bool = False,
     power_limits: Sequence[int] = (),
 ) -> int:
-    """Measure a card, write and print it; return 1 where it fails, else 0.
+    """Measure a card, write and print it; return 1 if it fails, else 0.
 
     Args:
       minutes: for all parts.
@@ -66,15 +63,16 @@ def qualify(
       BadInput: before anything is measured or written.
       KeyboardInterrupt, Terminated: a signal came; the card of what was measured is written.
     """
-    # pmap refuses functions of replicated arguments alone, such as the one of `RepeatCheck`.
+    # pmap refuses functions that have only replicated arguments, such as the one of `RepeatCheck`.
     load, mesh = LoadWatch(), create_mesh(Experiment(parallelism="shard_map"))
+    platform = mesh.devices[0].platform
     if processes.count() > 1:
         plan = make_links_plan(minutes)
     else:
         plan = make_plan(
             minutes,
             num_devices=mesh.num_devices,
-            on_cpu=mesh.devices[0].platform == "cpu",
+            on_cpu=platform == "cpu",
             soak_minutes=soak_minutes,
             storage=storage,
             power_limits=len(power_limits),
@@ -83,56 +81,50 @@ def qualify(
         check_power_limits(power_limits, mesh.devices)
     folder, lock = _new_folder(out) if processes.is_primary() else (pathlib.Path(), None)
     try:
-        preset = choose_preset(mesh.devices[0].platform)
-        bench = Bench(mesh, folder, preset, console, plan.total_s)
+        bench = Bench(mesh, folder, choose_preset(platform), console, plan, power_limits)
         load.count_gpu_processes(mesh.devices)
-        return _qualify(bench, plan, minutes, thresholds, load, power_limits)
+        ended = _measure_parts(bench)
+        if not processes.is_primary():
+            if ended:
+                raise ended
+            return 0
+        with defer_signals():
+            console.close()
+            if not ended:
+                load.count_gpu_processes(mesh.devices)
+            card = _make_card(bench, minutes, load)
+            card = msgspec.structs.replace(card, verdict=judge(card, thresholds))
+            is_written = _put_out(bench, card)
+        if ended:
+            raise ended
+        # The power curve is no part of the card.
+        curve_failed = bench.ends.get(POWER_CURVE, ("",))[0] == "failed"
+        is_bad = bench.unused or failures(card.verdict) or curve_failed
+        return int(not is_written or bool(is_bad))
     finally:
         if lock is not None:
             os.close(lock)
 
 
-def _qualify(
-    bench: Bench,
-    plan: Plan,
-    minutes: float,
-    thresholds: Thresholds,
-    load: LoadWatch,
-    watts: Sequence[int],
-) -> int:
-    """Measure the parts of a plan, then print and write the card; return the exit code."""
+def _measure_parts(bench: Bench) -> BaseException | None:
+    """Measure the parts of the plan; return what a signal raised, None without one."""
     # The CPU is not what somebody with accelerators wants to know, and takes minutes.
-    unused = processes.broadcast_value(unused_accelerators(bench.mesh.devices[0].platform))
+    bench.unused = unused = processes.broadcast_value(
+        unused_accelerators(bench.mesh.devices[0].platform)
+    )
     for line in unused:
         bench.console.say(f"{line}; or set JAX_PLATFORMS=cpu to measure the CPU")
-    if not unused:
-        _say_plan(bench, plan)
-    ends: _Ends = {name: ("skipped", reason) for name, reason in plan.skipped.items()}
-    ended: BaseException | None = None
+    for line in () if unused else _describe_plan(bench):
+        bench.console.say(line)
     try:
-        for name in plan.times_s:
+        for name in bench.plan.times_s:
             if unused and name != "doctor":
-                ends[name] = ("skipped", "the accelerators of this machine are not used")
-                continue
-            _measure(bench, plan, name, watts, ends)
+                bench.ends[name] = ("skipped", "the accelerators of this machine are not used")
+            else:
+                _measure(bench, name)
     except (KeyboardInterrupt, Terminated) as error:
-        ended = error
-    if not processes.is_primary():
-        if ended:
-            raise ended
-        return 0
-    with defer_signals():
-        bench.console.close()
-        if not ended:
-            load.count_gpu_processes(bench.mesh.devices)
-        card = _make_card(bench, minutes, load, ends)
-        card = msgspec.structs.replace(card, verdict=judge(card, thresholds))
-        is_written = _put_out(bench, card)
-    if ended:
-        raise ended
-    # The power curve is no part of the card.
-    curve_failed = ends.get(POWER_CURVE, ("",))[0] == "failed"
-    return int(not is_written or bool(unused or failures(card.verdict)) or curve_failed)
+        return error
+    return None
 
 
 def _new_folder(out: str | None) -> tuple[pathlib.Path, int]:
@@ -165,47 +157,38 @@ def _check_unused(path: pathlib.Path, out: str | None) -> None:
         raise BadInput(f"--out={out}: nothing is overwritten, name a new or empty folder")
 
 
-def _say_plan(bench: Bench, plan: Plan) -> None:
-    kind = bench.mesh.devices[0].device_kind
-    bench.console.say(
-        f"qualifying {bench.mesh.num_devices} x {kind}, preset {bench.preset.name}, "
-        f"about {plan.total_s / 60:.3g} min"
+def _describe_plan(bench: Bench) -> Iterator[str]:
+    mesh, plan = bench.mesh, bench.plan
+    yield (
+        f"qualifying {mesh.num_devices} x {mesh.devices[0].device_kind}, "
+        f"preset {bench.preset.name}, about {plan.total_s / 60:.3g} min"
     )
-    for line in plan.lines():
-        bench.console.say(line)
+    yield from plan.lines()
     if bench.on_cpu:
-        bench.console.say(
-            "these are CPU devices: small networks, no published peak to judge by"
-            + ("; simulated devices share one processor" if bench.mesh.num_devices > 1 else "")
-        )
+        shared = "; simulated devices share one processor" if mesh.num_devices > 1 else ""
+        yield f"these are CPU devices: small networks, no published peak to judge by{shared}"
 
 
-def _measure(bench: Bench, plan: Plan, name: str, watts: Sequence[int], ends: _Ends) -> None:
+def _measure(bench: Bench, name: str) -> None:
     """Measure one part; whatever is raised is its end, and not that of the other parts."""
-    time_s = plan.times_s[name]
-    if name == "soak":
-        time_s = plan.soak_s(bench.clock.wall_s())
+    plan = bench.plan
+    time_s = plan.soak_s(bench.clock.wall_s()) if name == "soak" else plan.times_s[name]
     bench.part = name
     bench.show("begins")
     try:
         with bench.clock.phase(name):
-            if name == POWER_CURVE:
-                measure_power_curve(bench, time_s, watts)
-            else:
-                _MEASURE[name](bench, time_s)
+            _MEASURE[name](bench, time_s)
     except Exception as error:
         if processes.count() > 1:  # the others wait for this process, and end with it
             raise
-        words = str(error) if isinstance(error, PartFailed | BadInput) else _describe(error)
-        ends[name] = ("failed", " ".join(words.split())[:500])
-        bench.console.say(f"{name.replace('_', ' ')} failed: {ends[name][1]}")
+        words = f"{type(error).__name__}: {first_line(error)}"
+        if isinstance(error, PartFailed | BadInput):
+            words = str(error)
+        bench.ends[name] = ("failed", " ".join(words.split())[:500])
+        bench.console.say(f"{name.replace('_', ' ')} failed: {bench.ends[name][1]}")
     except (KeyboardInterrupt, Terminated):
-        ends[name] = ("skipped", "interrupted")
+        bench.ends[name] = ("skipped", "interrupted")
         raise
-
-
-def _describe(error: Exception) -> str:
-    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def _check(bench: Bench, time_s: float) -> None:
@@ -220,30 +203,23 @@ _MEASURE: dict[str, Callable[[Bench, float], None]] = {
     "networks": measure_networks,
     "soak": measure_soak,
     "storage": measure_storage,
+    POWER_CURVE: measure_power_curve,
 }
 
 
-def _make_card(bench: Bench, minutes: float, load: LoadWatch, ends: _Ends) -> Card:
-    """Return the card of all that was found."""
-    times_s = bench.clock.totals_s()
-    # Corruption is looked for in the soak.
+def _make_card(bench: Bench, minutes: float, load: LoadWatch) -> Card:
+    """Return the card of everything that was measured."""
+    times_s, ends = bench.clock.totals_s(), bench.ends
+    # Corruption is searched in the soak.
     if "soak" in ends and not any(figure.name == "rounds" for figure in bench.figures):
         ends["corruption"] = ends["soak"]
     parts = []
     for name in PARTS:
-        figures = [figure for figure in bench.figures if FIGURES[figure.name].part == name]
         done = ("measured", None) if name in times_s else ("skipped", "interrupted")
         status, reason = ends.get(name, done)
-        parts.append(
-            Part(
-                name=name,
-                status=status,
-                reason=reason,
-                time_s=times_s.get(name, 0.0),
-                figures=tuple(figures),
-                checks=tuple(bench.notes.get(name, ())),
-            )
-        )
+        figures = tuple(one for one in bench.figures if FIGURES[one.name].part == name)
+        checks = tuple(bench.notes.get(name, ()))
+        parts.append(Part(name, status, times_s.get(name, 0.0), reason, figures, checks))
     return Card(
         jaxbench_version=__version__,
         created_at=now().isoformat(timespec="seconds"),

@@ -15,7 +15,7 @@ from jaxbench.clock import Stopwatch
 from jaxbench.data.images.decode import Image, load_decoder
 from jaxbench.data.images.encoded import read_image_file
 from jaxbench.data.images.resize import centre_crop
-from jaxbench.hardware.storage import drop_from_page_cache
+from jaxbench.hardware.system import drop_from_page_cache
 from jaxbench.qualification.bench import Bench
 
 # Photographs as ImageNet's: 500 x 375 pixels, about 110 KB each.

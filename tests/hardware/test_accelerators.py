@@ -8,7 +8,6 @@ from jaxbench.errors import BadInput
 from jaxbench.hardware import accelerators
 from jaxbench.hardware.accelerators import (
     Accelerators,
-    NvmlFacts,
     advice,
     ask_nvml,
     check_platforms,
@@ -24,7 +23,10 @@ OPEN_DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Rele
 TPU = {"vendor": "0x1ae0\n", "class": "0x120000\n"}
 NETWORK = {"vendor": "0x1ae0\n", "class": "0x020000\n"}
 GPU = ("dev/nvidia0", "dev/nvidiactl")
-NO_NVML = NvmlFacts
+
+
+def no_nvml():
+    return Accelerators("cuda", 0)
 
 
 def system(root: pathlib.Path, *nodes, driver=None, pci=()):
@@ -42,35 +44,35 @@ def system(root: pathlib.Path, *nodes, driver=None, pci=()):
 @pytest.mark.parametrize(
     ("nodes", "options", "nvml", "found"),
     [
-        ((), {}, NO_NVML, []),
+        ((), {}, no_nvml, []),
         # A container without GPUs sees its host's driver.
-        ((), {"driver": "580.65.06"}, NO_NVML, []),
-        (GPU, {"driver": "580.65.06"}, NO_NVML, [Accelerators("cuda", 1, "580.65.06")]),
+        ((), {"driver": "580.65.06"}, no_nvml, []),
+        (GPU, {"driver": "580.65.06"}, no_nvml, [Accelerators("cuda", 1, "580.65.06")]),
         (
             (*GPU, "dev/nvidia1"),
             {},
-            lambda: NvmlFacts(2, "535.104.05", (7, 0)),
+            lambda: Accelerators("cuda", 2, "535.104.05", (7, 0)),
             [Accelerators("cuda", 2, "535.104.05", (7, 0))],
         ),
         # WSL has this for graphics of any maker.
-        (("dev/dxg",), {}, NO_NVML, []),
+        (("dev/dxg",), {}, no_nvml, []),
         (
             ("dev/dxg",),
             {},
-            lambda: NvmlFacts(1, "581.15", (8, 9)),
+            lambda: Accelerators("cuda", 1, "581.15", (8, 9)),
             [Accelerators("cuda", 1, "581.15", (8, 9))],
         ),
         (
             ("dev/accel0", "dev/accel1"),
             {"pci": (TPU, TPU, NETWORK)},
-            NO_NVML,
+            no_nvml,
             [Accelerators("tpu", 2)],
         ),
-        (("dev/vfio/0", "dev/vfio/vfio"), {"pci": (TPU,)}, NO_NVML, [Accelerators("tpu", 1)]),
+        (("dev/vfio/0", "dev/vfio/vfio"), {"pci": (TPU,)}, no_nvml, [Accelerators("tpu", 1)]),
         # A virtual machine of Google Cloud without a TPU; another maker's accelerator.
-        (("dev/vfio/0",), {"pci": (NETWORK,)}, NO_NVML, []),
-        (("dev/vfio/vfio",), {"pci": (TPU,)}, NO_NVML, []),
-        (("dev/accel/accel0",), {"pci": ({"vendor": "0x8086\n"},)}, NO_NVML, []),
+        (("dev/vfio/0",), {"pci": (NETWORK,)}, no_nvml, []),
+        (("dev/vfio/vfio",), {"pci": (TPU,)}, no_nvml, []),
+        (("dev/accel/accel0",), {"pci": ({"vendor": "0x8086\n"},)}, no_nvml, []),
     ],
 )
 def test_what_the_system_shows(tmp_path, nodes, options, nvml, found):
@@ -125,9 +127,9 @@ def test_a_plugin_that_is_installed_is_not_installed_again(monkeypatch):
 )
 def test_who_chose_the_cpu_is_not_warned(tmp_path, environ):
     root = system(tmp_path, *GPU, driver="580.65.06")
-    assert unused_accelerators("cpu", environ, root, NO_NVML) == []
-    assert unused_accelerators("gpu", {}, root, NO_NVML) == []
-    [warning] = unused_accelerators("cpu", {"CUDA_VISIBLE_DEVICES": "0"}, root, NO_NVML)
+    assert unused_accelerators("cpu", environ, root, no_nvml) == []
+    assert unused_accelerators("gpu", {}, root, no_nvml) == []
+    [warning] = unused_accelerators("cpu", {"CUDA_VISIBLE_DEVICES": "0"}, root, no_nvml)
     assert warning.startswith("JAX uses the CPU, but the machine has 1 NVIDIA GPU (driver 580")
     assert "[cuda13]'" in warning
 
@@ -137,7 +139,7 @@ def test_a_run_warns_and_records_it(run_cli, tmp_path, monkeypatch):
     monkeypatch.setattr(
         runner,
         "unused_accelerators",
-        lambda platform: unused_accelerators(platform, {}, root, NO_NVML),
+        lambda platform: unused_accelerators(platform, {}, root, no_nvml),
     )
     done = run_cli(f"--experiment={MICRO}", "--mode=memory", "--workdir=run")
     assert done.returncode == 0, done.stderr
@@ -161,15 +163,15 @@ def test_a_platform_without_its_plugin_is_refused(tmp_path, monkeypatch, asked, 
     root = system(tmp_path, *GPU, driver="580.65.06")
     monkeypatch.setattr(accelerators, "installed_plugin", lambda _: None)
     with pytest.raises(BadInput, match=told) as refused:
-        check_platforms({"JAX_PLATFORMS": asked}, root, NO_NVML)
+        check_platforms({"JAX_PLATFORMS": asked}, root, no_nvml)
     assert f"[{'tpu' if asked == 'tpu' else 'cuda13'}]'" in str(refused.value)
     for other in ("", "cpu", "tpu,cpu", "METAL"):
-        check_platforms({"JAX_PLATFORMS": other}, root, NO_NVML)
+        check_platforms({"JAX_PLATFORMS": other}, root, no_nvml)
     monkeypatch.setattr(accelerators, "installed_plugin", lambda _: "the plugin")
-    check_platforms({"JAX_PLATFORMS": asked}, root, NO_NVML)
+    check_platforms({"JAX_PLATFORMS": asked}, root, no_nvml)
 
 
 def test_a_machine_without_nvml_says_nothing():
     """Or with it: as many facts as it has."""
     facts = ask_nvml()
-    assert facts == NvmlFacts() or facts.driver
+    assert facts == no_nvml() or facts.driver

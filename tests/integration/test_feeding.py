@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from jaxbench.cli import registry
-from jaxbench.hardware.storage import storage_read_bytes
+from jaxbench.hardware.system import storage_read_bytes
 from jaxbench.modes import input_benchmark
 from jaxbench.records.schema import InputRecord
 from jaxbench.records.writers.console import PlainConsole
