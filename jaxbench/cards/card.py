@@ -9,7 +9,7 @@ import msgspec
 
 from jaxbench.cards.figures import FIGURES, PARTS
 from jaxbench.clock import seconds_ago
-from jaxbench.hardware.checks import Check
+from jaxbench.hardware.system import Check
 from jaxbench.records.schema import document
 
 # Twice the longest that a card may be asked to take.

@@ -100,40 +100,37 @@ def _shown(figure: Figure | None) -> str:
     return f"{figure.value:g}{ends}"
 
 
-def _misjudged(card: Card) -> list[str]:
-    """Return where the verdict is not what the figures give by the limits that it names."""
+def _misjudged(card: Card) -> Iterator[str]:
+    """Yield if the verdict is not what the figures give by the limits that it names."""
     if card.verdict is None:
-        return ["it has no verdict"]
+        yield "it has no verdict"
+        return
     if unlike := {*card.verdict.thresholds} - {*load_thresholds()}:
-        return [f"its verdict names limits that there are not: {_few(sorted(unlike))}"]
-    found = judge(card, _limits(card.verdict))
-    problems = []
-    if found.outcome != card.verdict.outcome:
-        problems.append(f"its verdict is {card.verdict.outcome}, its figures give {found.outcome}")
+        yield f"its verdict names limits that there are not: {_few(sorted(unlike))}"
+        return
+    judged = judge(card, _limits(card.verdict))
+    if judged.outcome != card.verdict.outcome:
+        yield f"its verdict is {card.verdict.outcome}, its figures give {judged.outcome}"
     # Their words, and what is not judged, may change from version to version.
-    given, own = (
+    stated, expected = (
         collections.Counter(
-            (one.part, one.rule, one.status)
+            f"{one.part}: {one.rule.replace('_', ' ')} {one.status}"
             for one in verdict.findings
             if one.status != "not_judged"
         )
-        for verdict in (card.verdict, found)
+        for verdict in (card.verdict, judged)
     )
-    if unlike := (given - own) + (own - given):
-        told = _few(sorted({f"{part}: {rule.replace('_', ' ')}" for part, rule, _ in unlike}))
-        problems.append(f"its findings are not those that its figures give: {told}")
-    return problems
+    if unlike := {one.rpartition(" ")[0] for one in (stated - expected) + (expected - stated)}:
+        yield f"its findings are not those that its figures give: {_few(sorted(unlike))}"
 
 
 def own_limits(card: Card) -> str | None:
     """Return a line with the limits that are not those that ship with jaxbench, None without."""
-    if card.verdict is None:
-        return None
-    given = _limits(card.verdict)
+    limits = _limits(card.verdict) if card.verdict else load_thresholds()
     unlike = [
-        f"{name} {_limit(given[name])} in place of {_limit(limit)}"
+        f"{name} {_limit(limits[name])} in place of {_limit(limit)}"
         for name, limit in load_thresholds().items()
-        if given[name] != limit
+        if limits[name] != limit
     ]
     return f"judged by limits of its own: {_few(unlike)}" if unlike else None
 

@@ -33,13 +33,11 @@ _REPEATED_IN_FLEET = (*_REPEATED, "flops_per_image", "mfu", "measured_peak_share
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """A figure of two cards.
+    """A figure of two cards: its name, labels and device, and both values.
 
     Attributes:
-      figure: its name, labels and device.
-      values: of both.
-      ratio: the second over the first; None of counts, drift and temperatures, and where the
-        first is 0.
+      ratio: the second over the first; None of counts, drift and temperatures, and if the first is
+        0.
       intervals: whether they overlap, or are apart: the second better, worse, higher or lower.
         Without intervals equal, or no interval. A card is one run of its machine, so this is no
         verdict: what changes between runs is in no interval.
@@ -53,12 +51,11 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Outlier:
-    """A value far from the others of its figure.
+    """A value far from the others of its figure, by its modified z-score.
 
     Attributes:
       node: the host, and the number of its card among those that were given.
       device: its id; None for all devices of the node.
-      z: modified z-score.
     """
 
     node: str
@@ -75,7 +72,7 @@ class FleetFigure:
       figure: its name and labels.
       like: one of its figures.
       n: values.
-      spread: max / min - 1; None where the least is not above 0.
+      spread: max / min - 1; None if the least is not above 0.
       outliers: values far from the median; None of fewer than `FEWEST` values.
     """
 
@@ -158,13 +155,7 @@ def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
             name, _, labels = figure.key
             if not _is_repeated(figure, _REPEATED_IN_FLEET):
                 values.setdefault((name, labels), []).append((node, figure))
-    found = [_over_fleet(own) for own in values.values() if len(own) > 2]
-    return [
-        dataclasses.replace(one, figure=f"{one.figure} (of a device)")
-        if by_device and "batch" in one.like.labels
-        else one
-        for one in found
-    ]
+    return [_over_fleet(own, by_device) for own in values.values() if len(own) > 2]
 
 
 def differ_in_size(cards: Sequence[Card]) -> bool:
@@ -182,23 +173,20 @@ def figures_to_compare(card: Card, by_device: bool) -> Iterator[Figure]:
         if by_device and "collective" in figure.labels:
             continue
         if by_device and "batch" in figure.labels:
-            figure = _of_a_device(figure, card.environment["num_devices"])
+            num_devices = card.environment["num_devices"]
+            share = 1 / num_devices if figure.name == "images_per_s" else 1.0
+            batch = figure.labels["batch"] / num_devices
+            figure = msgspec.structs.replace(
+                figure,
+                value=figure.value * share,
+                interval=figure.interval and tuple(end * share for end in figure.interval),
+                labels=figure.labels
+                | {"batch": int(batch) if batch.is_integer() else f"{batch:g}"},
+            )
         yield figure
 
 
-def _of_a_device(figure: Figure, num_devices: int) -> Figure:
-    """Return a network's figure with the batch of a device, and a rate as that of a device."""
-    share = 1 / num_devices if figure.name == "images_per_s" else 1.0
-    batch = figure.labels["batch"] / num_devices
-    return msgspec.structs.replace(
-        figure,
-        value=figure.value * share,
-        interval=figure.interval and tuple(end * share for end in figure.interval),
-        labels=figure.labels | {"batch": int(batch) if batch.is_integer() else f"{batch:g}"},
-    )
-
-
-def _over_fleet(own: Sequence[tuple[str, Figure]]) -> FleetFigure:
+def _over_fleet(own: Sequence[tuple[str, Figure]], by_device: bool) -> FleetFigure:
     values = [figure.value for _, figure in own]
     median = statistics.median(values)
     outliers = None
@@ -212,7 +200,7 @@ def _over_fleet(own: Sequence[tuple[str, Figure]]) -> FleetFigure:
         )
     like = msgspec.structs.replace(own[0][1], device=None)
     return FleetFigure(
-        str(like),
+        str(like) + " (of a device)" * (by_device and "batch" in like.labels),
         like,
         len(values),
         median,

@@ -36,13 +36,7 @@ _BOARD_FAULTS = ("ecc_uncorrected", "row_remapping_pending", "row_remapping_fail
 
 
 class Judged(NamedTuple):
-    """A value that a rule compares with its limits.
-
-    Attributes:
-      value: the better end of its interval.
-      what: what it is of.
-      worse: the worse end; None without an interval.
-    """
+    """The better end of a value's interval, what it is of, and the worse end if there is one."""
 
     value: float
     what: str
@@ -50,11 +44,9 @@ class Judged(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """How a part is judged.
+    """How a part is judged by the limits of the rule's name in thresholds.csv.
 
     Attributes:
-      name: as in thresholds.csv.
-      part: the part that has the figures.
       values: yields what is judged.
       least: whether the limit is the least that is allowed, not the most.
       disturbed: whether other work on the host may be the cause.
@@ -139,22 +131,22 @@ def _is_corrected(figure: Figure) -> bool:
 def _mismatches(part: Part, card: Card) -> Iterator[Judged]:
     """Yield the results that differ, all devices together; some of them have a name."""
     counted = [figure for figure in part.named("mismatches") if figure.value]
-    named = [*part.named("mismatched_values")]
+    named = sorted(
+        part.named("mismatched_values"), key=lambda figure: str(figure.labels["round"]).zfill(18)
+    )
     count = max(sum(figure.value for figure in counted), len(named))
-    if not count and not any(part.named("mismatches")):
-        return
     what = "results that differ"
-    if named:
-        first = min(named, key=lambda figure: str(figure.labels["round"]).zfill(18))
-        what += (
-            f"; first: device {first.device}, round {first.labels['round']}, tensor "
-            f"{str(first.labels['tensor'])[:60]}, {_shown(first.value)} elements"
-        )
-    elif counted:
-        what += f"; first: device {counted[0].device}"
+    for first in (named or counted)[:1]:
+        what += f"; first: device {first.device}"
+        if named:
+            what += (
+                f", round {first.labels['round']}, tensor {first.labels['tensor']!s:.60}, "
+                f"{_shown(first.value)} elements"
+            )
     if count > 1:
         what += f"; {_shown(count - 1)} more"
-    yield Judged(count, what)
+    if count or any(part.named("mismatches")):
+        yield Judged(count, what)
 
 
 def _checks(status: str) -> Callable[[Part, Card], Iterator[Judged]]:
@@ -193,20 +185,20 @@ def judge(card: Card, thresholds: Thresholds | None = None) -> Verdict:
       thresholds: the limits; None for those that ship with jaxbench.
     """
     thresholds = load_thresholds() if thresholds is None else thresholds
-    busy = [*_busy(card.load, thresholds)]
-    findings = [*busy]
+    findings = [*_busy(card.load, thresholds)]
+    is_busy = bool(findings)
     for name in PARTS:
         part = card.part(name)
         findings += _left_out(name, part, card)
         if part is None or part.status != "measured":
             continue
         own = [rule for rule in RULES if rule.part == name]
-        findings += [_apply(rule, part, card, thresholds, bool(busy)) for rule in own]
+        findings += [_apply(rule, part, card, thresholds, is_busy) for rule in own]
         if not own:
             text = "measured; there is no limit for its figures"
-            findings.append(_finding(name, "status", "not_judged", text))
-    found = {finding.status for finding in findings}
-    outcome = next((status for status in OUTCOMES if status in found), "not_judged")
+            findings.append(Finding(name, "status", "not_judged", text))
+    statuses = {finding.status for finding in findings}
+    outcome = next((status for status in OUTCOMES if status in statuses), "not_judged")
     return Verdict(outcome=outcome, findings=tuple(findings), thresholds=dict(thresholds))
 
 
@@ -216,22 +208,22 @@ def _left_out(name: str, part: Part | None, card: Card) -> Iterator[Finding]:
     status = "not_judged" if alone or name == "storage" else "incomplete"
     if part is None:
         if status == "incomplete":
-            yield _finding(name, "status", status, "not in the card")
+            yield Finding(name, "status", status, "not in the card")
     elif part.status == "failed":
-        yield _finding(name, "status", "fail", f"failed: {part.reason}")
+        yield Finding(name, "status", "fail", f"failed: {part.reason}")
     elif part.status == "skipped":
-        yield _finding(name, "status", status, f"skipped: {part.reason}")
+        yield Finding(name, "status", status, f"skipped: {part.reason}")
     elif not part.figures and not part.checks:
-        yield _finding(name, "status", status, "nothing was measured")
+        yield Finding(name, "status", status, "nothing was measured")
     else:
         # Networks that there was no time or memory for.
         for check in part.checks if name == "networks" else ():
             if check.status != "ok":
-                yield _finding(name, "status", status, f"{check.name}: {check.found}")
+                yield Finding(name, "status", status, f"{check.name}: {check.found}")
         if missing := [*_missing_figures(part, card)]:
             more = len(missing) - _MOST_MISSING
             text = ", ".join(missing[:_MOST_MISSING]) + (f" and {more} more" if more > 0 else "")
-            yield _finding(name, "status", status, f"not measured: {text}")
+            yield Finding(name, "status", status, f"not measured: {text}")
 
 
 def _missing_figures(part: Part, card: Card) -> Iterator[str]:
@@ -248,21 +240,15 @@ def _missing_figures(part: Part, card: Card) -> Iterator[str]:
     if part.name == "collectives":
         ran = {figure.labels["collective"] for figure in part.named("bus_gb_per_s")}
         yield from (name for name in COLLECTIVES if name not in ran)
-    if part.name == "networks":
-        yield from _missing_networks(part, card)
-
-
-def _missing_networks(part: Part, card: Card) -> Iterator[str]:
-    preset = PRESETS.get(card.preset)
+    preset = PRESETS.get(card.preset) if part.name == "networks" else None
     notes = [f"{check.name}, {check.found}" for check in part.checks if check.status != "ok"]
     labels = [figure.labels for figure in part.named("images_per_s")]
-    ran = {(own["network"], own["precision"]) for own in labels}
+    ran = {(one["network"], one["precision"]) for one in labels}
     for precision in preset.precisions if preset else ():
         for network in preset.networks:
             batch = network.batch_per_device * card.environment["num_devices"]
             name = f"{network.spec} {precision} {batch}"
-            is_noted = any(name in note for note in notes)
-            if (network.spec, precision) not in ran and not is_noted:
+            if (network.spec, precision) not in ran and not any(name in note for note in notes):
                 yield name
 
 
@@ -274,10 +260,10 @@ def _busy(load: HostLoad, thresholds: Thresholds) -> Iterator[Finding]:
         if limit is None or (value is None and rule == "other_gpu_processes"):
             continue
         if value is None:
-            yield _finding("host", rule, "inconclusive", "the load of the host is not known")
+            yield Finding("host", rule, "inconclusive", "the load of the host is not known")
         elif value > limit:
             text = f"the host was busy: {_shown(value)}, limit {limit:g}"
-            yield _finding("host", rule, "inconclusive", text)
+            yield Finding("host", rule, "inconclusive", text)
 
 
 def _apply(rule: Rule, part: Part, card: Card, limits: Thresholds, busy: bool) -> Finding:
@@ -287,7 +273,7 @@ def _apply(rule: Rule, part: Part, card: Card, limits: Thresholds, busy: bool) -
     values = [*rule.values(part, card)]
     if not known or not values:
         why = rule.missing if known else "no limit is stated"
-        return _finding(part.name, rule.name, "not_judged", why)
+        return Finding(part.name, rule.name, "not_judged", why)
 
     def beyond(one: Judged, limit: float) -> bool:
         return one.value < limit if rule.least else one.value > limit
@@ -304,7 +290,7 @@ def _apply(rule: Rule, part: Part, card: Card, limits: Thresholds, busy: bool) -
     if more := sum(beyond(one, limit) for one in values) - 1 if passed else 0:
         text += f"; {more} more of {len(values)} beyond it"
     if passed and busy and rule.disturbed:
-        return _finding(part.name, rule.name, "inconclusive", f"{text}; the host was busy")
+        return Finding(part.name, rule.name, "inconclusive", f"{text}; the host was busy")
     *_, gravest = known.values()
     if not passed and (unsure := [one for one in values if may_be_beyond(one, gravest)]):
         one = (min if rule.least else max)(unsure, key=lambda one: one.worse)
@@ -312,17 +298,13 @@ def _apply(rule: Rule, part: Part, card: Card, limits: Thresholds, busy: bool) -
             f"{_shown(one.value)} to {_shown(one.worse)} ({one.what}): too uncertain to tell "
             f"whether it is within {gravest:g}"
         )
-        return _finding(part.name, rule.name, "inconclusive", text)
-    return _finding(part.name, rule.name, status, text)
+        return Finding(part.name, rule.name, "inconclusive", text)
+    return Finding(part.name, rule.name, status, text)
 
 
 def _shown(value: float) -> str:
     """Return a number; whole ones have no decimals."""
     return f"{value:,.0f}" if float(value).is_integer() else four_digits(value)
-
-
-def _finding(part: str, rule: str, status: str, text: str) -> Finding:
-    return Finding(part=part, rule=rule, status=status, text=text)
 
 
 def failures(verdict: Verdict) -> list[str]:

@@ -10,9 +10,7 @@ import platform
 import resource
 import shutil
 from collections.abc import Callable, Iterator
-from typing import Literal
 
-import msgspec
 import psutil
 
 from jaxbench.errors import BadInput, first_line
@@ -24,7 +22,7 @@ from jaxbench.hardware.accelerators import (
     pip_command,
     unused_accelerators,
 )
-from jaxbench.hardware.system import available_cores, installed_version
+from jaxbench.hardware.system import Check, available_cores, installed_version
 from jaxbench.paths import check_can_be_made
 
 _PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin", "libtpu")
@@ -33,22 +31,6 @@ _DISK_GIB, _MEMORY_GIB = 5, 2
 _OPEN_FILES = 1024
 # Other processes disturb the figures from this share of the processors on.
 _BUSY_PERCENT, _BUSY_OVER_S = 10.0, 0.5
-
-
-class Check(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One line of the doctor.
-
-    Attributes:
-      name: what was looked at.
-      status: ok, warning or problem.
-      found: what it is.
-      advice: what to do if it is not ok.
-    """
-
-    name: str
-    status: Literal["ok", "warning", "problem"]
-    found: str
-    advice: str = ""
 
 
 def run_checks() -> Iterator[Check]:

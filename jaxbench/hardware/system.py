@@ -5,10 +5,28 @@ import os
 import pathlib
 import re
 from collections.abc import Iterable
+from typing import Literal
 
+import msgspec
 import psutil
 
 from jaxbench.errors import BadInput
+
+
+class Check(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One line of the doctor.
+
+    Attributes:
+      name: what was looked at.
+      status: ok, warning or problem.
+      found: what it is.
+      advice: what to do if it is not ok.
+    """
+
+    name: str
+    status: Literal["ok", "warning", "problem"]
+    found: str
+    advice: str = ""
 
 
 def search_file(path: str | pathlib.Path, pattern: str) -> str | None:
