@@ -21,15 +21,12 @@ def describe_cards(cards: Sequence[Card]) -> Iterator[str]:
     Raises:
       BadInput: they cannot be compared.
     """
-    for letter, card in zip(_letters(len(cards)), cards, strict=True):
+    letters = "AB" if len(cards) == 2 else [f"card {n}" for n in range(1, len(cards) + 1)]
+    for letter, card in zip(letters, cards, strict=True):
         judged = card.verdict.outcome if card.verdict else "not judged"
         yield printable(f"{letter} {card.label}, {card.created_at}: {judged.replace('_', ' ')}")
     lines = _describe_two(*cards) if len(cards) == 2 else _describe_fleet(cards)
     yield from map(printable, [*_different(cards), "", *lines])
-
-
-def _letters(count: int) -> Sequence[str]:
-    return "AB" if count == 2 else [f"card {number}" for number in range(1, count + 1)]
 
 
 def _describe_two(first: Card, second: Card) -> Iterator[str]:
@@ -77,23 +74,17 @@ def _place(figure: Figure) -> tuple[str, str]:
     elif labels:
         heading = figure.name
         for name, value in labels.items():
-            is_size = name == "bytes" and type(value) is int
-            words.append(_size(value) if is_size else _label(name, value))
+            if name == "bytes" and isinstance(value, int):
+                unit, divisor = ("MiB", 2**20) if value >= 2**20 else ("KiB", 2**10)
+                words.append(f"{value / divisor:g} {unit}")
+            else:  # a number without a name says nothing
+                words.append(value if isinstance(value, str) else f"{name} {value}")
     else:
         heading = FIGURES[figure.name].part
         words.append(figure.name)
     if figure.device is not None:
         heading += f", device {figure.device}"
     return heading, ", ".join(words)[:_WIDEST]
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 2**20:g} MiB" if num_bytes >= 2**20 else f"{num_bytes / 2**10:g} KiB"
-
-
-def _label(name: str, value: str | int) -> str:
-    # A number alone says nothing.
-    return value if isinstance(value, str) else f"{name} {value}"
 
 
 def _number(name: str, value: float) -> str:

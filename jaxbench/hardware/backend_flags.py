@@ -1,8 +1,8 @@
 """What is set before JAX makes its devices: the platform, and the flags of backend_flags.csv."""
 
 import csv
-import importlib.resources
 import os
+import pathlib
 from typing import NamedTuple
 
 import jax
@@ -37,9 +37,9 @@ class BackendFlag(NamedTuple):
 
 def load_backend_flags() -> list[BackendFlag]:
     """Return the lines of backend_flags.csv."""
-    text = importlib.resources.files(__package__).joinpath("backend_flags.csv").read_text("utf-8")
-    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
-    return [BackendFlag(**row) for row in rows]
+    path = pathlib.Path(__file__).with_name("backend_flags.csv")
+    lines = path.read_text("utf-8").splitlines()
+    return [BackendFlag(**row) for row in csv.DictReader(one for one in lines if one[:1] != "#")]
 
 
 def cpu_flags() -> list[str]:

@@ -115,14 +115,7 @@ def measure_collectives(
 ) -> list[Collective]:
     """Return every collective over all devices, measured, from 1 KiB up in powers of four.
 
-    The arrays of a device take about eight times `most_bytes` together.
-
-    Args:
-      mesh: two or more devices.
-      most_bytes: of the largest collective.
-      rounds: windows of each.
-      window_s: how long a window should take.
-      show: gets what is done next.
+    The arrays of a device take about eight times `most_bytes`, those of the largest, together.
     """
     turns = [
         Collective(mesh, operation, size, window_s)
@@ -150,12 +143,8 @@ def measure_pairs(
     Each pair is a program of its own, which takes a second or so to compile.
 
     Args:
-      mesh: two or more devices.
       pairs: positions in the mesh; None takes all n (n - 1) / 2.
       num_bytes: that each device of a pair sends to the other.
-      rounds: windows of each pair.
-      window_s: how long a window should take.
-      show: gets what is done next.
     """
     if pairs is None:
         pairs = [*itertools.combinations(range(mesh.num_devices), 2)]

@@ -2,6 +2,9 @@
 
 A window ends when everything that its calls compute is ready. Windows are thrown away as warm-up
 until they agree. What is compared takes turns, so that drift hits all alike.
+
+Everywhere in this package `rounds` is the number of windows of each measurement, `window_s` how
+long a window should take, and `show` gets what is done next.
 """
 
 import abc
@@ -40,38 +43,27 @@ class WarmUp:
     settled: bool  # whether the last windows agreed
 
 
-def _agree(rates: Sequence[float]) -> bool:
-    last = rates[-_AGREEING:]
-    return len(last) == _AGREEING and max(last) <= (1 + _AGREEMENT) * min(last)
-
-
 def warm_up(time_calls: Callable[[int], float], window_s: float, rounds: int) -> WarmUp:
-    """Run windows until they agree.
+    """Run windows until they agree, fewer than `rounds`.
 
-    Args:
-      time_calls: makes a number of calls and returns the seconds that they took.
-      window_s: how long a window should take.
-      rounds: windows that will be measured; the warm-up has fewer.
+    `time_calls` makes a number of calls and returns the seconds that they took.
     """
     most = min(_MAX_WARMUP_WINDOWS, rounds - 1)
-    calls, total, rates = 1, 0, []
-    while not _agree(rates) and len(rates) < most:
+    calls, total, rates, settled = 1, 0, [], False
+    while not settled and len(rates) < most:
         elapsed_s = time_calls(calls)
         total += calls
         if elapsed_s < window_s / 2:  # too short to be a window
             calls = math.ceil(min(10 * calls, window_s / elapsed_s * calls))
         else:
             rates.append(calls / elapsed_s)
-    return WarmUp(calls, total, _agree(rates))
+            last = rates[-_AGREEING:]
+            settled = len(last) == _AGREEING and max(last) <= (1 + _AGREEMENT) * min(last)
+    return WarmUp(calls, total, settled)
 
 
 class Interleaved(abc.ABC):
-    """Something that is measured in windows, in turn with others.
-
-    Args:
-      name: for progress and warnings.
-      window_s: how long a window should take.
-    """
+    """Something that is measured in windows, in turn with others; its name is for messages."""
 
     def __init__(self, name: str, window_s: float):
         self.name, self._window_s = name, window_s
@@ -123,10 +115,8 @@ class Calls(Interleaved):
     """Calls of one compiled function; a window queues them and waits for the last.
 
     Args:
-      name: for warnings.
       call: queues one call and returns its result.
       devices: that it runs on, all at once, in the order of the calls.
-      window_s: how long a window should take.
       queued_on_cpu: whether calls are queued on a CPU device, too, which otherwise waits for each.
     """
 
@@ -171,11 +161,7 @@ def show_nothing(what: str) -> None:
 def measure_in_turn(
     turns: Sequence[Interleaved], rounds: int, show: Callable[[str], object] = show_nothing
 ) -> None:
-    """Warm everything up, then take `rounds` windows of each, in turn.
-
-    Args:
-      show: gets what is done next, before each warm-up and window.
-    """
+    """Warm everything up, then take `rounds` windows of each, in turn."""
     for turn in turns:
         show(f"{turn.name}, warm-up")
         turn.warm_up(rounds)

@@ -116,12 +116,8 @@ def measure_matmul(
     end: square ones, wide ones (n = 4 m) and tall ones (m = 4 n).
 
     Args:
-      device: of this process.
-      rounds: windows of each finalist.
-      window_s: how long a window should take.
       search_s: after which no more shapes are tried.
       largest: side of a square matrix.
-      show: gets what is done next.
     """
     if arithmetic == "tf32" and device.platform != "gpu":
         return MatmulResult({}, 0, "only GPUs have it")

@@ -107,12 +107,7 @@ def measure_bandwidth(
 ) -> dict[tuple[str, int], Interval]:
     """Measure each operation on this process's first device, and on all devices at once.
 
-    Args:
-      mesh: all devices.
-      array_bytes: of each array on each device, see `choose_array_bytes`.
-      rounds: windows of each operation.
-      window_s: how long a window should take.
-      show: gets what is done next.
+    `array_bytes` are of each array on each device, see `choose_array_bytes`.
 
     Returns:
       {(operation, number of devices): bytes/s of all these devices together, as STREAM counts: the

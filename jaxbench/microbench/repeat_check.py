@@ -32,13 +32,11 @@ from jaxbench.parallel.processes import broadcast_value
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mismatch:
-    """One array of one round whose bits are not the reference's.
+    """One array of one round, from 0 on, whose bits are not the reference's.
 
     Attributes:
-      device_id: of the device, JAX's number.
-      round: that differs; 0 is the first.
       path: of the array in the results, such as `params/Dense_0/kernel`.
-      elements: how many differ; 0 where the elements agree and the sum was wrong; None where the
+      elements: how many differ; 0 if the elements agree and the sum was wrong; None if the
         reference is in another process.
       is_tied: whether no result is more common than the others, so that any device may be wrong.
         Then each has a mismatch.
@@ -72,10 +70,7 @@ def checksum(array: jax.Array) -> jax.Array:
 
 
 class RepeatCheck:
-    """A step that each device runs again and again from the same inputs.
-
-    It is one program, compiled once, which all devices run at once. Each holds the inputs and a
-    round's results.
+    """One program that all devices run at once, again and again from the same inputs.
 
     Args:
       step: a function of arrays that JAX can compile, and that is the same in each call: whatever
@@ -104,9 +99,9 @@ class RepeatCheck:
 
     def burst(self, rounds: int) -> list[Mismatch]:
         """Run some rounds; return what differs from the reference, also that of earlier bursts."""
-        return [found for _ in range(rounds) for found in self.round()]
+        return [mismatch for _ in range(rounds) for mismatch in self._round()]
 
-    def round(self) -> list[Mismatch]:
+    def _round(self) -> list[Mismatch]:
         """Run the step once on each device; return what differs."""
         result = self._step(*self._arguments)
         sums_DxL = np.concatenate(jax.device_get(self._own_rows(self._sum_up(result))))
@@ -131,8 +126,10 @@ class RepeatCheck:
         """Yield the mismatches of one array, by the devices (rows) whose sums are not expected."""
         counts: dict[int, int | None] = dict.fromkeys(map(int, rows))
         if self._expected_bits is not None:
-            expected_N = self._expected_bits[leaf]
-            counts = {row: _differing(own[row], expected_N) for row in counts}
+            for row in counts:
+                differs_N = np.asarray(bits(own[row])) != self._expected_bits[leaf]
+                # Of an element, several words may differ.
+                counts[row] = int(differs_N.reshape(own[row].size, -1).any(axis=1).sum())
         if self._is_tied:  # whichever device is wrong, the same elements differ
             most = max(counts.values(), key=lambda count: count or 0)
             counts = {row: counts.get(row, most) for row in range(len(own))}
@@ -161,13 +158,7 @@ class RepeatCheck:
         if self._expected_L is not None and self._expected_L.tolist() == expected:
             return
         self._expected_L = np.array(expected, np.uint32)
-        row = rows.index(tuple(expected)) if tuple(expected) in rows else None
-        self._expected_bits = (
-            None if row is None else [np.asarray(bits(leaf[row])) for leaf in leaves]
-        )
-
-
-def _differing(own: jax.Array, expected_N: np.ndarray) -> int:
-    """Return the number of elements with other bits."""
-    differs_N = np.asarray(bits(own)) != expected_N
-    return int(differs_N.reshape(own.size, -1).any(axis=1).sum())
+        self._expected_bits = None
+        if tuple(expected) in rows:
+            row = rows.index(tuple(expected))
+            self._expected_bits = [np.asarray(bits(leaf[row])) for leaf in leaves]

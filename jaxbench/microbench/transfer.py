@@ -45,12 +45,6 @@ def measure_transfers(
 
     Nothing on CPU devices.
 
-    Args:
-      device: of this process.
-      most_bytes: of a transfer.
-      rounds: transfers of each size.
-      show: gets what is done next.
-
     Returns:
       {(direction, host memory, bytes): the median bytes/s and its 95 % interval}.
     """

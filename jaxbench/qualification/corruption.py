@@ -65,31 +65,21 @@ class CorruptionCheck:
                     self._found.append((found, self._watch.elapsed_s()))
 
     def report(self) -> None:
-        """Add the figures of all bursts; none without one."""
+        """Add the figures of all bursts, if any, and note the first mismatch of each device."""
         if not self._check.rounds:
             return
         figures = self._bench.figures
         figures.append(measured("rounds", self._check.rounds))
         figures += [measured("mismatches", n, device=device) for device, n in self._counts.items()]
-        figures += [
-            measured("mismatched_values", one.elements, device=one.device_id, **_labels(one))
-            for one, _ in self._found
-            if one.elements is not None
-        ]
-        self._note_mismatches()
-
-    def _note_mismatches(self) -> None:
-        """Add a line for each device: its first mismatch, and when it was found."""
         firsts: dict[int, tuple[Mismatch, float]] = {}
         for one, time_s in self._found:
             firsts.setdefault(one.device_id, (one, time_s))
+            if one.elements is not None:
+                labels = {"device": one.device_id, "round": one.round, "tensor": one.path}
+                figures.append(measured("mismatched_values", one.elements, **labels))
         for device, (one, time_s) in firsts.items():
-            found = f"first in round {one.round}, {time_s:.0f} s after the soak began: {one.path}"
+            text = f"first in round {one.round}, {time_s:.0f} s after the soak began: {one.path}"
             if one.is_tied:
                 others = ", ".join(str(other) for other in firsts if other != device)
-                found += f"; differs from device {others}, and either may be wrong"
-            self._bench.note(f"device {device}", "warning", found, part=_PART)
-
-
-def _labels(found: Mismatch) -> dict[str, str | int]:
-    return {"round": found.round, "tensor": found.path}
+                text += f"; differs from device {others}, and either may be wrong"
+            self._bench.note(f"device {device}", "warning", text, part=_PART)

@@ -26,10 +26,8 @@ ORDER = ("doctor", "ceilings", "collectives", "networks", "soak", "storage", POW
 class Plan:
     """Seconds for each part, in the order in which they run.
 
-    Attributes:
-      times_s: {part: seconds}.
-      skipped: {part: why it does not run}.
-      soak_is_fixed: whether the soak takes its seconds in any case, and not what the others leave.
+    `skipped` is {part: why it does not run}. If `soak_is_fixed`, the soak takes its seconds in any
+    case, and not what the others leave.
     """
 
     times_s: dict[str, float]
@@ -70,11 +68,7 @@ def _check_minutes(minutes: float, soak_minutes: float | None) -> None:
 
 
 def make_links_plan(minutes: float) -> Plan:
-    """Return the plan of several processes together: collectives and pairs only.
-
-    Raises:
-      BadInput: minutes are too few for a card.
-    """
+    """Return the plan of several processes together: collectives and pairs only."""
     _check_minutes(minutes, None)
     reason = "not measured over several processes"
     others = (name for name in ORDER if name not in ("collectives", POWER_CURVE))
@@ -92,14 +86,10 @@ def make_plan(
     storage: bool = False,
     power_limits: int = 0,
 ) -> Plan:
-    """Split minutes over the parts; the soak takes what the others leave.
+    """Split the minutes over the parts.
 
     Args:
-      minutes: of all parts together.
-      num_devices: of the machine.
-      on_cpu: whether they are CPU devices.
-      soak_minutes: of the soak; None for the rest.
-      storage: whether storage is measured.
+      soak_minutes: of the soak; None for what the others leave.
       power_limits: number of points of the power curve.
 
     Raises:
@@ -120,9 +110,8 @@ def make_plan(
     times_s: dict[str, float] = {}
     left_s = 60 * minutes
     # What was asked for by a flag comes before what every card has.
-    asked = [POWER_CURVE] if power_limits else []
-    asked += ["soak"] if soak_minutes else []
-    asked += ["storage"] if storage else []
+    flags = {POWER_CURVE: power_limits, "soak": soak_minutes, "storage": storage}
+    asked = [name for name, flag in flags.items() if flag]
     if (asked_s := sum(least_s[name] for name in asked)) > 60 * minutes:
         named = ", ".join(f"{_words(name)} {least_s[name]:.0f} s" for name in asked)
         raise BadInput(
@@ -130,13 +119,11 @@ def make_plan(
             f"give {math.ceil(asked_s / 60)} at least"
         )
     for name in dict.fromkeys([*asked, *least_s]):
-        if name in skipped:
-            continue
-        if least_s[name] > left_s:
+        if name not in skipped and least_s[name] > left_s:
             skipped[name] = f"it takes {least_s[name]:.0f} s, {left_s:.0f} s are left"
-            continue
-        times_s[name] = least_s[name]
-        left_s -= least_s[name]
+        if name not in skipped:
+            times_s[name] = least_s[name]
+            left_s -= least_s[name]
     spare_s = left_s
     for name, (share, most_s) in _SHARES.items():
         if name in times_s:

@@ -140,19 +140,19 @@ def _new_folder(out: str | None) -> tuple[pathlib.Path, int]:
         else:
             path = create_timed_folder(path)
         lock = lock_run(path)
-        try:
-            # Only who holds the lock can tell: another process may have written since.
-            _check_unused(path, out)
-        except BaseException:
-            os.close(lock)
-            raise
     except OSError as error:
         raise BadInput(f"--out={out or path}: {error.strerror}") from error
+    try:
+        # Only who holds the lock can tell: another process may have written since.
+        _check_unused(path, out)
+    except BadInput:
+        os.close(lock)
+        raise
     return path, lock
 
 
 def _check_unused(path: pathlib.Path, out: str | None) -> None:
-    """Raise BadInput where --out names a file, or a folder with more than a lock in it."""
+    """Raise BadInput if --out names a file, or a folder with more than a lock in it."""
     if out and (path.is_file() or (path.is_dir() and {*os.listdir(path)} - {LOCK})):
         raise BadInput(f"--out={out}: nothing is overwritten, name a new or empty folder")
 

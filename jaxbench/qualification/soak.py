@@ -71,12 +71,7 @@ def measure_soak(bench: Bench, time_s: float) -> None:
 
 @dataclasses.dataclass
 class Soak(Measurement):
-    """Windows of the training step until the time is over.
-
-    Attributes:
-      left_s: returns the seconds that are left.
-      between: is called between windows, some times.
-    """
+    """Windows of the training step while `left_s()` is positive; now and then calls `between`."""
 
     left_s: Callable[[], float]
     between: Callable[[], None]

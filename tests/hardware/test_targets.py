@@ -121,7 +121,7 @@ def test_a_gpu_of_one_s_own_is_described_by_a_file(description):
         ),
         (lambda text: text.replace("warp: 32", "warp: 0"), "'0', must be a whole number above 0"),
         (lambda text: text + "#" * 2**20, "has more than 1,048,576 bytes"),
-        (lambda text: "\udc80", "is no text"),
+        (lambda text: "\udc80", "utf-8"),
     ],
 )
 def test_a_bad_description_of_a_gpu(description, tmp_path, change, words):

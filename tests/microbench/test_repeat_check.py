@@ -112,13 +112,13 @@ def test_of_two_devices_that_disagree_either_may_be_wrong(mesh):
 def test_later_rounds_tell_which_of_two_devices_was_wrong_once(mesh):
     two = dataclasses.replace(mesh, devices=mesh.devices[:2])
     check = _from_host(two, lambda number: {0} if number == 0 else ())
-    assert [one.device_id for one in check.round()] == [0, 1]
+    assert [one.device_id for one in check.burst(1)] == [0, 1]
     assert check.burst(2) == []
 
 
 def test_most_devices_are_right_and_bursts_share_one_reference(mesh):
     check = _from_host(mesh, lambda number: {2} if number == 1 else range(9) if number > 2 else ())
-    assert [[one.device_id for one in check.round()] for _ in range(3)] == [[], [2], []]
+    assert [[one.device_id for one in check.burst(1)] for _ in range(3)] == [[], [2], []]
     found = check.burst(1)  # equal among themselves
     assert [one.device_id for one in found] == [0, 1, 2, 3]
     assert {(one.round, one.elements, one.is_tied) for one in found} == {(3, 1, False)}

@@ -28,6 +28,8 @@ from jaxbench.files import read_text
 from jaxbench.hardware.peak_table import devices_per_chip, find_bandwidth
 
 _TABLES = {"tpu": "tpus.csv", "gpu": "gpus.csv"}
+# {dimensions of a TPU slice: the smallest size of a host}.
+_FORMS = {"2": "2x2", "3": "2x2x1"}
 _SIZE = re.compile(r"[1-9]\d{0,4}(x[1-9]\d{0,4})*")
 # No machine that can be rented has more; compiling for more takes no longer, but means nothing.
 # TPUs have the size of their pod.
@@ -56,7 +58,6 @@ class Target:
 
     Attributes:
       name: as it was given, whole: `gpu:h100:2x8`.
-      platform: `tpu` or `gpu`.
       kind: the device's name in peaks.csv and in JAX.
       dimensions: of a TPU slice, in chips; (hosts, GPUs of each) for GPUs.
       memory_bytes: of a JAX device; of a TPU what its compiler lets a program use.
@@ -102,11 +103,11 @@ class StandIn(NamedTuple):
 def list_targets() -> list[str]:
     """Return the names of the machines, each with the form of its size."""
     tpus = [
-        f"tpu:{name}:{_tpu_form(row)}[ or another size up to {row['chips_per_pod']} chips]"
+        f"tpu:{name}:{_FORMS[row['dimensions']]}[ or another size up to {row['chips_per_pod']} "
+        "chips]"
         for name, row in _rows("tpu").items()
     ]
-    gpus = [*_rows("gpu"), f"FILE{SUFFIX}"]
-    return [*tpus, *(f"gpu:{name}[:N or :HOSTSxN]" for name in gpus)]
+    return [*tpus, *(f"gpu:{name}[:N or :HOSTSxN]" for name in (*_rows("gpu"), f"FILE{SUFFIX}"))]
 
 
 def parse_target(text: str) -> Target:
@@ -124,7 +125,8 @@ def parse_target(text: str) -> Target:
         )
     row = _find_row(text, platform, name)
     if size and not _SIZE.fullmatch(size):
-        raise BadInput(f"--target={text}: {size!r} is no size; write it as in {_example(platform)}")
+        example = {"tpu": "tpu:v5e:2x4 or tpu:v4:2x2x1", "gpu": "gpu:h100:8 or gpu:h100:2x8"}
+        raise BadInput(f"--target={text}: {size!r} is no size; write it as in {example[platform]}")
     numbers = tuple(map(int, size.split("x"))) if size else ()
     return (_tpu if platform == "tpu" else _gpu)(text, row, numbers)
 
@@ -217,7 +219,7 @@ def _tpu(text: str, row: dict[str, str], numbers: tuple[int, ...]) -> Target:
     if len(numbers) != int(row["dimensions"]):
         raise BadInput(
             f"--target={text}: a slice of {row['name']} has {row['dimensions']} dimensions, such "
-            f"as tpu:{row['name']}:{_tpu_form(row)}"
+            f"as tpu:{row['name']}:{_FORMS[row['dimensions']]}"
         )
     if math.prod(numbers) > 1 and (numbers[0] % 2 or numbers[1] % 2):
         raise BadInput(
@@ -267,14 +269,6 @@ def _rows(platform: str) -> dict[str, dict[str, str]]:
         return {row["name"]: row for row in csv.DictReader(file)}
 
 
-def _tpu_form(row: dict[str, Any]) -> str:
-    return "2x2x1" if row["dimensions"] == "3" else "2x2"
-
-
-def _example(platform: str) -> str:
-    return {"tpu": "tpu:v5e:2x4 or tpu:v4:2x2x1", "gpu": "gpu:h100:8 or gpu:h100:2x8"}[platform]
-
-
 def read_description(path: str) -> dict[str, str]:
     """Return a GPU's facts as a row of `gpus.csv` has them, and the whole text as `description`.
 
@@ -285,12 +279,15 @@ def read_description(path: str) -> dict[str, str]:
     """
     try:
         text = read_text(pathlib.Path(path), _MOST_BYTES)
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: is no text; it must be XLA's GpuTargetConfigProto") from error
-    values = {name: _value(name, text) for name in _NEEDED}
-    if missing := [name for name, value in values.items() if value is None]:
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: {getattr(error, 'strerror', error)}") from error
+    values = {}
+    for name in _NEEDED:
+        # A value, or the brace that opens it.
+        field = rf"""^[^#"]*\b{name}\b\s*:?\s*("[^"]*"|[^\s"]+)"""
+        if match := re.search(field, text, re.MULTILINE):
+            values[name] = match[1].strip('"')
+    if missing := [name for name in _NEEDED if name not in values]:
         raise BadInput(f"{path}: lacks {', '.join(missing)} of XLA's GpuTargetConfigProto")
     if values["platform_name"] != "CUDA":
         raise BadInput(f"{path}: platform_name is {values['platform_name']!r}, must be 'CUDA'")
@@ -306,9 +303,3 @@ def read_description(path: str) -> dict[str, str]:
         "link_gb_per_s": "",
         "description": text,
     }
-
-
-def _value(field: str, text: str) -> str | None:
-    """Return a field's value, or the brace that opens it; None where it is absent."""
-    found = re.search(rf"""^[^#"]*\b{field}\b\s*:?\s*("[^"]*"|[^\s"]+)""", text, re.MULTILINE)
-    return found[1].strip('"') if found else None

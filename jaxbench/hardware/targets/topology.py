@@ -106,9 +106,8 @@ def create_devices(target: Target, bytes_per_s: float | None) -> tuple[Any, ...]
     compiler = compiler_version(target)
     with _output_of_cpp() as output:
         try:
-            if target.platform == "tpu":
-                return tuple(_tpu_topology(topologies, target).devices)
-            return tuple(_gpu_topology(topologies, target, bytes_per_s).devices)
+            how = _tpu(target) if target.platform == "tpu" else _gpu(target, bytes_per_s)
+            return tuple(topologies.get_topology_desc(**how).devices)
         except Exception as error:
             # XLA names the field of a description that it does not know on stderr alone.
             output.seek(0)
@@ -130,26 +129,22 @@ def _output_of_cpp() -> Iterator[Any]:
             os.close(kept)
 
 
-def _gpu_topology(topologies: Any, target: Target, bytes_per_s: float | None) -> Any:
+def _gpu(target: Target, bytes_per_s: float | None) -> dict[str, Any]:
     hosts, gpus = target.dimensions
     description = target.specs.get("description") or describe_gpu(target, bytes_per_s)
-    return topologies.get_topology_desc(
-        platform="cuda", topology=f"1x{hosts}x{gpus}", target_config=description
-    )
+    return {"platform": "cuda", "topology": f"1x{hosts}x{gpus}", "target_config": description}
 
 
-def _tpu_topology(topologies: Any, target: Target) -> Any:
+def _tpu(target: Target) -> dict[str, Any]:
     size = "x".join(map(str, target.dimensions))
-    options = {}
+    how = {"platform": "tpu", "topology_name": f"{target.specs['name']}:{size}"}
     if target.specs["chip_config"]:
         # libtpu's default for v4 has two devices a chip; JAX on a v4 has one.
-        options["chip_config_name"] = target.specs["chip_config"]
+        how["chip_config_name"] = target.specs["chip_config"]
     if math.prod(target.dimensions) == 1:
         # A single chip is no whole host.
-        options["chips_per_host_bounds"] = (1, 1, 1)
-    return topologies.get_topology_desc(
-        platform="tpu", topology_name=f"{target.specs['name']}:{size}", **options
-    )
+        how["chips_per_host_bounds"] = (1, 1, 1)
+    return how
 
 
 def describe_gpu(target: Target, bytes_per_s: float | None) -> str:

@@ -61,18 +61,11 @@ class NvmlReader:
         if self._boards is None:
             self._boards = find_boards(pynvml, self._ordinals)
         for board in self._boards:
-            yield _read_board(pynvml, board.device, board.kind, board.handle)
+            yield _read_board(pynvml, board)
 
 
 class Board(NamedTuple):
-    """A board that NVML knows.
-
-    Attributes:
-      device: name of the device that it is.
-      kind: gpu, or mig where it is sliced.
-      address: its PCI address.
-      handle: NVML's.
-    """
+    """The board of a device: gpu, or mig if it is sliced; its PCI address, and NVML's handle."""
 
     device: str
     kind: str
@@ -120,7 +113,9 @@ def pci_address(ordinal: int) -> str:
     return address.value.decode()
 
 
-def _read_board(nvml: Any, device: str, kind: str, handle: Any) -> Reading:
+def _read_board(nvml: Any, board: Board) -> Reading:
+    handle = board.handle
+
     def newest(names: Sequence[str], *args: Any) -> Any:
         """Call the first of a function's names that these bindings and this driver know."""
         for name in names:
@@ -160,7 +155,7 @@ def _read_board(nvml: Any, device: str, kind: str, handle: Any) -> Reading:
             errors.append(f"{name}: {error}")
     if memory := values.pop("memory", None):
         values |= {"memory_used_bytes": memory.used, "memory_total_bytes": memory.total}
-    return Reading(device, kind, values, errors)
+    return Reading(board.device, board.kind, values, errors)
 
 
 def read_error_counters(ordinals: Mapping[str, int]) -> dict[str, dict[str, int]]:

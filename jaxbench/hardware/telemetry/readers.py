@@ -87,13 +87,9 @@ class TpuReader:
     Metrics: https://cloud.google.com/tpu/docs/tpu-monitoring-library. It has no power, clocks or
     temperature, and its values are means over five seconds.
 
-    libtpu's lists have a value for each chip and no names. Where JAX has as many local devices, the
-    order is taken to be the same, and only the run's devices are kept. Where a chip is two devices
-    (TPU v2, v3), every chip of the host is kept, by its index in the list.
-
-    Args:
-      places: {device's name: its index among the local devices}.
-      num_local_devices: of this host, whether the run uses them or not.
+    libtpu's lists have a value for each chip and no names. If JAX has as many local devices, the
+    order is taken to be the same, and only the run's devices are kept, by {name: its index among
+    the local devices}. If a chip is two devices (TPU v2, v3), every chip of the host is kept.
     """
 
     name = "libtpu"

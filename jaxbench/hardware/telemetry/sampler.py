@@ -79,14 +79,10 @@ class Telemetry:
         readers: Sequence[Any],
         share: float = 1.0,
     ):
-        self._path = path
-        self._interval_s = interval_s
-        self._clock = clock
-        self._share = share
+        self._path, self._interval_s, self._clock, self._share = path, interval_s, clock, share
         self._threads = [_ReaderThread(reader, interval_s, self) for reader in readers]
         self._lock = threading.Lock()
-        self._file: Any = None
-        self._rows: Any = None
+        self._file = self._rows = None
         self._series: dict[str, Series] = {}
         self.windows: list[Window] = []
         self._errors: collections.Counter[str] = collections.Counter()
@@ -111,10 +107,7 @@ class Telemetry:
         """Mark the body of the `with` as a measured window.
 
         Both ends of it must wait for the devices. Means and energy are taken over all such windows;
-        one that ends with an exception does not count.
-
-        Args:
-          images: the number of images in the window, or a function that returns it at the end.
+        one that ends with an exception does not count. A function returns its images at the end.
         """
         start_s = self._clock.wall_s()
         self._sample_edge()
@@ -183,10 +176,14 @@ class Telemetry:
         """Return the summary's `telemetry` (None where there is none), and warnings."""
         if not self._interval_s:
             return None, []
-        told = f"the process stood still, as if stopped: {', '.join(self._stops[:_MOST_NAMED])}"
         with self._lock:
-            found = summarize(self._series, self.windows, self._interval_s, self._errors)
-        return found[0], [*([told] if self._stops else []), *found[1]]
+            telemetry, warnings = summarize(
+                self._series, self.windows, self._interval_s, self._errors
+            )
+        if self._stops:
+            stops = ", ".join(self._stops[:_MOST_NAMED])
+            warnings.insert(0, f"the process stood still, as if stopped: {stops}")
+        return telemetry, warnings
 
 
 def no_telemetry() -> Telemetry:
@@ -205,12 +202,11 @@ class _ReaderThread(threading.Thread):
         self._telemetry = telemetry
 
     def run(self) -> None:
-        watch = Stopwatch()
-        running = True
-        while running:
-            began_s = watch.elapsed_s()
+        watch, is_running = Stopwatch(), True
+        while is_running:
+            soonest_s = watch.elapsed_s() + _SOONEST * self._interval_s
             self._sample()
-            running = self._wait(watch, began_s + _SOONEST * self._interval_s)
+            is_running = self._wait(watch, soonest_s)
         self._sample()
 
     def _sample(self) -> None:
