@@ -29,8 +29,8 @@ class Environment(document.Environment):
     hostname: str
     backend: str
     device_kind: str
-    num_devices: int
-    devices: list[Device]
+    num_devices: Annotated[int, msgspec.Meta(ge=1)]
+    devices: Annotated[list[Device], msgspec.Meta(min_length=1)]
 
 
 class _PartOfCard(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

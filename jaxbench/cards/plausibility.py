@@ -57,7 +57,7 @@ def _environment(card: Card) -> Iterator[str]:
     """Yield what is wrong with the devices and the date."""
     count, devices = card.environment["num_devices"], card.environment["devices"]
     ids, kinds = ({device[name] for device in devices} for name in ("id", "kind"))
-    if not 1 <= count == len(devices) == len(ids):
+    if not count == len(devices) == len(ids):
         yield f"num_devices is {count}, {len(ids)} different device(s) are listed"
     if card.environment["device_kind"] != ", ".join(sorted(kinds)):
         yield "device_kind is not the kind of the devices"
@@ -135,7 +135,7 @@ def _collectives(card: Card) -> Iterator[str]:
     if part := card.part("collectives"):
         rates = {figure.key[1:]: figure for figure in part.named("algorithm_gb_per_s")}
         for figure in part.named("bus_gb_per_s"):
-            rate, count = rates.get(figure.key[1:]), max(1, card.environment["num_devices"])
+            rate, count = rates.get(figure.key[1:]), card.environment["num_devices"]
             factor = bus_factor(str(figure.labels["collective"]), count)
             if figure.labels["collective"] not in COLLECTIVES:
                 yield f"{figure}: there is no such collective"
@@ -166,9 +166,8 @@ def _corruption(card: Card) -> Iterator[str]:
                 yield f"{figure}: {figure.value:g} in {card.minutes_taken:g} min"
         counted = {figure.device: figure.value for figure in part.named("mismatches")}
         named = collections.Counter(figure.device for figure in part.named("mismatched_values"))
-        if {*counted} != (
-            {one["id"] for one in card.environment["devices"]} if part.figures else set()
-        ):
+        ids = {device["id"] for device in card.environment["devices"]}
+        if part.figures and {*counted} != ids:
             yield f"corruption: mismatches are counted of {len(counted)} device(s), not of each"
         for device, count in named.items():
             if count > counted.get(device, 0):
@@ -205,12 +204,12 @@ def _networks(card: Card) -> Iterator[str]:
 
 def _check_work(work: Mapping[str, Figure], card: Card, preset: Preset) -> Iterator[str]:
     """Check the figures of a network, precision and batch."""
-    one, count = next(iter(work.values())), max(1, card.environment["num_devices"])
-    networks = [own for own in preset.networks if own.spec == one.labels["network"]]
-    if not networks or one.labels["precision"] not in preset.precisions or one.device is not None:
+    one, count = next(iter(work.values())), card.environment["num_devices"]
+    precision, batch = one.labels["precision"], one.labels["batch"]
+    network = next((own for own in preset.networks if own.spec == one.labels["network"]), None)
+    if network is None or precision not in preset.precisions or one.device is not None:
         yield f"{one}: is not in {preset.name}"
         return
-    [network], batch = networks, one.labels["batch"]
     stated = network.batch_per_device * count
     is_larger = type(batch) is int and batch > stated and batch % (MULTIPLE * count) == 0
     if batch != stated and not (preset.largest and is_larger):
@@ -218,53 +217,50 @@ def _check_work(work: Mapping[str, Figure], card: Card, preset: Preset) -> Itera
     if missing := [name for name in ("images_per_s", "flops_per_image") if name not in work]:
         yield f"{one}: there is no {' and no '.join(missing)} of it"
         return
-    flops, rate = work["flops_per_image"], work["images_per_s"].value
+    flops, rate = work["flops_per_image"], work["images_per_s"]
     if flops.value != network.flops_per_image:
         yield f"{flops}: {flops.value:.11g} is not the network's, {network.flops_per_image:.11g}"
-    flops_per_s = rate * network.flops_per_image
-    yield from _unlike(work, _expected(flops_per_s / count, one, card))
-    yield from _above_ceiling(work["images_per_s"], flops_per_s, card)
+    flops_per_s = rate.value * network.flops_per_image
+    for name, expected in _expected(flops_per_s / count, precision, card).items():
+        value = work[name].value if name in work else None
+        if value is None or expected is None:
+            if value != expected:
+                yield f"{rate}: its {name} is {value}, it must be {expected}"
+        elif not _is_close(value, expected):
+            yield f"{work[name]}: {value:.6g} does not follow from the others: {expected:.6g}"
+    yield from _above_ceiling(rate, flops_per_s, card)
     if energy := work.get("energy_j_per_image"):
-        power_w = energy.value * rate
+        power_w = energy.value * rate.value
         if not _LEAST_W <= power_w <= FIGURES["power_mean_w"].high * count:
             yield f"{energy}: {four_digits(power_w)} W of {count} device(s) cannot be"
 
 
-def _expected(flops_per_s: float, one: Figure, card: Card) -> dict[str, float | None]:
-    """Return the figures that follow from each device's FLOP/s; None where nothing is known."""
-    kinds = {device["kind"] for device in card.environment["devices"]}
-    precision, environment = one.labels["precision"], card.environment
-    asked = environment.get("matmul_precision")
-    peak = find_peak(kinds.pop(), precision, asked) if len(kinds) == 1 else None
-    where = (environment["num_devices"], environment["backend"])
+def _expected(flops_per_s: float, precision: str, card: Card) -> dict[str, float | None]:
+    """Return the figures that follow from each device's FLOP/s; None if nothing is known."""
+    environment = card.environment
+    kind, *others = {device["kind"] for device in environment["devices"]}
+    matmul_precision = environment.get("matmul_precision")
+    peak = None if others else find_peak(kind, precision, matmul_precision)
     share = share_of_measured(
-        card.figures(), peak and peak.arithmetic, precision, flops_per_s, *where
+        card.figures(),
+        peak and peak.arithmetic,
+        precision,
+        flops_per_s,
+        environment["num_devices"],
+        environment["backend"],
     )
     return {"mfu": peak and flops_per_s / peak.flops_per_s, "measured_peak_share": share}
 
 
-def _unlike(work: Mapping[str, Figure], expected: Mapping[str, float | None]) -> Iterator[str]:
-    for name, value in expected.items():
-        given = work[name].value if name in work else None
-        if given is None or value is None:
-            if given != value:
-                yield f"{work['images_per_s']}: its {name} is {given}, it must be {value}"
-        elif not math.isclose(given, value, rel_tol=_ROUNDING):
-            yield f"{work[name]}: {given:.6g} does not follow from the others: {value:.6g}"
-
-
 def _above_ceiling(rate: Figure, flops_per_s: float, card: Card) -> Iterator[str]:
     """Yield that a network computes more than products of matrices on the same devices do."""
-    precision, ceilings = rate.labels["precision"], card.part("ceilings")
-    own = [f"matmul_{name}_tflops" for name in _MULTIPLIED_IN[precision]]
+    precision, count = rate.labels["precision"], card.environment["num_devices"]
+    names = [f"matmul_{name}_tflops" for name in _MULTIPLIED_IN[precision]]
     # A CPU computes bf16 in fp32, too, and simulated devices share the processor.
-    names, count = (
-        (MATMULS, 1)
-        if card.environment["backend"] == "cpu"
-        else (own, card.environment["num_devices"])
-    )
-    matmuls = [*ceilings.named(*names)] if ceilings else []
-    most_tflops = count * max((one.ends[1] for one in matmuls), default=math.inf)
+    if card.environment["backend"] == "cpu":
+        names, count = MATMULS, 1
+    rates = [one.ends[1] for one in card.figures() if one.name in names]
+    most_tflops = count * max(rates, default=math.inf)
     margin = _ABOVE_CEILING * (_WINOGRAD if precision == "fp32" else 1.0)
     if flops_per_s / 1e12 > margin * most_tflops:
         yield (

@@ -44,6 +44,10 @@ def run_checks() -> Iterator[Check]:
             yield Check(name, "problem", found, "install jaxbench anew")
 
 
+def _check(name: str, found: str, is_scarce: bool, advice: str) -> Check:
+    return Check(name, "warning", found, advice) if is_scarce else Check(name, "ok", found)
+
+
 def check_python() -> Iterator[Check]:
     system = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
     yield Check("Python", "ok", system)
@@ -140,9 +144,8 @@ def _check_folder(name: str, path: pathlib.Path, todo: str) -> Check:
         return Check(name, "warning", str(error).partition(": ")[2], todo)
     parent = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     free_gib = shutil.disk_usage(parent).free / 2**30
-    scarce = free_gib < _DISK_GIB
     found = f"{path.absolute()}, {free_gib:,.1f} GiB free"
-    return Check(name, *(("warning", found, "free some space") if scarce else ("ok", found)))
+    return _check(name, found, free_gib < _DISK_GIB, "free some space")
 
 
 def check_host() -> Iterator[Check]:
@@ -150,25 +153,19 @@ def check_host() -> Iterator[Check]:
     busy_percent = psutil.cpu_percent(_BUSY_OVER_S)
     yield Check("processor cores", "ok", f"{available_cores()} of {psutil.cpu_count()}")
     found = f"{busy_percent:.0f} % of the processors are in use"
-    if busy_percent > _BUSY_PERCENT:
-        todo = "end other programs before measuring: they slow runs down"
-        yield Check("load", "warning", found, todo)
-    else:
-        yield Check("load", "ok", found)
+    todo = "end other programs before measuring: they slow runs down"
+    yield _check("load", found, busy_percent > _BUSY_PERCENT, todo)
     memory = psutil.virtual_memory()
     free_gib = memory.available / 2**30
     found = f"{free_gib:,.1f} of {memory.total / 2**30:,.1f} GiB available"
-    scarce = free_gib < _MEMORY_GIB
-    yield Check("memory", *(("warning", found, "end other programs") if scarce else ("ok", found)))
+    yield _check("memory", found, free_gib < _MEMORY_GIB, "end other programs")
 
 
 def check_open_files() -> Iterator[Check]:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = soft == resource.RLIM_INFINITY
-    if unlimited or soft >= _OPEN_FILES:
-        yield Check("open files", "ok", "no limit" if unlimited else f"{soft:,} at most")
-    else:
-        yield Check("open files", "warning", f"{soft:,} at most", "ulimit -n 4096")
+    found = "no limit" if unlimited else f"{soft:,} at most"
+    yield _check("open files", found, not unlimited and soft < _OPEN_FILES, "ulimit -n 4096")
 
 
 # In the order of the lines. What JAX starts must not count as the host's load.

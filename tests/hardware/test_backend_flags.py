@@ -24,7 +24,7 @@ def before_devices(monkeypatch):
     """A process whose JAX has no devices yet, with jaxlib 0.10.2 and no plugin."""
     monkeypatch.setattr(xla_bridge, "backends_are_initialized", lambda: False)
     monkeypatch.setattr(backend_flags, "usable_plugins", list)
-    monkeypatch.setattr(backend_flags.importlib.metadata, "version", lambda name: "0.10.2")
+    monkeypatch.setattr(backend_flags, "installed_version", lambda name: "0.10.2")
     monkeypatch.setenv("XLA_FLAGS", "--xla_a=1")
     before = jax.config.jax_platforms
     jax.config.update("jax_platforms", None)
@@ -57,7 +57,7 @@ def test_a_users_own_value_stays(before_devices):
     ],
 )
 def test_each_jaxlib_gets_what_was_tried_with_it(before_devices, release, value):
-    before_devices.setattr(backend_flags.importlib.metadata, "version", lambda name: release)
+    before_devices.setattr(backend_flags, "installed_version", lambda name: release)
     assert prepare_backend() == ([f"{NAME}={value}"] if value else [])
 
 
