@@ -32,6 +32,7 @@ class FigureKind(msgspec.Struct, frozen=True, kw_only=True):
     bounded_by: str = ""
     times_bound: float = 1.0
     is_count: bool = False
+    is_needed: bool = False
     meaning: str
 
 

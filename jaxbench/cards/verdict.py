@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from jaxbench.cards.card import Card, Figure, Finding, HostLoad, Part, Verdict
-from jaxbench.cards.figures import COLLECTIVES, MATMULS, MEMORY, PARTS
+from jaxbench.cards.figures import COLLECTIVES, FIGURES, MATMULS, MEMORY, PARTS
 from jaxbench.cards.preset import PRESETS
 from jaxbench.cards.thresholds import Thresholds, load_thresholds
 from jaxbench.terminal import four_digits
@@ -25,13 +25,6 @@ OUTCOMES = ("fail", "inconclusive", "incomplete", "warn", "pass", "not_judged")
 _TRANSFERS = ("h2d_gb_per_s", "d2h_gb_per_s")
 _MOST_MISSING = 6
 _POWER_CAP = "sw_power_cap"
-# Figures without which a part is incomplete.
-_ALWAYS = {
-    "ceilings": ("matmul_fp32_tflops", "matmul_bf16_tflops", *MEMORY, "dispatch_latency_s"),
-    "collectives": ("pair_gb_per_s",),
-    "soak": ("drift_percent",),
-    "corruption": ("rounds", "mismatches"),
-}
 _BOARD_FAULTS = ("ecc_uncorrected", "row_remapping_pending", "row_remapping_failed")
 
 
@@ -231,7 +224,8 @@ def _missing_figures(part: Part, card: Card) -> Iterator[str]:
     devices = collections.defaultdict(set)
     for figure in part.figures:
         devices[figure.name].add(figure.device)
-    yield from (name for name in _ALWAYS.get(part.name, ()) if name not in devices)
+    needed = (one.name for one in FIGURES.values() if one.is_needed and one.part == part.name)
+    yield from (name for name in needed if name not in devices)
     # Of simulated devices only the first is measured.
     if part.name == "ceilings" and card.environment["backend"] != "cpu":
         ids = [device["id"] for device in card.environment["devices"]]

@@ -25,13 +25,10 @@ _CHECKOUT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 @dataclasses.dataclass(frozen=True)
 class Accelerators:
-    """The accelerators of one kind on this machine.
+    """The accelerators of one platform, cuda or tpu, that the system shows.
 
-    Attributes:
-      platform: cuda | tpu, as in JAX_PLATFORMS.
-      count: how many the system shows.
-      driver: the version of NVIDIA's driver; None where it is unknown.
-      capability: the lowest compute capability of NVIDIA GPUs; None where it is unknown.
+    `driver` is the version of NVIDIA's driver, `capability` the lowest compute capability of its
+    GPUs; None if they are not known.
     """
 
     platform: str
@@ -96,11 +93,6 @@ def unused_accelerators(
     """Return the warning that JAX uses the CPU although there is an accelerator.
 
     No warning for a user who chose the CPU, simulated devices, or hid the GPUs.
-
-    Args:
-      platform: of the run's devices, as JAX names it.
-      environ: the environment variables.
-      root, nvml: see `find_accelerators`.
     """
     chosen = environ.get("JAX_PLATFORMS") or environ.get("JAX_NUM_CPU_DEVICES")
     simulated = "xla_force_host_platform_device_count" in environ.get("XLA_FLAGS", "")
@@ -124,16 +116,14 @@ def check_platforms(
     Other platforms, and plugins that find no device, are JAX's to judge.
     """
     asked = [name.strip().lower() for name in environ.get("JAX_PLATFORMS", "").split(",")]
-    there = None
     for name in asked:
         platform = "cuda" if name == "gpu" and not installed_plugin("rocm") else name
         if platform not in _NAMES or installed_plugin(platform):
             continue
-        if there is None:
-            there = {found.platform: found for found in find_accelerators(root, nvml)}
+        shown = {found.platform: found for found in find_accelerators(root, nvml)}
         # Of several platforms JAX leaves out those that the machine does not have.
-        if platform in there or len(asked) == 1:
-            found = there.get(platform, Accelerators(platform, 0))
+        if platform in shown or len(asked) == 1:
+            found = shown.get(platform, Accelerators(platform, 0))
             machine = str(found) if found.count else f"no {_NAMES[platform]} that the system shows"
             raise BadInput(
                 f"JAX_PLATFORMS={','.join(asked)}: JAX has no plugin for {_NAMES[platform]}s; the "
@@ -162,11 +152,9 @@ def extra_for(found: Accelerators) -> str | None:
         return "tpu"
     driver = tuple(map(int, re.findall(r"\d+", found.driver or "")))
     for extra, (oldest_driver, lowest_capability) in _CUDA.items():
-        if driver and driver < oldest_driver:
-            continue
-        if found.capability and found.capability < lowest_capability:
-            continue
-        return extra
+        is_old = driver and driver < oldest_driver
+        if not is_old and not (found.capability and found.capability < lowest_capability):
+            return extra
     return None
 
 

@@ -20,17 +20,8 @@ from jaxbench.xla.variables import relevant_variables
 
 _PACKAGE = pathlib.Path(__file__).resolve().parent.parent
 _PACKAGES = (
-    "jaxbench",
-    "jax",
-    "jaxlib",
-    "jax-cuda12-plugin",
-    "jax-cuda13-plugin",
-    "libtpu",
-    "flax",
-    "optax",
-    "orbax-checkpoint",
-    "numpy",
-    "tensorflow-datasets",
+    *("jaxbench", "jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "libtpu"),
+    *("flax", "optax", "orbax-checkpoint", "numpy", "tensorflow-datasets"),
 )
 
 
@@ -51,11 +42,9 @@ def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
         "variables": relevant_variables(),
         # What fp32 means on this run: null is the backend's default, TF32 on Ampere and later.
         "matmul_precision": jax.config.jax_default_matmul_precision,
-        # Its folder; null where it is off.
+        # Its folder; null if it is off.
         "compile_cache": (
-            jax.config.jax_compilation_cache_dir
-            if jax.config.jax_enable_compilation_cache
-            else None
+            jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir or None
         ),
         "git": _git(),
         "cpu": search_file("/proc/cpuinfo", r"^model name\s*:\s*(.+)$")
@@ -109,9 +98,8 @@ def _git() -> dict[str, Any] | None:
     here = pathlib.Path(__file__).resolve()
 
     def git(*args):
-        return subprocess.run(
-            ["git", "-C", str(here.parent), *args], capture_output=True, text=True, timeout=10
-        )
+        command = ["git", "-C", str(here.parent), *args]
+        return subprocess.run(command, capture_output=True, text=True, timeout=10)
 
     try:
         # An environment inside somebody else's repository is not jaxbench's checkout.

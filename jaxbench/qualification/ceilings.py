@@ -52,7 +52,7 @@ def measure_ceilings(bench: Bench, time_s: float) -> None:
         bench.figures += _measure_memory(bench, device, each_s, rounds)
         bench.figures += _measure_transfers(bench, device, rounds)
         latency_s, _ = measure_dispatch(device, calls=200, rounds=_SHORT_ROUNDS, window_s=0.02)
-        bench.figures.append(measured("dispatch_latency_s", *_in(1, latency_s), device=device.id))
+        bench.figures.append(_figure("dispatch_latency_s", 1, latency_s, device))
 
 
 def _window_s(time_s: float, turns: int, rounds: int, most_s: float) -> float:
@@ -63,6 +63,11 @@ def _window_s(time_s: float, turns: int, rounds: int, most_s: float) -> float:
 def _in(unit: float, rate: Interval) -> tuple[float, tuple[float, float]]:
     value, low, high = (one / unit for one in rate)
     return value, (low, high)
+
+
+def _figure(name: str, unit: float, rate: Interval, device: jax.Device) -> Figure:
+    nominal = published_peak(name, device.device_kind)
+    return measured(name, *_in(unit, rate), device=device.id, nominal=nominal)
 
 
 def _measure_matmuls(
@@ -90,13 +95,12 @@ def _measure_matmuls(
     best = next(iter(result.rates))
     sides = " x ".join(map(str, best))
     bench.note("matrix products", "ok", f"m x k x n is {sides}, the best of {result.tried} shapes")
-    yield _matmul_figure(searched, first, result.rates[best])
+    yield _figure(f"matmul_{searched}_tflops", 1e12, result.rates[best], first)
     for device in devices:
         turns: dict[str, tuple[Calls, Shape]] = {}
         for arithmetic in arithmetics:
-            if device is first and arithmetic == searched:
-                continue
-            if arithmetic == "tf32" and device.platform != "gpu":
+            is_done = device is first and arithmetic == searched
+            if is_done or (arithmetic == "tf32" and device.platform != "gpu"):
                 continue
             bench.show(f"matmul {arithmetic} on device {device.id}, compiling")
             try:
@@ -109,7 +113,8 @@ def _measure_matmuls(
                 bench.note(name, "warning", f"not measured: {first_line(error)}")
         measure_in_turn([calls for calls, _ in turns.values()], rounds, bench.show)
         for arithmetic, (calls, shape) in turns.items():
-            yield _matmul_figure(arithmetic, device, calls.per_s(operations(shape)))
+            rate = calls.per_s(operations(shape))
+            yield _figure(f"matmul_{arithmetic}_tflops", 1e12, rate, device)
 
 
 def _calls(
@@ -124,12 +129,6 @@ def _calls(
         shape = tuple(side // 2 for side in shape)
 
 
-def _matmul_figure(arithmetic: str, device: jax.Device, rate: Interval) -> Figure:
-    name = f"matmul_{arithmetic}_tflops"
-    nominal = published_peak(name, device.device_kind)
-    return measured(name, *_in(1e12, rate), device=device.id, nominal=nominal)
-
-
 def _measure_memory(
     bench: Bench, device: jax.Device, time_s: float, rounds: int
 ) -> Iterator[Figure]:
@@ -139,9 +138,7 @@ def _measure_memory(
     rates = measure_bandwidth(alone, size, rounds=rounds, window_s=window_s, show=bench.show)
     bench.note("memory", "ok", f"arrays of {size / 2**20:g} MiB each")
     for (operation, _), bytes_per_s in rates.items():
-        name = f"{operation}_gb_per_s"
-        nominal = published_peak(name, device.device_kind)
-        yield measured(name, *_in(1e9, bytes_per_s), device=device.id, nominal=nominal)
+        yield _figure(f"{operation}_gb_per_s", 1e9, bytes_per_s, device)
 
 
 def _measure_transfers(bench: Bench, device: jax.Device, rounds: int) -> Iterator[Figure]:
@@ -156,7 +153,7 @@ def _measure_transfers(bench: Bench, device: jax.Device, rounds: int) -> Iterato
             _, memory, num_bytes = best
             size = f"{num_bytes / 2**20:g} MiB, {memory.replace('_', ' ')} memory"
             bench.note(direction.replace("_", " "), "ok", size)
-            yield measured(name, *_in(1e9, rates[best]), device=device.id)
+            yield _figure(name, 1e9, rates[best], device)
 
 
 def measure_links(bench: Bench, time_s: float) -> None:
