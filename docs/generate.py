@@ -303,9 +303,9 @@ def records_page() -> str:
     lines += ["## A sweep's results.jsonl and sweep.csv", "", *_describe_record(TrialResult)]
     lines += ["### Figures of a trial", "", *_describe_record(TrialFigures)]
     lines += ["## A sweep's max_batch.csv", "", *_describe_record(MaxBatchResult)]
-    lines += ["## card.json", "", *_describe_record(card.Card)]
+    lines += ["## card.json", "", *_describe_part(card.Card)]
     for cls in CARD_PARTS:
-        lines += [f"### {cls.__name__}", "", *_describe_record(cls)]
+        lines += [f"### {cls.__name__}", "", *_describe_part(cls)]
     rows = [
         (
             *(kind.part, f"`{name}`", _codes(kind.labels), kind.better, _escape(kind.meaning)),
@@ -326,6 +326,15 @@ def _bounds(kind: FigureKind) -> str:
         times = f"{kind.times_bound:g} times " if kind.times_bound != 1 else ""
         return f"{kind.low:,g} to {times}the device's {kind.bounded_by}"
     return f"{kind.low:,g} to {kind.high:,g}" if math.isfinite(kind.high) else f"from {kind.low:,g}"
+
+
+def _describe_part(cls: type) -> Iterator[str]:
+    """Describe a part of card.json by its docstring."""
+    yield inspect.getdoc(cls).partition("\nAttributes:")[0].strip() + "\n"
+    meanings = {name: meaning for name, meaning in meanings_of(cls).items() if name}
+    rows = [(f"`{name}`", _escape(meaning)) for name, meaning in meanings.items()]
+    yield from _table(("field", "meaning"), rows)
+    yield ""
 
 
 def _describe_record(cls: type) -> Iterator[str]:
