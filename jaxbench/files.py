@@ -1,5 +1,6 @@
 """Open files of a known kind and size: a pipe blocks whoever opens it, a link may lead anywhere."""
 
+import csv
 import errno
 import functools
 import math
@@ -33,6 +34,12 @@ def read_text(path: pathlib.Path, most_bytes: int = DOCUMENT_BYTES, encoding: st
     """Return what a text file holds; raises what `open_regular` raises, and UnicodeDecodeError."""
     with open_regular(path, most_bytes=most_bytes, encoding=encoding) as file:
         return file.read()
+
+
+def read_table(module: str, name: str) -> list[dict[str, str]]:
+    """Return the rows of a CSV file beside a module; lines that begin with # are comments."""
+    with pathlib.Path(module).with_name(name).open(newline="", encoding="utf-8") as file:
+        return [*csv.DictReader(line for line in file if line[:1] != "#")]
 
 
 def read_lines(file: Any) -> Iterator[Any]:

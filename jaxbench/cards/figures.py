@@ -1,11 +1,10 @@
 """The figures that a card may hold: figures.csv has one line for each."""
 
-import csv
 import math
-import pathlib
 
 import msgspec
 
+from jaxbench.files import read_table
 from jaxbench.hardware.peak_table import find_bandwidth, find_peak
 
 PARTS = ("doctor", "ceilings", "collectives", "networks", "soak", "corruption", "storage")
@@ -37,8 +36,7 @@ class FigureKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _load() -> dict[str, FigureKind]:
-    with pathlib.Path(__file__).with_name("figures.csv").open(newline="", encoding="utf-8") as file:
-        rows = [*csv.DictReader(line for line in file if line[0] != "#")]
+    rows = read_table(__file__, "figures.csv")
     stated = [{name: cell for name, cell in row.items() if cell} for row in rows]
     lines = [line | {"labels": line.get("labels", "").split()} for line in stated]
     return {line["name"]: msgspec.convert(line, FigureKind, strict=False) for line in lines}

@@ -1,14 +1,13 @@
 """What is set before JAX makes its devices: the platform, and the flags of backend_flags.csv."""
 
-import csv
 import os
-import pathlib
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxbench.files import read_table
 from jaxbench.hardware.accelerators import usable_plugins
 from jaxbench.hardware.system import installed_version
 from jaxbench.xla.variables import added_flags
@@ -37,9 +36,7 @@ class BackendFlag(NamedTuple):
 
 def load_backend_flags() -> list[BackendFlag]:
     """Return the lines of backend_flags.csv."""
-    path = pathlib.Path(__file__).with_name("backend_flags.csv")
-    lines = path.read_text("utf-8").splitlines()
-    return [BackendFlag(**row) for row in csv.DictReader(one for one in lines if one[:1] != "#")]
+    return [BackendFlag(**row) for row in read_table(__file__, "backend_flags.csv")]
 
 
 def cpu_flags() -> list[str]:

@@ -4,14 +4,13 @@ Peaks are as the makers publish them: for dense matrices with fp32 accumulation,
 that the maker names.
 """
 
-import csv
 import functools
-import pathlib
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-_TABLE = pathlib.Path(__file__).with_name("peaks.csv")
+from jaxbench.files import read_table
+
 # No processor has a faster clock; and what a core of one can do in a cycle at most, by its flags in
 # /proc/cpuinfo: AMX tiles in bf16, two AVX-512 units with dot products in bf16, two AVX2 units.
 _CPU_HZ = 6.5e9
@@ -85,8 +84,7 @@ def _find_row(device_kind: str) -> dict[str, str] | None:
 @functools.cache
 def rows() -> list[dict[str, str]]:
     """Return the rows of peaks.csv."""
-    with open(_TABLE, newline="") as file:
-        return list(csv.DictReader(file))
+    return read_table(__file__, "peaks.csv")
 
 
 def accelerator_limit(unit: str) -> float:

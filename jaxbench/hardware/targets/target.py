@@ -15,7 +15,6 @@ a PCIe 5.0 x16 slot's, which none exceeds. `bridge_gb_per_s` is an optional NVLi
 bounds measurements but is in no ceiling.
 """
 
-import csv
 import dataclasses
 import functools
 import math
@@ -24,10 +23,9 @@ import re
 from typing import Any, NamedTuple
 
 from jaxbench.errors import BadInput, nearest
-from jaxbench.files import read_text
+from jaxbench.files import read_table, read_text
 from jaxbench.hardware.peak_table import devices_per_chip, find_bandwidth
 
-_TABLES = {"tpu": "tpus.csv", "gpu": "gpus.csv"}
 # {dimensions of a TPU slice: the smallest size of a host}.
 _FORMS = {"2": "2x2", "3": "2x2x1"}
 _SIZE = re.compile(r"[1-9]\d{0,4}(x[1-9]\d{0,4})*")
@@ -118,7 +116,7 @@ def parse_target(text: str) -> Target:
     """
     platform, _, rest = text.partition(":")
     name, _, size = rest.partition(":")
-    if platform not in _TABLES:
+    if platform not in ("tpu", "gpu"):
         raise BadInput(
             f"--target={text}: must begin with tpu: or gpu:, such as tpu:v5e:2x4 or gpu:h100:8 "
             "(--target=list shows all)"
@@ -265,8 +263,7 @@ def _gpu(text: str, row: dict[str, str], numbers: tuple[int, ...]) -> Target:
 
 @functools.cache
 def _rows(platform: str) -> dict[str, dict[str, str]]:
-    with open(pathlib.Path(__file__).with_name(_TABLES[platform]), newline="") as file:
-        return {row["name"]: row for row in csv.DictReader(file)}
+    return {row["name"]: row for row in read_table(__file__, f"{platform}s.csv")}
 
 
 def read_description(path: str) -> dict[str, str]:
