@@ -1,7 +1,6 @@
 """What is set before JAX makes its devices: the platform, and the flags of backend_flags.csv."""
 
 import os
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,36 +15,14 @@ from jaxbench.xla.variables import added_flags
 _in_time: set[str] = set()
 
 
-class BackendFlag(NamedTuple):
-    """A line of backend_flags.csv.
-
-    Attributes:
-      platform: JAX's name of the devices.
-      flag: as XLA_FLAGS takes it.
-      jaxlib: releases that it was tried with, such as `0.10.2` or `0.12`, apart by spaces.
-      why: what it changes.
-      measured: the command, when, and what it brought.
-    """
-
-    platform: str
-    flag: str
-    jaxlib: str
-    why: str
-    measured: str
-
-
-def load_backend_flags() -> list[BackendFlag]:
-    """Return the lines of backend_flags.csv."""
-    return [BackendFlag(**row) for row in read_table(__file__, "backend_flags.csv")]
-
-
 def cpu_flags() -> list[str]:
     """Return the flags for CPU devices of the installed jaxlib."""
     version = f"{installed_version('jaxlib')}."
     return [
-        row.flag
-        for row in load_backend_flags()
-        if row.platform == "cpu" and any(version.startswith(f"{r}.") for r in row.jaxlib.split())
+        row["flag"]
+        for row in read_table(__file__, "backend_flags.csv")
+        if row["platform"] == "cpu"
+        and any(version.startswith(f"{release}.") for release in row["jaxlib"].split())
     ]
 
 
