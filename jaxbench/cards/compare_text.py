@@ -1,7 +1,7 @@
 """Cards side by side on a console of 80 columns."""
 
 import collections
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from jaxbench.cards.card import Card, Figure
 from jaxbench.cards.compare import FEWEST, common_figures, compare_fleet, differ_in_size, difference
@@ -43,26 +43,21 @@ def _describe_two(first: Card, second: Card) -> Iterator[str]:
 
 
 def _different(cards: Sequence[Card]) -> Iterator[str]:
-    """Yield which facts the cards do not share: of two each one's, of more how many have which."""
-    facts = [_facts(card) for card in cards]
-    for name in facts[0]:
-        values = [str(own[name]) for own in facts]
+    """Yield what must be the same for figures to be of the same work, and is not."""
+    facts: dict[str, Callable[[Card], object]] = {
+        "devices": lambda card: card.environment["device_kind"],
+        "number of devices": lambda card: card.environment["num_devices"],
+        "preset": lambda card: card.preset,
+        "JAX": lambda card: card.environment.get("versions", {}).get("jax"),
+    }
+    for name, value_of in facts.items():
+        values = [str(value_of(card)) for card in cards]
         counts = collections.Counter(values).most_common()
         if len(counts) > 1:
             shown = [f"{value} ({count} card{'s' * (count != 1)})" for value, count in counts]
             if len(cards) == 2:
                 shown = [f"A {values[0]}", f"B {values[1]}"]
             yield f"different {name}: {', '.join(shown)}"
-
-
-def _facts(card: Card) -> dict[str, object]:
-    """Return what must be the same for figures to be of the same work."""
-    return {
-        "devices": card.environment["device_kind"],
-        "number of devices": card.environment["num_devices"],
-        "preset": card.preset,
-        "JAX": card.environment.get("versions", {}).get("jax"),
-    }
 
 
 def _place(figure: Figure) -> tuple[str, str]:

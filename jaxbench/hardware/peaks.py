@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from jaxbench.hardware.peak_table import accelerator_limit, cpu_flops_limit, find_peak
+from jaxbench.hardware.system import search_file
 from jaxbench.parallel.mesh import DataMesh
 
 
@@ -43,11 +44,5 @@ def flops_limit(devices: Sequence[jax.Device]) -> float:
 
 @functools.cache
 def _cpu_flags() -> list[str]:
-    """Return the processor's flags; [] where the system is not Linux or names none."""
-    try:
-        with open("/proc/cpuinfo") as file:
-            # On x86 `flags`, on ARM `Features`; the first core's are enough.
-            named = (line for line in file if line.startswith(("flags", "Features")))
-            return next(named, ":").partition(":")[2].split()
-    except OSError:
-        return []
+    """Return the processor's flags, on x86 `flags`, on ARM `Features`; [] if Linux names none."""
+    return (search_file("/proc/cpuinfo", r"^(?:flags|Features)\s*:(.*)$") or "").split()
