@@ -69,10 +69,10 @@ def main(arguments: list[str]) -> int:
     if len(paths) != 1:
         raise BadInput(f"give one {what}: jaxbench qualify {word} {what}; given: {len(paths)}")
     module = flags.FLAGS.find_module_defining_flag("minutes")
-    own = flags.FLAGS.get_key_flags_for_module(module)
-    given = [flag.name for flag in own if flag.present and flag.name not in allowed]
-    if given:
-        raise BadInput(f"--{given[0]}: is not for {word}")
+    own_flags = flags.FLAGS.get_key_flags_for_module(module)
+    refused = [flag.name for flag in own_flags if flag.present and flag.name not in allowed]
+    if refused:
+        raise BadInput(f"--{refused[0]}: is not for {word}")
     return function(paths[0])
 
 

@@ -101,14 +101,14 @@ def common_figures(first: Card, second: Card) -> list[tuple[Figure, Figure]]:
     """
     by_device = differ_in_size((first, second))
     others = {figure.key: figure for figure in figures_to_compare(second, by_device)}
-    found = [
+    pairs = [
         (figure, others[figure.key])
         for figure in figures_to_compare(first, by_device)
         if figure.key in others and not _is_repeated(figure, _REPEATED)
     ]
-    if not found:
+    if not pairs:
         raise BadInput("the cards have no figure in common")
-    return found
+    return pairs
 
 
 def _is_repeated(figure: Figure, names: Sequence[str]) -> bool:
@@ -155,7 +155,7 @@ def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
             name, _, labels = figure.key
             if not _is_repeated(figure, _REPEATED_IN_FLEET):
                 values.setdefault((name, labels), []).append((node, figure))
-    return [_over_fleet(own, by_device) for own in values.values() if len(own) > 2]
+    return [_over_fleet(figures, by_device) for figures in values.values() if len(figures) > 2]
 
 
 def differ_in_size(cards: Sequence[Card]) -> bool:
@@ -186,19 +186,19 @@ def figures_to_compare(card: Card, by_device: bool) -> Iterator[Figure]:
         yield figure
 
 
-def _over_fleet(own: Sequence[tuple[str, Figure]], by_device: bool) -> FleetFigure:
-    values = [figure.value for _, figure in own]
+def _over_fleet(figures: Sequence[tuple[str, Figure]], by_device: bool) -> FleetFigure:
+    values = [figure.value for _, figure in figures]
     median = statistics.median(values)
     outliers = None
     if len(values) >= FEWEST:
         outliers = tuple(
             Outlier(node, figure.device, figure.value, z)
-            for (node, figure), z in zip(own, z_scores(values), strict=True)
+            for (node, figure), z in zip(figures, z_scores(values), strict=True)
             if abs(z) > CUTOFF
             and abs(figure.value - median) >= _LEAST_SHARE * abs(median)
             and not figure.ends[0] <= median <= figure.ends[1]
         )
-    like = msgspec.structs.replace(own[0][1], device=None)
+    like = msgspec.structs.replace(figures[0][1], device=None)
     return FleetFigure(
         str(like) + " (of a device)" * (by_device and "batch" in like.labels),
         like,
@@ -226,7 +226,7 @@ def compare_cards(cards: Sequence[Card]) -> dict[str, Any]:
     Raises:
       BadInput: they cannot be compared.
     """
-    told = [
+    headers = [
         {
             "label": card.label,
             "created_at": card.created_at,
@@ -235,8 +235,8 @@ def compare_cards(cards: Sequence[Card]) -> dict[str, Any]:
         for card in cards
     ]
     if len(cards) == 2:
-        return {"cards": told, "figures": [vars(one) for one in compare_two(*cards)]}
+        return {"cards": headers, "figures": [vars(one) for one in compare_two(*cards)]}
     fleet = [dataclasses.asdict(one) for one in compare_fleet(cards)]
     for one in fleet:
         del one["like"]
-    return {"cards": told, "fleet": fleet}
+    return {"cards": headers, "fleet": fleet}

@@ -35,9 +35,9 @@ def _describe_two(first: Card, second: Card) -> Iterator[str]:
     yield "between runs is in no interval."
     rows = []
     for a, b in common_figures(first, second):
-        found = difference(a, b)
-        ratio = "" if found.ratio is None else f"{found.ratio:.3f}"
-        apart = found.intervals.removeprefix("apart, ")
+        compared = difference(a, b)
+        ratio = "" if compared.ratio is None else f"{compared.ratio:.3f}"
+        apart = compared.intervals.removeprefix("apart, ")
         rows.append([*_place(a), _with_interval(a), _with_interval(b), ratio, apart])
     yield from _grouped(("figure", "A", "B", "B / A", "intervals"), rows)
 
@@ -105,7 +105,7 @@ def _grouped(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator
     headed: dict[str, list[Sequence[str]]] = {}
     for row in rows:
         headed.setdefault(row[0], []).append(row)
-    rows = [row for own in headed.values() for row in own]
+    rows = [row for group in headed.values() for row in group]
     width = max(len(row[1]) for row in rows)
     cells = [[row[1].ljust(width), *row[2:]] for row in rows]
     first, *lines = text_table([headings[0].ljust(width), *headings[1:]], cells)
@@ -122,30 +122,30 @@ def _describe_fleet(cards: Sequence[Card]) -> Iterator[str]:
     figures = compare_fleet(cards)
     if differ_in_size(cards):
         yield "by device: batches and images/s of networks; collectives are not compared"
-    found = [(one, outlier) for one in figures for outlier in one.outliers or ()]
-    counts = collections.Counter(outlier.node for _, outlier in found)
+    outliers = [(one, outlier) for one in figures for outlier in one.outliers or ()]
+    counts = collections.Counter(outlier.node for _, outlier in outliers)
     searched = sum(one.outliers is not None for one in figures)
     for node, count in counts.most_common():
         yield f"{node}: {count} outlier{'s' * (count != 1)} of {searched} figures"
-    if searched and not found:
+    if searched and not outliers:
         yield f"no outliers of {searched} figures"
     if searched < len(figures):
         few = len(figures) - searched
         yield f"{few} figures have fewer than {FEWEST} values: no outliers are looked for"
-    if found:
-        found.sort(key=lambda pair: -abs(pair[1].z))
+    if outliers:
+        outliers.sort(key=lambda pair: -abs(pair[1].z))
         yield ""
         rows = []
-        for one, own in found[:_MOST_OUTLIERS]:
-            device = "" if own.device is None else str(own.device)
+        for one, outlier in outliers[:_MOST_OUTLIERS]:
+            device = "" if outlier.device is None else str(outlier.device)
             row = [
-                own.node[-_WIDEST:],
+                outlier.node[-_WIDEST:],
                 device,
-                *(_number(one.like.name, float(value)) for value in (own.value, one.median)),
+                *(_number(one.like.name, float(value)) for value in (outlier.value, one.median)),
             ]
-            rows.append([one.figure, *row, f"{own.z:+.1f}"])
+            rows.append([one.figure, *row, f"{outlier.z:+.1f}"])
         yield from _grouped(("outlier", "device", "value", "median", "z"), rows)
-        if (more := len(found) - _MOST_OUTLIERS) > 0:
+        if (more := len(outliers) - _MOST_OUTLIERS) > 0:
             yield f"{more} more outliers, nearer to their medians: --json has all"
     yield ""
     rows = []

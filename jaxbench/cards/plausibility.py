@@ -96,13 +96,13 @@ def _labels(figure: Figure, ids: Collection[int]) -> Iterator[str]:
 def _nominal(figure: Figure, kind: str) -> Iterator[str]:
     """Yield what is wrong with a published peak, and with a value that is above it."""
     published = published_peak(figure.name, kind)
-    given = "none" if figure.nominal is None else f"{figure.nominal:g}"
+    stated = "none" if figure.nominal is None else f"{figure.nominal:g}"
     if published is None:
         if figure.nominal is not None:
-            yield f"nominal is {given}; no published peak of {kind[:60]} is known"
+            yield f"nominal is {stated}; no published peak of {kind[:60]} is known"
         return
     if figure.nominal is None or abs(figure.nominal / published - 1) > _ROUNDING:
-        yield f"nominal is {given}; the published peak of {kind[:60]} is {published:g}"
+        yield f"nominal is {stated}; the published peak of {kind[:60]} is {published:g}"
     margin = next(m for unit, m in _ABOVE_NOMINAL.items() if figure.name.endswith(unit))
     if figure.ends[1] > margin * published:
         yield f"{figure.ends[1]:g} is more than {margin:g} times the published {published:g}"
@@ -206,7 +206,8 @@ def _check_work(work: Mapping[str, Figure], card: Card, preset: Preset) -> Itera
     """Check the figures of a network, precision and batch."""
     one, count = next(iter(work.values())), card.environment["num_devices"]
     precision, batch = one.labels["precision"], one.labels["batch"]
-    network = next((own for own in preset.networks if own.spec == one.labels["network"]), None)
+    networks = {network.spec: network for network in preset.networks}
+    network = networks.get(one.labels["network"])
     if network is None or precision not in preset.precisions or one.device is not None:
         yield f"{one}: is not in {preset.name}"
         return

@@ -33,12 +33,12 @@ def load_thresholds(path: str | None = None) -> Thresholds:
         text = read_text(user_path(path), _MOST_BYTES, "utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"--thresholds={path}: {getattr(error, 'strerror', error)}") from error
-    own = _parse(text, path)
-    for name in own:
+    changed = _parse(text, path)
+    for name in changed:
         if name not in limits:
             close = nearest(name[:60], limits) or "; `jaxbench/cards/thresholds.csv` has all"
             raise BadInput(f"{path}: there is no limit {name[:60]!r}{close}")
-    return {**limits, **own}
+    return {**limits, **changed}
 
 
 class _Row(msgspec.Struct):

@@ -68,14 +68,14 @@ def _spreads(*names: str) -> Callable[[Part, Card], Iterator[Judged]]:
     def values(part: Part, card: Card) -> Iterator[Judged]:
         # Simulated devices share one processor.
         for name in names if card.environment["backend"] != "cpu" else ():
-            own = [figure for figure in part.named(name) if figure.device is not None]
-            if len(own) > 1 and min(figure.ends[1] for figure in own) > 0:
-                worst = min(own, key=lambda figure: figure.ends[1])
-                best = max(own, key=lambda figure: figure.ends[0])
+            figures = [figure for figure in part.named(name) if figure.device is not None]
+            if len(figures) > 1 and min(figure.ends[1] for figure in figures) > 0:
+                worst = min(figures, key=lambda figure: figure.ends[1])
+                best = max(figures, key=lambda figure: figure.ends[0])
                 spread = max(0.0, best.ends[0] / worst.ends[1] - 1)
                 worse = max(
                     one.ends[1] / other.ends[0] - 1 if other.ends[0] > 0 else math.inf
-                    for one, other in itertools.permutations(own, 2)
+                    for one, other in itertools.permutations(figures, 2)
                 )
                 yield Judged(spread, f"{name}, slowest: device {worst.device}", worse)
 
@@ -185,9 +185,9 @@ def judge(card: Card, thresholds: Thresholds | None = None) -> Verdict:
         findings += _left_out(name, part, card)
         if part is None or part.status != "measured":
             continue
-        own = [rule for rule in RULES if rule.part == name]
-        findings += [_apply(rule, part, card, thresholds, is_busy) for rule in own]
-        if not own:
+        rules = [rule for rule in RULES if rule.part == name]
+        findings += [_apply(rule, part, card, thresholds, is_busy) for rule in rules]
+        if not rules:
             text = "measured; there is no limit for its figures"
             findings.append(Finding(name, "status", "not_judged", text))
     statuses = {finding.status for finding in findings}

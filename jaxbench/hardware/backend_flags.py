@@ -43,14 +43,14 @@ def prepare_backend(add_flags: bool = True) -> list[str]:
         jax.config.update("jax_platforms", "cpu")
     if not add_flags or jax.config.jax_platforms != "cpu":
         return []
-    given = os.environ.get("XLA_FLAGS", "").split()
-    names = {flag.partition("=")[0] for flag in given}
+    user_flags = os.environ.get("XLA_FLAGS", "").split()
+    names = {flag.partition("=")[0] for flag in user_flags}
     added = [flag for flag in cpu_flags() if flag.partition("=")[0] not in names]
     if added:
-        os.environ["XLA_FLAGS"] = " ".join([*added, *given])
+        os.environ["XLA_FLAGS"] = " ".join([*added, *user_flags])
         added_flags.update(added)
     # Of a flag that is given twice the last value holds.
-    last = {flag.partition("=")[0]: flag for flag in (*added, *given)}
+    last = {flag.partition("=")[0]: flag for flag in (*added, *user_flags)}
     _in_time.update(last.values())
     return added
 

@@ -75,10 +75,10 @@ def check_packages() -> Iterator[Check]:
 
 def check_accelerators() -> Iterator[Check]:
     """Check what the system shows, and that NVIDIA's driver is not too old for JAX."""
-    there = find_accelerators()
-    if not there:
+    accelerators = find_accelerators()
+    if not accelerators:
         yield Check("accelerators", "ok", "none that the system shows")
-    for found in there:
+    for found in accelerators:
         todo = "" if extra_for(found) else advice(found)
         yield Check("accelerators", "problem" if todo else "ok", str(found), todo)
 
@@ -88,17 +88,17 @@ def check_devices() -> Iterator[Check]:
     # Imported late: without JAX the other checks still say so.
     from jaxbench.xla.flags import refused_xla_flags
 
-    given = os.environ.get("XLA_FLAGS", "")
+    flags = os.environ.get("XLA_FLAGS", "")
     # XLA would end this process at a flag that it does not know.
-    if refused := refused_xla_flags(given):
+    if refused := refused_xla_flags(flags):
         yield Check("XLA_FLAGS", "problem", "; ".join(refused.values()), "correct it or unset it")
         return
     # What jaxbench adds for CPU devices is set before JAX makes them.
     from jaxbench.hardware.backend_flags import prepare_backend, sums_are_right, wrong_sums_text
 
     prepare_backend()
-    given = os.environ.get("XLA_FLAGS", "")
-    yield Check("XLA_FLAGS", "ok", given or "not set")
+    flags = os.environ.get("XLA_FLAGS", "")
+    yield Check("XLA_FLAGS", "ok", flags or "not set")
     asked = os.environ.get("JAX_PLATFORMS", "")
     try:
         check_platforms()

@@ -76,9 +76,9 @@ def devices_per_chip(device_kind: str) -> int:
 def _find_row(device_kind: str) -> dict[str, str] | None:
     # Older drivers leave "NVIDIA" out, and V100s come with two sizes of the same memory. Nothing
     # else may differ: an RTX 3090 Ti is no RTX 3090.
-    own = re.sub(r"^NVIDIA |-\d+GB$", "", device_kind)
+    base_name = re.sub(r"^NVIDIA |-\d+GB$", "", device_kind)
     named = {re.sub(r"^NVIDIA ", "", row["kind"]): row for row in rows()}
-    return named.get(device_kind.removeprefix("NVIDIA ")) or named.get(own)
+    return named.get(device_kind.removeprefix("NVIDIA ")) or named.get(base_name)
 
 
 @functools.cache

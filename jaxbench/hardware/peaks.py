@@ -37,8 +37,8 @@ def flops_limit(devices: Sequence[jax.Device]) -> float:
     It is an upper bound for sanity checks, far above any peak. CPU devices share one processor.
     """
     if devices[0].platform == "cpu":
-        own = sum(device.process_index == devices[0].process_index for device in devices)
-        return cpu_flops_limit(os.cpu_count() or 1, _cpu_flags()) / own
+        sharing = sum(device.process_index == devices[0].process_index for device in devices)
+        return cpu_flops_limit(os.cpu_count() or 1, _cpu_flags()) / sharing
     return 1e12 * accelerator_limit("tflops")
 
 

@@ -112,27 +112,27 @@ class RepeatCheck:
         if self._is_tied:
             self._choose_reference(sums_DxL, [rows for _, rows in named])
         wrong_DxL = sums_DxL != self._expected_L
-        found = [
+        mismatches = [
             mismatch
             for leaf in np.flatnonzero(wrong_DxL.any(axis=0))
             for mismatch in self._compare(*named[leaf], leaf, np.flatnonzero(wrong_DxL[:, leaf]))
         ]
         self.rounds += 1
-        return sorted(found, key=lambda one: one.device_id)
+        return sorted(mismatches, key=lambda one: one.device_id)
 
     def _compare(
-        self, path: str, own: Sequence[jax.Array], leaf: int, rows: np.ndarray
+        self, path: str, parts: Sequence[jax.Array], leaf: int, rows: np.ndarray
     ) -> Iterator[Mismatch]:
         """Yield the mismatches of one array, by the devices (rows) whose sums are not expected."""
         counts: dict[int, int | None] = dict.fromkeys(map(int, rows))
         if self._expected_bits is not None:
             for row in counts:
-                differs_N = np.asarray(bits(own[row])) != self._expected_bits[leaf]
+                differs_N = np.asarray(bits(parts[row])) != self._expected_bits[leaf]
                 # Of an element, several words may differ.
-                counts[row] = int(differs_N.reshape(own[row].size, -1).any(axis=1).sum())
+                counts[row] = int(differs_N.reshape(parts[row].size, -1).any(axis=1).sum())
         if self._is_tied:  # whichever device is wrong, the same elements differ
             most = max(counts.values(), key=lambda count: count or 0)
-            counts = {row: counts.get(row, most) for row in range(len(own))}
+            counts = {row: counts.get(row, most) for row in range(len(parts))}
         for row, count in counts.items():
             yield Mismatch(
                 device_id=self._mesh.local_devices[row].id,

@@ -59,10 +59,10 @@ class CorruptionCheck:
     def burst(self) -> None:
         """Run some rounds on all devices, and compare."""
         with self._bench.clock.phase(_PART):
-            for found in self._check.burst(_ROUNDS):
-                self._counts[found.device_id] += 1
+            for mismatch in self._check.burst(_ROUNDS):
+                self._counts[mismatch.device_id] += 1
                 if len(self._found) < _MOST_NAMED:
-                    self._found.append((found, self._watch.elapsed_s()))
+                    self._found.append((mismatch, self._watch.elapsed_s()))
 
     def report(self) -> None:
         """Add the figures of all bursts, if any, and note the first mismatch of each device."""

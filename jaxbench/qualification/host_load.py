@@ -20,9 +20,9 @@ class LoadWatch:
 
     def count_gpu_processes(self, devices: Sequence[jax.Device]) -> None:
         """Count the processes of others on GPUs now; the most of all counts is kept."""
-        found = other_gpu_processes(cuda_ordinals(devices))
-        if found is not None:
-            self._gpu_processes = max(found, self._gpu_processes or 0)
+        count = other_gpu_processes(cuda_ordinals(devices))
+        if count is not None:
+            self._gpu_processes = max(count, self._gpu_processes or 0)
 
     def load(self) -> HostLoad:
         available_s = self._watch.elapsed_s() * (psutil.cpu_count() or 1)
@@ -41,9 +41,9 @@ def _busy_s() -> float:
 
 def _own_s() -> float:
     """Return those of this process and all that it has started, ended or not."""
-    own = psutil.Process()
+    this_process = psutil.Process()
     taken_s = 0.0
-    for process in (own, *own.children(recursive=True)):
+    for process in (this_process, *this_process.children(recursive=True)):
         with contextlib.suppress(psutil.Error):  # it has just ended
             taken_s += sum(process.cpu_times()[:4])  # user, system, and those of ended children
     return taken_s

@@ -48,8 +48,8 @@ class Plan:
 
     def lines(self) -> Iterator[str]:
         """Yield what a user is told before it starts."""
-        told = ", ".join(f"{_words(name)} {time_s:.0f} s" for name, time_s in self.times_s.items())
-        yield f"plan: {told}"
+        parts = ", ".join(f"{_words(name)} {time_s:.0f} s" for name, time_s in self.times_s.items())
+        yield f"plan: {parts}"
         for name, reason in self.skipped.items():
             yield f"  not {_words(name)}: {reason}"
 

@@ -60,8 +60,8 @@ def measure_soak(bench: Bench, time_s: float) -> None:
     for when, counters in (("before", before), ("after", _counters(bench, ordinals))):
         bench.figures += [
             measured(f"errors_{when}", count, device=device_number(device), counter=name)
-            for device, own in counters.items()
-            for name, count in own.items()
+            for device, counts in counters.items()
+            for name, count in counts.items()
         ]
     [record] = result.of_kind(ThroughputRecord)
     bench.figures += soak_figures(record, result.summary["telemetry"], _RUN)

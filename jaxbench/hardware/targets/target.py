@@ -162,8 +162,8 @@ def compute_capability(device: Any) -> float | None:
     if device.platform != "gpu":
         return None
     row = _row_of(device.device_kind) or {"compute_capability": "inf"}
-    own = getattr(device, "compute_capability", row["compute_capability"])
-    return None if own.startswith("gfx") else float(own)  # AMD's begin so
+    capability = getattr(device, "compute_capability", row["compute_capability"])
+    return None if capability.startswith("gfx") else float(capability)  # AMD's begin so
 
 
 def most_link_bytes_per_s(device_kind: str, to_host: bool) -> float:
@@ -192,9 +192,9 @@ def _link_bytes_per_s(row: dict[str, str], to_host: bool) -> float:
 
 
 def _row_of(device_kind: str, platform: str = "gpu") -> dict[str, str] | None:
-    own = device_kind.removeprefix("NVIDIA ")
+    kind = device_kind.removeprefix("NVIDIA ")
     rows = _rows(platform).values()
-    return next((row for row in rows if row["kind"].removeprefix("NVIDIA ") == own), None)
+    return next((row for row in rows if row["kind"].removeprefix("NVIDIA ") == kind), None)
 
 
 def _find_row(text: str, platform: str, name: str) -> dict[str, str]:
@@ -205,9 +205,9 @@ def _find_row(text: str, platform: str, name: str) -> dict[str, str]:
             raise BadInput(f"--target={text}: {error}") from error
     rows = _rows(platform)
     if name not in rows:
-        own = f", or a file NAME{SUFFIX}" if platform == "gpu" else ""
+        or_file = f", or a file NAME{SUFFIX}" if platform == "gpu" else ""
         raise BadInput(
-            f"--target={text}: must name a {platform.upper()}, one of {', '.join(rows)}{own}"
+            f"--target={text}: must name a {platform.upper()}, one of {', '.join(rows)}{or_file}"
             + nearest(name, rows)
         )
     return rows[name]

@@ -75,13 +75,13 @@ def compiler_version(target: Target) -> str:
       BadInput: it is not installed, or for another jaxlib.
     """
     installed = {package: installed_version(package) for package in _COMPILERS[target.platform]}
-    found = [(package, version) for package, version in installed.items() if version]
-    if not found:
+    versions = [(package, version) for package, version in installed.items() if version]
+    if not versions:
         raise BadInput(
             f"--target={target.name}: compiling for it needs {' or '.join(installed)}: "
             + pip_command(_EXTRAS[target.platform])
         )
-    [(package, version), *_], jaxlib = found, installed_version("jaxlib")
+    [(package, version), *_], jaxlib = versions, installed_version("jaxlib")
     if target.platform == "gpu" and version != jaxlib:
         raise BadInput(
             f"--target={target.name}: {package} {version} does not go with jaxlib {jaxlib}: "

@@ -212,8 +212,8 @@ def other_gpu_processes(ordinals: Mapping[str, int]) -> int | None:
         ]
     except (pynvml.NVMLError, OSError):
         return None
-    own = psutil.Process()
-    tree = {own.pid, *(child.pid for child in own.children(recursive=True))}
+    this_process = psutil.Process()
+    tree = {this_process.pid, *(child.pid for child in this_process.children(recursive=True))}
     here = set().union(*running)
     return len(here - tree) if here & tree else max(0, len(here) - 1)
 

@@ -139,11 +139,11 @@ class Series:
         """Return how many samples inside the windows have which reasons."""
         indices = np.array(self._throttle_reasons)
         inside = (indices > 0) & _inside(np.array(self._elapsed_s), windows)
-        found = enumerate(np.bincount(indices[inside], minlength=1))
+        counts = enumerate(np.bincount(indices[inside], minlength=1))
         return collections.Counter(
             {
                 tuple(filter(None, self._reasons[index].split("|"))): int(count)
-                for index, count in found
+                for index, count in counts
                 if count
             }
         )
