@@ -23,12 +23,6 @@ MOST_BYTES = 8 * 2**20
 _PARTIAL = f"{CARD}.partial"
 
 
-def to_json(card: Card) -> dict[str, Any]:
-    """Return the content of card.json: the card without the machine's absolute paths."""
-    content = _without_paths(msgspec.to_builtins(card))
-    return {**_ABOUT, **content, "digest": digest_of(content)}
-
-
 def _without_paths(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _without_paths(one) for name, one in value.items()}
@@ -66,10 +60,14 @@ def list_files(folder: pathlib.Path) -> list[str]:
 def write_card(folder: pathlib.Path, card: Card) -> pathlib.Path:
     """Write card.json, whole or not at all, with the digests of the files beside it; return it.
 
+    The machine's absolute paths are left out.
+
     Raises:
       OSError: it cannot be written.
     """
-    content = to_json(msgspec.structs.replace(card, files=digest_records(folder)))
+    card = msgspec.structs.replace(card, files=digest_records(folder))
+    content = _ABOUT | _without_paths(msgspec.to_builtins(card))
+    content["digest"] = digest_of(content)
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     partial, path = folder / _PARTIAL, folder / CARD
     try:
