@@ -45,11 +45,6 @@ def digest_file(path: pathlib.Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def digest_records(folder: pathlib.Path) -> dict[str, str]:
-    """Return {path below the folder: SHA-256} of all files beside the card, links left out."""
-    return {name: digest_file(folder / name) for name in list_files(folder)}
-
-
 def list_files(folder: pathlib.Path) -> list[str]:
     """Return the paths of all files below the card's folder but its own, links left out."""
     paths = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
@@ -65,7 +60,8 @@ def write_card(folder: pathlib.Path, card: Card) -> pathlib.Path:
     Raises:
       OSError: it cannot be written.
     """
-    card = msgspec.structs.replace(card, files=digest_records(folder))
+    files = {name: digest_file(folder / name) for name in list_files(folder)}
+    card = msgspec.structs.replace(card, files=files)
     content = _ABOUT | _without_paths(msgspec.to_builtins(card))
     content["digest"] = digest_of(content)
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"

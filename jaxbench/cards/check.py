@@ -21,7 +21,7 @@ _MOST_NAMED, _MOST_FILES = 3, 10
 _OF_RUNS, _FILES = ("images_per_s", "drift_percent"), ("run.json", "metrics.jsonl")
 # Of several runs' figures, what is computed again from the others instead.
 _NOT_OF_ONE_RUN = "measured_peak_share"
-_ROUNDING = 1e-9
+_is_close = functools.partial(math.isclose, rel_tol=1e-9, abs_tol=1e-9)
 
 
 def check_card(given: str | pathlib.Path) -> list[str]:
@@ -71,7 +71,8 @@ def _unlike_runs(card: Card, folder: pathlib.Path, intact: bool) -> Iterator[str
         figures = read(figure.run) if intact and figure.name != _NOT_OF_ONE_RUN else None
         if figures is not None:
             made = figures.get(figure.key)
-            if made is None or not _are_close(figure, made):
+            numbers = [one and (one.value, *one.ends) for one in (figure, made)]
+            if made is None or not all(map(_is_close, *numbers)):
                 yield f"{figure}: {_shown(figure)} is not what its run has, {_shown(made)}"
     if unlisted:
         yield f"its files lack those of the runs: {_few([*unlisted])}"
@@ -86,11 +87,6 @@ def _figures_of(folder: pathlib.Path, run: str) -> dict[tuple, Figure] | None:
     # Anybody may have written it.
     except (BadInput, ValueError, TypeError, KeyError, AttributeError, ArithmeticError):
         return {}
-
-
-def _are_close(one: Figure, other: Figure) -> bool:
-    ends = zip((one.value, *one.ends), (other.value, *other.ends), strict=True)
-    return all(math.isclose(a, b, rel_tol=_ROUNDING, abs_tol=_ROUNDING) for a, b in ends)
 
 
 def _shown(figure: Figure | None) -> str:

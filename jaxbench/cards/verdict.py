@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from jaxbench.cards.card import Card, Figure, Finding, HostLoad, Part, Verdict
+from jaxbench.cards.card import Card, Finding, HostLoad, Part, Verdict
 from jaxbench.cards.figures import COLLECTIVES, FIGURES, MATMULS, MEMORY, PARTS
 from jaxbench.cards.preset import PRESETS
 from jaxbench.cards.thresholds import Thresholds, load_thresholds
@@ -101,7 +101,10 @@ def _new_errors(corrected: bool) -> Callable[[Part, Card], Iterator[Judged]]:
     def values(part: Part, card: Card) -> Iterator[Judged]:
         before = {figure.key[1:]: figure.value for figure in part.named("errors_before")}
         for figure in part.named("errors_after"):
-            if figure.key[1:] in before and _is_corrected(figure) == corrected:
+            counter = str(figure.labels["counter"]).lower()
+            # Replays and corrected errors harm no result.
+            is_corrected = "corrected" in counter and "uncorrected" not in counter
+            if figure.key[1:] in before and ("replay" in counter or is_corrected) == corrected:
                 what = str(figure).removeprefix("errors_after, ")
                 yield Judged(figure.value - before[figure.key[1:]], what)
 
@@ -113,12 +116,6 @@ def _board_faults(part: Part, card: Card) -> Iterator[Judged]:
     for figure in part.named("errors_before", "errors_after"):
         if figure.labels["counter"] in _BOARD_FAULTS:
             yield Judged(figure.value, str(figure))
-
-
-def _is_corrected(figure: Figure) -> bool:
-    """Return whether a counter is of errors that harm no result."""
-    counter = str(figure.labels["counter"]).lower()
-    return "replay" in counter or ("corrected" in counter and "uncorrected" not in counter)
 
 
 def _mismatches(part: Part, card: Card) -> Iterator[Judged]:
@@ -269,25 +266,23 @@ def _apply(rule: Rule, part: Part, card: Card, limits: Thresholds, busy: bool) -
         why = rule.missing if known else "no limit is stated"
         return Finding(part.name, rule.name, "not_judged", why)
 
-    def beyond(one: Judged, limit: float) -> bool:
-        return one.value < limit if rule.least else one.value > limit
-
-    def may_be_beyond(one: Judged, limit: float) -> bool:
-        return one.worse is not None and beyond(one._replace(value=one.worse), limit)
+    def beyond(value: float, limit: float) -> bool:
+        return value < limit if rule.least else value > limit
 
     worst = (min if rule.least else max)(values, key=lambda one: one.value)
     # The graver limit is looked at last.
-    passed = [level for level, limit in known.items() if beyond(worst, limit)]
+    passed = [level for level, limit in known.items() if beyond(worst.value, limit)]
     status = passed[-1] if passed else "pass"
     limit = known[status] if passed else next(iter(known.values()))
     text = f"{_shown(worst.value)} ({worst.what}); {'least' if rule.least else 'most'} {limit:g}"
-    if more := sum(beyond(one, limit) for one in values) - 1 if passed else 0:
+    if more := sum(beyond(one.value, limit) for one in values) - 1 if passed else 0:
         text += f"; {more} more of {len(values)} beyond it"
     if passed and busy and rule.disturbed:
         return Finding(part.name, rule.name, "inconclusive", f"{text}; the host was busy")
     *_, gravest = known.values()
-    if not passed and (unsure := [one for one in values if may_be_beyond(one, gravest)]):
-        one = (min if rule.least else max)(unsure, key=lambda one: one.worse)
+    uncertain = [one for one in values if one.worse is not None and beyond(one.worse, gravest)]
+    if not passed and uncertain:
+        one = (min if rule.least else max)(uncertain, key=lambda one: one.worse)
         text = (
             f"{_shown(one.value)} to {_shown(one.worse)} ({one.what}): too uncertain to tell "
             f"whether it is within {gravest:g}"

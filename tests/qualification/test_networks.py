@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from jaxbench.batch_layout import BatchLayout
-from jaxbench.cards.card_file import digest_records
+from jaxbench.cards.card_file import list_files
 from jaxbench.cards.preset import CPU, PRESETS, STANDARD
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.qualification import networks
@@ -30,7 +30,7 @@ def test_a_network_is_a_run_and_its_figures(bench):
     document = run_json(bench.folder / rate.run)
     assert document["summary"]["images_per_s"] == rate.value
     assert by_name["flops_per_image"].value == document["training_flops_per_image"]
-    assert f"{rate.run}/metrics.jsonl" in digest_records(bench.folder)
+    assert f"{rate.run}/metrics.jsonl" in list_files(bench.folder)
     # Simulated devices have no peak, no energy counter, and no memory of their own.
     assert not {"mfu", "energy_j_per_image"} & {*by_name}
     [note] = bench.notes["networks"]
