@@ -136,4 +136,4 @@ def _work(
 
 if __name__ == "__main__":
     flags.adopt_module_key_flags(main_flags)  # --help shows them
-    entry_point.run_over_experiments(main)
+    entry_point.run_with_experiment(main)

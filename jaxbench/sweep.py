@@ -64,4 +64,4 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     flags.adopt_module_key_flags(sweep_flags)  # --help shows them
-    entry_point.run_over_experiments(main)
+    entry_point.run_with_experiment(main)

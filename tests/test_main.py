@@ -210,8 +210,8 @@ Q = "--experiment=quickstart"
     [
         ([], "give --experiment=NAME"),
         (["wrn28_10"], "did you mean --experiment=wrn28_10?"),
-        (["--experimnt=quickstart"], "did you mean '--experiment'?"),
-        ([Q, Q], "is given 2 times"),
+        (["--experimnt=quickstart"], "did you mean --experiment?"),
+        ([Q, Q], "is also given; give one"),
         ([Q, "cnn10"], "flags begin with --"),
         (["--experiment=quikstart"], "did you mean 'quickstart'?"),
         (["--experiment="], "no experiment ''"),
