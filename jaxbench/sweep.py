@@ -16,8 +16,7 @@ from absl import flags
 from jaxbench.cli import entry_point, sweep_flags
 from jaxbench.cli.main_flags import check_flags, chosen_mode
 from jaxbench.hardware.targets.target import list_targets
-from jaxbench.launchers.create import create_launcher
-from jaxbench.launchers.launcher import Limits
+from jaxbench.launchers.launcher import Limits, create_launcher
 from jaxbench.modes.targets import split_targets
 from jaxbench.records.writers.console import create_console
 from jaxbench.sweeps.grid import make_trials, parse_grid

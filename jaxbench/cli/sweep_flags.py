@@ -7,7 +7,7 @@ from absl import flags
 
 from jaxbench.cli import main_flags
 from jaxbench.errors import BadInput
-from jaxbench.launchers.create import LAUNCHERS
+from jaxbench.launchers.launcher import LAUNCHERS
 from jaxbench.modes.options import COORDINATOR_FLAGS
 from jaxbench.records.reader import TRIAL_STATUSES
 

@@ -8,8 +8,7 @@ from typing import Any
 from jaxbench.cli.overrides import field_text
 from jaxbench.config import Experiment
 from jaxbench.errors import BadInput, nearest
-from jaxbench.launchers.create import create_launcher
-from jaxbench.launchers.launcher import Limits
+from jaxbench.launchers.launcher import Limits, create_launcher
 from jaxbench.modes import find_mode
 from jaxbench.modes.options import (
     COORDINATOR_FLAGS,
