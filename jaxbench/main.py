@@ -50,8 +50,18 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
     set_grace_period(flags.FLAGS.grace_period_s)
     mode = main_flags.chosen_mode(experiment)
     keywords = main_flags.check_flags(experiment, mode)
+    arguments = _compiler_arguments(spec, overrides) if target else []
     if target and mode != "describe":
-        return _compile(experiment, mode, target, _compiler_arguments(spec, overrides))
+        from jaxbench.modes.target_run import compile_for
+
+        if len(split_targets(target)) > 1:
+            raise BadInput(
+                f"--target={target} with --mode={mode}: must be one machine; "
+                "--mode=describe and jaxbench.sweep take several"
+            )
+        scaling = flags.FLAGS.scaling if mode == "scaling" else None
+        compile_for(target, experiment, flags.FLAGS.workdir, arguments, scaling=scaling)
+        return 0
     if flags.FLAGS.local_processes:
         return run_local_processes(sys.orig_argv, flags.FLAGS.local_processes)
     if flags.FLAGS.xla_flags:
@@ -67,8 +77,15 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
         if processes.count() > 1:
             processes.check_same("the command", _common_settings(experiment, mode))
         if mode == "describe":
-            return _describe(experiment, target, spec, overrides)
-        return _run(experiment, mode, keywords)
+            return _describe(experiment, target, arguments)
+        # Imported before the keywords are computed: `import_s` includes it.
+        run = import_mode(mode)
+        if mode in PRICED:
+            keywords["price"] = price_flags.stated_price()
+        if mode == "train":
+            keywords["import_s"] = process_age_s()
+        result = run(experiment, flags.FLAGS.workdir, **keywords)
+        return int(result.summary.get("status") == "invalid")
 
 
 def _common_settings(experiment: Experiment, mode: str) -> dict[str, Any]:
@@ -86,32 +103,6 @@ def _common_settings(experiment: Experiment, mode: str) -> dict[str, Any]:
     }
 
 
-def _run(experiment: Experiment, mode: str, keywords: dict[str, Any]) -> int:
-    # Imported before the keywords are computed: `import_s` includes it.
-    run = import_mode(mode)
-    if mode in PRICED:
-        keywords["price"] = price_flags.stated_price()
-    if mode == "train":
-        keywords["import_s"] = process_age_s()
-    result = run(experiment, flags.FLAGS.workdir, **keywords)
-    return int(result.summary.get("status") == "invalid")
-
-
-def _compile(experiment: Experiment, mode: str, target: str, arguments: list[str]) -> int:
-    """Record what a compiler reports about a target."""
-    from jaxbench.modes.target_run import compile_for
-
-    name, *others = split_targets(target)
-    if others:
-        raise BadInput(
-            f"--target={target} with --mode={mode}: must be one machine; "
-            "--mode=describe and jaxbench.sweep take several"
-        )
-    scaling = flags.FLAGS.scaling if mode == "scaling" else None
-    compile_for(name, experiment, flags.FLAGS.workdir, arguments, scaling=scaling)
-    return 0
-
-
 def _compiler_arguments(spec: str | None, overrides: Sequence[str]) -> list[str]:
     """Return the arguments of a process that compiles for a target."""
     for override in overrides:
@@ -122,9 +113,7 @@ def _compiler_arguments(spec: str | None, overrides: Sequence[str]) -> list[str]
     return [f"--experiment={spec}", *overrides, *forwarded]
 
 
-def _describe(
-    experiment: Experiment, target: str | None, spec: str | None, overrides: Sequence[str]
-) -> int:
+def _describe(experiment: Experiment, target: str | None, arguments: list[str]) -> int:
     as_json = flags.FLAGS.json
     if target and RESULT_VARIABLE in os.environ:
         from jaxbench.modes.target_run import write_answer
@@ -132,7 +121,6 @@ def _describe(
         write_answer(experiment, target)
         return 0
     if target:
-        arguments = _compiler_arguments(spec, overrides)
         return describe_targets(experiment, target, arguments, as_json=as_json)
     from jaxbench.modes.describe import describe, print_description
 

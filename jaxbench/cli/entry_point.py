@@ -18,55 +18,24 @@ from absl import app, flags, logging
 
 from jaxbench import terminal
 from jaxbench.cli import registry
-from jaxbench.cli.hints import check_field, flag_hint, meant_fields
+from jaxbench.cli.hints import check_field, meant_fields
 from jaxbench.cli.importing import importing
 from jaxbench.config import Experiment
 from jaxbench.custom import describe_error, user_line
-from jaxbench.errors import (
-    OUT_OF_MEMORY,
-    BadInput,
-    CompilerFailed,
-    CorruptDataError,
-    Diverged,
-    DoesNotFit,
-    MixedDevices,
-    OtherProcessEnded,
-    Terminated,
-    Unreachable,
-    WorkerLost,
-)
+from jaxbench.errors import OUT_OF_MEMORY, BadInput, OtherProcessEnded, RunFailed, Terminated
 from jaxbench.fields import describe_type, overridable
 from jaxbench.parallel.signals import raise_on_signals, reason_of
 
-# What ends a run with one line, and exit code 1.
-_FAILURES = (
-    *(CompilerFailed, CorruptDataError, Diverged, DoesNotFit),
-    *(MixedDevices, Unreachable, WorkerLost),
-)
 _EXPERIMENT = re.compile(r"--?(no)?experiment(\.(?P<field>[^=]*))?(?P<value>=.*)?", re.DOTALL)
 
 
 def run_with_arguments(
-    main: Callable[[list[str]], int | None], argv: Sequence[str] | None = None
+    main: Callable[[list[str]], int | None],
+    argv: Sequence[str] | None = None,
+    parse: Callable[[Sequence[str]], list[str]] | None = None,
 ) -> None:
     """Parse absl flags, call `main` with what is no flag, exit the process with the code above."""
-    _run(lambda rest: main(rest[1:]), _parse_flags, argv)
 
-
-def run_with_experiment(
-    main: Callable[[str | None, list[str]], int | None], argv: Sequence[str] | None = None
-) -> None:
-    """Do the same, but `main` gets the arguments of `load_experiment`: spec and overrides."""
-    experiment: list[Any] = []
-
-    def parse(argv: Sequence[str]) -> list[str]:
-        rest, *experiment[:] = take_experiment(argv)
-        return _check_no_arguments(_parse_flags(rest, experiment[0]), experiment[0])
-
-    _run(lambda rest: main(*experiment), parse, argv)
-
-
-def _run(main: Callable, parse: Callable, argv: Sequence[str] | None) -> None:
     def quietly(rest: list[str]) -> int | None:
         if not flags.FLAGS["verbosity"].present:
             # absl's default shows what JAX logs about backends that this machine does not have.
@@ -75,21 +44,22 @@ def _run(main: Callable, parse: Callable, argv: Sequence[str] | None) -> None:
         getLogger("jax._src.xla_bridge").addFilter(
             lambda record: "Falling back to" not in str(record.msg)
         )
-        code = main(rest)
+        code = main(rest[1:])
         sys.stdout.flush()
         return code
 
     terminal.open_closed_streams()
     raise_on_signals()
     try:
-        app.run(quietly, argv=argv, flags_parser=parse)
+        app.run(quietly, argv=argv, flags_parser=parse or _parse_flags)
     except SystemExit as exit_:
         if user_line(exit_):
             # Whatever its code: nothing has been done.
             terminal.warn(f"jaxbench: {describe_error('your code ends the program', exit_)}")
             sys.exit(2)
         # absl calls having shown the help a failure.
-        sys.exit(0 if _asks_for_help(argv or sys.argv) else exit_.code)
+        asks = any(re.match(r"--?help(short|full|xml)?$", arg) for arg in argv or sys.argv)
+        sys.exit(0 if asks else exit_.code)
     except BaseException as error:
         code, line = exit_code(error)
         if isinstance(error, BrokenPipeError) and terminal.is_unread():
@@ -106,12 +76,33 @@ def _run(main: Callable, parse: Callable, argv: Sequence[str] | None) -> None:
         terminal.flush_streams()
 
 
+def run_with_experiment(
+    main: Callable[[str | None, list[str]], int | None], argv: Sequence[str] | None = None
+) -> None:
+    """Do as `run_with_arguments`, but call `main` with the arguments of `load_experiment`."""
+    experiment: list[Any] = []
+
+    def parse(argv: Sequence[str]) -> list[str]:
+        argv, *experiment[:] = take_experiment(argv)
+        arguments, spec = _parse_flags(argv, experiment[0])[1:], experiment[0]
+        if not arguments:
+            return argv
+        name, equals, value = arguments[0].partition("=")
+        meant = [f"experiment={name}"] if name in registry.available() else []
+        if equals:
+            meant = [f"experiment.{one}={value}" for one in meant_fields(name, _fields(spec))]
+        hint = f"; did you mean --{' or --'.join(meant)}?" if meant else ""
+        raise BadInput(f"{arguments[0]!r}: flags begin with --{hint}")
+
+    run_with_arguments(lambda arguments: main(*experiment), argv, parse)
+
+
 def exit_code(error: BaseException) -> tuple[int, str | None]:
     """Return a program's exit code for an error, and its line; None for a traceback."""
     error = reason_of(error)
     if isinstance(error, BadInput):
         return 2, str(error)
-    if isinstance(error, _FAILURES):
+    if isinstance(error, RunFailed):
         return 1, str(error)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return 1, f"{error.filename or 'the disk'}: {error.strerror}"
@@ -187,22 +178,15 @@ def take_experiment(argv: Sequence[str]) -> tuple[list[str], str | None, list[st
     return rest, spec, overrides
 
 
-def _check_no_arguments(rest: list[str], spec: str | None) -> list[str]:
-    if len(rest) < 2:
-        return rest
-    hint = f"; did you mean --experiment={rest[1]}?" if rest[1] in registry.available() else ""
-    field, equals, value = rest[1].partition("=")
-    if equals and (meant := meant_fields(field, _fields(spec))):
-        hint = f"; did you mean {' or '.join(f'--experiment.{name}={value}' for name in meant)}?"
-    raise BadInput(f"{rest[1]!r}: flags begin with --{hint}")
-
-
 def _parse_flags(argv: Sequence[str], spec: str | None = None) -> list[str]:
     """Parse flags; if absl fails, raise BadInput, in the words of the experiment's fields."""
     try:
         return flags.FLAGS(list(argv))
     except flags.UnrecognizedFlagError as error:
-        hint = flag_hint(error.flagname, ["experiment", *flags.FLAGS], _fields(spec))
+        names = ["experiment", *flags.FLAGS]
+        meant = meant_fields(error.flagname, [*names, *_fields(spec)])
+        meant = [f"--{name}" if name in names else f"--experiment.{name}" for name in meant]
+        hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
         raise BadInput(f"--{error.flagname}: no such flag{hint}") from None
     except flags.Error as error:
         raise BadInput(" ".join(str(error).split())) from None
@@ -210,7 +194,3 @@ def _parse_flags(argv: Sequence[str], spec: str | None = None) -> list[str]:
 
 def _fields(spec: str | None) -> dict[str, Any]:
     return overridable(registry.load(spec)) if spec not in (None, "list") else {}
-
-
-def _asks_for_help(argv: Sequence[str]) -> bool:
-    return any(re.match(r"^--?help(short|full|xml)?$", arg) for arg in argv)
