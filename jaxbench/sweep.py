@@ -184,5 +184,4 @@ def check_sweep_flags() -> None:
 
 
 if __name__ == "__main__":
-    flags.adopt_module_key_flags(main_flags)  # --help shows them
     entry_point.run_with_experiment(main)
