@@ -202,4 +202,4 @@ def _check(found: dict[str, Any], processes: list[Process]) -> bool:
 
 
 if __name__ == "__main__":
-    entry_point.run_over_experiments(main)
+    entry_point.run_with_experiment(main)

@@ -23,7 +23,7 @@ _STEPS = flags.DEFINE_integer("steps", 0, "Steps a measurement; 0 takes one epoc
 _MIN_RATIO = flags.DEFINE_float("min_ratio", 0.97, "The loop must keep this share of the rate.")
 
 
-def main() -> int:
+def main(spec: str | None, overrides: list[str]) -> int:
     import jax
 
     from jaxbench.analysis.statistics import median_interval
@@ -41,10 +41,7 @@ def main() -> int:
     from jaxbench.training.meter import StepMeter
     from jaxbench.training.run import TrainPlan, TrainRun
 
-    config = flags.FLAGS.experiment
-    if config == "list":
-        raise BadInput("--experiment=list: a benchmark needs one experiment")
-    config.validate()
+    config = entry_point.load_experiment(spec, overrides)
     prepare_backend()
     # Long enough that the loop never reaches the end of its schedule.
     config.epochs, config.max_steps = max(config.epochs, _ROUNDS.value + 2), 0
@@ -130,4 +127,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    entry_point.run(main)
+    entry_point.run_with_experiment(main)

@@ -82,4 +82,4 @@ def _measure(spec: str, overrides: list[str], rounds: int) -> RunRecords:
 
 
 if __name__ == "__main__":
-    entry_point.run_over_experiments(main)
+    entry_point.run_with_experiment(main)

@@ -117,7 +117,7 @@ def describe_form(
     }
 
 
-def main() -> int:
+def main(spec: str | None, overrides: list[str]) -> int:
     import jax
     import numpy as np
 
@@ -137,9 +137,9 @@ def main() -> int:
     from jaxbench.train import build_program
     from jaxbench.xla.hlo import instructions
 
-    config = flags.FLAGS.experiment
+    config = entry_point.load_experiment(spec, overrides)
     if not isinstance(config, Config):
-        raise BadInput(f"--experiment={config}: a benchmark needs one that trains a network")
+        raise BadInput(f"--experiment={spec}: a benchmark needs one that trains a network")
     check_window_s(_WINDOW_S.value)
     prepare_backend()
     config.num_devices = 1
@@ -265,4 +265,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    entry_point.run(main)
+    entry_point.run_with_experiment(main)

@@ -88,7 +88,7 @@ def listen(event, duration_s, **details):
 
 jax.monitoring.register_event_duration_secs_listener(listen)
 try:
-    entry_point.run(main.main)
+    entry_point.run_with_experiment(main.main)
 except SystemExit as end:
     if not end.code:
         print(json.dumps(counts))
@@ -276,4 +276,4 @@ def _print_parts(starts: Starts) -> None:
 
 
 if __name__ == "__main__":
-    entry_point.run_over_experiments(main)
+    entry_point.run_with_experiment(main)

@@ -435,4 +435,4 @@ def print_record(record: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    entry_point.run_over_experiments(main)
+    entry_point.run_with_experiment(main)

@@ -19,7 +19,6 @@ import time
 from absl import flags
 
 from jaxbench.cli import entry_point
-from jaxbench.errors import BadInput
 
 _ROUNDS = flags.DEFINE_integer("rounds", 101, "Pairs of measurements.", lower_bound=5)
 _WINDOW_S = flags.DEFINE_float("window_s", 1.0, "How long a measurement takes.", lower_bound=0.1)
@@ -40,7 +39,7 @@ class CountedReader:
         yield from self._reader.read()
 
 
-def main() -> int:
+def main(spec: str | None, overrides: list[str]) -> int:
     import jax
 
     from jaxbench.analysis.statistics import median_interval
@@ -53,10 +52,7 @@ def main() -> int:
     from jaxbench.precision import get_precision
     from jaxbench.train import build_program
 
-    config = flags.FLAGS.experiment
-    if config == "list":
-        raise BadInput("--experiment=list: a benchmark needs one experiment")
-    config.validate()
+    config = entry_point.load_experiment(spec, overrides)
     prepare_backend()
     precision = get_precision(config.precision)
     pairs, samples_s = [], {}
@@ -138,4 +134,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    entry_point.run(main)
+    entry_point.run_with_experiment(main)

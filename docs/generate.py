@@ -23,8 +23,7 @@ from xml.etree import ElementTree
 from jaxbench.cards import card
 from jaxbench.cards.figures import FIGURES, FigureKind
 from jaxbench.cards.thresholds import load_thresholds
-from jaxbench.cli import entry_point, registry
-from jaxbench.cli.commands import COMMANDS
+from jaxbench.cli import COMMANDS, entry_point, registry
 from jaxbench.config import Config, DataConfig, Experiment, ModelConfig, OptimizerConfig
 from jaxbench.fields import describe_type
 from jaxbench.models.convolution import Conv2dConfig

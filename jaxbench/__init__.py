@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jaxbench.api import (
+        BadInput,
+        Run,
         compare,
         describe,
         experiments,
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
         throughput,
         train,
     )
-    from jaxbench.errors import BadInput
-    from jaxbench.results.run import Run
 
 __version__ = "0.1.0"
 __all__ = [
@@ -41,13 +41,12 @@ __all__ = [
     "throughput",
     "train",
 ]
-_ELSEWHERE = {"BadInput": "jaxbench.errors", "Run": "jaxbench.results.run"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_ELSEWHERE.get(name, "jaxbench.api")), name)
+    return getattr(importlib.import_module("jaxbench.api"), name)
 
 
 def __dir__() -> list[str]:

@@ -4,8 +4,7 @@ import runpy
 import sys
 
 from jaxbench import __version__
-from jaxbench.cli import registry
-from jaxbench.cli.commands import COMMANDS
+from jaxbench.cli import COMMANDS, registry
 from jaxbench.errors import nearest
 from jaxbench.terminal import open_closed_streams, tolerated, warn
 
@@ -19,7 +18,12 @@ def main() -> int:
             print(f"jaxbench {__version__}" if command == "--version" else _help(), flush=True)
         return 0
     if command not in COMMANDS:
-        warn(f"jaxbench: {_refusal(command)}")
+        hint = nearest(command, COMMANDS)
+        if command.startswith("--experiment"):
+            hint = "; did you mean jaxbench main?"
+        elif command.partition(":")[0] in registry.available():
+            hint = f"; did you mean jaxbench main --experiment={command}?"
+        warn(f"jaxbench: no command {command!r}; there are {', '.join(COMMANDS)}{hint}")
         return 2
     sys.argv[1:] = arguments
     # As `python -m` does: the package's attributes of these names are functions.
@@ -43,17 +47,6 @@ def _help() -> str:
             "jaxbench main --experiment=list all experiments.",
         ]
     )
-
-
-def _refusal(given: str) -> str:
-    names = ", ".join(COMMANDS)
-    if given.startswith("-"):
-        hint = "; did you mean jaxbench main?" if given.startswith("--experiment") else ""
-        return f"{given}: give a command first, one of {names}{hint}"
-    experiments = registry.available()
-    if given.partition(":")[0] in experiments:
-        return f"{given!r} is no command; did you mean jaxbench main --experiment={given}?"
-    return f"no command {given!r}; there are {names}{nearest(given, COMMANDS)}"
 
 
 if __name__ == "__main__":

@@ -19,31 +19,35 @@ class BadInput(Exception):
     """
 
 
-class CorruptDataError(Exception):
+class RunFailed(Exception):
+    """Base of the errors that end a run with their message, one line, and exit code 1."""
+
+
+class CorruptDataError(RunFailed):
     """More of the data is corrupt than the config allows; the message names the last of it."""
 
 
-class WorkerLost(Exception):
+class WorkerLost(RunFailed):
     """A worker process has died; the message says how."""
 
 
-class Diverged(Exception):
+class Diverged(RunFailed):
     """The training loss stopped being a finite number."""
 
 
-class MixedDevices(Exception):
+class MixedDevices(RunFailed):
     """The backend does not run one program on devices of these kinds; the message names them."""
 
 
-class CompilerFailed(Exception):
+class CompilerFailed(RunFailed):
     """A compiler for a machine that is not here crashed or failed; the message says how."""
 
 
-class DoesNotFit(Exception):
+class DoesNotFit(RunFailed):
     """A compiled step needs more memory than its target has; the message says how much."""
 
 
-class Unreachable(Exception):
+class Unreachable(RunFailed):
     """The processes of a run do not come together; the message says where and how long."""
 
 

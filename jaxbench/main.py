@@ -8,6 +8,7 @@
 import json
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
@@ -33,10 +34,10 @@ flags.adopt_module_key_flags(main_flags)
 _OF_EACH = ("path", "download", "num_threads", "num_workers", "prefetch_batches", "cache_dir")
 
 
-def main() -> int:
+def main(spec: str | None, overrides: Sequence[str]) -> int:
     """Do what the flags say; return the exit code."""
-    experiment, target = flags.FLAGS.experiment, flags.FLAGS.target
-    if experiment == "list":
+    target = flags.FLAGS.target
+    if spec == "list":
         purposes = registry.available()
         width = max(map(len, purposes))
         for name, purpose in purposes.items():
@@ -45,11 +46,22 @@ def main() -> int:
     if target == "list":
         print("\n".join(list_targets()))
         return 0
+    experiment = entry_point.load_experiment(spec, overrides)
     set_grace_period(flags.FLAGS.grace_period_s)
     mode = main_flags.chosen_mode(experiment)
     keywords = main_flags.check_flags(experiment, mode)
+    arguments = _compiler_arguments(spec, overrides) if target else []
     if target and mode != "describe":
-        return _compile(experiment, mode, target)
+        from jaxbench.modes.target_run import compile_for
+
+        if len(split_targets(target)) > 1:
+            raise BadInput(
+                f"--target={target} with --mode={mode}: must be one machine; "
+                "--mode=describe and jaxbench.sweep take several"
+            )
+        scaling = flags.FLAGS.scaling if mode == "scaling" else None
+        compile_for(target, experiment, flags.FLAGS.workdir, arguments, scaling=scaling)
+        return 0
     if flags.FLAGS.local_processes:
         return run_local_processes(sys.orig_argv, flags.FLAGS.local_processes)
     if flags.FLAGS.xla_flags:
@@ -65,8 +77,15 @@ def main() -> int:
         if processes.count() > 1:
             processes.check_same("the command", _common_settings(experiment, mode))
         if mode == "describe":
-            return _describe(experiment, target)
-        return _run(experiment, mode, keywords)
+            return _describe(experiment, target, arguments)
+        # Imported before the keywords are computed: `import_s` includes it.
+        run = import_mode(mode)
+        if mode in PRICED:
+            keywords["price"] = price_flags.stated_price()
+        if mode == "train":
+            keywords["import_s"] = process_age_s()
+        result = run(experiment, flags.FLAGS.workdir, **keywords)
+        return int(result.summary.get("status") == "invalid")
 
 
 def _common_settings(experiment: Experiment, mode: str) -> dict[str, Any]:
@@ -84,35 +103,8 @@ def _common_settings(experiment: Experiment, mode: str) -> dict[str, Any]:
     }
 
 
-def _run(experiment: Experiment, mode: str, keywords: dict[str, Any]) -> int:
-    # Imported before the keywords are computed: `import_s` includes it.
-    run = import_mode(mode)
-    if mode in PRICED:
-        keywords["price"] = price_flags.stated_price()
-    if mode == "train":
-        keywords["import_s"] = process_age_s()
-    result = run(experiment, flags.FLAGS.workdir, **keywords)
-    return int(result.summary.get("status") == "invalid")
-
-
-def _compile(experiment: Experiment, mode: str, target: str) -> int:
-    """Record what a compiler reports about a target."""
-    from jaxbench.modes.target_run import compile_for
-
-    name, *others = split_targets(target)
-    if others:
-        raise BadInput(
-            f"--target={target} with --mode={mode}: must be one machine; "
-            "--mode=describe and jaxbench.sweep take several"
-        )
-    scaling = flags.FLAGS.scaling if mode == "scaling" else None
-    compile_for(name, experiment, flags.FLAGS.workdir, _compiler_arguments(), scaling=scaling)
-    return 0
-
-
-def _compiler_arguments() -> list[str]:
+def _compiler_arguments(spec: str | None, overrides: Sequence[str]) -> list[str]:
     """Return the arguments of a process that compiles for a target."""
-    _, spec, overrides = entry_point.take_experiment(sys.argv)
     for override in overrides:
         if override.lstrip("-").startswith("experiment.num_devices="):
             raise BadInput(f"{override} with --target: a target has as many as its name says")
@@ -121,7 +113,7 @@ def _compiler_arguments() -> list[str]:
     return [f"--experiment={spec}", *overrides, *forwarded]
 
 
-def _describe(experiment: Experiment, target: str | None) -> int:
+def _describe(experiment: Experiment, target: str | None, arguments: list[str]) -> int:
     as_json = flags.FLAGS.json
     if target and RESULT_VARIABLE in os.environ:
         from jaxbench.modes.target_run import write_answer
@@ -129,7 +121,7 @@ def _describe(experiment: Experiment, target: str | None) -> int:
         write_answer(experiment, target)
         return 0
     if target:
-        return describe_targets(experiment, target, _compiler_arguments(), as_json=as_json)
+        return describe_targets(experiment, target, arguments, as_json=as_json)
     from jaxbench.modes.describe import describe, print_description
 
     description = describe(experiment)
@@ -141,4 +133,4 @@ def _describe(experiment: Experiment, target: str | None) -> int:
 
 
 if __name__ == "__main__":
-    entry_point.run(main)
+    entry_point.run_with_experiment(main)

@@ -57,7 +57,14 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
             f"--source={_SOURCE.value}: must be a URL, such as git+https://HOST/jaxbench.git"
         )
     accelerators = parse_accelerators(_ACCELERATOR.value)
-    work, own_file = _card(spec) if _QUALIFY.value else _run(spec, overrides, accelerators)
+    if _QUALIFY.value:
+        refused = [f"--experiment={spec}"] * (spec is not None) + main_flags.given_flags()
+        if refused:
+            raise BadInput(f"{refused[0]} with --qualify: the card has fixed settings")
+        parts, own_file = ("qualify", "jaxbench.qualify", (), "--out", ()), None
+    else:
+        parts, own_file = _run(spec, overrides, accelerators)
+    work = Work(*parts, _SOURCE.value, _IDLE_MINUTES.value)
     out = user_path(_OUT.value)
     check_new(out)
     if _SOURCE.value is None and changed_files():
@@ -65,8 +72,8 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
     command = shlex.join(["jaxbench", "offers", *sys.argv[1:]])
     tasks = write_offers(out, work, accelerators, command, own_file)
     print(f"cd {shlex.quote(str(out))}")
-    for name, own in tasks.items():
-        for engine, task in zip(("SkyPilot", "dstack"), own, strict=True):
+    for name, both in tasks.items():
+        for engine, task in zip(("SkyPilot", "dstack"), both, strict=True):
             print(f"\n# {name} with {engine}: launch, fetch the results, give the machine back")
             print("\n".join(task.commands))
     print()
@@ -74,30 +81,20 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
     return 0
 
 
-def _card(spec: str | None) -> tuple[Work, None]:
-    given = main_flags.given_flags()
-    if spec is not None or given:
-        what = f"--experiment={spec}" if spec is not None else given[0]
-        raise BadInput(f"{what} with --qualify: the card has an experiment and settings of its own")
-    return _work("qualify", "jaxbench.qualify", (), "--out", ()), None
-
-
 def _run(
     spec: str | None, overrides: Sequence[str], accelerators: Sequence[Accelerator]
-) -> tuple[Work, pathlib.Path | None]:
-    """Return what runs, and the user's own experiment file."""
+) -> tuple[tuple, pathlib.Path | None]:
+    """Return the first fields of `Work`, and the user's experiment file."""
     for name in _OF_ONE_MACHINE:
         if flags.FLAGS[name].present:
             raise BadInput(f"--{name}: is for one run; each offer has its own machine and folder")
-    if spec is None:
-        raise BadInput("give --experiment=NAME (jaxbench main --experiment=list), or --qualify")
     experiment = entry_point.load_experiment(spec, overrides)
     mode = chosen_mode(experiment)
     if mode == "describe":
         raise BadInput("--mode=describe: runs nothing; an offer is for the other modes")
     check_flags(experiment, mode)
-    for own in accelerators:
-        _check_devices(experiment, own)
+    for accelerator in accelerators:
+        _check_devices(experiment, accelerator)
     extras = []
     if reads_data(experiment, mode):
         if experiment.data.path:
@@ -107,33 +104,26 @@ def _run(
             )
         elif experiment.data.source == "tfds":
             extras = ["prepare"]
-    where, colon, variant = spec.partition(":")
-    own_file = user_path(where) if where.endswith(".py") else None
+    file, colon, variant = spec.partition(":")
+    own_file = user_path(file) if file.endswith(".py") else None
     sent = f"{own_file.name}{colon}{variant}" if own_file else spec
     arguments = [f"--experiment={sent}", *overrides, *main_flags.given_flags()]
-    return _work(experiment.name, "jaxbench.main", arguments, "--workdir", extras), own_file
+    return (experiment.name, "jaxbench.main", arguments, "--workdir", extras), own_file
 
 
 def _check_devices(experiment: Experiment, accelerator: Accelerator) -> None:
-    """Raise BadInput where the machine lacks devices, or the batch does not split over them."""
-    there = accelerator.target.num_devices
-    wanted = experiment.num_devices or there
+    """Raise BadInput if the machine lacks devices, or the batch does not split over them."""
+    most = accelerator.target.num_devices
+    num_devices = experiment.num_devices or most
     try:
-        if wanted > there:
-            raise BadInput(f"num_devices={wanted}: it has {there}; 0 takes all of them")
+        if num_devices > most:
+            raise BadInput(f"num_devices={num_devices}: it has {most}; 0 takes all of them")
         if isinstance(experiment, Config):
-            BatchLayout.create(experiment, wanted)
+            BatchLayout.create(experiment, num_devices)
     except BadInput as error:
         raise BadInput(f"--accelerator={accelerator.name}: {error}") from error
 
 
-def _work(
-    label: str, module: str, arguments: Sequence[str], folder_flag: str, extras: Sequence[str]
-) -> Work:
-    idle_minutes = _IDLE_MINUTES.value
-    return Work(label, module, arguments, folder_flag, extras, _SOURCE.value, idle_minutes)
-
-
 if __name__ == "__main__":
     flags.adopt_module_key_flags(main_flags)  # --help shows them
-    entry_point.run_over_experiments(main)
+    entry_point.run_with_experiment(main)

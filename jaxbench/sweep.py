@@ -9,59 +9,179 @@ long or fails is a result too. A sweep that was interrupted is resumed by the sa
 import contextlib
 import functools
 import os
+import sys
 from collections.abc import Sequence
 
 from absl import flags
 
-from jaxbench.cli import entry_point, sweep_flags
+from jaxbench.cli import entry_point, main_flags
 from jaxbench.cli.main_flags import check_flags, chosen_mode
+from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import list_targets
-from jaxbench.launchers.create import create_launcher
-from jaxbench.launchers.launcher import Limits
+from jaxbench.launchers.launcher import LAUNCHERS, Limits, create_launcher
+from jaxbench.modes.options import COORDINATOR_FLAGS
 from jaxbench.modes.targets import split_targets
+from jaxbench.records.reader import TRIAL_STATUSES
 from jaxbench.records.writers.console import create_console
 from jaxbench.sweeps.grid import make_trials, parse_grid
 from jaxbench.sweeps.max_batch import find_max_batches
 from jaxbench.sweeps.trials import TrialRunner, run_trials, running_sweep
 
+# Of seconds and of MiB.
+_MOST = 1e9
+# Flags of jaxbench.main that cannot be for a whole sweep.
+_OF_ONE_RUN = ("workdir", "json", "resume", *COORDINATOR_FLAGS)
+
+_GRID = flags.DEFINE_multi_string(
+    "grid",
+    [],
+    "FIELD=VALUE,VALUE,...: a field as in --experiment.FIELD, or experiment itself; give it "
+    "several times for every combination.",
+)
+_SWEEPDIR = flags.DEFINE_string(
+    "sweepdir",
+    None,
+    "A new or empty folder, or that of a sweep to resume; default runs/EXPERIMENT/sweep-TIME.",
+)
+_TIMEOUT_S = flags.DEFINE_float(
+    "timeout_s", None, "A trial that takes longer is ended.", lower_bound=0.001
+)
+_MEMORY_LIMIT_MB = flags.DEFINE_float(
+    "memory_limit_mb",
+    None,
+    "MiB of private memory that each process of a trial may have on the host (Linux). CPU devices "
+    "use this memory, and a trial on them that needs more is out of memory.",
+    lower_bound=1,
+)
+_RETRY = flags.DEFINE_multi_enum(
+    "retry",
+    [],
+    [*TRIAL_STATUSES[1:]],
+    "Run trials that ended with this status once more; may be given several times.",
+)
+_LAUNCHER = flags.DEFINE_enum(
+    "launcher",
+    "local",
+    [*LAUNCHERS],
+    "Where the trials run. local: on this machine, one at a time. slurm: as jobs of Slurm. ssh: on "
+    "the hosts of --hosts, one at a time on each.",
+)
+flags.DEFINE_string(
+    "slurm",
+    None,
+    "With --launcher=slurm: options for sbatch, such as --slurm='--partition=gpu --gpus=1 "
+    "--time=1:00:00'.",
+)
+flags.DEFINE_integer(
+    "slots",
+    None,
+    "With --launcher=slurm: how many jobs are in the queue at once; default 100.",
+    lower_bound=1,
+)
+flags.DEFINE_string(
+    "hosts",
+    None,
+    "With --launcher=ssh: a text file with a line for each host: [user@]host[:port] "
+    "[folder=FOLDER] [python=PROGRAM] [kind=NAME]; # begins a comment.",
+)
+flags.DEFINE_string(
+    "ssh_config", None, "With --launcher=ssh: a configuration file for ssh instead of your own."
+)
+flags.DEFINE_float(
+    "lost_after_s",
+    None,
+    "With --launcher=ssh: a host that does not answer for so long is lost, and its trial runs on "
+    "another; default 180.",
+    lower_bound=0.001,
+)
+_FIND_MAX_BATCH = flags.DEFINE_bool(
+    "find_max_batch",
+    False,
+    "Instead of a run, find each trial's largest batch that fits in memory (--mode=memory).",
+)
+_BATCH_MULTIPLE = flags.DEFINE_integer(
+    "batch_multiple",
+    1,
+    "With --find_max_batch: try multiples of this only (and of what the devices need).",
+    lower_bound=1,
+)
+
 
 def main(spec: str | None, overrides: Sequence[str]) -> int:
-    """Do what the flags say; return the exit code: 1 where a trial failed or is invalid."""
+    """Do what the flags say; return the exit code: 1 if a trial failed or is invalid."""
     target = flags.FLAGS.target
     if target == "list":
         print("\n".join(list_targets()))
         return 0
     targets = () if target is None else split_targets(target)
-    sweep_flags.check_sweep_flags()
-    memory_limit_mb = sweep_flags.MEMORY_LIMIT_MB.value
+    check_sweep_flags()
+    memory_limit_mb, mode = _MEMORY_LIMIT_MB.value, flags.FLAGS["mode"].value
     limits = [f"memory_limit_mb={memory_limit_mb:g}"] if memory_limit_mb else []
-    grid = parse_grid(sweep_flags.GRID.value)
-    trials = make_trials(spec, overrides, grid, sweep_flags.forwarded_flags(), limits, targets)
+    forwarded = main_flags.given_flags(("mode", "target")) + ([f"--mode={mode}"] if mode else [])
+    trials = make_trials(spec, overrides, parse_grid(_GRID.value), forwarded, limits, targets)
     for trial in trials:
         check_flags(trial.config, chosen_mode(trial.config))
     run, console = run_trials, create_console()
-    if sweep_flags.FIND_MAX_BATCH.value:
-        multiple = sweep_flags.BATCH_MULTIPLE.value
+    if _FIND_MAX_BATCH.value:
         run = functools.partial(
-            find_max_batches, multiple=multiple, memory_limit_mb=memory_limit_mb
+            find_max_batches, multiple=_BATCH_MULTIPLE.value, memory_limit_mb=memory_limit_mb
         )
+    options = {name: flags.FLAGS[name] for names in LAUNCHERS.values() for name in names}
     launcher = create_launcher(
-        sweep_flags.LAUNCHER.value,
-        Limits(sweep_flags.TIMEOUT_S.value, memory_limit_mb),
+        _LAUNCHER.value,
+        Limits(_TIMEOUT_S.value, memory_limit_mb),
         console.say,
-        sweep_flags.launcher_options(),
+        {name: flag.value for name, flag in options.items() if flag.present},
     )
     trials = [trial.on(launcher.hardware) for trial in trials]
     with (
-        running_sweep(trials, sweep_flags.SWEEPDIR.value, console) as folder,
+        running_sweep(trials, _SWEEPDIR.value, console) as folder,
         contextlib.closing(launcher),
     ):
         if flags.FLAGS["wandb"].present:
             # wandb itself reads it, in every trial.
             os.environ.setdefault("WANDB_RUN_GROUP", folder.path.resolve().name)
-        return run(TrialRunner(folder, console, launcher, sweep_flags.RETRY.value), trials)
+        return run(TrialRunner(folder, console, launcher, _RETRY.value), trials)
+
+
+def check_sweep_flags() -> None:
+    """Check the flags that no trial is needed for; --find_max_batch sets --mode.
+
+    Raises:
+      BadInput: a flag or a combination that is not allowed.
+    """
+    for name in _OF_ONE_RUN:
+        if flags.FLAGS[name].present:
+            raise BadInput(
+                f"--{name}: is for one run; a sweep has --sweepdir, its trials --local_processes"
+            )
+    if _SWEEPDIR.value == "":
+        raise BadInput("--sweepdir=: must name a folder")
+    targets = flags.FLAGS.target
+    if not (_GRID.value or _FIND_MAX_BATCH.value or targets):
+        raise BadInput("give --grid=FIELD=VALUE,VALUE,... (or --find_max_batch, or --target)")
+    if _BATCH_MULTIPLE.value > 1 and not _FIND_MAX_BATCH.value:
+        raise BadInput("--batch_multiple: it needs --find_max_batch")
+    for name in ("timeout_s", "memory_limit_mb", "lost_after_s"):
+        value = flags.FLAGS[name].value
+        if value is not None and not value <= _MOST:  # nan fails it too
+            raise BadInput(f"--{name}={value:g}: must be at most {_MOST:g}")
+    on_linux = _LAUNCHER.value != "local" or sys.platform.startswith("linux")
+    if _MEMORY_LIMIT_MB.value and not on_linux:
+        raise BadInput("--memory_limit_mb: only Linux can limit the memory of a process")
+    mode = flags.FLAGS["mode"]
+    if targets and not mode.present:
+        mode.value = "memory"
+    if _FIND_MAX_BATCH.value:
+        if mode.present and mode.value != "memory":
+            raise BadInput(f"--mode={mode.value} with --find_max_batch: it needs --mode=memory")
+        # Set here, so that the other flags are checked against the mode that will run.
+        mode.value = "memory"
+        if any(text.startswith("batch_size=") for text in _GRID.value):
+            raise BadInput("--grid=batch_size=... with --find_max_batch: that is what it finds")
+    elif mode.value == "describe":
+        raise BadInput("--mode=describe: runs nothing; a sweep is for the other modes")
 
 
 if __name__ == "__main__":
-    flags.adopt_module_key_flags(sweep_flags)  # --help shows them
-    entry_point.run_over_experiments(main)
+    entry_point.run_with_experiment(main)

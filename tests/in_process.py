@@ -24,7 +24,6 @@ _COMMANDS = [
     f"jaxbench.{name}"
     for name in (
         "cli.main_flags",
-        "cli.sweep_flags",
         "main",
         "sweep",
         "compare",

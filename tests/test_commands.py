@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import jaxbench
-from jaxbench.cli.commands import COMMANDS
+from jaxbench.cli import COMMANDS
 from tests.conftest import ROOT
 
 
@@ -27,7 +27,7 @@ def test_help_has_a_line_for_each_command(run_cli):
         (["xyzzy"], "no command 'xyzzy'"),
         (["cnn10:tiny"], "did you mean jaxbench main --experiment=cnn10:tiny?"),
         (["--experiment=cnn10"], "did you mean jaxbench main?"),
-        (["--json"], "give a command first"),
+        (["--json"], "no command '--json'"),
         (["report", "--experiment=cnn10"], "--experiment: no such flag"),
         (
             ["sweep", "--experiment=quickstart", "--grid=seed=1,2", "--epochs", "3"],

@@ -71,8 +71,8 @@ def parse(command: str, *arguments: str) -> None:
         chosen_mode(entry_point.load_experiment(spec or "quickstart", overrides))
     elif command == "sweep":
         assert not positional
-        module.sweep_flags.check_sweep_flags()
-        axes = [parse_axis(text) for text in module.sweep_flags.GRID.value]
+        module.check_sweep_flags()
+        axes = [parse_axis(text) for text in flags.FLAGS.grid]
         for field, values in axes or [("experiment", [spec])]:
             for value in values:
                 of_field = [f"--experiment.{field}={value}"] * (field != "experiment")

@@ -10,29 +10,27 @@ from jaxbench.cli.importing import importing
 from jaxbench.config import Config, Experiment
 from jaxbench.errors import BadInput
 from jaxbench.modes import find_mode
-from jaxbench.modes.options import OPTIONS, RUNS, Option, mode_keywords, modes_of_flags
+from jaxbench.modes.options import OPTIONS, RUNS, mode_keywords, modes_of_flags
 
-_BOUNDED = {int: flags.DEFINE_integer, float: flags.DEFINE_float}
+_DEFINE = {
+    bool: flags.DEFINE_bool,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    str: flags.DEFINE_string,
+}
 # Flags for some modes that go with --target.
 _WITH_TARGET = ("target", "json", "workdir", "scaling")
 
-
-def _define(name: str, option: Option) -> None:
-    text = option.help
-    if option.modes and option.modes != RUNS and "--mode=" not in text:
-        text = f"With --mode={' or '.join(option.modes)}: {text[0].lower()}{text[1:]}"
-    if isinstance(option.type, tuple):
-        flags.DEFINE_enum(name, option.default, option.type, text)
-    elif option.type in _BOUNDED:
-        bounds = {"lower_bound": option.low, "upper_bound": option.high}
-        _BOUNDED[option.type](name, option.default, text, **bounds)
-    else:
-        define = flags.DEFINE_bool if option.type is bool else flags.DEFINE_string
-        define(name, option.default, text)
-
-
 for _name, _option in OPTIONS.items():
-    _define(_name, _option)
+    _text = _option.help
+    if _option.modes and _option.modes != RUNS and "--mode=" not in _text:
+        _text = f"With --mode={' or '.join(_option.modes)}: {_text[0].lower()}{_text[1:]}"
+    if isinstance(_option.type, tuple):
+        flags.DEFINE_enum(_name, _option.default, _option.type, _text)
+    else:
+        _bounds = {"lower_bound": _option.low, "upper_bound": _option.high}
+        _bounds = _bounds if _option.type in (int, float) else {}
+        _DEFINE[_option.type](_name, _option.default, _text, **_bounds)
 # Recorded with the run.
 flags.adopt_module_key_flags(price_flags)
 flags.adopt_module_key_flags(process_flags)

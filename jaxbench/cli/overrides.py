@@ -1,6 +1,7 @@
 """Fields of an experiment that are given as Python values."""
 
-import dataclasses
+import copy
+import functools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxbench.cli import registry
-from jaxbench.cli.hints import field_hint
+from jaxbench.cli.hints import check_field
 from jaxbench.config import Experiment
 from jaxbench.errors import BadInput
 from jaxbench.fields import walk_fields
@@ -29,21 +30,18 @@ def create_experiment(
       BadInput: no such experiment or field, or a value that is not allowed.
     """
     if isinstance(experiment, (str, os.PathLike)):
-        config = registry.load(os.fspath(experiment))
-    elif isinstance(experiment, Experiment):
-        config = experiment
-    else:
+        experiment = registry.load(os.fspath(experiment))
+    elif not isinstance(experiment, Experiment):
         raise BadInput(
             "an experiment is a name, a path to a .py file or a jaxbench.config.Config; given: "
             f"a {type(experiment).__name__}"
         )
+    config = copy.deepcopy(experiment)
     # Whole groups first: another network has other fields.
     for path, value in sorted(flat(fields), key=lambda item: item[0].count(".")):
-        allowed = [name for name, *_ in walk_fields(config) if name != "name"]
-        if path not in allowed:
-            name = config.name or "the experiment"
-            raise BadInput(f"{name} has no field {path!r}{field_hint(path, allowed)}")
-        config = _with_field(config, path, _plain(value))
+        check_field(config, path, [name for name, *_ in walk_fields(config) if name != "name"])
+        *groups, name = path.split(".")
+        setattr(functools.reduce(getattr, groups, config), name, _plain(value))
     config.validate()
     return config
 
@@ -63,13 +61,6 @@ def field_text(value: Any) -> str:
             "them; put it in the experiment's file"
         )
     return str(value)
-
-
-def _with_field(config: Any, path: str, value: Any) -> Any:
-    name, _, rest = path.partition(".")
-    if rest:
-        value = _with_field(getattr(config, name), rest, value)
-    return dataclasses.replace(config, **{name: value})
 
 
 def _plain(value: Any) -> Any:

@@ -64,10 +64,8 @@ def load(spec: str) -> Experiment:
     file, _, variants = spec.partition(":")
     if file.endswith(".py") or os.sep in file:
         path = user_path(file)
-        if path.suffix != ".py":
-            refuse("a path must name a .py file")
-        if not path.is_file():
-            refuse(f"no such file {file}")
+        if path.suffix != ".py" or not path.is_file():
+            refuse(f"no such .py file: {file}")
     else:
         names = available()
         if file not in names:

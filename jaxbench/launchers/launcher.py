@@ -1,16 +1,24 @@
 """What a launcher is: it starts trials, says how they stand, and brings their files here."""
 
 import dataclasses
+import importlib
 import json
 import os
 import pathlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from jaxbench.errors import BadInput, nearest
 from jaxbench.files import read_text
 from jaxbench.parallel.child import ProcessResult
 
+# {launcher: the names of its options}, which are the arguments of `create` in its module.
+LAUNCHERS = {
+    "local": (),
+    "slurm": ("slurm", "slots"),
+    "ssh": ("hosts", "ssh_config", "lost_after_s"),
+}
 # The status of a process that was lost with its machine: its trial is run once more.
 LOST = "lost"
 
@@ -92,6 +100,30 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """End the attempts that still run, unless they can be taken up again."""
+
+
+def create_launcher(
+    name: str, limits: Limits, say: Callable[[str], None], options: Mapping[str, Any]
+) -> Launcher:
+    """Make a launcher that is ready to start trials.
+
+    Args:
+      say: prints a line.
+      options: those of this launcher that were given.
+
+    Raises:
+      BadInput: no such launcher, another one's option, or what an option names is not usable.
+    """
+    if name not in LAUNCHERS:
+        raise BadInput(
+            f"--launcher={name}: must be one of {', '.join(LAUNCHERS)}{nearest(name, LAUNCHERS)}"
+        )
+    for option in options:
+        if option not in LAUNCHERS[name]:
+            names = [f"--launcher={one}" for one in LAUNCHERS if option in LAUNCHERS[one]]
+            hint = f"it needs {' or '.join(names)}" if names else "there is no such option"
+            raise BadInput(f"--{option} with --launcher={name}: {hint}")
+    return importlib.import_module(f"jaxbench.launchers.{name}").create(limits, say, **options)
 
 
 def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:

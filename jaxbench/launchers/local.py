@@ -13,7 +13,7 @@ class LocalLauncher:
     slots = 1
     hardware = ()
 
-    def __init__(self, limits: Limits):
+    def __init__(self, limits: Limits, say: Callable[[str], None]):
         self._limits = limits
         self._running: dict[str, Child] = {}
 
@@ -40,6 +40,4 @@ class LocalLauncher:
         self._running.clear()
 
 
-def create(limits: Limits, say: Callable[[str], None]) -> LocalLauncher:
-    """Make the launcher; it has nothing to say."""
-    return LocalLauncher(limits)
+create = LocalLauncher

@@ -13,11 +13,9 @@ from jaxbench.errors import BadInput, Unreachable
 from jaxbench.launchers.launcher import LOST, Ended, Limits, TrialJob, read_json, write_json
 from jaxbench.launchers.run_job import read_end, write_job
 from jaxbench.launchers.slurm_queue import (
-    Call,
     QueuedJob,
     Refused,
     call_slurm,
-    check_options,
     hardware_options,
     list_jobs,
     submit,
@@ -64,20 +62,14 @@ class SlurmLauncher:
 
     Args:
       options: for sbatch.
-      call: runs one of Slurm's commands.
     """
 
     def __init__(
-        self,
-        options: Sequence[str],
-        slots: int,
-        limits: Limits,
-        say: Callable[[str], None],
-        call: Call,
+        self, options: Sequence[str], slots: int, limits: Limits, say: Callable[[str], None]
     ):
         self.slots = slots
         self.hardware = ("launcher=slurm", *hardware_options(options, os.environ))
-        self._options, self._limits, self._say, self._call = options, limits, say, call
+        self._options, self._limits, self._say = options, limits, say
         self._running: dict[str, _Submission] = {}
         self._since_poll, self._since_change = Stopwatch(), Stopwatch()
         self._since_refusal: Stopwatch | None = None
@@ -99,19 +91,15 @@ class SlurmLauncher:
         self._submit(one)
 
     def _submit(self, one: _Submission) -> None:
+        one.unseen = 0
         # A percent sign begins a pattern of Slurm's.
         output = str(one.file(".slurm.out")).replace("%", "%%")
         options = [f"--job-name={one.name}", "--requeue", f"--output={output}"]
         # If it is submitted twice, since an answer was lost, one waits for the other.
-        options.append("--dependency=singleton")
-        one.unseen = 0
+        options += ["--dependency=singleton", "--open-mode=append", *self._options]
         command = [sys.executable, "-m", "jaxbench.launchers.slurm_job", one.file(".slurm.json")]
         try:
-            number = submit(
-                self._call,
-                [*options, "--open-mode=append", *self._options],
-                f"exec {shlex.join(map(str, command))}",
-            )
+            number = submit(options, f"exec {shlex.join(map(str, command))}")
         except Refused as refusal:
             one.line = str(refusal)
             self._since_refusal = self._since_refusal or Stopwatch()
@@ -131,7 +119,7 @@ class SlurmLauncher:
         one = _Submission(job, note["name"], note.get("number"))
         if one.number is None and not one.file(".end.json").exists():
             try:
-                queued = list_jobs(self._call).get(one.name)
+                queued = list_jobs().get(one.name)
             except Refused as refusal:
                 raise Unreachable(str(refusal)) from refusal
             if queued is None:
@@ -146,7 +134,7 @@ class SlurmLauncher:
         if self._since_poll.elapsed_s() < poll_s:
             return []
         try:
-            jobs = list_jobs(self._call)
+            jobs = list_jobs()
         except Refused as refusal:  # for a moment, it may be
             for one in self._running.values():
                 one.line = str(refusal)
@@ -165,15 +153,11 @@ class SlurmLauncher:
             elif one.number is None:
                 one.unseen += 1
                 if one.unseen >= _UNSEEN_POLLS:
-                    self._submit_again(one)
-        return ended
-
-    def _submit_again(self, one: _Submission) -> None:
-        """Submit a job that sbatch has refused."""
-        self._submit(one)
-        alone = all(other.number is None for other in self._running.values())
-        if self._since_refusal and alone and self._since_refusal.elapsed_s() > _REFUSED_S:
+                    self._submit(one)
+        refused = self._since_refusal and self._since_refusal.elapsed_s() > _REFUSED_S
+        if self._running and refused and all(one.number is None for one in self._running.values()):
             raise Unreachable(one.line)
+        return ended
 
     def last_line(self, key: str) -> str:
         return self._running[key].line
@@ -186,32 +170,30 @@ class SlurmLauncher:
 
 
 def _end_of(one: _Submission, queued: QueuedJob | None) -> Ended | None:
-    """Return how an attempt ended; None where it goes on, or its files are not here yet."""
+    """Return how an attempt ended; None if it goes on, or its files are not here yet."""
     if queued is not None and not queued.has_ended:
         line = queued.state == "RUNNING" and one.job.log.exists() and last_line(one.job.log)
         one.line = line or str(queued)
         return None
-    key = one.job.key
-    nodes = (queued.nodes or None) if queued else None
-    if queued is not None and (result := queued.ended_by_slurm()):
-        return Ended(key, result, nodes)
+    result, nodes = None, None
+    if queued is not None:
+        result, nodes = queued.ended_by_slurm(), queued.nodes or None
     # To open the folder makes network storage look for files that have come since.
     os.listdir(one.job.log.parent)
-    if end := read_end(one.file(".end.json")):
-        return Ended(key, *end)
-    if queued is None and one.number is None:  # sbatch has not taken it yet
-        return None
-    if queued is None:
+    if not result and (end := read_end(one.file(".end.json"))):
+        result, nodes = end
+    elif queued is None and one.number is not None:
         # It ended long ago, and not by itself.
         reason = f"Slurm does not know job {one.number} any more"
-        return Ended(key, ProcessResult(LOST, reason, None, 0.0), nodes)
-    one.ended = one.ended or Stopwatch()
-    if one.ended.elapsed_s() < _STORAGE_S:
-        return None
-    output = one.file(".slurm.out")
-    said = output.exists() and last_line(output)
-    reason = said or f"{queued}; it wrote nothing to {output.parent}"
-    return Ended(key, queued.result("failed", reason), nodes)
+        result = ProcessResult(LOST, reason, None, 0.0)
+    elif queued is not None and not result:
+        one.ended = one.ended or Stopwatch()
+        if one.ended.elapsed_s() >= _STORAGE_S:
+            output = one.file(".slurm.out")
+            line = output.exists() and last_line(output)
+            reason = line or f"{queued}; it wrote nothing to {output.parent}"
+            result = queued.result("failed", reason)
+    return Ended(one.job.key, result, nodes) if result else None
 
 
 def create(
@@ -229,8 +211,8 @@ def create(
     flag = f"--slurm={slurm}" if slurm else "--launcher=slurm"
     try:
         options = shlex.split(slurm)
-        launcher = SlurmLauncher(options, slots, limits, say, call_slurm)
-        check_options(call_slurm, options)
+        launcher = SlurmLauncher(options, slots, limits, say)
+        call_slurm(["sbatch", "--test-only", *options, "--wrap=true"])
     except (Refused, ValueError) as error:
         raise BadInput(f"{flag}: {error}") from error
     return launcher

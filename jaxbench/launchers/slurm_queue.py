@@ -4,7 +4,7 @@ import argparse
 import os
 import re
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from jaxbench.errors import BadInput
@@ -20,13 +20,13 @@ _HARDWARE = (
     *(("-c", "--cpus-per-task"), ("--cpus-per-gpu",), ("--threads-per-core",)),
 )
 # Those that the sweep gives itself, or with which sbatch answers otherwise or does something else.
-_OWN = (
+_REFUSED = (
     *(("-o", "--output"), ("-e", "--error"), ("--open-mode",), ("-J", "--job-name"), ("--wrap",)),
     *(("-a", "--array"), ("-D", "--chdir"), ("-M", "--clusters"), ("-W", "--wait")),
     *(("--parsable",), ("--test-only",), ("-h", "--help"), ("--usage",), ("-V", "--version")),
 )
-# Short options of sbatch that take no value: several stand together, as in -HW.
-_WITHOUT_VALUE = "hHIOQsuvVW"
+# Others without a value, which may stand together with those above, as in -HW.
+_SWITCHES = ("-H", "-I", "-O", "-Q", "-s", "-u", "-v")
 # {a state of a job that Slurm itself has ended: (the trial's status, reason)}
 _ENDED_BY_SLURM = {
     "BOOT_FAIL": (LOST, "the node did not start"),
@@ -43,9 +43,6 @@ _COMMAND_S = 120.0
 _OWN_NAME = re.compile(r"^(sbatch: |squeue: )?(error: )?")
 # Variables of a job around the sweep would pass for options of its jobs. These say which Slurm.
 _KEPT = ("SLURM_CONF", "SLURM_JWT")
-
-# Runs a command; returns its exit code, output and errors.
-Call = Callable[[Sequence[str]], tuple[int, str, str]]
 
 
 class QueuedJob(NamedTuple):
@@ -64,7 +61,7 @@ class QueuedJob(NamedTuple):
         return self.state in _ENDED_BY_ITSELF or self.state in _ENDED_BY_SLURM
 
     def ended_by_slurm(self) -> ProcessResult | None:
-        """Return how Slurm itself has ended the job; None where it did not."""
+        """Return how Slurm itself has ended the job; None if it did not."""
         if self.state not in _ENDED_BY_SLURM:
             return None
         status, reason = _ENDED_BY_SLURM[self.state]
@@ -83,51 +80,34 @@ class Refused(Exception):
     """One of Slurm's commands did not do it; the message says why, in one line."""
 
 
-def list_jobs(call: Call) -> dict[str, QueuedJob]:
+def list_jobs() -> dict[str, QueuedJob]:
     """Return {name: job} of the user's jobs, those that ended some minutes ago included.
 
     Of several jobs of one name it is the first that was submitted.
-
-    Raises:
-      Refused: Slurm does not answer.
     """
     form = ",".join(f"{column}:|" for column in _COLUMNS)
     options = ["--noheader", f"--user={os.getuid()}", "--states=all", "--sort=i"]
-    output = _run(call, ["squeue", *options, f"--Format={form}"])
+    output = call_slurm(["squeue", *options, f"--Format={form}"])
     rows = [line.split("|")[:-1] for line in output.splitlines()]
     jobs = [QueuedJob(*row) for row in rows if len(row) == len(_COLUMNS)]
     return {job.name: job for job in reversed(jobs)}
 
 
-def submit(call: Call, options: Sequence[str], command: str) -> str:
-    """Submit a job; return its number.
-
-    Raises:
-      Refused: sbatch does not take it. After no answer Slurm may have it all the same.
-    """
-    words = _run(call, ["sbatch", "--parsable", *options, f"--wrap={command}"]).split()
-    if not words:
+def submit(options: Sequence[str], command: str) -> str:
+    """Submit a job; return its number. After no answer (Refused) Slurm may still have the job."""
+    output = call_slurm(["sbatch", "--parsable", *options, f"--wrap={command}"])
+    if not output.split():
         raise Refused("sbatch: gave no number")
     # On a cluster with a name this follows, after a semicolon.
-    return words[-1].partition(";")[0]
+    return output.split()[-1].partition(";")[0]
 
 
-def check_options(call: Call, options: Sequence[str]) -> None:
-    """Raise Refused where Slurm would not take a job with these options; submit none."""
-    _run(call, ["sbatch", "--test-only", *options, "--wrap=true"])
+def call_slurm(command: Sequence[str]) -> str:
+    """Run one of Slurm's commands; return its output.
 
-
-def _run(call: Call, command: Sequence[str]) -> str:
-    code, output, errors = call(command)
-    if code:
-        lines = [_OWN_NAME.sub("", line).strip() for line in errors.splitlines()]
-        said = [line for line in lines if line and not line.startswith("Try ")]
-        raise Refused(f"{command[0]}: {'; '.join(said) or f'exit code {code}'}")
-    return output
-
-
-def call_slurm(command: Sequence[str]) -> tuple[int, str, str]:
-    """Run one of Slurm's commands; return its exit code, output and errors."""
+    Raises:
+      Refused: it fails or does not answer.
+    """
     variables = {
         name: text
         for name, text in os.environ.items()
@@ -142,14 +122,20 @@ def call_slurm(command: Sequence[str]) -> tuple[int, str, str]:
             errors="replace",
             env=variables,
             timeout=_COMMAND_S,
-            # A Ctrl-C in the terminal is for this process alone.
+            # A Ctrl-C in the terminal is for this process only.
             start_new_session=True,
         )
     except FileNotFoundError:
-        return 127, "", "is not here; start the sweep where Slurm takes jobs"
+        refusal = "is not here; start the sweep where Slurm takes jobs"
+        raise Refused(f"{command[0]}: {refusal}") from None
     except subprocess.TimeoutExpired:
-        return 1, "", f"no answer in {_COMMAND_S:g} s"
-    return done.returncode, done.stdout, done.stderr
+        raise Refused(f"{command[0]}: no answer in {_COMMAND_S:g} s") from None
+    if done.returncode:
+        lines = [_OWN_NAME.sub("", line).strip() for line in done.stderr.splitlines()]
+        lines = [line for line in lines if line and not line.startswith("Try ")]
+        reason = "; ".join(lines) or f"exit code {done.returncode}"
+        raise Refused(f"{command[0]}: {reason}")
+    return done.stdout
 
 
 def seconds(text: str) -> float:
@@ -157,57 +143,37 @@ def seconds(text: str) -> float:
 
     0 for a word, such as INVALID: clocks are apart, and the time would be negative.
     """
-    days, _, clock = text.rpartition("-")
-    try:
-        parts = [int(part) for part in clock.split(":")]
-        return 86400.0 * int(days or 0) + sum(60**i * n for i, n in enumerate(reversed(parts)))
-    except ValueError:
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
+    if match is None:
         return 0.0
+    days, hours, minutes, rest = (int(part or 0) for part in match.groups())
+    return 86400.0 * days + 3600 * hours + 60 * minutes + rest
 
 
 class _OptionParser(argparse.ArgumentParser):
-    """Reads those of sbatch's options that matter here, as sbatch does; leaves the others alone."""
-
-    def __init__(self):
-        super().__init__(add_help=False)
-        for names in _HARDWARE:
-            self.add_argument(*names)
-        self.add_argument("--exclusive", nargs="?", const="yes")
-        for names in _OWN:
-            self.add_argument(*names, nargs="?", dest="own", action=_Refuse)
-
     def error(self, message: str):
         raise BadInput(f"--slurm: {message}")
 
 
-class _Refuse(argparse.Action):
-    def __call__(self, parser, namespace, values, option_string=None):
-        raise BadInput(f"--slurm={option_string}: is no option of sbatch for a sweep's jobs")
-
-
-def _split_cluster(option: str) -> list[str]:
-    """Return short options that stand together as one word each: -HWpa is -H, -W and -pa."""
-    cluster = re.match(f"-[{_WITHOUT_VALUE}]+", option)
-    if cluster is None:
-        return [option]
-    rest = option[cluster.end() :]
-    return [f"-{letter}" for letter in cluster[0][1:]] + [f"-{rest}"] * bool(rest)
-
-
 def hardware_options(options: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-    """Return NAME=VALUE of the options that say on what a trial runs.
+    """Return NAME=VALUE of the options of sbatch that name hardware, read as sbatch reads them.
 
     Args:
-      options: for sbatch.
       variables: the environment, from which sbatch takes options that are not given.
 
     Raises:
       BadInput: an option that the sweep itself gives.
     """
-    words = [word for option in options for word in _split_cluster(option)]
-    given, _ = _OptionParser().parse_known_args(words)
-    wanted = {
-        name: value or variables.get(f"SBATCH_{name.upper()}")
-        for name, value in vars(given).items()
-    }
+    parser = _OptionParser(add_help=False)
+    names = [parser.add_argument(*names).dest for names in _HARDWARE]
+    names.append(parser.add_argument("--exclusive", nargs="?", const="yes").dest)
+    refused = [parser.add_argument(*names, nargs="?", const="").dest for names in _REFUSED]
+    for switch in _SWITCHES:
+        parser.add_argument(switch, action="store_true")
+    values = vars(parser.parse_known_args(options)[0])
+    for name in refused:
+        if values[name] is not None:
+            option = name.replace("_", "-")
+            raise BadInput(f"--slurm=--{option}: is no option of sbatch for a sweep's jobs")
+    wanted = {name: values[name] or variables.get(f"SBATCH_{name.upper()}") for name in names}
     return [f"{name.replace('_', '-')}={value}" for name, value in sorted(wanted.items()) if value]

@@ -22,19 +22,12 @@ _MOST_GPUS = 16
 
 @dataclasses.dataclass(frozen=True)
 class Accelerator:
-    """A rented machine's accelerators.
+    """A rented machine's accelerators."""
 
-    Attributes:
-      name: as it was given, `H100:1` or `tpu-v5e-8`.
-      skypilot: what SkyPilot's `accelerators` takes.
-      dstack: what dstack's `gpu` takes.
-      target: the same machine as jaxbench compiles for it.
-    """
-
-    name: str
-    skypilot: str
-    dstack: str
-    target: Target
+    name: str  # `H100:1` or `tpu-v5e-8`
+    skypilot: str  # what SkyPilot's `accelerators` takes
+    dstack: str  # what dstack's `gpu` takes
+    target: Target  # what jaxbench compiles for
 
     @property
     def is_tpu(self) -> bool:
@@ -54,12 +47,11 @@ def parse_accelerators(names: Sequence[str]) -> list[Accelerator]:
     """
     if not any(names):
         raise BadInput(f"give --accelerator=NAME:N, such as H100:1; there are {', '.join(_rows())}")
-    found = [_parse(name.strip()) for text in names for name in text.split(",")]
-    folders = [one.folder for one in found]
-    for one in found:
-        if folders.count(one.folder) > 1:
-            raise BadInput(f"--accelerator={','.join(names)}: names {one.name} twice")
-    return found
+    accelerators = [_parse(name.strip()) for text in names for name in text.split(",")]
+    for accelerator in accelerators:
+        if accelerators.count(accelerator) > 1:
+            raise BadInput(f"--accelerator={','.join(names)}: names {accelerator.name} twice")
+    return accelerators
 
 
 @functools.cache
@@ -69,48 +61,44 @@ def catalogue_names(device_kind: str, num_devices: int | None) -> frozenset[str]
     A TPU's name holds the size of its slice, so it must have just these devices.
     """
     # Older drivers leave the maker out.
-    kind, found = device_kind.removeprefix("NVIDIA "), set()
+    kind, names = device_kind.removeprefix("NVIDIA "), set()
     for row in _rows().values():
-        targets = [parse_target(target) for target in row["targets"].split()]
-        alike = [own for own in targets if own.kind.removeprefix("NVIDIA ") == kind]
-        if any(own.platform == "gpu" or own.num_devices == num_devices for own in alike):
-            found |= {row["name"].lower(), row["skypilot"].lower()}
-    return frozenset(found)
+        for target in map(parse_target, row["targets"].split()):
+            fits = target.platform == "gpu" or target.num_devices == num_devices
+            if fits and target.kind.removeprefix("NVIDIA ") == kind:
+                names |= {row["name"].lower(), row["skypilot"].lower()}
+    return frozenset(names)
 
 
 def catalogue_offer(name: str) -> str:
     """Return what a catalogue of prices calls an offer, such as `H100:1`."""
-    own, colon, count = name.partition(":")
-    return _rows().get(own, {}).get("skypilot", own) + colon + count
+    accelerator, colon, count = name.partition(":")
+    return _rows().get(accelerator, {}).get("skypilot", accelerator) + colon + count
 
 
 def _parse(text: str) -> Accelerator:
     name, colon, count = text.partition(":")
-    names = {row[own].lower(): row for row in _rows().values() for own in ("name", "skypilot")}
-    row = names.get(name.lower())
+    rows = {row[own].lower(): row for row in _rows().values() for own in ("name", "skypilot")}
+    row = rows.get(name.lower())
     if row is None:
         raise BadInput(
             f"--accelerator={text}: no accelerator {name!r} is known; there are "
             f"{', '.join(_rows())}{nearest(name, _rows())}"
         )
     target = row["targets"].split()[0]
-    if row["name"].startswith("tpu-"):
-        if colon and count != "1":
-            generation = row["name"].rpartition("-")[0]
-            sizes = ", ".join(own for own in _rows() if own.startswith(generation))
-            raise BadInput(f"--accelerator={text}: a TPU's name holds its size; there are {sizes}")
-        # A slice is one accelerator.
-        return Accelerator(row["name"], f"{row['skypilot']}:1", row["dstack"], parse_target(target))
-    if colon and not (re.fullmatch("[1-9][0-9]?", count) and int(count) <= _MOST_GPUS):
-        raise BadInput(
-            f"--accelerator={text}: {count!r} is no number of GPUs of one host; 1 to {_MOST_GPUS}"
-        )
-    count = count or "1"
+    count = count if colon else "1"
+    # A slice is one accelerator.
+    is_tpu = target.startswith("tpu:")
+    most = 1 if is_tpu else _MOST_GPUS
+    if count not in map(str, range(1, most + 1)):
+        hint = "1, a TPU's name holds its size" if is_tpu else f"1 to {most} GPUs of one host"
+        raise BadInput(f"--accelerator={text}: {count!r} must be {hint}")
+    suffix = "" if is_tpu else f":{count}"
     return Accelerator(
-        f"{row['name']}:{count}",
+        row["name"] + suffix,
         f"{row['skypilot']}:{count}",
-        f"{row['dstack']}:{count}",
-        parse_target(f"{target}:{count}"),
+        row["dstack"] + suffix,
+        parse_target(target + suffix),
     )
 
 

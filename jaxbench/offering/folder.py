@@ -5,8 +5,7 @@ import json
 import pathlib
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from jaxbench.errors import BadInput
 from jaxbench.files import read_text
@@ -21,19 +20,12 @@ _CHECKOUT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 @dataclasses.dataclass(frozen=True)
 class Offer:
-    """An offer of offers.json.
+    """An offer of offers.json."""
 
-    Attributes:
-      name: its accelerators, `H100:1`.
-      label: what runs on it: an experiment, or qualify.
-      folder: where its results belong, below the folder of the offers.
-      target: the same machine as --target takes it.
-    """
-
-    name: str
-    label: str
-    folder: pathlib.Path
-    target: str
+    name: str  # its accelerators, `H100:1`
+    label: str  # what runs on it: an experiment, or qualify
+    folder: pathlib.Path  # for its results, below the folder of the offers
+    target: str  # the machine as --target takes it
 
 
 def check_new(out: pathlib.Path) -> None:
@@ -61,19 +53,16 @@ def write_offers(
     command: str,
     own_file: pathlib.Path | None = None,
 ) -> dict[str, list[Task]]:
-    """Write the folder.
+    """Write the folder; return the tasks of each accelerator, by its name.
 
     Args:
       out: new or empty, see `check_new`.
       command: what makes it again, for people.
-      own_file: an experiment file of the user's own, which is sent too.
-
-    Returns:
-      The tasks of each accelerator, by its name.
+      own_file: the user's experiment file, which is sent too.
     """
-    tasks = {own.name: [skypilot_task(work, own), dstack_task(work, own)] for own in accelerators}
+    tasks = {one.name: [skypilot_task(work, one), dstack_task(work, one)] for one in accelerators}
     offers = [
-        {"name": own.name, "folder": own.folder, "target": own.target.name} for own in accelerators
+        {"name": one.name, "folder": one.folder, "target": one.target.name} for one in accelerators
     ]
     document = {"command": command, "label": work.label, "offers": offers}
     try:
@@ -96,27 +85,25 @@ def write_offers(
 
 
 def read_offers(folder: pathlib.Path) -> list[Offer]:
-    """Return the offers that a folder lists; none where it lists none.
+    """Return the offers that a folder lists; none if it has no list.
 
     Raises:
       BadInput: its list cannot be read.
     """
-    path = folder / OFFERS
+    path, offers = folder / OFFERS, []
     try:
         document = json.loads(read_text(path))
-        return [_parse(folder, document["label"], offer) for offer in document["offers"]]
+        for offer in document["offers"]:
+            name, results, target = (str(offer[key]) for key in ("name", "folder", "target"))
+            # Nothing that an edited file points at elsewhere.
+            if pathlib.PurePath(results).name != results:
+                raise ValueError(results)
+            offers.append(Offer(name, str(document["label"]), folder / results, target))
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadInput(f"{path}: cannot be read as a list of offers ({error!r})") from error
-
-
-def _parse(folder: pathlib.Path, label: Any, offer: Mapping[str, Any]) -> Offer:
-    name, own, target = (str(offer[key]) for key in ("name", "folder", "target"))
-    # Only what lies in the folder: nothing that an edited file points at elsewhere.
-    if pathlib.PurePath(own).name != own:
-        raise ValueError(own)
-    return Offer(name, str(label), folder / own, target)
+    return offers
 
 
 def _git(*arguments: str) -> str:

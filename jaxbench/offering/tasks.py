@@ -30,48 +30,32 @@ _IMAGE = "python:3.12"
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What every offer does.
+    """What every offer does."""
 
-    Attributes:
-      label: the experiment, or qualify.
-      module: the command's module, `jaxbench.main`.
-      arguments: its flags, apart from the one that names the folder of the results.
-      folder_flag: that one.
-      extras: of the package, beside that of the accelerator.
-      requirement: what pip installs jaxbench from; None for the archive that is sent.
-      idle_minutes: how long a machine waits after its run before it is given back.
-    """
-
-    label: str
-    module: str
-    arguments: Sequence[str]
-    folder_flag: str
-    extras: Sequence[str]
-    requirement: str | None
-    idle_minutes: int
+    label: str  # the experiment, or qualify
+    module: str  # the command's, `jaxbench.main`
+    arguments: Sequence[str]  # its flags, without `folder_flag`
+    folder_flag: str  # names the folder of the results
+    extras: Sequence[str]  # of the package, beside that of the accelerator
+    requirement: str | None  # what pip installs jaxbench from; None for the archive that is sent
+    idle_minutes: int  # how long a machine waits after its run before it is given back
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task of an engine.
-
-    Attributes:
-      file: its name.
-      document: its content, as YAML holds it.
-      commands: what launches it, fetches its results and gives the machine back, in this order,
-        in the folder of its file.
-    """
+    """A task of an engine."""
 
     file: str
-    document: Mapping[str, Any]
-    commands: Sequence[str]
+    document: Mapping[str, Any]  # as YAML holds it
+    commands: Sequence[str]  # launch, fetch the results, give the machine back
 
     def text(self, title: str) -> str:
         """Return the file's text, with the commands at its head."""
         # YAML ends a comment at a line break, and takes no control characters.
         head = [printable(title)]
         head += ["In this folder: launch, fetch the results, give the machine back.", ""]
-        lines = [f"# {line}".rstrip() for line in (*head, *(f"  {own}" for own in self.commands))]
+        head += [f"  {command}" for command in self.commands]
+        lines = [f"# {line}".rstrip() for line in head]
         body = yaml.dump(
             dict(self.document), Dumper=_Dumper, sort_keys=False, width=1000, allow_unicode=True
         )
@@ -79,15 +63,14 @@ class Task:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes scripts as blocks of lines, as people do."""
+    """Write scripts as blocks of lines, as people do."""
+
+    def represent_str(self, text: str) -> yaml.Node:
+        style = "|" if "\n" in text else None
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
-def _write_text(dumper: _Dumper, text: str) -> yaml.Node:
-    style = "|" if "\n" in text else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _write_text)
+_Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def skypilot_task(work: Work, accelerator: Accelerator) -> Task:
@@ -109,24 +92,16 @@ def skypilot_task(work: Work, accelerator: Accelerator) -> Task:
     ]
     # A folder of its own for a task that is launched again on the same machine.
     results = '"$HOME/results/$(date +%Y%m%d-%H%M%S)"'
-    run = f"{_run('~/jaxbench-env/bin/python', work)}={results}"
     document = {
         "name": name,
         "resources": resources,
         "workdir": SENT,
         "setup": "\n".join(setup) + "\n",
-        "run": run + "\n",
+        "run": f"{_run('~/jaxbench-env/bin/python', work)}={results}\n",
     }
     file = f"{folder}.sky.yaml"
-    return Task(
-        file,
-        document,
-        [
-            f"sky launch -c {name} {file}",
-            f"rsync -a {name}:results/ {folder}/",
-            f"sky down {name}",
-        ],
-    )
+    fetch = f"rsync -a {name}:results/ {folder}/"
+    return Task(file, document, [f"sky launch -c {name} {file}", fetch, f"sky down {name}"])
 
 
 def dstack_task(work: Work, accelerator: Accelerator) -> Task:

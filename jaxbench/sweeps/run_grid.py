@@ -8,8 +8,7 @@ from typing import Any
 from jaxbench.cli.overrides import field_text
 from jaxbench.config import Experiment
 from jaxbench.errors import BadInput, nearest
-from jaxbench.launchers.create import create_launcher
-from jaxbench.launchers.launcher import Limits
+from jaxbench.launchers.launcher import Limits, create_launcher
 from jaxbench.modes import find_mode
 from jaxbench.modes.options import (
     COORDINATOR_FLAGS,
@@ -18,7 +17,7 @@ from jaxbench.modes.options import (
     modes_of_flags,
 )
 from jaxbench.records.reader import TRIAL_STATUSES, flat
-from jaxbench.records.writers.console import Console
+from jaxbench.records.writers.console import create_console
 from jaxbench.results.answers import SweepResult
 from jaxbench.sweeps.grid import Trial, make_trials
 from jaxbench.sweeps.tables import trial_table
@@ -28,25 +27,41 @@ from jaxbench.sweeps.trials import TrialRunner, run_trials, running_sweep
 _OF_ONE_RUN = {"resume", "workdir", "target", *COORDINATOR_FLAGS}
 
 
-def run_grid(
-    experiment: str | os.PathLike | None,
-    fields: Mapping[str, Any],
-    grid: Mapping[str, Sequence[Any]],
+def sweep(
+    experiment: str | os.PathLike | None = None,
+    grid: Mapping[str, Sequence[Any]] | None = None,
     *,
-    mode: str | None,
-    sweepdir: str | os.PathLike | None,
-    options: Mapping[str, Any],
-    timeout_s: float | None,
-    retry: Sequence[str],
-    launcher: str,
-    launcher_options: Mapping[str, Any],
-    console: Console,
+    mode: str | None = None,
+    sweepdir: str | os.PathLike | None = None,
+    options: Mapping[str, Any] | None = None,
+    timeout_s: float | None = None,
+    retry: Sequence[str] = (),
+    launcher: str = "local",
+    launcher_options: Mapping[str, Any] | None = None,
+    quiet: bool = False,
+    **fields: Any,
 ) -> SweepResult:
-    """Run every combination of a grid's values, see `jaxbench.sweep`.
+    """Run an experiment for every combination of a grid, each in a separate process.
+
+    A trial that runs out of memory, takes too long or fails is a result too.
+
+    Args:
+      experiment: a name or the path of an experiment file; None if the grid has `experiment`.
+      grid: `{"batch_size": [128, 256], "precision": ["fp32", "bf16"]}`: fields, as dotted paths.
+      mode, sweepdir, timeout_s, retry, launcher: as the flags of `jaxbench sweep`.
+      options: options of the mode by name, such as `{"target_accuracy": 0.9}`.
+      launcher_options: the launcher's flags by name, such as `{"hosts": "hosts.txt"}`.
+      quiet: whether no progress is shown.
+      **fields: fields of all trials, see `jaxbench.train`.
+
+    Returns:
+      The trials' runs, and their table.
 
     Raises:
-      BadInput: before anything is written.
+      BadInput: a name or value that is not allowed; nothing has been written.
+      KeyboardInterrupt: Ctrl-C; `sweepdir` resumes the sweep.
     """
+    console, options = create_console(quiet), options or {}
     if isinstance(experiment, Experiment):
         raise BadInput("a sweep's trials are processes: give a name or the path of a .py file")
     if not grid:
@@ -73,7 +88,7 @@ def run_grid(
     )
     for trial in trials:
         _check_options(trial, mode, options)
-    made = create_launcher(launcher, Limits(timeout_s), console.say, launcher_options)
+    made = create_launcher(launcher, Limits(timeout_s), console.say, launcher_options or {})
     trials = [trial.on(made.hardware) for trial in trials]
     path = sweepdir and os.fspath(sweepdir)
     with running_sweep(trials, path, console) as folder, contextlib.closing(made):

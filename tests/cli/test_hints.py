@@ -2,9 +2,7 @@
 
 import pytest
 
-from jaxbench.cli.commands import COMMANDS
 from jaxbench.cli.hints import meant_fields
-from tests.conftest import ROOT
 
 FIELDS = (
     *("batch_size", "epochs", "model.depth", "model.width", "data.name", "data.source"),
@@ -33,8 +31,3 @@ FIELDS = (
 )
 def test_a_field_that_was_meant(given, meant):
     assert meant_fields(given, FIELDS) == meant
-
-
-def test_every_command_is_a_module():
-    for command in COMMANDS:
-        assert (ROOT / "jaxbench" / f"{command}.py").is_file()

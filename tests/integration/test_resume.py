@@ -113,7 +113,7 @@ from jaxbench.cli import entry_point
 for line in sys.stdin:
     pid = os.fork()
     if not pid:
-        entry_point.run(main.main, ["jaxbench.main", *json.loads(line)])
+        entry_point.run_with_experiment(main.main, ["jaxbench.main", *json.loads(line)])
     print(pid, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """

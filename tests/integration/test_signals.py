@@ -52,7 +52,7 @@ def test_a_slow_checkpoint_is_finished_within_the_grace_period(tmp_path, grace_p
         "from jaxbench.cli import entry_point\n"
         "genuine = ocp.Checkpointer.save\n"
         "ocp.Checkpointer.save = lambda *args: (time.sleep(6), genuine(*args))\n"
-        f"entry_point.run(main.main, ['main', *{flags}])\n"
+        f"entry_point.run_with_experiment(main.main, ['main', *{flags}])\n"
     )
     for line in process.stdout:
         if line.lstrip().startswith("4/100000"):

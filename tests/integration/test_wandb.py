@@ -70,7 +70,7 @@ def test_ctrl_c_ends_an_end_that_hangs(tmp_path, stand_in):
         "from jaxbench import main\n"
         "from jaxbench.cli import entry_point\n"
         f"flags = {[*RUN, '--wandb=demo', '--experiment.max_steps=1', '--grace_period_s=1']}\n"
-        "entry_point.run(main.main, ['main', *flags])\n"
+        "entry_point.run_with_experiment(main.main, ['main', *flags])\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code],

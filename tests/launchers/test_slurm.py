@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import shlex
+import subprocess
 import sys
 
 import pytest
@@ -22,15 +23,19 @@ class FakeSlurm:
     Attributes:
       jobs: {number: a job's columns}, those of jobs that have just been submitted by default.
       calls: all commands.
-      refusal: what both say instead of an answer.
+      refusal: what those of `refusing` say instead of an answer.
     """
 
     def __init__(self):
         self.jobs, self.calls, self.refusal = {}, [], ""
+        self.refusing = ["sbatch", "squeue"]
 
-    def __call__(self, command):
+    def __call__(self, command, **_):
+        return subprocess.CompletedProcess(command, *self.answer(command))
+
+    def answer(self, command):
         self.calls.append([*command])
-        if self.refusal:
+        if self.refusal and command[0] in self.refusing:
             return 1, "", self.refusal
         if command[0] == "sbatch" and "--parsable" in command:
             number = str(len(self.jobs) + 11)
@@ -56,7 +61,7 @@ class FakeSlurm:
 @pytest.fixture
 def fake(monkeypatch):
     fake = FakeSlurm()
-    monkeypatch.setattr("jaxbench.launchers.slurm.call_slurm", fake)
+    monkeypatch.setattr("subprocess.run", fake)
     monkeypatch.setattr("jaxbench.launchers.slurm.pause", lambda time_s: None)
     monkeypatch.setattr("jaxbench.launchers.slurm._MOST_POLL_S", 0.0)
     return fake
@@ -235,10 +240,7 @@ def test_the_second_job_of_a_trial_runs_nothing(tmp_path, monkeypatch):
 
 def test_sbatch_refuses_for_long(fake, job, monkeypatch):
     launcher, _ = create()
-    answer = fake.__call__
-    monkeypatch.setattr(
-        launcher, "_call", lambda c: (1, "", "no more jobs") if c[0] == "sbatch" else answer(c)
-    )
+    fake.refusal, fake.refusing = "no more jobs", ["sbatch"]
     launcher.start(job)
     assert launcher.wait() == []
     monkeypatch.setattr("jaxbench.launchers.slurm._REFUSED_S", 0.0)
@@ -333,7 +335,7 @@ def test_bad_options_are_one_line(fake, run_cli, tmp_path):
         return done.stderr.removeprefix("jaxbench: ").removesuffix("\n")
 
     assert refuse("--launcher=slurm", "--slurm=-p 'a") == "--slurm=-p 'a: No closing quotation"
-    assert "--slurm=-o: is no option" in refuse("--launcher=slurm", "--slurm=-o x")
+    assert "--slurm=--output: is no option" in refuse("--launcher=slurm", "--slurm=-o x")
     assert refuse("--slots=2") == "--slots with --launcher=local: it needs --launcher=slurm"
     fake.refusal = 'sbatch: error: invalid partition: a\nsbatch: unknown\nTry "sbatch --help"\n'
     said = "--slurm=-p a: sbatch: invalid partition: a; unknown"

@@ -16,9 +16,8 @@ from jaxbench.clock import wait_until
 from jaxbench.errors import BadInput, Unreachable
 from jaxbench.launchers import remote, ssh, ssh_check
 from jaxbench.launchers.connection import Closed, Connection
-from jaxbench.launchers.create import create_launcher
 from jaxbench.launchers.hosts import Host
-from jaxbench.launchers.launcher import LOST, Limits, TrialJob, read_json
+from jaxbench.launchers.launcher import LOST, Limits, TrialJob, create_launcher, read_json
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.sweeps.sweep_dir import open_sweepdir
 from jaxbench.sweeps.trials import TrialRunner, run_trials

@@ -70,12 +70,12 @@ class Console(Writer):
             self.say(line)
 
 
-def create_console() -> Console:
+def create_console(quiet: bool = False) -> Console:
     """Return the live console for a terminal or a notebook, the plain one otherwise.
 
-    Any process but the first of a run gets one that prints nothing.
+    Any process but the first of a run gets one that prints nothing, as `quiet` asks for.
     """
-    if not processes.is_primary():
+    if quiet or not processes.is_primary():
         return PlainConsole(None)
     # rich draws in a notebook with ipywidgets.
     in_notebook = "IPython" in sys.modules and importlib.util.find_spec("ipywidgets")
