@@ -37,12 +37,12 @@ from jaxbench.paths import user_path
 from jaxbench.reports.sides import (
     Match,
     describe_comparison,
-    is_work,
     judge,
     match_settings,
     match_trials,
     read_sides,
 )
+from jaxbench.reports.work import is_work
 from jaxbench.terminal import print_wrapped, printable
 
 _BASELINE = flags.DEFINE_bool(

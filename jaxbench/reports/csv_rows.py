@@ -6,21 +6,21 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from jaxbench.analysis.pricing import usd
-from jaxbench.analysis.published import load_published
-from jaxbench.metrics import UNKNOWN
-from jaxbench.records.schema import Conv2dRecord, ScalingRecord, TargetRecord
-from jaxbench.records.writers.tables import inert_cell
-from jaxbench.reports.context import Measurement, ReportContext
-from jaxbench.reports.fields import (
+from jaxbench.analysis.estimates import (
     Estimate,
     of_rounds,
     of_windows,
 )
+from jaxbench.analysis.pricing import usd
+from jaxbench.analysis.published import load_published
+from jaxbench.metrics import UNKNOWN
+from jaxbench.records.schema import Conv2dRecord, ScalingRecord, TargetRecord
+from jaxbench.reports.context import Measurement, ReportContext
 from jaxbench.reports.prices import price_words
 from jaxbench.reports.runs import SCORES, ReportedRun
-from jaxbench.reports.settings import grouped
 from jaxbench.reports.time_to_target import time_to_target
+from jaxbench.reports.work import grouped
+from jaxbench.tables.spreadsheet import inert_cell
 
 _OF_A_RECORD = (
     *("images_per_s_per_device", "latency_p50_s", "latency_p95_s", "latency_p99_s"),
@@ -256,7 +256,7 @@ def _target(run: ReportedRun, bare: _Row, asked: float | None) -> Iterator[_Row]
         "epoch": found.epoch,
         "time_s": found.time_s if found.reached else None,
         "images": found.images,
-        "training_flops": found.flops,
+        "training_flops": found.training_flops,
         "energy_j": found.energy_j,
         "score": next((score for _, score in found.evaluations if score >= found.target), None),
     }

@@ -8,22 +8,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.analysis.comparison import Interval, ratio
-from jaxbench.analysis.pricing import usd
-from jaxbench.records.schema import ScalingRecord
-from jaxbench.reports.context import STAGES, ReportContext
-from jaxbench.reports.fields import (
+from jaxbench.analysis.estimates import (
     FEWEST_RUNS,
     Estimate,
     estimate,
-    find,
     of_windows,
     over_runs,
 )
+from jaxbench.analysis.pricing import usd
+from jaxbench.records.schema import ScalingRecord
+from jaxbench.reports.context import STAGES, ReportContext
 from jaxbench.reports.prices import is_of_other_hardware, price_mark
 from jaxbench.reports.runs import ReportedRun
-from jaxbench.reports.settings import differing, grouped, setting_key
-from jaxbench.reports.sides import is_work
 from jaxbench.reports.time_to_target import FEWEST_SEEDS, NEVER_REACHED, TimeToTarget
+from jaxbench.reports.work import (
+    differing,
+    grouped,
+    is_work,
+    setting_key,
+    setting_of,
+    training_setting,
+    work_of,
+)
 
 
 class Best(NamedTuple):
@@ -64,7 +70,7 @@ class Rate:
     @property
     def same_work(self) -> tuple:
         """What `jaxbench.compare` asks to be equal before it gives a verdict."""
-        return setting_key(self.setting, [name for name in self.setting if not is_work(name)])
+        return setting_key(self.setting, is_work)
 
     @property
     def has_interval(self) -> bool:
@@ -162,16 +168,16 @@ def _rates(context: ReportContext) -> Iterator[Rate]:
         ended = own.usable or (run.mode == "train" and run.status in NEVER_REACHED)
         if ended and own.stage in STAGES and known_devices and counts:
             setting = {**own.setting, "batch_size": run.batch_size}
-            name, work = machine_name(run, run.num_devices), (*run.work, *own.work)
+            name = machine_name(run, run.num_devices)
             rate = own.rate if own.usable else Estimate()
-            yield Rate(run, name, STAGES[own.stage], rate, work, setting)
+            yield Rate(run, name, STAGES[own.stage], rate, own.work, setting)
     for run, record in context.of_kind(ScalingRecord):
         rate = of_windows(record, "images_per_s")
         if run.status == "done" and (rate.value or 0) > 0:
             stage = f"{record.scaling} scaling"
             name = machine_name(run, record.num_devices)
-            setting = {**run.setting(), "batch_size": record.batch_size}
-            yield Rate(run, name, stage, rate, (*run.work, stage), setting)
+            setting = {**setting_of(run), "batch_size": record.batch_size}
+            yield Rate(run, name, stage, rate, work_of(run, setting | {"stage": stage}), setting)
 
 
 def _compare(context: ReportContext, rates: Sequence[Rate]) -> Comparison:
@@ -242,7 +248,7 @@ def _speedups(rates: Sequence[Rate]) -> tuple[str | None, dict[str, Estimate]]:
     base = min(means, key=means.get)
     found = {name: _ratio(sides[base], own, len(sides) - 1) for name, own in sides.items()}
     first, others = most[0], [own[0].setting for own in shared.values()]
-    batch = find(first.setting, "batch_size")
+    batch = first.setting.get("batch_size")
     own = {name: value for name, value in first.setting.items() if is_work(name)}
     others = [{name: other.get(name) for name in own if name != "batch_size"} for other in others]
     more = differing(own, others)
@@ -276,7 +282,7 @@ def _of_seeds(of: Estimate, run: ReportedRun, more: str = "") -> Best:
 
 def _seeds(runs: Iterable[ReportedRun]) -> Iterator[list[ReportedRun]]:
     """Yield the runs that differ in their seed alone; of a seed that was run again, the first."""
-    for own in grouped(runs, lambda run: setting_key(run.training_setting())).values():
+    for own in grouped(runs, lambda run: setting_key(training_setting(run))).values():
         by_seed: dict[Any, ReportedRun] = {}
         for run in own:
             by_seed.setdefault(run.id if run.seed is None else run.seed, run)

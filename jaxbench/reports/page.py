@@ -11,8 +11,9 @@ from typing import Any
 from markupsafe import Markup
 
 import jaxbench
-from jaxbench.reports.blocks import BarChart, Cell, Chart, LineChart, Section, Table
+from jaxbench.reports.blocks import BarChart, Chart, LineChart, Section
 from jaxbench.reports.plot import TEMPLATES, draw, legend_mark
+from jaxbench.tables.table import Cell, Table
 
 _HERE = pathlib.Path(__file__).parent
 # Longer tables are folded; what is in them is found by the browser's search all the same.

@@ -14,10 +14,10 @@ from typing import Any
 
 import jinja2
 
+from jaxbench.analysis.estimates import Estimate
 from jaxbench.metrics import UNKNOWN, count, plain
 from jaxbench.reports.blocks import BarChart, Chart, DotChart, LineChart, MatrixChart, Point, Series
-from jaxbench.reports.fields import Estimate
-from jaxbench.reports.formats import with_interval
+from jaxbench.tables.formats import with_interval
 
 _WIDTH, _HEIGHT = 560, 300
 # The last tick may be as wide as 0.000125, half of it on the right of the axis.

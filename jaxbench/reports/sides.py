@@ -8,16 +8,9 @@ from jaxbench.analysis.comparison import Interval, are_interleaved, design_doubt
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import RunRecords
 from jaxbench.reports.collect import collect
-from jaxbench.reports.fields import find, known
 from jaxbench.reports.runs import ReportedRun
-from jaxbench.reports.settings import grouped
+from jaxbench.reports.work import grouped, is_work, setting_of
 from jaxbench.terminal import printable
-
-# What makes the work of one step or epoch another one, beside all of the network's fields ...
-_WORK = ("experiment", "mode", "task", "network", "precision", "batch_size", "replicas")
-# ... and those of the data that do not only say how it is read.
-_READING = {"feed", "num_threads", "num_workers", "prefetch_batches", "path", "download"}
-_READING |= {"cache", "cache_dir"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +58,8 @@ class Side:
     @property
     def other_cpu_percent(self) -> float | None:
         """What other processes took of the host's processor, at most; None if not all know."""
-        path = ("devices", "host", "other_cpu_percent_mean")
-        percents = [find(run.telemetry, *path) for run in self.runs]
+        hosts = [run.telemetry.get("devices", {}).get("host", {}) for run in self.runs]
+        percents = [host.get("other_cpu_percent_mean") for host in hosts]
         return None if None in percents else max(percents)
 
     @property
@@ -129,14 +122,8 @@ def _rates(run: ReportedRun) -> dict[str, Interval]:
 
 def differences(first: ReportedRun, second: ReportedRun) -> dict[str, list[Any]]:
     """Return {field: [first's, second's]} of what two runs differ in, but their seed."""
-    a, b = (run.setting() | {"batch_size": run.batch_size} for run in (first, second))
+    a, b = (setting_of(run) | {"batch_size": run.batch_size} for run in (first, second))
     return {name: [a.get(name), b.get(name)] for name in a | b if a.get(name) != b.get(name)}
-
-
-def is_work(name: str) -> bool:
-    """Return whether runs that differ in this did not do the same work."""
-    room, _, field = name.partition(".")
-    return name in _WORK or room == "model" or (room == "data" and field not in _READING)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +168,7 @@ def match(base: Side, other: Side) -> Match:
     # Hosts that are not known may be one.
     same_host = None in (base.host, other.host) or base.host == other.host
     doubts = design_doubts(base.starts, other.starts, same_host)
-    doubts += sorted({*known((base.doubt, other.doubt))})
+    doubts += sorted({*filter(None, (base.doubt, other.doubt))})
     objection = f"inconclusive: {'; '.join(doubts)}" if doubts else None
     if other_work:
         objection = f"no verdict, they differ in {', '.join(other_work)}"

@@ -20,6 +20,9 @@ import sys
 
 import cv2
 import pytest
+from jaxbench.reports.fields import Estimate
+from jaxbench.reports.formats import clock_time, with_interval
+from jaxbench.reports.tables import Column, make_table
 
 from jaxbench.cards.card_file import write_card
 from jaxbench.clock import Stopwatch, wait_until
@@ -36,10 +39,7 @@ from jaxbench.reports.blocks import (
     Series,
     Table,
 )
-from jaxbench.reports.fields import Estimate
-from jaxbench.reports.formats import clock_time, with_interval
 from jaxbench.reports.page import render_html
-from jaxbench.reports.tables import Column, make_table
 from tests.cards import made
 from tests.conftest import MICRO, ROOT, UNOPTIMIZED, run_json
 from tests.in_process import run_command

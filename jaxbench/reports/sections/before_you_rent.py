@@ -2,26 +2,30 @@
 
 from collections.abc import Sequence
 
-from jaxbench.metrics import UNKNOWN, count, percent, plain
+from jaxbench.metrics import count, plain
 from jaxbench.records.schema import TargetRecord
-from jaxbench.reports.blocks import Cell, Dot, DotChart, Section, Table
+from jaxbench.reports.blocks import Dot, DotChart, Section
+from jaxbench.reports.columns import shared, status_cell
 from jaxbench.reports.compiled import CompiledStep, compiled_steps
 from jaxbench.reports.context import STAGES, ReportContext, make_section
-from jaxbench.reports.fields import known
 from jaxbench.reports.prices import price_words
 from jaxbench.reports.published import Sources, published_rate
 from jaxbench.reports.runs import RunRecord
-from jaxbench.reports.settings import grouped
-from jaxbench.reports.tables import Column, make_table, shared, status_cell, with_figures
+from jaxbench.reports.work import grouped
+from jaxbench.tables.table import (
+    Cell,
+    Column,
+    Table,
+    make_table,
+    metric_column,
+    metric_columns,
+    with_figures,
+)
 
 _MOST_DOTS = 16
 _NO_CEILING = (
     "No peak rate of the machine in this precision is known, or the step does not fit: no ceiling."
 )
-
-
-def _gib(value: object) -> str:
-    return UNKNOWN if value is None else f"{value / 2**30:,.2f}"
 
 
 def _fits(step: CompiledStep) -> Cell:
@@ -73,19 +77,19 @@ _COLUMNS = (
     *shared("precision"),
     Column("setting", "setting"),
     Column("fits (compiled)", _fits, left=True),
-    Column("batch", "batch_size", count),
+    metric_column("batch_size"),
     Column("largest batch (compiled)", "largest", str),
-    Column("GiB a device (compiled)", "record.needed_bytes", _gib),
-    Column("of GiB usable", "record.device_memory_bytes", _gib),
-    Column("ceiling images/s (predicted)", "ceiling", plain),
+    metric_column("record.needed_bytes", more=" (compiled)"),
+    metric_column("record.device_memory_bytes"),
+    metric_column("ceiling_images_per_s", "ceiling", " (predicted)"),
     Column("bound by (predicted)", lambda step: step.ceiling and step.bound_by),
     Column("bytes moved, times the least (predicted)", "bytes_over_least", plain),
     Column("measured images/s", _measured, left=True),
     Column("published images/s", _published, left=False),
     Column("published with", _published_with),
-    Column("USD per million images at the ceiling (predicted)", "usd_per_million_images", plain),
+    metric_column("usd_per_million_images", more=" at the ceiling (predicted)"),
     Column("price", _price, left=True),
-    Column("compiling took [s]", "record.compile_s", plain),
+    metric_column("record.compile_s"),
     Column("why not", _reason, left=True),
 )
 _SCALING = (
@@ -93,19 +97,17 @@ _SCALING = (
     Column("target", "record.target"),
     Column("scaling", "record.scaling"),
     *shared("precision"),
-    Column("devices", "record.num_devices", count),
-    Column("global batch", "record.batch_size", count),
-    Column("batch per device", "record.batch_per_device", count),
+    *metric_columns("record.num_devices", "record.batch_size", "record.batch_per_device"),
     Column("fits (compiled)", lambda row: _yes_or_no(row.record.fits), left=True),
-    Column("GiB a device (compiled)", "record.needed_bytes", _gib),
+    metric_column("record.needed_bytes", more=" (compiled)"),
     Column("MB exchanged (compiled)", lambda row: _exchanged_mb(row.record), plain),
-    Column(
-        "ceiling images/s (predicted)",
+    metric_column(
+        "ceiling_images_per_s",
         lambda row: (row.record.ceiling or {}).get("images_per_s") if row.record.fits else None,
-        plain,
+        " (predicted)",
     ),
-    Column("efficiency [%], nothing hidden (predicted)", "record.efficiency_no_overlap", percent),
-    Column("efficiency [%], all hidden (predicted)", "record.efficiency_full_overlap", percent),
+    metric_column("record.efficiency_no_overlap", more=" (predicted)"),
+    metric_column("record.efficiency_full_overlap", more=" (predicted)"),
 )
 
 
@@ -150,8 +152,8 @@ def before_you_rent(context: ReportContext) -> Section | None:
 
 
 def _note(steps: Sequence[CompiledStep], sources: Sources) -> str:
-    assumed = dict.fromkeys(known((step.record.ceiling or {}).get("assumptions") for step in steps))
-    compilers = dict.fromkeys(known(step.record.compiler for step in steps))
+    assumed = dict.fromkeys(filter(None, (step.limit.get("assumptions") for step in steps)))
+    compilers = dict.fromkeys(step.record.compiler for step in steps if step.record)
     told = [
         f"The ceiling assumes {'; or '.join(assumed)}." if assumed else _NO_CEILING,
         "Bound by: which of them takes longest.",
@@ -159,15 +161,14 @@ def _note(steps: Sequence[CompiledStep], sources: Sources) -> str:
         "if no activation stays on the chip (jaxbench/xla/least_bytes.py has the rules)."
         * any(step.bytes_over_least is not None for step in steps),
         "An image of a language model is a sequence." * any(map(_is_of_sequences, steps)),
-        "GiB: what the compiler plans for the step; a resident data set comes on top. Usable: of a "
+        "Needed: what the compiler plans for the step; a resident data set comes on top. Usable: of a "
         "GPU 75 %, which JAX takes by default, of a TPU what its compiler says.",
         "Largest batch: of those that were tried, and behind “not” the smallest above it that does "
         "not fit; “at least” where all fit.",
         "Measured: a run of this report of the same work on as many of the same devices. "
         "Published: by others, with other software; of a training, the images/s of its median "
         "epoch.",
-        f"Compiled with {', '.join(compilers)}; “compiling took” is the time here."
-        * bool(compilers),
+        f"Compiled with {', '.join(compilers)}; “compile” is the time here." * bool(compilers),
         sources.note,
     ]
     return " ".join(filter(None, told))
@@ -221,8 +222,6 @@ def _dots_below(step: CompiledStep) -> list[Dot]:
     return found
 
 
-def _exchanged_mb(record: dict) -> float | None:
+def _exchanged_mb(record: TargetRecord) -> float | None:
     kinds = record.collectives
-    if not isinstance(kinds, dict):
-        return None
-    return sum(kind["bytes"] for kind in kinds.values()) / 1e6
+    return None if kinds is None else sum(kind["bytes"] for kind in kinds.values()) / 1e6

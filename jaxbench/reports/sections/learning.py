@@ -4,17 +4,26 @@ import collections
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jaxbench.analysis.estimates import Estimate, estimate, with_range
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, spread
 from jaxbench.metrics import count, percent, plain
 from jaxbench.records.schema import EpochRecord
-from jaxbench.reports.blocks import Cell, LineChart, Point, Section, Series, Table
-from jaxbench.reports.context import ReportContext, left_out, make_section, setting_column
-from jaxbench.reports.fields import Estimate, estimate, known, with_range
-from jaxbench.reports.formats import interval, span
+from jaxbench.reports.blocks import LineChart, Point, Section, Series
+from jaxbench.reports.columns import run_ids, setting_column, shared
+from jaxbench.reports.context import ReportContext, left_out, make_section
 from jaxbench.reports.runs import SCORES, ReportedRun
-from jaxbench.reports.settings import grouped, in_parts, labelled, setting_key, thinned
-from jaxbench.reports.tables import Column, make_table, run_ids, shared
 from jaxbench.reports.time_to_target import NEVER_REACHED
+from jaxbench.reports.work import (
+    grouped,
+    in_parts,
+    labelled,
+    setting_key,
+    thinned,
+    training_setting,
+    work_of,
+)
+from jaxbench.tables.formats import interval, span
+from jaxbench.tables.table import Cell, Column, Table, make_table, metric_column, metric_columns
 
 # At most this many epochs are drawn, and listed below; the last one always is.
 _MOST_EPOCHS, _MOST_LISTED = 120, 40
@@ -42,12 +51,11 @@ _CURVES = (
 _SEED_SCORES = {**SCORES, "eval_top1_tta": "top-1 with test-time augmentation"}
 _RESULTS = (
     Column("epochs", "epochs", left=False),
-    Column("train loss", "last.train_loss", plain),
-    Column("test loss", "evaluated.eval_loss", plain),
+    *metric_columns("last.train_loss", "evaluated.eval_loss"),
     Column("score", "score"),
     Column("last [%]", "last_score", percent),
     Column("best [%]", "best_score", percent),
-    Column("test examples", "evaluated.eval_count", count),
+    metric_column("evaluated.eval_count"),
 )
 _SEEDS = (
     Column("runs", "runs"),
@@ -124,7 +132,7 @@ class _Line(list[_Course]):
 def learning(context: ReportContext) -> Section | None:
     """Return curves of one experiment, network and data together; a line for each setting."""
     trained = [run for run in context.runs if run.of_kind(EpochRecord)]
-    groups = grouped(trained, lambda run: run.work)
+    groups = grouped(trained, work_of)
     lines = [_lines(runs) for runs in groups.values()]
     parts = [(p, len(in_parts(own)) > 1) for own in lines for p in in_parts(own)]
     charts = [chart for part in parts[:_MOST_GROUPS] for chart in _charts(*part)]
@@ -147,7 +155,7 @@ def _lines(runs: Sequence[ReportedRun]) -> list[_Line]:
     lines: dict[Any, _Line] = {}
     repeats: collections.Counter[Any] = collections.Counter()
     for run in runs:
-        setting = setting_key(run.training_setting())
+        setting = setting_key(training_setting(run))
         for course in _courses(run):
             key: Any = len(lines)
             if course.status == "done" and course.seed is not None:
@@ -184,7 +192,7 @@ def _own_curves(run: ReportedRun) -> list[_Curve]:
 def _charts(lines: Sequence[_Line], is_part: bool) -> Iterator[LineChart]:
     run = lines[0].run
     which = f", {run.id} to {lines[-1][-1].run.id}" if is_part else ""
-    settings = labelled(lines, lambda line: line.run.training_setting())
+    settings = labelled(lines, lambda line: training_setting(line.run))
     for curve in (*_CURVES, *_own_curves(run)):
         drawn = {
             line.label(setting): line for setting, line in settings if line.common(curve.field)
@@ -260,7 +268,7 @@ def _points_table(curve: _Curve, drawn: Mapping[str, _Line]) -> Table:
 
 def _seeds_table(lines: Sequence[_Line], runs: Sequence[ReportedRun]) -> Table:
     failed = collections.Counter(
-        setting_key(run.training_setting())
+        setting_key(training_setting(run))
         for run in runs
         for course in _courses(run)
         if course.status != "done" and course.status in NEVER_REACHED
@@ -272,7 +280,7 @@ def _seeds_table(lines: Sequence[_Line], runs: Sequence[ReportedRun]) -> Table:
             if len(ends) == len(line):
                 epochs, scores = zip(*ends, strict=True)
                 row = {"run": line.run, "runs": run_ids(line.runs), "score": score}
-                row["failed"] = failed[setting_key(line.run.training_setting())]
+                row["failed"] = failed[setting_key(training_setting(line.run))]
                 row |= {"scores": spread(scores), "median": estimate(scores)}
                 rows.append(row | {"epochs": span(epochs)})
     note = "Each seed's last test score; seeds that failed or diverged have none. "
@@ -287,7 +295,7 @@ def _results(run: ReportedRun) -> dict[str, Any]:
     seen = [epoch for epoch in epochs if epoch.eval_count is not None]
     evaluated = seen[-1] if seen else None
     field = "eval_top1" if evaluated and evaluated.eval_top1 is not None else "eval_dice"
-    scores = known(getattr(epoch, field) for epoch in epochs)
+    scores = [score for epoch in epochs if (score := getattr(epoch, field)) is not None]
     return {
         "run": run,
         "last": last,

@@ -4,16 +4,16 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from jaxbench.analysis import pricing
-from jaxbench.metrics import plain
 from jaxbench.offering.folder import Offer
-from jaxbench.reports.blocks import Cell, Section
+from jaxbench.reports.blocks import Section
 from jaxbench.reports.collect import ReportedCard
+from jaxbench.reports.columns import run_cell, status_cell
 from jaxbench.reports.compiled import compiled_steps
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.prices import is_of_other_hardware, price_words
 from jaxbench.reports.published import Sources
 from jaxbench.reports.sections import cards
-from jaxbench.reports.tables import Column, make_table, run_cell, status_cell, with_figures
+from jaxbench.tables.table import Cell, Column, make_table, metric_column, with_figures
 
 
 class _Row(NamedTuple):
@@ -62,25 +62,21 @@ def _usd_per_million(row: _Row) -> float | None:
     return pricing.usd_per_million_images(rate, row.price.usd_per_hour)
 
 
-def _joules(row: _Row) -> float | None:
-    return row.run and row.run.telemetry.get("joules_per_image")
-
-
 _COLUMNS = (
     Column("offer", "offer.name"),
     Column("of", "offer.label"),
     Column("state", _state, left=True),
     Column("run or card", _came_back, left=True),
     Column("what", lambda row: row.measured and STAGES.get(row.measured.stage)),
-    Column("images/s", "measured.rate.value", plain),
+    metric_column("images_per_s", "measured.rate.value"),
     Column("target [%]", "to_target.label"),
-    Column("time to it [s]", "to_target.time_s", plain),
-    Column("USD to it", _usd_to_target, plain),
-    Column("USD per million images", _usd_per_million, plain),
-    Column("J per image", _joules, plain),
-    Column("USD per hour", "price.usd_per_hour", plain),
+    metric_column("target_s", "to_target.time_s"),
+    metric_column("target_usd", _usd_to_target),
+    metric_column("usd_per_million_images", _usd_per_million),
+    metric_column("joules_per_image", "run.telemetry.joules_per_image"),
+    metric_column("price.usd_per_hour"),
     Column("price: offer, date, source", lambda row: row.price and price_words(row.price, row.run)),
-    Column("ceiling images/s (predicted)", "ceiling", plain),
+    metric_column("ceiling_images_per_s", "ceiling", " (predicted)"),
     Column("compiles as", "offer.target"),
 )
 

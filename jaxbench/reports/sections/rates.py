@@ -4,31 +4,30 @@ import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 
+from jaxbench.analysis.estimates import Estimate, bar_words, over_runs
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
-from jaxbench.metrics import count, percent, plain
-from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series, Table
-from jaxbench.reports.context import (
-    Measurement,
-    ReportContext,
-    make_section,
-    setting_column,
-)
-from jaxbench.reports.fields import Estimate, bar_words, known, over_runs
-from jaxbench.reports.formats import milliseconds, span
-from jaxbench.reports.measured_peaks import measured_share
-from jaxbench.reports.settings import grouped, in_parts, labelled, setting_key
-from jaxbench.reports.tables import Column, estimate_columns, make_table, run_ids, shared
+from jaxbench.metrics import count
+from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series
+from jaxbench.reports.columns import measured_share, run_ids, setting_column, shared
+from jaxbench.reports.context import Measurement, ReportContext, make_section
+from jaxbench.reports.work import grouped, in_parts, labelled, setting_key
+from jaxbench.tables.formats import span
+from jaxbench.tables.table import Column, Table, estimate_columns, make_table, metric_columns
 
 _COLUMNS = (
     *shared("run", "status", "experiment"),
     *(Column(name, name) for name in ("stage", "feed")),
     *shared("precision", "devices", "batch"),
-    *estimate_columns("images/s", "rate"),
-    Column("images/s per device", "record.images_per_s_per_device", plain),
-    Column("tokens/s", "record.tokens_per_s", plain),
-    *(Column(f"{p} [ms]", f"record.latency_{p}_s", milliseconds) for p in ("p50", "p95", "p99")),
-    Column("steps", "record.latency_steps", count),
-    Column("MFU [%]", "record.mfu", percent),
+    *estimate_columns("rate", "images_per_s"),
+    *metric_columns(
+        "record.images_per_s_per_device",
+        "record.tokens_per_s",
+        "record.latency_p50_s",
+        "record.latency_p95_s",
+        "record.latency_p99_s",
+        "record.latency_steps",
+        "record.mfu",
+    ),
 )
 # Where runs of one batch are more, repeats are one dot.
 _MOST_DOTS = 16
@@ -57,7 +56,7 @@ def rates(context: ReportContext) -> Section | None:
         "many as “steps” says.",
     )
     charts: list[LineChart | DotChart] = []
-    for group in grouped(drawn, lambda row: (row.run.work, row.feed, row.stage)).values():
+    for group in grouped(drawn, lambda row: row.work).values():
         # One point says no more than its row in the table.
         timed = [row for row in group if _figure(row, _LATENCY).value is not None]
         for own, what in ((group, _RATE), (timed, _LATENCY)):
@@ -87,7 +86,7 @@ def _together(rows: Sequence[Measurement], what: str) -> tuple[Estimate, str]:
     if what == _RATE:
         of = over_runs(each)
         return of, bar_words(of, len(rows))
-    ends = (known(own[place] for own in each) for place in range(3))
+    ends = ([one[i] for one in each if one[i] is not None] for i in range(3))
     told = "p50, bar to p99" + (f", medians of {len(rows)} runs" if len(rows) > 1 else "")
     return Estimate(*(statistics.median(own) if own else None for own in ends)), told
 

@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 
-from jaxbench.metrics import count, percent, plain
 from jaxbench.reports.blocks import LineChart, Point, Section, Series
+from jaxbench.reports.columns import measured_share, run_ids, shared
 from jaxbench.reports.context import Measurement, ReportContext, make_section
-from jaxbench.reports.formats import giga
-from jaxbench.reports.measured_peaks import measured_share
-from jaxbench.reports.settings import grouped, in_parts
-from jaxbench.reports.tables import Column, make_table, run_ids, shared
+from jaxbench.reports.work import grouped, in_parts
+from jaxbench.tables.table import Column, count_column, make_table, metric_columns
 
 # Logarithmic axes need something to take the logarithm of.
 _LEAST = 1e-12
@@ -16,13 +14,15 @@ _COLUMNS = (
     *shared("run", "experiment"),
     Column("stage", "stage"),
     *shared("precision", "batch"),
-    Column("FLOP/byte", "record.flops_per_byte", plain),
-    Column("at the ridge", "record.flops_per_byte_at_ridge", plain),
-    Column("bound by", "record.bound_by"),
-    Column("GFLOP/s a device", "record.flops_per_s_per_device", giga),
-    Column("peak [GFLOP/s]", "record.peak.flops_per_s", giga),
-    Column("MFU [%]", "record.mfu", percent),
-    Column("n", "rate.n", count),
+    *metric_columns(
+        "record.flops_per_byte",
+        "record.flops_per_byte_at_ridge",
+        "record.bound_by",
+        "record.flops_per_s_per_device",
+        "record.peak.flops_per_s",
+        "record.mfu",
+    ),
+    count_column("rate"),
 )
 
 

@@ -10,15 +10,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from jaxbench.analysis.estimates import Estimate
 from jaxbench.files import open_regular, read_lines
-from jaxbench.metrics import count, plain, words
-from jaxbench.reports.blocks import LineChart, Point, Section, Series, Table
+from jaxbench.metrics import METRICS, count, plain, words
+from jaxbench.reports.blocks import LineChart, Point, Section, Series
+from jaxbench.reports.columns import run_ids, shared
 from jaxbench.reports.context import ReportContext, make_section
-from jaxbench.reports.fields import Estimate, find, known
-from jaxbench.reports.formats import mebibytes, span, with_interval
 from jaxbench.reports.runs import ReportedRun
-from jaxbench.reports.settings import in_parts, thinned
-from jaxbench.reports.tables import Column, make_table, run_ids, shared
+from jaxbench.reports.work import in_parts, thinned
+from jaxbench.tables.formats import span, with_interval
+from jaxbench.tables.table import Column, Table, make_table, metric_column
 
 # Runs whose panels are drawn: the longest. The table has all of them.
 _MOST_RUNS = 2
@@ -42,12 +43,14 @@ _COLUMNS = (
     Column("n", "figures.samples", count),
     Column("load, mean [%]", "load", plain),
     Column("SM clock, median [MHz]", "figures.sm_clock_mhz_median", count),
-    Column("memory, most [MiB]", "figures.memory_used_bytes_max", mebibytes),
+    Column(
+        "memory, most [MiB]", "figures.memory_used_bytes_max", METRICS["peak_memory_bytes"].show
+    ),
     Column("temperature, most [°C]", "figures.temperature_c_max", count),
     Column("power, mean [W]", "figures.power_w_mean", plain),
     Column("most [W]", "figures.power_w_max", plain),
     Column("clock reasons", "reasons"),
-    Column("energy [J/image]", "run.summary.telemetry.joules_per_image", plain),
+    metric_column("run.telemetry.joules_per_image"),
     Column("energy covers", "run.summary.telemetry.energy_covers"),
 )
 # A week of 72 devices is 200 million values. So the samples of a long run are joined into spans
@@ -118,7 +121,7 @@ def telemetry(context: ReportContext) -> Section | None:
     for run in context.runs:
         for device, figures in run.telemetry.get("devices", {}).items():
             # A host's load is that of its processor.
-            load = find(figures, "load_percent_mean") or find(figures, "cpu_percent_mean")
+            load = figures.get("load_percent_mean") or figures.get("cpu_percent_mean")
             shares = figures.get("throttle_reasons") or {}
             told = [f"{name} {100 * share:.0f} %" for name, share in shares.items()]
             row = {"run": run, "device": device, "figures": figures, "load": load}
@@ -142,7 +145,7 @@ def telemetry(context: ReportContext) -> Section | None:
 
 def _duration_s(run: ReportedRun) -> float:
     """Return how long a run took; of one without a summary, up to its last record with a time."""
-    times_s = known(record.elapsed_s for record in run.records)
+    times_s = (record.elapsed_s or 0.0 for record in run.records)
     return run.summary.wall_s or max(times_s, default=0.0)
 
 

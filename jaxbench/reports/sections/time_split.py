@@ -4,10 +4,11 @@ from typing import Any
 
 from jaxbench.metrics import percent, plain
 from jaxbench.records.goodput import CAUSES
-from jaxbench.reports.blocks import BarChart, Section, Table
+from jaxbench.reports.blocks import BarChart, Section
+from jaxbench.reports.columns import shared
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun
-from jaxbench.reports.tables import Column, make_table, shared
+from jaxbench.tables.table import Column, Table, make_table, metric_column, metric_columns
 
 _MOST_BARS = 16
 # What the clock's phases are shown as; a phase that is not listed counts as other.
@@ -30,15 +31,14 @@ _COLUMNS = (
     *shared("run", "status", "experiment", "mode"),
     *(Column(f"{part} [s]", f"parts_s.{part}", plain) for part in _PARTS),
     Column("sum [s]", "sum_s", plain),
-    *shared("wall [s]"),
+    metric_column("run.summary.wall_s"),
     Column("adds up", "agreement"),
 )
 _GOODPUT = (
     *shared("run", "status", "experiment"),
-    Column("resumes", "run.summary.num_resumes"),
-    Column("goodput [%]", "run.summary.goodput", percent),
+    *metric_columns("run.summary.num_resumes", "run.summary.goodput"),
     *(Column(f"{cause} [s]", f"run.summary.badput_s.{cause}", plain) for cause in CAUSES),
-    Column("total wall [s]", "run.summary.total_wall_s", plain),
+    metric_column("run.summary.total_wall_s"),
 )
 
 

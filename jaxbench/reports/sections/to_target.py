@@ -6,19 +6,28 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from jaxbench.analysis.estimates import Estimate
 from jaxbench.analysis.pricing import S_PER_HOUR, Price, find_price, load_prices, training_s, usd
 from jaxbench.analysis.statistics import spread
 from jaxbench.metrics import count, percent, plain
 from jaxbench.reports import published
-from jaxbench.reports.blocks import Cell, LineChart, Point, Section, Series, Table
-from jaxbench.reports.context import ReportContext, make_section, setting_column
-from jaxbench.reports.fields import Estimate
-from jaxbench.reports.formats import interval, tera
+from jaxbench.reports.blocks import LineChart, Point, Section, Series
+from jaxbench.reports.columns import run_cell, run_ids, setting_column, shared
+from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.prices import price_label, price_words
 from jaxbench.reports.runs import ReportedRun
-from jaxbench.reports.settings import grouped, in_parts, labelled, setting_key, thinned
-from jaxbench.reports.tables import Column, make_table, run_cell, run_ids, shared
 from jaxbench.reports.time_to_target import FEWEST_SEEDS, TimeToTarget
+from jaxbench.reports.work import (
+    grouped,
+    in_parts,
+    labelled,
+    setting_key,
+    thinned,
+    training_setting,
+    work_of,
+)
+from jaxbench.tables.formats import interval
+from jaxbench.tables.table import Cell, Column, Table, make_table, metric_column, metric_columns
 
 _MOST_POINTS = 120
 _UNENDED = {"running": "not yet", "corrupt": "not known"}
@@ -27,12 +36,9 @@ _RUNS = (
     Column("target [%]", "to_target.label"),
     Column("reached", "reached", left=True),
     Column("best [%]", "to_target.best_score", percent),
-    Column("epoch", "to_target.epoch", count),
-    Column("images", "to_target.images", count),
-    Column("training [TFLOP]", "to_target.flops", tera),
-    Column("time [s]", "time_s", plain),
+    *metric_columns("to_target.epoch", "to_target.images", "to_target.training_flops", "time_s"),
     Column("time [h]", "time_h", plain),
-    Column("energy [J]", "to_target.energy_j", plain),
+    metric_column("to_target.energy_j"),
     Column("USD", "usd", left=False),
     Column("price", "prices"),
 )
@@ -46,19 +52,18 @@ _TOGETHER = (
     Column("std [s]", "time_s.std", plain),
     Column("least to most [s]", "range_s", interval(plain)),
     Column("epochs alone, median [s]", "epochs_s", plain),
-    Column("images, median", "images", count),
-    Column("training, mean [TFLOP]", "flops", tera),
-    Column("energy, median [J]", "energy_j", plain),
+    metric_column("images", more=", median"),
+    metric_column("training_flops", more=", mean"),
+    metric_column("energy_j", more=", median"),
     Column("USD, median", "usd"),
     Column("caveat", "caveat", left=True),
     Column("runs", "runs", left=True),
 )
 _PUBLISHED = (
     *(published.ORIGIN, published.HARDWARE),
-    Column("epochs", "epochs", count),
-    Column("top-1 [%]", "top1", percent),
+    *metric_columns("epochs", "top1"),
     Column("time [h]", "time_h", plain),
-    Column("price [USD/h]", "price.usd_per_hour", plain),
+    metric_column("price.usd_per_hour"),
     Column("USD", "usd", plain),
     Column("USD as printed", "usd_published", plain),
     Column("offer", "offer"),
@@ -73,7 +78,7 @@ def to_target(context: ReportContext) -> Section | None:
         return None
     table, charts = _runs_table(context, found), []
     evaluated = [one for one in found if one.evaluations]
-    for group in grouped(evaluated, lambda o: (o.run.work, o.score, o.target)).values():
+    for group in grouped(evaluated, lambda one: (work_of(one.run), one.score, one.target)).values():
         charts += _over("time", [(one, None) for one in group], table)
         priced = [(one, price) for one in group for price in context.prices.of(one.run)]
         charts += _over("cost", priced, table) if priced else []
@@ -102,7 +107,7 @@ def _over(what: str, lines: Sequence[_Line], table: Table) -> list[LineChart]:
     note = f"{run.network}; {run.data}; {told}"
     x_label = "USD since the run's start" if price else f"time since its start [{unit}]"
     labels = (x_label, f"{first.title} [%]")
-    settings = {one.run: one.run.training_setting() | {"seed": one.run.seed} for one, _ in lines}
+    settings = {one.run: training_setting(one.run) | {"seed": one.run.seed} for one, _ in lines}
     charts = []
     for part in in_parts(labelled(lines, lambda line: settings[line[0].run])):
         series = [_series(*line, label, unit_s) for label, line in part]
@@ -131,8 +136,8 @@ def _series(one: TimeToTarget, price: Price | None, label: str, unit_s: float) -
 
 def _seeds_table(context: ReportContext, found: Sequence[TimeToTarget]) -> Table:
     """Return the runs that differ in nothing but their seed, together."""
-    key = lambda one: (setting_key(one.run.training_setting()), one.target)  # noqa: E731
-    groups = labelled(grouped(found, key).values(), lambda g: g[0].run.training_setting())
+    key = lambda one: (setting_key(training_setting(one.run)), one.target)  # noqa: E731
+    groups = labelled(grouped(found, key).values(), lambda g: training_setting(g[0].run))
     return make_table(
         _TOGETHER,
         [_together(context, group, label) for label, group in groups],
@@ -171,7 +176,7 @@ def _together(context: ReportContext, group: Sequence[TimeToTarget], label: str)
         "range_s": Estimate(low=time_s["min"], high=time_s["max"]),
         "epochs_s": _median(one.epochs_s for one in counted),
         "images": _median(one.images if one.reached else math.inf for one in counted),
-        "flops": _mean(one.flops if one.reached else math.inf for one in counted),
+        "training_flops": _mean(one.training_flops if one.reached else math.inf for one in counted),
         "energy_j": _median(one.energy_j for one in counted),
         "usd": "; ".join(f"{plain(_median(own))} (at {price})" for price, own in costs.items()),
         "caveat": Cell("; ".join(_caveats(counted, repeats)), "soft"),

@@ -1,28 +1,14 @@
-"""Values out of records, and their medians with intervals."""
+"""Medians with their intervals: of samples, of a record, of several runs."""
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, mean_interval, median_interval
 
 # Fewer runs are dots without a bar.
 FEWEST_RUNS = 3
-
-
-def find(value: Any, *path: str) -> Any:
-    """Return what a path of keys and attributes leads to; None if it ends early."""
-    for name in path:
-        if value is None:
-            return None
-        value = value.get(name) if isinstance(value, Mapping) else getattr(value, name)
-    return value
-
-
-def known(values: Any) -> list[Any]:
-    """Return the values that are not None."""
-    return [value for value in values if value is not None]
 
 
 class Estimate(NamedTuple):

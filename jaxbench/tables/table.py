@@ -1,0 +1,159 @@
+"""Tables made of columns and rows, whatever they are written as."""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jaxbench.analysis.estimates import Estimate
+from jaxbench.metrics import METRICS, UNKNOWN, count, words
+from jaxbench.tables.formats import interval
+
+
+class Cell(NamedTuple):
+    """One cell of a table.
+
+    Attributes:
+      mark: differs, bad, good, soft, measured, published, running or nothing; the text says so too.
+      span: how many columns it covers.
+      run: the id of the run that the cell links to.
+      left: whether it is aligned left, as words are.
+      sort: the number that it stands for, by which the page sorts; None for what its text says.
+    """
+
+    text: str
+    mark: str = ""
+    span: int = 1
+    run: str | None = None
+    left: bool = False
+    sort: float | None = None
+
+
+class Table(NamedTuple):
+    """Values in rows of cells; a row may be shorter by what its cells span.
+
+    Attributes:
+      note: what a reader must know of it.
+      text_columns: places of the columns that are words.
+      anchors: of each row, the id that links lead to.
+      groups: {row number: heading above that row}.
+      folded: whether only the title is seen at first; None: if the table is long.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    title: str = ""
+    note: str = ""
+    text_columns: Sequence[int] = (0,)
+    anchors: Sequence[str] = ()
+    groups: Mapping[int, str] = {}
+    folded: bool | None = None
+
+
+class Column(NamedTuple):
+    """One heading, and what each row has below it.
+
+    Attributes:
+      title: the heading, with its unit.
+      value: of a row: a path of attributes and keys (`run.config.seed`), or a function. A `Cell`
+        is shown as it is, over as many columns as it spans.
+      show: how a value is shown.
+      left: aligned left; None: if `show` is `words`.
+    """
+
+    title: str
+    value: str | Callable[[Any], Any]
+    show: Callable[[Any], Cell | str] = words
+    left: bool | None = None
+
+    is_left = property(lambda self: self.show is words if self.left is None else self.left)
+
+    def of(self, row: Any) -> Any:
+        """Return the row's value; None if its path ends early."""
+        if callable(self.value):
+            return self.value(row)
+        for name in self.value.split("."):
+            if row is None:
+                return None
+            row = row.get(name) if isinstance(row, Mapping) else getattr(row, name)
+        return row
+
+
+def metric_column(
+    name: str, value: str | Callable[[Any], Any] | None = None, more: str = ""
+) -> Column:
+    """Return the column of a metric, with its heading and format of metrics.csv.
+
+    Args:
+      name: the path of a row's value, of which the last part names the metric.
+      value: what the rows have, if not that path.
+      more: is added to the heading.
+    """
+    metric = METRICS[name.rpartition(".")[2]]
+    return Column(metric.heading + more, value or name, metric.show)
+
+
+def metric_columns(*names: str) -> list[Column]:
+    return [metric_column(name) for name in names]
+
+
+def estimate_columns(path: str, name: str) -> list[Column]:
+    """Return the columns of the `Estimate` of a metric: its median, its interval and its n."""
+    metric = metric_column(name, f"{path}.value")
+    return [metric, Column("95 % interval", path, interval(metric.show)), count_column(path)]
+
+
+def count_column(path: str) -> Column:
+    return Column("n", f"{path}.n", count)
+
+
+def make_table(
+    columns: Sequence[Column],
+    rows: Iterable[Any],
+    title: str = "",
+    note: str = "",
+    group: Callable[[Any], str] | None = None,
+    anchor: Callable[[Any], str] | None = None,
+) -> Table:
+    """Return a table of rows that the columns take their values from.
+
+    Args:
+      group: returns the heading above a row; it is there where it changes.
+      anchor: returns the id of a row that links lead to.
+    """
+    rows = list(rows)
+    headings = [group(row) for row in rows] if group else []
+    return Table(
+        [column.title for column in columns],
+        [_cells(columns, row) for row in rows],
+        title,
+        note,
+        [place for place, column in enumerate(columns) if column.is_left],
+        [anchor(row) for row in rows] if anchor else (),
+        {n: one for n, one in enumerate(headings) if n == 0 or one != headings[n - 1]},
+    )
+
+
+def _cells(columns: Sequence[Column], row: Any) -> list[Cell]:
+    cells: list[Cell] = []
+    shown_columns = iter(columns)
+    for column in shown_columns:
+        value = column.of(row)
+        shown = value if isinstance(value, Cell) else column.show(value)
+        cell = shown if isinstance(shown, Cell) else Cell(shown)
+        amount = value.value if isinstance(value, Estimate) else value
+        if cell.sort is None and isinstance(amount, (int, float)):
+            cell = cell._replace(sort=amount)
+        cells.append(cell._replace(left=column.is_left or cell.span > 1))
+        # A cell covers the columns that it spans.
+        for _ in itertools.islice(shown_columns, cell.span - 1):
+            pass
+    return cells
+
+
+def with_figures(columns: Iterable[Column], rows: Sequence[Any]) -> list[Column]:
+    """Return the columns in which a row has something."""
+    return [
+        column
+        for column in columns
+        if any(cell.text != UNKNOWN for row in rows for cell in _cells([column], row))
+    ]
