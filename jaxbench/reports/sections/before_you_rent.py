@@ -161,8 +161,8 @@ def _note(steps: Sequence[CompiledStep], sources: Sources) -> str:
         "if no activation stays on the chip (jaxbench/xla/least_bytes.py has the rules)."
         * any(step.bytes_over_least is not None for step in steps),
         "An image of a language model is a sequence." * any(map(_is_of_sequences, steps)),
-        "Needed: what the compiler plans for the step; a resident data set comes on top. Usable: of a "
-        "GPU 75 %, which JAX takes by default, of a TPU what its compiler says.",
+        "Needed: what the compiler plans for the step; a resident data set comes on top. Usable: "
+        "of a GPU 75 %, which JAX takes by default, of a TPU what its compiler says.",
         "Largest batch: of those that were tried, and behind “not” the smallest above it that does "
         "not fit; “at least” where all fit.",
         "Measured: a run of this report of the same work on as many of the same devices. "
