@@ -9,7 +9,6 @@ from jaxbench.analysis.published import load_published
 from jaxbench.metrics import count
 from jaxbench.records.schema import TargetRecord
 from jaxbench.reports.context import STAGES, Measurement, ReportContext
-from jaxbench.reports.prices import is_of_other_hardware
 from jaxbench.reports.published import (
     Row,
     Sources,
@@ -128,7 +127,7 @@ def compiled_steps(context: ReportContext, sources: Sources) -> list[CompiledSte
             step,
             measured=_nearest(step, rates.get(_work(step.run), ())),
             published=_published(sources, step),
-            price=_lowest_price(context, step.run),
+            price=context.prices.lowest(step.run),
         )
         for own in grouped(steps, lambda step: (step.run.experiment, step.run.target)).values()
         for step in _named(own)
@@ -152,11 +151,6 @@ def _named(steps: Sequence[CompiledStep]) -> Iterator[CompiledStep]:
     for step, own in zip(steps, settings, strict=True):
         told = name_settings(own, names) if step.run.config else ""
         yield dataclasses.replace(step, setting=told)
-
-
-def _lowest_price(context: ReportContext, run: ReportedRun) -> Price | None:
-    prices = [price for price in context.prices.of(run) if not is_of_other_hardware(price, run)]
-    return min(prices, key=lambda price: price.usd_per_hour, default=None)
 
 
 def _is_rate(row: Measurement) -> bool:

@@ -10,7 +10,7 @@ from jaxbench.reports.collect import ReportedCard
 from jaxbench.reports.columns import run_cell, status_cell
 from jaxbench.reports.compiled import compiled_steps
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
-from jaxbench.reports.prices import is_of_other_hardware, price_words
+from jaxbench.reports.prices import price_words
 from jaxbench.reports.published import Sources
 from jaxbench.reports.sections import cards
 from jaxbench.tables.table import Cell, Column, make_table, metric_column, with_figures
@@ -33,9 +33,7 @@ class _Row(NamedTuple):
         """The lowest of the run's own hardware; without a run, the catalogue's of the offer."""
         if self.run is None:
             return self.context.prices.of_offer(self.offer.name)
-        prices = self.context.prices.of(self.run)
-        own = [price for price in prices if not is_of_other_hardware(price, self.run)]
-        return min(own, key=lambda price: price.usd_per_hour, default=None)
+        return self.context.prices.lowest(self.run)
 
 
 def _state(row: _Row) -> Cell:
