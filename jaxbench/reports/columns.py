@@ -82,7 +82,7 @@ def measured_share(context: ReportContext) -> list[Column]:
 
     def fraction(row: Any) -> float | None:
         run, record = row.run, row.record
-        card = cards.get((run.environment.get("hostname"), run.device_kind))
+        card = cards.get((run.host, run.device_kind))
         if card is None or not run.num_devices:
             return None
         return share_of_measured(

@@ -70,7 +70,7 @@ def _row_of(measurement: Measurement) -> _Row:
         "parameters": run.document.parameters,
         "feed": measurement.feed,
         "stage": measurement.stage,
-        "hostname": run.environment.get("hostname"),
+        "hostname": run.host,
         **_ends("images_per_s", measurement.rate),
         "n": measurement.rate.n,
         **{name: getattr(measurement.record, name) for name in _OF_A_RECORD},

@@ -93,6 +93,7 @@ class ReportedRun:
     sequence_length = property(lambda run: run.data_config.get("sequence_length"))
     train_examples = property(lambda run: (run.document.data or {}).get("train_examples"))
     num_devices = property(lambda run: run.environment.get("num_devices"))
+    host = property(lambda run: run.environment.get("hostname"))
     device_kind = property(lambda run: run.environment.get("device_kind") or UNKNOWN)
     score = property(lambda run: run.score_field and getattr(run.summary, run.score_field))
     # What CPU devices are made of; None for others.

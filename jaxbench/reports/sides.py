@@ -22,25 +22,18 @@ class Side:
 
     def check(self) -> None:
         """Raise BadInput unless all runs ended well and did the same, and none is a copy."""
-        processes = [
-            (
-                run.environment.get("hostname"),
-                run.document.pid,
-                run.document.started_at,
-            )
-            for run in self.runs
-        ]
+        first, *others = self.runs
+        processes = [(run.host, run.document.pid, run.document.started_at) for run in self.runs]
         for run, process in zip(self.runs, processes, strict=True):
-            if None not in process and processes.count(process) > 1:
+            if processes.count(process) > 1:
                 raise BadInput(f"{run.path}: another run of {self.name} is a copy of it")
-        for run in self.runs:
             if run.status != "done":
                 raise BadInput(
                     f"{run.path}: its status is {run.status} ({run.reason or 'no reason given'}); "
                     "only runs that are done can be compared"
                 )
-        for run in self.runs[1:]:
-            if unlike := differences(self.runs[0], run):
+        for run in others:
+            if unlike := differences(first, run):
                 raise BadInput(
                     f"{self.name}: its runs are no repeats, they differ in {', '.join(unlike)}; "
                     "name one of them"
@@ -48,11 +41,11 @@ class Side:
 
     def rates(self) -> dict[str, list[Interval]]:
         """Return {stage: each repeat's rate and interval} of the stages that all of them have."""
-        each = [_rates(run) for run in self.runs]
+        first, *others = [_rates(run) for run in self.runs]
         return {
-            stage: [rates[stage] for rates in each]
-            for stage in each[0]
-            if all(stage in rates for rates in each)
+            stage: [rate, *(rates[stage] for rates in others)]
+            for stage, rate in first.items()
+            if all(stage in rates for rates in others)
         }
 
     @property
@@ -62,25 +55,16 @@ class Side:
         percents = [host.get("other_cpu_percent_mean") for host in hosts]
         return None if None in percents else max(percents)
 
-    @property
-    def host(self) -> str | None:
-        """The host that all runs were measured on; None if it is not known."""
-        return self.runs[0].environment.get("hostname")
-
-    @property
-    def starts(self) -> list[str | None]:
-        """When each run began; None if it is not known."""
-        return [run.document.started_at for run in self.runs]
+    host = property(lambda self: self.runs[0].host)
+    starts = property(lambda self: [run.document.started_at for run in self.runs])
 
     @property
     def doubt(self) -> str | None:
-        """Why no run of its host can be believed; None where all can."""
+        """Why no run of its host can be believed; None if all can."""
         busy = [run.telemetry.get("host_busy") for run in self.runs]
         if True in busy:
             return "the host was busy"
-        if any(own is not False for own in busy):
-            return "the load of the host is not known"
-        return None
+        return "the load of the host is not known" if None in busy else None
 
 
 def read_sides(*paths: str) -> dict[str, Side]:
@@ -149,10 +133,10 @@ def match(base: Side, other: Side) -> Match:
     """
     for side in (base, other):
         side.check()
-    first, second = base.runs[0], other.runs[0]
-    if first.feed != second.feed:
+    feeds = base.runs[0].feed, other.runs[0].feed
+    if feeds[0] != feeds[1]:
         raise BadInput(
-            f"{base.name} was fed {first.feed}, {other.name} {second.feed}: those are two "
+            f"{base.name} was fed {feeds[0]}, {other.name} {feeds[1]}: those are two "
             "different figures"
         )
     rates = [side.rates() for side in (base, other)]
@@ -163,7 +147,7 @@ def match(base: Side, other: Side) -> Match:
             f"{other.name} {', '.join(rates[1]) or 'none'} (stages of --mode=throughput, or "
             "training of four epochs and more)"
         )
-    unlike = differences(first, second)
+    unlike = differences(base.runs[0], other.runs[0])
     other_work = [name for name in unlike if is_work(name)]
     # Hosts that are not known may be one.
     same_host = None in (base.host, other.host) or base.host == other.host
@@ -227,34 +211,21 @@ def judge(matches: Sequence[Match]) -> list[dict[str, Any]]:
     The intervals of all ratios that get a verdict hold together at 95 %. There is no verdict on
     other work, on a host that was busy or whose load nobody knows, nor if `design_doubts` objects.
     """
-    num_verdicts = sum(len(own.rates) for own in matches if own.objection is None)
-    return [
-        {
-            **own.facts,
-            "num_verdicts": num_verdicts,
-            "stages": {
-                stage: _judge_rates(*rates, num_verdicts, own.objection)
-                for stage, rates in own.rates.items()
-            },
-        }
-        for own in matches
-    ]
-
-
-def _judge_rates(
-    first: Sequence[Interval],
-    second: Sequence[Interval],
-    num_verdicts: int,
-    objection: str | None,
-) -> dict[str, Any]:
-    estimate = ratio(first, second, max(1, num_verdicts))
-    return {
-        "images_per_s": [[rate for rate, _, _ in side] for side in (first, second)],
-        "ratio": estimate.value,
-        "ratio_low": estimate.low,
-        "ratio_high": estimate.high,
-        "verdict": objection or estimate.verdict,
-    }
+    num_verdicts = sum(len(match.rates) for match in matches if match.objection is None)
+    comparisons = []
+    for match in matches:
+        stages = {}
+        for stage, sides in match.rates.items():
+            estimate = ratio(*sides, max(1, num_verdicts))
+            stages[stage] = {
+                "images_per_s": [[rate for rate, _, _ in side] for side in sides],
+                "ratio": estimate.value,
+                "ratio_low": estimate.low,
+                "ratio_high": estimate.high,
+                "verdict": match.objection or estimate.verdict,
+            }
+        comparisons.append({**match.facts, "num_verdicts": num_verdicts, "stages": stages})
+    return comparisons
 
 
 def describe_comparison(comparison: Mapping[str, Any]) -> list[str]:

@@ -63,7 +63,8 @@ def telemetry(context: ReportContext) -> Section | None:
     corrupt = [run for run, path in files.items() if not _has_header(path)]
     told = f"{_FILE} is corrupt, its first line names no columns: no panels."
     complaints = [f"{run_ids(corrupt)}: {told}"] if corrupt else []
-    longest = sorted(files.keys() - {*corrupt}, key=lambda run: -_duration_s(run))[: 2 * _MOST_RUNS]
+    readable = [run for run in files if run not in corrupt]
+    longest = sorted(readable, key=lambda run: -_duration_s(run))[: 2 * _MOST_RUNS]
     panels = ([*_panels(run, *read_readings(files[run]))] for run in longest)
     drawn = [*itertools.islice(filter(None, panels), _MOST_RUNS)]
     more = f" Panels of the {len(drawn)} longest of {len(files)} runs."
