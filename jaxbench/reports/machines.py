@@ -258,8 +258,7 @@ def _of_seeds(of: Estimate, run: ReportedRun, more: str = "") -> Best:
 def _seeds(runs: Iterable[ReportedRun]) -> Iterator[list[ReportedRun]]:
     """Yield the runs that differ only in their seed; of a seed that was run again, the first."""
     for same in grouped(runs, lambda run: setting_key(training_setting(run))).values():
-        by_seed = grouped(same, lambda run: run.id if run.seed is None else run.seed)
-        yield [repeats[0] for repeats in by_seed.values()]
+        yield [repeats[0] for repeats in grouped(same, lambda run: run.sample).values()]
 
 
 def _to_target(

@@ -90,6 +90,8 @@ class ReportedRun:
     )
     batch_size = property(lambda run: run.config.get("batch_size"))
     seed = property(lambda run: run.config.get("seed"))
+    # What repeats of one another have in common.
+    sample = property(lambda run: run.id if run.seed is None else run.seed)
     sequence_length = property(lambda run: run.data_config.get("sequence_length"))
     train_examples = property(lambda run: (run.document.data or {}).get("train_examples"))
     num_devices = property(lambda run: run.environment.get("num_devices"))

@@ -3,7 +3,7 @@
 import collections
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jaxbench.analysis.estimates import Estimate
@@ -136,8 +136,8 @@ def _series(one: TimeToTarget, price: Price | None, label: str, unit_s: float) -
 
 def _seeds_table(context: ReportContext, found: Sequence[TimeToTarget]) -> Table:
     """Return the runs that differ in nothing but their seed, together."""
-    key = lambda one: (setting_key(training_setting(one.run)), one.target)  # noqa: E731
-    groups = labelled(grouped(found, key).values(), lambda g: training_setting(g[0].run))
+    same = grouped(found, lambda one: (setting_key(training_setting(one.run)), one.target))
+    groups = labelled(same.values(), lambda group: training_setting(group[0].run))
     return make_table(
         _TOGETHER,
         [_together(context, group, label) for label, group in groups],
@@ -154,12 +154,9 @@ def _together(context: ReportContext, group: Sequence[TimeToTarget], label: str)
     first, ids = group[0], run_ids(group)
     # Repeats say nothing of other seeds: of one seed the first run that ended counts, else the
     # first. A run whose seed nobody knows stands for itself.
-    seeds: dict[Any, TimeToTarget] = {}
-    for one in sorted(group, key=lambda one: not one.ended):
-        seeds.setdefault(one.run.id if one.run.seed is None else one.run.seed, one)
-    counted = [one for one in seeds.values() if one.ended]
-    counting = {one.run for one in seeds.values()}
-    repeats = [one.run for one in group if one.run not in counting]
+    by_seed = grouped(sorted(group, key=lambda one: not one.ended), lambda one: one.run.sample)
+    seeds = [repeats[0] for repeats in by_seed.values()]
+    counted = [one for one in seeds if one.ended]
     row = {
         "setting": f"{first.run.experiment}, {label}",
         "target": first.label,
@@ -170,17 +167,26 @@ def _together(context: ReportContext, group: Sequence[TimeToTarget], label: str)
     if not counted:
         return row | {"time_s": {"median": Cell("none has ended", "soft", span=10)}}
     time_s = spread([one.time_s for one in counted])
+    images = [one.images if one.reached else math.inf for one in counted]
+    flops = [one.training_flops if one.reached else math.inf for one in counted]
     costs = _costs(context, counted)
+    caveats = _caveats(counted, [one.run for one in group if one not in seeds])
     return row | {
         "time_s": time_s,
         "range_s": Estimate(low=time_s["min"], high=time_s["max"]),
-        "epochs_s": _median(one.epochs_s for one in counted),
-        "images": _median(one.images if one.reached else math.inf for one in counted),
-        "training_flops": _mean(one.training_flops if one.reached else math.inf for one in counted),
-        "energy_j": _median(one.energy_j for one in counted),
-        "usd": "; ".join(f"{plain(_median(own))} (at {price})" for price, own in costs.items()),
-        "caveat": Cell("; ".join(_caveats(counted, repeats)), "soft"),
+        "epochs_s": statistics.median(one.epochs_s for one in counted),
+        "images": _of_all(statistics.median, images),
+        "training_flops": _of_all(statistics.fmean, flops),
+        "energy_j": _of_all(statistics.median, [one.energy_j for one in counted]),
+        "usd": "; ".join(
+            f"{plain(statistics.median(paid))} (at {price})" for price, paid in costs.items()
+        ),
+        "caveat": Cell("; ".join(caveats), "soft"),
     }
+
+
+def _of_all(average: Callable[[Sequence[float]], float], values: Sequence[Any]) -> float | None:
+    return None if None in values else average(values)
 
 
 def _caveats(counted: Sequence[TimeToTarget], repeats: Sequence[ReportedRun]) -> Iterator[str]:
@@ -189,20 +195,10 @@ def _caveats(counted: Sequence[TimeToTarget], repeats: Sequence[ReportedRun]) ->
     # Some seeds compiled, and others fetched their programs.
     outcomes = collections.Counter(one.run.compile_cache or "unknown" for one in counted)
     if len(outcomes) > 1:
-        told = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items())
-        yield f"compilation cache differs ({told}): compare the epochs alone"
+        listed = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items())
+        yield f"compilation cache differs ({listed}): compare the epochs alone"
     if repeats:
         yield f"{run_ids(repeats)}: a seed run again, not counted"
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    values = [*values]
-    return None if None in values else statistics.median(values)
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    values = [*values]
-    return None if None in values else statistics.fmean(values)
 
 
 def _costs(context: ReportContext, found: Sequence[TimeToTarget]) -> dict[str, list[float]]:
