@@ -121,7 +121,7 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
     mark = price_mark(price, run) if price and run.environment else ""
     if note := changed_price or mark:
         found["price_note"] = note
-    tokens = run.config.get("data", {}).get("sequence_length")
+    tokens = run.sequence_length
     found |= _per_price(rate, price, tokens) if price else {}
     paid_s = None if wall_s is None else run.paid_s(wall_s)
     found |= {"wall_s": wall_s, "paid_s": paid_s, "wall_usd": _usd(paid_s, price)}

@@ -84,7 +84,7 @@ class ReportedRun:
     telemetry = property(lambda run: run.summary.telemetry or {})
     # The machine that it was compiled for, which is not here; None for a run that measured.
     target = property(lambda run: run.document.target or run.point.get("target"))
-    data_config = property(lambda run: run.config.get("data") or {})
+    data_config = property(lambda run: run.config.get("data", {}))
     feed = property(
         lambda run: (run.document.data or {}).get("feed") or run.data_config.get("feed") or UNKNOWN
     )

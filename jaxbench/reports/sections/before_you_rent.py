@@ -203,7 +203,7 @@ def _chart(steps: Sequence[CompiledStep], table: Table) -> list[DotChart]:
 
 
 def _is_of_sequences(step: CompiledStep) -> bool:
-    return bool(step.run.config.get("data", {}).get("sequence_length"))
+    return bool(step.run.sequence_length)
 
 
 def _settings(step: CompiledStep) -> list[str]:

@@ -118,7 +118,7 @@ def _at_price(rate: Estimate, price: Price) -> _Priced:
 
 def _measured(row: Measurement, price: Price) -> _Priced:
     run, paid = row.run, price.usd_per_hour
-    tokens = run.config.get("data", {}).get("sequence_length")
+    tokens = run.sequence_length
     wall_s = run.summary.wall_s if row.stage == "training" else None
     mark = "bad" if price_mark(price, run) else ""
     return _at_price(row.rate, price) | {
