@@ -8,6 +8,7 @@ from jaxbench.analysis.pricing import Price, usd_per_million_images
 from jaxbench.analysis.published import load_published
 from jaxbench.metrics import count
 from jaxbench.records.schema import TargetRecord
+from jaxbench.reports import work
 from jaxbench.reports.context import STAGES, Measurement, ReportContext
 from jaxbench.reports.published import (
     Row,
@@ -17,15 +18,6 @@ from jaxbench.reports.published import (
     published_rate,
 )
 from jaxbench.reports.runs import ReportedRun
-from jaxbench.reports.work import (
-    differing_names,
-    grouped,
-    is_compiled,
-    is_step,
-    name_settings,
-    setting_key,
-    setting_of,
-)
 
 # Of published rates, see `jaxbench.analysis.published`.
 _TABLES = ("throughput", "training_runs")
@@ -105,10 +97,10 @@ def compiled_steps(context: ReportContext, sources: Sources) -> list[CompiledSte
     """
     searches = [sweep.path for sweep in context.collection.sweeps if sweep.max_batches]
     steps = []
-    for runs in grouped(
+    for runs in work.grouped(
         # What compiled for parts of the machine too is in another table.
         (run for run in context.compiled if not run.document.scaling),
-        lambda run: (run.target, setting_key(setting_of(run), is_compiled)),
+        lambda run: (run.target, work.setting_key(work.setting_of(run), work.is_compiled)),
     ).values():
         alone = [CompiledStep(run, next(iter(run.of_kind(TargetRecord)), None)) for run in runs]
         largest = largest_batch(alone)
@@ -119,9 +111,9 @@ def compiled_steps(context: ReportContext, sources: Sources) -> list[CompiledSte
         by_batch = {one.batch_size: one for one in shown}
         steps += [dataclasses.replace(one, largest=largest) for one in by_batch.values()]
     # Sweeps of the same experiment, for GPUs and TPUs say, stand together.
-    together = grouped(steps, lambda step: step.run.experiment).values()
+    together = work.grouped(steps, lambda step: step.run.experiment).values()
     steps = [step for own in together for step in own]
-    rates = grouped(filter(_is_rate, context.measurements), lambda row: _work(row.run))
+    rates = work.grouped(filter(_is_rate, context.measurements), lambda row: _work(row.run))
     return [
         dataclasses.replace(
             step,
@@ -129,7 +121,7 @@ def compiled_steps(context: ReportContext, sources: Sources) -> list[CompiledSte
             published=_published(sources, step),
             price=context.prices.lowest(step.run),
         )
-        for own in grouped(steps, lambda step: (step.run.experiment, step.run.target)).values()
+        for own in work.grouped(steps, lambda step: (step.run.experiment, step.run.target)).values()
         for step in _named(own)
     ]
 
@@ -144,12 +136,15 @@ def largest_batch(steps: Sequence[CompiledStep]) -> LargestBatch:
 
 
 def _named(steps: Sequence[CompiledStep]) -> Iterator[CompiledStep]:
-    settings = [{n: v for n, v in setting_of(step.run).items() if is_compiled(n)} for step in steps]
+    settings = [
+        {n: v for n, v in work.setting_of(step.run).items() if work.is_compiled(n)}
+        for step in steps
+    ]
     # A trial whose compiler crashed has no configuration: it differs in nothing.
     known_settings = [own for own, step in zip(settings, steps, strict=True) if step.run.config]
-    names = [name for name in differing_names(known_settings) if name != "precision"]
+    names = [name for name in work.differing_names(known_settings) if name != "precision"]
     for step, own in zip(steps, settings, strict=True):
-        told = name_settings(own, names) if step.run.config else ""
+        told = work.name_settings(own, names) if step.run.config else ""
         yield dataclasses.replace(step, setting=told)
 
 
@@ -172,7 +167,7 @@ def _work(run: ReportedRun) -> tuple:
     """Return what must be equal for two rates to be of the same work on the same machine."""
     # Older drivers leave the maker out.
     kind = run.device_kind.removeprefix("NVIDIA ")
-    return kind, run.num_devices, setting_key(setting_of(run), is_step)
+    return kind, run.num_devices, work.setting_key(work.setting_of(run), work.is_step)
 
 
 def _published(sources: Sources, step: CompiledStep) -> Row | None:
@@ -192,7 +187,7 @@ def _published(sources: Sources, step: CompiledStep) -> Row | None:
             and published_devices(row) == machine
             and row["precision"].split()[0] in arithmetic
             and published_rate(row) is not None
-            and not other_images(setting_of(run), row["dataset"])
+            and not other_images(work.setting_of(run), row["dataset"])
         )
 
     best = max(

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxbench.analysis.estimates import Estimate, estimate, of_windows
+from jaxbench.analysis.statistics import Estimate, estimate, of_windows
 from jaxbench.analysis.steady_rate import steady_epochs
 from jaxbench.records.reader import Kind
 from jaxbench.records.schema import EpochRecord, InputRecord, Record, ThroughputRecord

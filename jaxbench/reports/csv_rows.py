@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from jaxbench.analysis.estimates import Estimate, of_rounds, of_windows
 from jaxbench.analysis.pricing import usd
 from jaxbench.analysis.published import load_published
+from jaxbench.analysis.statistics import Estimate, of_rounds, of_windows
 from jaxbench.records.schema import Conv2dRecord, ScalingRecord, TargetRecord
 from jaxbench.reports.context import Measurement, ReportContext
 from jaxbench.reports.prices import price_words

@@ -8,22 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.analysis.comparison import Interval, ratio
-from jaxbench.analysis.estimates import FEWEST_RUNS, Estimate, estimate, of_windows, over_runs
 from jaxbench.analysis.pricing import usd
+from jaxbench.analysis.statistics import FEWEST_RUNS, Estimate, estimate, of_windows, over_runs
 from jaxbench.records.schema import ScalingRecord
+from jaxbench.reports import work
 from jaxbench.reports.context import STAGES, ReportContext
 from jaxbench.reports.prices import price_mark
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.time_to_target import FEWEST_SEEDS, NEVER_REACHED, TimeToTarget
-from jaxbench.reports.work import (
-    differing,
-    grouped,
-    is_work,
-    setting_key,
-    setting_of,
-    training_setting,
-    work_of,
-)
 
 
 class Best(NamedTuple):
@@ -121,7 +113,7 @@ class Comparison:
 
 def compare_machines(context: ReportContext) -> list[Comparison]:
     """Return the machines of each experiment, stage and feed; whole trainings come first."""
-    by_work = grouped(_rates(context), lambda rate: rate.work)
+    by_work = work.grouped(_rates(context), lambda rate: rate.work)
     comparisons = [_compare(context, rates) for rates in by_work.values()]
     experiments = [run.experiment for run in context.runs]
     stages = [*STAGES.values(), "weak scaling", "strong scaling"]
@@ -154,10 +146,10 @@ def _rates(context: ReportContext) -> Iterator[Rate]:
         rate = of_windows(record, "images_per_s")
         if run.status == "done" and rate.value:
             stage = f"{record.scaling} scaling"
-            setting = setting_of(run)
-            work = work_of(run, setting | {"stage": stage})
+            setting = work.setting_of(run)
+            of = work.work_of(run, setting | {"stage": stage})
             setting["batch_size"] = record.batch_size
-            yield Rate(run, _machine_name(run, record.num_devices), stage, rate, work, setting)
+            yield Rate(run, _machine_name(run, record.num_devices), stage, rate, of, setting)
 
 
 def _compare(context: ReportContext, rates: Sequence[Rate]) -> Comparison:
@@ -167,7 +159,7 @@ def _compare(context: ReportContext, rates: Sequence[Rate]) -> Comparison:
     labels = collections.Counter((time.target, time.label) for time in times.values())
     target, label = max(labels, key=labels.get, default=(None, None))
     machines = []
-    for name, own_rates in grouped(rates, lambda rate: rate.machine).items():
+    for name, own_rates in work.grouped(rates, lambda rate: rate.machine).items():
         runs = {rate.run for rate in own_rates}
         own_times = {r: time for r, time in times.items() if r in runs and time.target == target}
         machine = Machine(
@@ -192,7 +184,7 @@ def _fastest(rates: Sequence[Rate]) -> Rate:
     run says nothing of the next one.
     """
     of_settings = []
-    for same in grouped(rates, lambda rate: setting_key(rate.setting)).values():
+    for same in work.grouped(rates, lambda rate: work.setting_key(rate.setting)).values():
         repeats = [rate for rate in same if rate.value] or same[:1]
         if len(repeats) < FEWEST_RUNS:
             repeats = [rate for rate in repeats if rate.has_interval] or repeats
@@ -206,13 +198,13 @@ def _fastest(rates: Sequence[Rate]) -> Rate:
 def _speedups(rates: Sequence[Rate]) -> tuple[str | None, dict[str, Estimate]]:
     """Return the setting that most machines share, and their speed-ups over the slowest in it."""
     measured = [rate for rate in rates if rate.value]
-    shared = grouped(measured, lambda rate: setting_key(rate.setting, is_work))
+    shared = work.grouped(measured, lambda rate: work.setting_key(rate.setting, work.is_work))
     most = max(
         shared.values(),
         key=lambda same: (len({rate.machine for rate in same}), max(rate.value for rate in same)),
         default=(),
     )
-    sides = grouped(most, lambda rate: rate.machine)
+    sides = work.grouped(most, lambda rate: rate.machine)
     if len(sides) < 2:
         return None, {}
     # As `ratio` does, or a machine could be slower than the slowest.
@@ -222,13 +214,13 @@ def _speedups(rates: Sequence[Rate]) -> tuple[str | None, dict[str, Estimate]]:
     base = min(means, key=means.get)
     speedups = {name: _ratio(sides[base], side, len(sides) - 1) for name, side in sides.items()}
     first = most[0].setting
-    work = {name: value for name, value in first.items() if is_work(name)}
+    same = {name: value for name, value in first.items() if work.is_work(name)}
     others = [
-        {name: same[0].setting.get(name) for name in work if name != "batch_size"}
-        for same in shared.values()
+        {name: rates[0].setting.get(name) for name in same if name != "batch_size"}
+        for rates in shared.values()
     ]
-    batch = first["batch_size"]
-    words = [most[0].run.precision, f"batch {batch:,.0f}" if batch else "", differing(work, others)]
+    batch, more = first["batch_size"], work.differing(same, others)
+    words = [most[0].run.precision, f"batch {batch:,.0f}" if batch else "", more]
     return ", ".join(filter(None, words)), speedups | {base: Estimate(1.0)}
 
 
@@ -257,8 +249,8 @@ def _of_seeds(of: Estimate, run: ReportedRun, more: str = "") -> Best:
 
 def _seeds(runs: Iterable[ReportedRun]) -> Iterator[list[ReportedRun]]:
     """Yield the runs that differ only in their seed; of a seed that was run again, the first."""
-    for same in grouped(runs, lambda run: setting_key(training_setting(run))).values():
-        yield [repeats[0] for repeats in grouped(same, lambda run: run.sample).values()]
+    for same in work.grouped(runs, work.training_key).values():
+        yield [repeats[0] for repeats in work.grouped(same, lambda run: run.sample).values()]
 
 
 def _to_target(

@@ -12,7 +12,8 @@ from markupsafe import Markup
 import jaxbench
 from jaxbench.reports.blocks import BarChart, Block, Chart, LineChart, Section
 from jaxbench.reports.plot import TEMPLATES, draw, legend_mark
-from jaxbench.tables.table import Cell, Table
+from jaxbench.tables.columns import Cell
+from jaxbench.tables.table import Table
 
 _HERE = pathlib.Path(__file__).parent
 # Longer tables are folded; the browser's search still finds what is in them.

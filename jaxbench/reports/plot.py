@@ -14,7 +14,7 @@ from typing import Any
 
 import jinja2
 
-from jaxbench.analysis.estimates import Estimate
+from jaxbench.analysis.statistics import Estimate
 from jaxbench.metrics import UNKNOWN, count, plain
 from jaxbench.reports.blocks import BarChart, Chart, DotChart, LineChart, MatrixChart, Point
 from jaxbench.tables.formats import with_interval

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jaxbench.analysis.estimates import Estimate
+from jaxbench.analysis.statistics import Estimate
 from jaxbench.cards.card import Figure
 from jaxbench.errors import BadInput
 from jaxbench.metrics import UNKNOWN, count, percent, plain
@@ -14,16 +14,9 @@ from jaxbench.reports.blocks import Section
 from jaxbench.reports.collect import Collection, collect
 from jaxbench.reports.sections.cards import CARD, CARD_COLUMNS, CardRow, status_cell
 from jaxbench.reports.write import check_out, render_sections, write_text
+from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns
 from jaxbench.tables.formats import with_interval
-from jaxbench.tables.table import (
-    Cell,
-    Column,
-    Table,
-    make_table,
-    metric_column,
-    metric_columns,
-    with_figures,
-)
+from jaxbench.tables.table import Table, make_table, with_figures
 from jaxbench.terminal import printable
 
 FORMATS = ("md", "html")

@@ -101,6 +101,10 @@ def setting_key(setting: Mapping[str, Any], part: Callable[[str], bool] | None =
     )
 
 
+def training_key(run: ReportedRun) -> tuple:
+    return setting_key(training_setting(run))
+
+
 def work_of(run: ReportedRun, setting: Mapping[str, Any] | None = None) -> tuple:
     """Return what runs and rates must have in common to be in one chart, whatever they ran on."""
     return run.data, *setting_key(setting or setting_of(run), _CHART.__contains__)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from jaxbench.analysis.estimates import Estimate
+from jaxbench.analysis.statistics import Estimate
 from jaxbench.metrics import UNKNOWN, count, form, words
 
 Format = Callable[[Any], str]

@@ -20,10 +20,8 @@ import sys
 
 import cv2
 import pytest
-from jaxbench.reports.fields import Estimate
-from jaxbench.reports.formats import clock_time, with_interval
-from jaxbench.reports.tables import Column, make_table
 
+from jaxbench.analysis.statistics import Estimate
 from jaxbench.cards.card_file import write_card
 from jaxbench.clock import Stopwatch, wait_until
 from jaxbench.launchers import local
@@ -40,6 +38,9 @@ from jaxbench.reports.blocks import (
     Table,
 )
 from jaxbench.reports.page import render_html
+from jaxbench.tables.columns import Column
+from jaxbench.tables.formats import clock_time, with_interval
+from jaxbench.tables.table import make_table
 from tests.cards import made
 from tests.conftest import MICRO, ROOT, UNOPTIMIZED, run_json
 from tests.in_process import run_command

@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jaxbench.analysis.estimates import Estimate
+from jaxbench.analysis.statistics import Estimate
 from jaxbench.cards.card import CheckResult, Figure, Finding
 from jaxbench.cards.figures import FIGURES, PARTS
 from jaxbench.metrics import UNKNOWN, percent, plain
 from jaxbench.reports.blocks import MatrixChart, Section
 from jaxbench.reports.collect import ReportedCard
 from jaxbench.reports.context import MOST_CHARTS, ReportContext, left_out, make_section
+from jaxbench.tables.columns import Cell, Column
 from jaxbench.tables.formats import moment, with_interval
-from jaxbench.tables.table import Cell, Column, make_table, with_figures
+from jaxbench.tables.table import make_table, with_figures
 from jaxbench.terminal import printable
 
 _MARKS = {

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from jaxbench.analysis.estimates import of_rounds
-from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, of_rounds
 from jaxbench.metrics import METRICS, count, words
 from jaxbench.records.schema import Conv2dRecord
 from jaxbench.reports.blocks import BarChart, Section
@@ -12,8 +11,9 @@ from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.published import size_of
 from jaxbench.reports.runs import RunRecord
 from jaxbench.reports.work import grouped
+from jaxbench.tables.columns import Column, metric_column, metric_columns
 from jaxbench.tables.formats import with_interval
-from jaxbench.tables.table import Column, Table, make_table, metric_column, metric_columns
+from jaxbench.tables.table import Table, make_table
 
 _PROBLEM = ("kernel", "channels", "devices")
 _PARTS = {

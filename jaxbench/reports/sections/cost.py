@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxbench.analysis import pricing
-from jaxbench.analysis.estimates import Estimate
 from jaxbench.analysis.pricing import J_PER_KWH, Price
+from jaxbench.analysis.statistics import Estimate
 from jaxbench.metrics import plain
 from jaxbench.reports import published
 from jaxbench.reports.blocks import Dot, DotChart, Section
@@ -15,16 +15,8 @@ from jaxbench.reports.prices import price_label, price_mark, price_words
 from jaxbench.reports.published import Sources, is_synthetic, other_work
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.work import grouped, labelled
-from jaxbench.tables.table import (
-    Cell,
-    Column,
-    Table,
-    estimate_columns,
-    make_table,
-    metric_column,
-    metric_columns,
-    with_figures,
-)
+from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column, metric_columns
+from jaxbench.tables.table import Table, make_table, with_figures
 
 _MOST_DOTS = 16
 _PUBLISHED_DOT = "{machine}, {framework}, {precision}, {price.offer} ({date})"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from jaxbench.analysis.estimates import Estimate, bar_words, of_rounds, over_runs
+from jaxbench.analysis.statistics import Estimate, bar_words, of_rounds, over_runs
 from jaxbench.metrics import count, percent, plain
 from jaxbench.records.schema import Conv2dRecord
 from jaxbench.reports import published
@@ -10,16 +10,9 @@ from jaxbench.reports.blocks import Dot, DotChart, Section
 from jaxbench.reports.columns import run_ids, shared
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.work import grouped, labelled, setting_key
+from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column, metric_columns
 from jaxbench.tables.formats import clock_time
-from jaxbench.tables.table import (
-    Cell,
-    Column,
-    Table,
-    estimate_columns,
-    make_table,
-    metric_column,
-    metric_columns,
-)
+from jaxbench.tables.table import Table, make_table
 
 _FIRST = "first_epoch_with_compile_s"
 _TRAININGS = (

@@ -4,26 +4,18 @@ import collections
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxbench.analysis.estimates import Estimate, estimate, with_range
-from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, spread
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, Estimate, estimate, spread, with_range
 from jaxbench.metrics import count, percent, plain
 from jaxbench.records.schema import EpochRecord
+from jaxbench.reports import work
 from jaxbench.reports.blocks import LineChart, Point, Section, Series
 from jaxbench.reports.columns import run_ids, setting_column, shared
 from jaxbench.reports.context import ReportContext, left_out, make_section
 from jaxbench.reports.runs import SCORES, ReportedRun
 from jaxbench.reports.time_to_target import NEVER_REACHED
-from jaxbench.reports.work import (
-    grouped,
-    in_parts,
-    labelled,
-    setting_key,
-    thinned,
-    training_setting,
-    work_of,
-)
+from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns
 from jaxbench.tables.formats import interval, span
-from jaxbench.tables.table import Cell, Column, Table, make_table, metric_column, metric_columns
+from jaxbench.tables.table import Table, make_table
 
 # At most this many epochs are drawn, and listed below; the last one always is.
 _MOST_EPOCHS, _MOST_LISTED = 120, 40
@@ -132,9 +124,9 @@ class _Line(list[_Course]):
 def learning(context: ReportContext) -> Section | None:
     """Return curves of one experiment, network and data together; a line for each setting."""
     trained = [run for run in context.runs if run.of_kind(EpochRecord)]
-    groups = grouped(trained, work_of)
+    groups = work.grouped(trained, work.work_of)
     lines = [_lines(runs) for runs in groups.values()]
-    parts = [(p, len(in_parts(own)) > 1) for own in lines for p in in_parts(own)]
+    parts = [(p, len(work.in_parts(own)) > 1) for own in lines for p in work.in_parts(own)]
     charts = [chart for part in parts[:_MOST_GROUPS] for chart in _charts(*part)]
     shown = shared("run", "status", "experiment", "precision", "feed", "batch", "seed")
     columns = [*shown, *setting_column(context, "seed"), *_RESULTS]
@@ -155,7 +147,7 @@ def _lines(runs: Sequence[ReportedRun]) -> list[_Line]:
     lines: dict[Any, _Line] = {}
     repeats: collections.Counter[Any] = collections.Counter()
     for run in runs:
-        setting = setting_key(training_setting(run))
+        setting = work.training_key(run)
         for course in _courses(run):
             key: Any = len(lines)
             if course.status == "done" and course.seed is not None:
@@ -192,7 +184,7 @@ def _own_curves(run: ReportedRun) -> list[_Curve]:
 def _charts(lines: Sequence[_Line], is_part: bool) -> Iterator[LineChart]:
     run = lines[0].run
     which = f", {run.id} to {lines[-1][-1].run.id}" if is_part else ""
-    settings = labelled(lines, lambda line: training_setting(line.run))
+    settings = work.labelled(lines, lambda line: work.training_setting(line.run))
     for curve in (*_CURVES, *_own_curves(run)):
         drawn = {
             line.label(setting): line for setting, line in settings if line.common(curve.field)
@@ -210,7 +202,7 @@ def _series(label: str, line: _Line, curve: _Curve) -> Series:
     common = line.common(curve.field)
     points = [
         _point(epoch, [curve.factor * value for value in common[epoch]])
-        for epoch in thinned([*common], _MOST_EPOCHS)
+        for epoch in work.thinned([*common], _MOST_EPOCHS)
     ]
     # A band of one epoch is no area: its ends are.
     return Series(label, points, band=line.is_band and len(points) > 1)
@@ -245,7 +237,7 @@ def _points_table(curve: _Curve, drawn: Mapping[str, _Line]) -> Table:
     rows = []
     for label, line in drawn.items():
         found = line.by_epoch(curve.field)
-        for epoch in thinned([*found], _MOST_LISTED):
+        for epoch in work.thinned([*found], _MOST_LISTED):
             values = [curve.factor * value for value in found[epoch]]
             row = {"line": label, "epoch": epoch, "n": f"{len(values)} of {len(line)}"}
             rows.append(row | {"values": with_range(values) if len(values) == len(line) else None})
@@ -268,7 +260,7 @@ def _points_table(curve: _Curve, drawn: Mapping[str, _Line]) -> Table:
 
 def _seeds_table(lines: Sequence[_Line], runs: Sequence[ReportedRun]) -> Table:
     failed = collections.Counter(
-        setting_key(training_setting(run))
+        work.training_key(run)
         for run in runs
         for course in _courses(run)
         if course.status != "done" and course.status in NEVER_REACHED
@@ -280,7 +272,7 @@ def _seeds_table(lines: Sequence[_Line], runs: Sequence[ReportedRun]) -> Table:
             if len(ends) == len(line):
                 epochs, scores = zip(*ends, strict=True)
                 row = {"run": line.run, "runs": run_ids(line.runs), "score": score}
-                row["failed"] = failed[setting_key(training_setting(line.run))]
+                row["failed"] = failed[work.training_key(line.run)]
                 row |= {"scores": spread(scores), "median": estimate(scores)}
                 rows.append(row | {"epochs": span(epochs)})
     note = "Each seed's last test score; seeds that failed or diverged have none. "

@@ -4,22 +4,15 @@ import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 
-from jaxbench.analysis.estimates import Estimate, bar_words, over_runs
-from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, Estimate, bar_words, over_runs
 from jaxbench.metrics import count
 from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series
 from jaxbench.reports.columns import measured_share, run_ids, setting_column, shared
 from jaxbench.reports.context import Measurement, ReportContext, make_section
 from jaxbench.reports.work import grouped, in_parts, labelled, setting_key
+from jaxbench.tables.columns import Column, count_column, estimate_columns, metric_columns
 from jaxbench.tables.formats import span
-from jaxbench.tables.table import (
-    Column,
-    Table,
-    count_column,
-    estimate_columns,
-    make_table,
-    metric_columns,
-)
+from jaxbench.tables.table import Table, make_table
 
 _COLUMNS = (
     *shared("run", "status", "experiment"),

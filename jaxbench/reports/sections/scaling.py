@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-from jaxbench.analysis.estimates import bar_words, of_windows
+from jaxbench.analysis.statistics import bar_words, of_windows
 from jaxbench.records.schema import AllReduceRecord, ScalingRecord
 from jaxbench.reports.blocks import LineChart, Point, Section, Series
 from jaxbench.reports.columns import shared, status_cell
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun, RunRecord
 from jaxbench.reports.work import grouped
+from jaxbench.tables.columns import Column, estimate_columns, metric_columns
 from jaxbench.tables.formats import span
-from jaxbench.tables.table import Column, Table, estimate_columns, make_table, metric_columns
+from jaxbench.tables.table import Table, make_table
 
 _REPLICAS = {True: "equal", False: "DIFFER"}
 _MEASURED = (

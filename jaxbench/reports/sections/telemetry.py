@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from jaxbench.analysis.estimates import Estimate
+from jaxbench.analysis.statistics import Estimate
 from jaxbench.files import open_regular, read_lines
 from jaxbench.metrics import METRICS, count, plain, words
 from jaxbench.reports.blocks import LineChart, Point, Section, Series
@@ -18,8 +18,9 @@ from jaxbench.reports.columns import run_ids, shared
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.work import in_parts, thinned
+from jaxbench.tables.columns import Column, metric_column
 from jaxbench.tables.formats import span, with_interval
-from jaxbench.tables.table import Column, Table, make_table, metric_column
+from jaxbench.tables.table import Table, make_table
 
 # Runs whose panels are drawn: the longest. The table has all of them.
 _MOST_RUNS = 2

@@ -6,28 +6,19 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from jaxbench.analysis.estimates import Estimate
 from jaxbench.analysis.pricing import S_PER_HOUR, Price, find_price, load_prices, training_s, usd
-from jaxbench.analysis.statistics import spread
+from jaxbench.analysis.statistics import Estimate, spread
 from jaxbench.metrics import count, percent, plain
-from jaxbench.reports import published
+from jaxbench.reports import published, work
 from jaxbench.reports.blocks import LineChart, Point, Section, Series
 from jaxbench.reports.columns import run_cell, run_ids, setting_column, shared
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.prices import price_label, price_words
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.time_to_target import FEWEST_SEEDS, TimeToTarget
-from jaxbench.reports.work import (
-    grouped,
-    in_parts,
-    labelled,
-    setting_key,
-    thinned,
-    training_setting,
-    work_of,
-)
+from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns
 from jaxbench.tables.formats import interval
-from jaxbench.tables.table import Cell, Column, Table, make_table, metric_column, metric_columns
+from jaxbench.tables.table import Table, make_table
 
 _MOST_POINTS = 120
 _UNENDED = {"running": "not yet", "corrupt": "not known"}
@@ -78,7 +69,9 @@ def to_target(context: ReportContext) -> Section | None:
         return None
     table, charts = _runs_table(context, found), []
     evaluated = [one for one in found if one.evaluations]
-    for group in grouped(evaluated, lambda one: (work_of(one.run), one.score, one.target)).values():
+    for group in work.grouped(
+        evaluated, lambda one: (work.work_of(one.run), one.score, one.target)
+    ).values():
         charts += _over("time", [(one, None) for one in group], table)
         priced = [(one, price) for one in group for price in context.prices.of(one.run)]
         charts += _over("cost", priced, table) if priced else []
@@ -107,9 +100,11 @@ def _over(what: str, lines: Sequence[_Line], table: Table) -> list[LineChart]:
     note = f"{run.network}; {run.data}; {told}"
     x_label = "USD since the run's start" if price else f"time since its start [{unit}]"
     labels = (x_label, f"{first.title} [%]")
-    settings = {one.run: training_setting(one.run) | {"seed": one.run.seed} for one, _ in lines}
+    settings = {
+        one.run: work.training_setting(one.run) | {"seed": one.run.seed} for one, _ in lines
+    }
     charts = []
-    for part in in_parts(labelled(lines, lambda line: settings[line[0].run])):
+    for part in work.in_parts(work.labelled(lines, lambda line: settings[line[0].run])):
         series = [_series(*line, label, unit_s) for label, line in part]
         furthest = max(own.points[-1].x for own in series)
         goal = [Point(x, 100 * first.target) for x in (0.0, furthest)]
@@ -122,7 +117,7 @@ def _series(one: TimeToTarget, price: Price | None, label: str, unit_s: float) -
     status = "" if one.run.status == "done" else f" ({one.run.status})"
     cost = f", {price_label(price, one.run)}" if price else ""
     # The evaluation that reached the target is drawn, however many there are.
-    drawn = {*thinned(one.evaluations, _MOST_POINTS)}
+    drawn = {*work.thinned(one.evaluations, _MOST_POINTS)}
     points = [
         Point(
             usd(one.run.paid_s(time_s), price.usd_per_hour) if price else time_s / unit_s,
@@ -136,8 +131,8 @@ def _series(one: TimeToTarget, price: Price | None, label: str, unit_s: float) -
 
 def _seeds_table(context: ReportContext, found: Sequence[TimeToTarget]) -> Table:
     """Return the runs that differ in nothing but their seed, together."""
-    same = grouped(found, lambda one: (setting_key(training_setting(one.run)), one.target))
-    groups = labelled(same.values(), lambda group: training_setting(group[0].run))
+    same = work.grouped(found, lambda one: (work.training_key(one.run), one.target))
+    groups = work.labelled(same.values(), lambda group: work.training_setting(group[0].run))
     return make_table(
         _TOGETHER,
         [_together(context, group, label) for label, group in groups],
@@ -154,7 +149,7 @@ def _together(context: ReportContext, group: Sequence[TimeToTarget], label: str)
     first, ids = group[0], run_ids(group)
     # Repeats say nothing of other seeds: of one seed the first run that ended counts, else the
     # first. A run whose seed nobody knows stands for itself.
-    by_seed = grouped(sorted(group, key=lambda one: not one.ended), lambda one: one.run.sample)
+    by_seed = work.grouped(sorted(group, key=lambda one: not one.ended), lambda one: one.run.sample)
     seeds = [repeats[0] for repeats in by_seed.values()]
     counted = [one for one in seeds if one.ended]
     row = {
