@@ -173,11 +173,7 @@ def _without_run(sweep: Sweep, result: TrialResult, runs: Sequence[ReportedRun])
 
 
 def collect(paths: Sequence[str]) -> Collection:
-    """Read what lies in or below the folders, and cards that are given by their own path.
-
-    Raises:
-      BadInput: one of them is no folder and no card, or holds neither run, sweep nor card.
-    """
+    """Read what lies in or below the folders, and cards that are given by their own path."""
     collection = Collection()
     for given in paths:
         top = user_path(given)

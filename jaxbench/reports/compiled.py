@@ -1,22 +1,15 @@
 """Runs that were compiled for machines that are not here, and what is known of the same work."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from jaxbench.analysis.pricing import Price, usd_per_million_images
 from jaxbench.analysis.published import load_published
 from jaxbench.metrics import count
 from jaxbench.records.schema import TargetRecord
-from jaxbench.reports import work
+from jaxbench.reports import published, work
 from jaxbench.reports.context import STAGES, Measurement, ReportContext
-from jaxbench.reports.published import (
-    Row,
-    Sources,
-    other_images,
-    published_devices,
-    published_rate,
-)
 from jaxbench.reports.runs import ReportedRun
 
 # Of published rates, see `jaxbench.analysis.published`.
@@ -60,7 +53,7 @@ class CompiledStep:
     largest: LargestBatch = LargestBatch(None, None)
     setting: str = ""
     measured: Measurement | None = None
-    published: Row | None = None
+    published: Mapping[str, Any] | None = None
     price: Price | None = None
 
     batch_size = property(lambda self: self.run.batch_size)
@@ -89,7 +82,7 @@ class CompiledStep:
         return usd_per_million_images(self.ceiling, self.price.usd_per_hour)
 
 
-def compiled_steps(context: ReportContext, sources: Sources) -> list[CompiledStep]:
+def compiled_steps(context: ReportContext, sources: published.Sources) -> list[CompiledStep]:
     """Return what stands in a row: of a search for the largest batch its first batch and that one.
 
     Args:
@@ -170,7 +163,7 @@ def _work(run: ReportedRun) -> tuple:
     return kind, run.num_devices, work.setting_key(work.setting_of(run), work.is_step)
 
 
-def _published(sources: Sources, step: CompiledStep) -> Row | None:
+def _published(sources: published.Sources, step: CompiledStep) -> published.Row | None:
     """Return the best published rate of the network on the same devices in the same arithmetic."""
     run, network = step.run, step.run.published_network
     if network is None:
@@ -181,18 +174,18 @@ def _published(sources: Sources, step: CompiledStep) -> Row | None:
         (step.limit.get("peak") or {}).get("arithmetic"),
     }
 
-    def is_same(row: Row) -> bool:
+    def is_same(row: published.Row) -> bool:
         return (
             row["model"] == network
-            and published_devices(row) == machine
+            and published.published_devices(row) == machine
             and row["precision"].split()[0] in arithmetic
-            and published_rate(row) is not None
-            and not other_images(work.setting_of(run), row["dataset"])
+            and published.published_rate(row) is not None
+            and not published.other_images(work.setting_of(run), row["dataset"])
         )
 
     best = max(
         (row for table in _TABLES for row in filter(is_same, load_published(table))),
-        key=published_rate,
+        key=published.published_rate,
         default=None,
     )
     # Only what is shown is cited.

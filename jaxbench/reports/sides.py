@@ -71,9 +71,6 @@ def read_sides(*paths: str) -> dict[str, Side]:
     """Return the side that run directories, or folders of repeats, are; or a sweep's, by trial.
 
     Trials that differ in nothing but their seed are repeats.
-
-    Raises:
-      BadInput: there is nothing to compare in it.
     """
     collection = collect(paths)
     for run in collection.runs:
@@ -126,11 +123,7 @@ class Match:
 
 
 def match(base: Side, other: Side) -> Match:
-    """Return what two sides have measured, and what they differ in.
-
-    Raises:
-      BadInput: one of them has no figures to trust, or they measured two different things.
-    """
+    """Return what two sides have measured, and what they differ in."""
     for side in (base, other):
         side.check()
     feeds = base.runs[0].feed, other.runs[0].feed
@@ -169,11 +162,7 @@ def match(base: Side, other: Side) -> Match:
 
 
 def match_trials(base: Mapping[str, Side], other: Mapping[str, Side]) -> list[Match | str]:
-    """Return the match of each trial, or why there is none.
-
-    Raises:
-      BadInput: one is a sweep and the other is not, or single runs cannot be compared.
-    """
+    """Return the match of each trial, or why there is none."""
     if list(base) == list(other) == [""]:
         return [match(base[""], other[""])]
     if "" in {*base, *other} or not base or not other:
@@ -187,11 +176,7 @@ def match_trials(base: Mapping[str, Side], other: Mapping[str, Side]) -> list[Ma
 
 
 def match_settings(sweep: Mapping[str, Side]) -> list[Match | str]:
-    """Return the match of a sweep's first setting with each other one, or why there is none.
-
-    Raises:
-      BadInput: there is no other setting.
-    """
+    """Return the match of a sweep's first setting with each other one, or why there is none."""
     base, *others = sweep.values()
     if not others:
         raise BadInput(f"{base.name}: is one setting; give what to compare it with")
