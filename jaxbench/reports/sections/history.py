@@ -80,9 +80,7 @@ def _trainings(network: str, rows: Sequence[Measurement]) -> _Blocks:
     }
     oom = Cell("OOM", "bad", span=5)
     lines = [
-        row
-        | {"first_epoch_with_compile_s": oom if row["status"] == "oom" else row["first_epoch_s"]}
-        for row in theirs
+        row | {_FIRST: oom if row["status"] == "oom" else row["first_epoch_s"]} for row in theirs
     ]
     lines += [published.measured_row(row, other[row]) | _training(row) for row in rows]
     table = make_table(
@@ -108,15 +106,14 @@ def _epoch(row: Measurement) -> Estimate:
 
 def _training(row: Measurement) -> published.Row:
     summary, run = row.run.summary, row.run
-    first_s = summary.first_epoch_with_compile_s
-    first: Cell | float | None = first_s
-    if first_s is None and _epoch(row).value is None:
+    first: Cell | float | None = summary.first_epoch_with_compile_s
+    if first is None and summary.median_epoch_s is None:
         first = Cell("OOM" if run.status == "oom" else run.status, "bad", span=5)
     elif run.compile_cache == "hit":
-        first = Cell(f"{plain(first_s)} (compilation cache hit)")
+        first = Cell(f"{plain(first)} (compilation cache hit)")
     return {
         _FIRST: first,
-        "median_epoch_s": _epoch(row).value,
+        "median_epoch_s": summary.median_epoch_s,
         "total_time_s": run.total_s,
         "epochs_done": summary.epochs_done,
         "top1": run.score,

@@ -80,19 +80,18 @@ class _Course(NamedTuple):
 
     def values(self, field: str) -> dict[float, float]:
         """Return {epoch: value} of a field of the epochs' records."""
-        part, _, figure = field.partition("_")
+        part, _, metric = field.partition("_")
         values = {}
         for record in self.run.of_kind(EpochRecord):
             if self.one_of_several:
-                models = getattr(record, f"{part}_models") or []
-                own = [model for model in models if model["seed"] == self.seed]
-                value = own[-1].get(figure) if own else None
+                models = getattr(record, f"{part}_models") or ()
+                scores = {model["seed"]: model.get(metric) for model in models}
+                values[record.epoch] = scores.get(self.seed)
             else:
                 custom = getattr(record, f"{part}_metrics") or {}
-                value = custom[figure] if figure in custom else getattr(record, field)
-            if None not in (epoch := record.epoch, value):
-                values[epoch] = value
-        return values
+                known = metric in custom
+                values[record.epoch] = custom[metric] if known else getattr(record, field)
+        return {epoch: value for epoch, value in values.items() if value is not None}
 
 
 class _Line(list[_Course]):
@@ -173,11 +172,9 @@ def _courses(run: ReportedRun) -> list[_Course]:
 
 
 def _own_curves(run: ReportedRun) -> list[_Curve]:
-    """Return the curves of the figures that a task of the user's own computes."""
-    records = [record.eval_metrics for record in run.of_kind(EpochRecord)]
-    names = dict.fromkeys(
-        name for figures in records if isinstance(figures, dict) for name in figures
-    )
+    """Return the curves of the metrics that a custom task computes."""
+    metrics = [record.eval_metrics or {} for record in run.of_kind(EpochRecord)]
+    names = dict.fromkeys(name for one in metrics for name in one)
     return [_Curve(f"{name} on the test split", f"eval_{name}", name) for name in [*names][:8]]
 
 
@@ -284,8 +281,7 @@ def _results(run: ReportedRun) -> dict[str, Any]:
     epochs = run.of_kind(EpochRecord)
     last = epochs[-1]
     # Not every epoch need be evaluated.
-    seen = [epoch for epoch in epochs if epoch.eval_count is not None]
-    evaluated = seen[-1] if seen else None
+    evaluated = next((epoch for epoch in reversed(epochs) if epoch.eval_count is not None), None)
     field = "eval_top1" if evaluated and evaluated.eval_top1 is not None else "eval_dice"
     scores = [score for epoch in epochs if (score := getattr(epoch, field)) is not None]
     return {
