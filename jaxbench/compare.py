@@ -34,15 +34,8 @@ from jaxbench.cards.compare_text import describe_cards
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput
 from jaxbench.paths import user_path
-from jaxbench.reports.sides import (
-    Match,
-    describe_comparison,
-    is_work,
-    judge,
-    match_settings,
-    match_trials,
-    read_sides,
-)
+from jaxbench.reports import sides
+from jaxbench.reports.work import is_work
 from jaxbench.terminal import print_wrapped, printable
 
 _BASELINE = flags.DEFINE_bool(
@@ -66,7 +59,7 @@ def main(paths: list[str]) -> int:
         return _compare_cards(paths)
     matches = _match(paths)
     missing = [one for one in matches if isinstance(one, str)]
-    comparisons = judge([one for one in matches if isinstance(one, Match)])
+    comparisons = sides.judge([one for one in matches if isinstance(one, sides.Match)])
     if not comparisons:
         raise BadInput("; ".join(missing))
     if _BASELINE.value:
@@ -75,21 +68,21 @@ def main(paths: list[str]) -> int:
         print(json.dumps({"comparisons": comparisons, "not_compared": missing}))
     else:
         for comparison in comparisons:
-            print_wrapped(*describe_comparison(comparison))
+            print_wrapped(*sides.describe_comparison(comparison))
         print_wrapped(*map(printable, missing))
     return _decide(comparisons, missing) if _BASELINE.value else 0
 
 
-def _match(paths: list[str]) -> list[Match | str]:
-    base, *others = [read_sides(path) for path in paths]
+def _match(paths: list[str]) -> list[sides.Match | str]:
+    base, *others = [sides.read_sides(path) for path in paths]
     if not others:
         if "" in base:
             raise BadInput(f"{paths[0]}: is no sweep; give what to compare it with: BASE OTHER...")
-        return match_settings(base)
-    matches: list[Match | str] = []
+        return sides.match_settings(base)
+    matches: list[sides.Match | str] = []
     for other in others:
         try:
-            matches += match_trials(base, other)
+            matches += sides.match_trials(base, other)
         except BadInput as error:
             # Of several, one that cannot be compared leaves the others their ratios.
             if len(others) == 1 or _BASELINE.value:

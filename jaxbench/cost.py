@@ -95,35 +95,29 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
     """Return what a run and its rate cost; None for what its record does not have.
 
     A stated price takes the place of the one in its record.
-
-    Raises:
-      BadInput: it has no figures to go by.
     """
     run.check_measured()
     rate, fields = rate_of(run)
-    has_rate = rate is not None and rate > 0
     if run.status == "corrupt":
         reason = str(run.reason)
         raise BadInput(reason if reason.startswith(run.name) else f"{run.name}: {reason}")
-    if run.status != "done" or not has_rate:
+    if run.status != "done" or not rate:
         told = f" ({run.reason})" if run.reason else ""
         raise BadInput(
             f"{run.name}: its status is {run.status}{told}, and it has "
-            f"{'a' if has_rate else 'no'} rate; only a run that is done and has a rate has costs"
+            f"{'a' if rate else 'no'} rate; only a run that is done and has a rate has costs"
         )
     # Without a price only electricity can be asked for.
     price = stated or run.price
     changed_price = None if stated else run.changed_price
     if price is None and _USD_PER_KWH.value is None and not changed_price:
         raise BadInput(f"{run.name}: its record has no price; {_NO_PRICE}")
-    wall_s = run.summary.wall_s
     found = {"price": price and price._asdict(), **fields}
-    mark = price_mark(price, run) if price and run.environment else ""
-    if note := changed_price or mark:
+    if note := changed_price or (price_mark(price, run) if price else ""):
         found["price_note"] = note
-    tokens = run.config.get("data", {}).get("sequence_length")
-    found |= _per_price(rate, price, tokens) if price else {}
-    paid_s = None if wall_s is None else run.paid_s(wall_s)
+    found |= _per_price(rate, price, run.sequence_length) if price else {}
+    # A run that is done has a summary.
+    wall_s, paid_s = run.summary.wall_s, run.paid_s(run.summary.wall_s)
     found |= {"wall_s": wall_s, "paid_s": paid_s, "wall_usd": _usd(paid_s, price)}
     to_target = None
     if _TARGET_ACCURACY.value is not None:
@@ -133,10 +127,8 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
         found |= {"target_accuracy": _TARGET_ACCURACY.value, "target_epoch": to_target.epoch}
         found |= {"target_s": to_target.time_s, "target_usd": _usd(to_target.paid_s, price)}
     if _USD_PER_KWH.value is not None:
-        energy_j = run.telemetry.get("energy_j")
-        covers = run.telemetry.get("energy_covers")
-        found |= {"energy_j": energy_j, "energy_covers": covers}
-        found["electricity_usd"] = _electricity(energy_j)
+        found |= {name: run.telemetry.get(name) for name in ("energy_j", "energy_covers")}
+        found["electricity_usd"] = _electricity(found["energy_j"])
         if to_target is not None:
             found["target_energy_j"] = to_target.energy_j
             found["target_electricity_usd"] = _electricity(to_target.energy_j)
@@ -154,12 +146,12 @@ def rate_of(run: ReportedRun) -> tuple[float | None, dict[str, Any]]:
             return mean, {"images_per_s_whole_run": mean, "rate_is": definition}
         definition = describe_steady_rate(rate)
     names = ("images_per_s", "images_per_s_low", "images_per_s_high")
-    found: dict[str, Any] = {name: rate.get(name) for name in names}
-    return found["images_per_s"], found | {"rate_is": definition}
+    fields = {name: rate.get(name) for name in names}
+    return fields["images_per_s"], fields | {"rate_is": definition}
 
 
-def _usd(time_s: float | None, price: Price | None) -> float | None:
-    return None if None in (time_s, price) else pricing.usd(time_s, price.usd_per_hour)
+def _usd(time_s: float, price: Price | None) -> float | None:
+    return price and pricing.usd(time_s, price.usd_per_hour)
 
 
 def _electricity(energy_j: float | None) -> float | None:
@@ -204,7 +196,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
         lines.append(f"images are sequences: {amount} USD per billion tokens")
     if "time_s" in found:
         lines.append(_with_usd(found["time_s"] / S_PER_HOUR, "h", found["usd"], digits=2))
-    if found.get("wall_s") is not None:
+    if "wall_s" in found:
         took = _with_usd(found["paid_s"] / S_PER_HOUR, "h", found["wall_usd"])
         lost = found["paid_s"] > found["wall_s"]
         lines.append(f"the whole run{', with the work that was lost' * lost}: {took}")

@@ -48,7 +48,7 @@ count = form("{:,.0f}".format)
 percent = form(lambda fraction: f"{100 * fraction:.2f}")
 # {unit of metrics.csv: how a value of it is shown}. Times are recorded in seconds, sizes in bytes.
 _FORMS = {
-    **dict.fromkeys(("", "s", "USD", "J", "W", "°C", "MHz"), plain),
+    **dict.fromkeys(("", "s", "USD", "USD/h", "J", "J/image", "W", "°C", "MHz"), plain),
     **{"count": count, "text": words, "%": percent, "ms": scaled(1e3)},
     **{"MiB": scaled(2**-20), "GiB": scaled(2**-30)},
     **dict.fromkeys(("GB/s", "GFLOP/s"), scaled(1e-9)),

@@ -458,8 +458,8 @@ whole_run_for_the_steady_state training/records.py: summary
 + images_per_s_whole_run=images_per_s,
 
 mfu_of_all_epochs reports/context.py: report
-- known(number(epoch, "mfu") for epoch in epochs)
-+ known(number(epoch, "mfu") for epoch in run.of_kind("epoch"))
+- [epoch.mfu for epoch in epochs if
++ [epoch.mfu for epoch in run.of_kind(EpochRecord) if
 
 columns_of_today_in_a_file_of_before records/writers/files.py: schema
 - columns = next(csv.reader(file), [*kind.csv_columns(), *own])
@@ -553,7 +553,7 @@ largest_batch_of_a_device_by_all_devices sweeps/max_batch.py: sweep
 - BatchLayout.create(config, best.num_devices).batch_per_device
 + largest // best.num_devices
 
-report_shows_the_mean_rate reports/fields.py: report report_cost
+report_shows_the_mean_rate analysis/statistics.py: report report_cost
 - median, low, high = median_interval(samples)
 + median, low, high = (sum(samples) / len(samples), *median_interval(samples)[1:])
 
@@ -561,7 +561,7 @@ report_draws_invalid_runs reports/context.py: report report_cost
 - return self.run.status == "done"
 + return self.run.status != "failed"
 
-interval_of_two_windows reports/fields.py: report
+interval_of_two_windows analysis/statistics.py: report
 - enough = n >= FEWEST_FOR_INTERVAL
 + enough = n >= 2
 
@@ -585,7 +585,7 @@ verdict_on_a_busy_host reports/sides.py: compare
 - if True in busy:
 + if False:
 
-other_images_are_the_same_work reports/sides.py: compare
+other_images_are_the_same_work reports/work.py: compare
 - or (room == "data" and field not in _READING)
 + or False
 
@@ -681,7 +681,7 @@ terminal_is_steered terminal.py: terminal
 - letter if letter.isprintable() or
 + letter if True or
 
-formula_in_a_cell records/writers/tables.py: report
+formula_in_a_cell tables/spreadsheet.py: report
 - words = printable(value)
 + words = value
 

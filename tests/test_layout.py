@@ -15,7 +15,7 @@ FLOORS = (
     {"data_config", "optimizer_config"},
     {"config", "tasks"},
     {"analysis", "batch_layout", "xla", "models", "experiments"},
-    {"parallel", "templates"},
+    {"parallel", "tables", "templates"},
     {"hardware"},
     {"data", "launchers", "microbench", "records"},
     {"cards", "checkpoints", "offering"},

@@ -31,6 +31,8 @@ class Price(NamedTuple):
 
 
 COLUMNS = Price._fields
+# What cells hold; others are any text.
+_CELLS = {"devices": "([1-9][0-9]{0,6})?", "usd_per_hour": r"(?=.*[1-9])[0-9]*\.?[0-9]+"}
 # What tells a catalogue of SkyPilot apart, one file of each cloud.
 _CATALOGUE = {"InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region"}
 
@@ -96,32 +98,23 @@ def read_prices(path: str) -> list[Price]:
 
 
 def _parse(path: str, line: int, row: dict[str | None, Any]) -> Price:
-    where = f"--prices={path}: line {line}"
-    if None in row:
-        raise BadInput(
-            f"{where} has more cells than the first line; a text with a comma stands in quotation "
-            'marks: "like, this"'
-        )
     values = {name: (row[name] or "").strip() for name in COLUMNS}
-    empty = [name for name, value in values.items() if not value and name != "devices"]
-    if empty:
-        raise BadInput(f"{where} has no {', '.join(empty)}")
-    # It would steer the terminal that it is shown in.
-    odd = [name for name, value in values.items() if not value.isprintable()]
-    if odd:
-        raise BadInput(f"{where}: {odd[0]} holds a control character")
-    amount, devices = values["usd_per_hour"], values["devices"]
-    try:
-        usd_per_hour = float(amount.replace("_", "?"))  # Python reads 1_0 as 10
-    except ValueError as error:
-        raise BadInput(f"{where}: usd_per_hour={amount} must be a number") from error
-    if devices and not re.fullmatch("[1-9][0-9]{0,6}", devices):
-        raise BadInput(f"{where}: devices={devices} must be a whole number above 0, or nothing")
-    if not 0 < usd_per_hour < math.inf:
-        raise BadInput(f"{where}: usd_per_hour={usd_per_hour:g} must be more than 0")
-    return Price(
-        **values | {"usd_per_hour": usd_per_hour, "devices": int(devices) if devices else None}
-    )
+    # A control character would steer the terminal that it is shown in.
+    wrong = [
+        name
+        for name, value in values.items()
+        if not (re.fullmatch(_CELLS[name], value) if name in _CELLS else value)
+        or not value.isprintable()
+    ]
+    if wrong or None in row:
+        raise BadInput(
+            f"--prices={path}: line {line} has "
+            + (f"no valid {', '.join(wrong)}" if wrong else "more cells than the first line")
+            + '; a text with a comma stands in quotation marks ("like, this"), devices is a whole '
+            "number above 0 or nothing, usd_per_hour a number above 0"
+        )
+    devices = int(values["devices"]) if values["devices"] else None
+    return Price(**values | {"devices": devices, "usd_per_hour": float(values["usd_per_hour"])})
 
 
 def _lowest_of_catalogue(path: str, rows: list[dict[str | None, Any]]) -> list[Price]:

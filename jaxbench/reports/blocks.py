@@ -3,48 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from jaxbench.tables.table import Table
+
 # As many as can be told apart.
 MOST_SERIES = 7
-
-
-class Cell(NamedTuple):
-    """One cell of a table.
-
-    Attributes:
-      mark: differs, bad, good, soft, measured, published, running or nothing; the text says so too.
-      span: how many columns it covers.
-      run: the id of the run that the cell links to.
-      left: whether it is aligned left, as words are.
-      sort: the number that it stands for, by which the page sorts; None for what its text says.
-    """
-
-    text: str
-    mark: str = ""
-    span: int = 1
-    run: str | None = None
-    left: bool = False
-    sort: float | None = None
-
-
-class Table(NamedTuple):
-    """Figures in rows of cells; a row may be shorter by what its cells span.
-
-    Attributes:
-      note: what a reader must know of it.
-      text_columns: places of the columns that are words.
-      anchors: of each row, the id that links lead to.
-      groups: {row number: heading above that row}.
-      folded: whether only the title is seen at first; None: where the table is long.
-    """
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    title: str = ""
-    note: str = ""
-    text_columns: Sequence[int] = (0,)
-    anchors: Sequence[str] = ()
-    groups: Mapping[int, str] = {}
-    folded: bool | None = None
 
 
 class Point(NamedTuple):

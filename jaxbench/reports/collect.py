@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxbench.cards.card import Card
@@ -28,85 +28,29 @@ _NOT_SEARCHED = {"tensorboard", "wandb", "profile", "checkpoints", "node_modules
 _WITHOUT_A_WORD = ("running", "killed", "corrupt")
 
 
+@dataclasses.dataclass
 class Sweep:
     """A sweep's folder.
 
     Attributes:
-      name: its path below the folder that was given.
       missing: its trials that left no run directory.
       max_batches: the rows of max_batch.csv.
       problem: which of its results cannot be read, if so.
     """
 
-    def __init__(self, name: str, path: pathlib.Path):
-        self.name, self.path = name, path
-        self.missing: list[ReportedRun] = []
-        self.problem: str | None = None
-        corrupt: list[int] = []
-        try:
-            self._results = list(read_results(path / "results.jsonl", corrupt).values())
-        except (BadInput, OSError) as error:
-            self._results, self.problem = [], str(error).replace(str(path), name)
-        if corrupt:
-            more = f" and {len(corrupt) - 1} more" if len(corrupt) > 1 else ""
-            self.problem = f"{name}/results.jsonl: line {corrupt[0]} is corrupt{more}; left out"
-        self.max_batches = _read_table(path / "max_batch.csv")
-
-    def attempts(self) -> Iterator[tuple[TrialResult | None, pathlib.Path | None]]:
-        """Yield every trial's result with its run directory, then the runs that have none yet."""
-        ended = set()
-        for record in self._results:
-            run = pathlib.PurePath(record.run or "")
-            ended.add(self.path / pathlib.PurePath(record.log or run).parent)
-            # Only what lies in the sweep: nothing that a corrupt line points at elsewhere.
-            path = self.path / run
-            inside = run.parts and not run.is_absolute() and ".." not in run.parts
-            yield record, path if inside and path.is_dir() else None
-        for trial in sorted(self.path.glob(f"{TRIALS}/*")):
-            runs = sorted(trial.glob("run*/run.json"), key=lambda path: (len(str(path)), path))
-            if trial not in ended and runs:
-                yield None, runs[-1].parent
-
-    def add_missing(self, record: TrialResult, runs: Sequence[ReportedRun]) -> None:
-        """Add a trial that left no run directory, described like a run of another batch or seed.
-
-        Args:
-          record: the trial's result.
-          runs: those of the sweep's other trials.
-        """
-        point = record.place
-        num_devices = _parse_number(point.get("num_devices")) or record.num_devices
-        # The mode is the whole sweep's.
-        modes = {run.mode for run in runs}
-        like = dataclasses.replace(
-            UNKNOWN_DOCUMENT,
-            mode=modes.pop() if len(modes) == 1 else "",
-            config={"precision": point.get("precision")},
-            environment={"hostname": record.hostname, "num_devices": num_devices},
-        )
-        varied = {f: _parse_number(point[f]) for f in ("batch_size", "seed") if f in point}
-        same_but = dict.fromkeys(varied)
-        for run in reversed(runs):
-            like = run.document if {**run.point, **same_but} == {**point, **same_but} else like
-        document = dataclasses.replace(
-            like,
-            experiment=record.experiment,
-            config=like.config | varied,
-            started_at=record.finished_at,
-            summary=None,
-        )
-        name = f"{self.name}: {', '.join(f'{key}={value}' for key, value in point.items())}"
-        status, reason = record.status, record.reason
-        self.missing.append(ReportedRun(None, name, self.path, document, (), status, reason, point))
+    name: str
+    path: pathlib.Path
+    max_batches: Sequence[Mapping[str, str]]
+    problem: str | None = None
+    missing: list[ReportedRun] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
 class ReportedCard:
-    """A card that was found.
+    """A card.
 
     Attributes:
       id: C1, C2 ..., as tables name it.
-      name: its folder's path below the folder that was given.
       path: the file.
       problems: what is wrong with it, see `check_card`, and whether it has limits of its own.
     """
@@ -119,10 +63,11 @@ class ReportedCard:
 
 
 class Collection:
-    """All that a report is about; `notes` are what a reader must know of the search.
+    """All that a report is about.
 
-    `offers` are machines to rent, listed by `jaxbench offers`, and what came back of them lies in
-    their folders.
+    Attributes:
+      offers: machines to rent, listed by `jaxbench offers`; their results are in their folders.
+      notes: what a reader must know of the search.
     """
 
     def __init__(self):
@@ -133,97 +78,136 @@ class Collection:
         self.notes: list[str] = []
         self._by_path: dict[pathlib.Path, ReportedRun | Sweep | ReportedCard] = {}
 
-    def add_run(self, name: str, path: pathlib.Path) -> ReportedRun:
-        """Read a run directory, unless that has been done."""
-        own = path.resolve()
-        if own not in self._by_path:
-            run = read_run(f"R{len(self.runs) + 1}", name, path)
-            self.runs.append(run)
-            self._by_path[own] = run
-        return self._by_path[own]
-
-    def add_sweep(self, name: str, path: pathlib.Path) -> None:
-        """Read a sweep and its runs, unless that has been done."""
-        if path.resolve() in self._by_path:
-            return
-        sweep = Sweep(name, path)
-        runs, missing = [], []
-        for record, run_path in sweep.attempts():
-            if run_path is None:
-                missing.append(record)
-                continue
-            run = self.add_run(f"{name}/{run_path.relative_to(path)}", run_path)
-            if record is None:
-                continue
-            runs.append(run)
-            run.point = record.place
-            status = record.status
-            # A trial that took too long was asked to end, as one that is preempted is.
-            silent = run.status in _WITHOUT_A_WORD and status not in (None, "done")
-            if silent or status == "timeout":
-                run.status, run.reason = status, record.reason
-        for record in missing:
-            sweep.add_missing(record, runs)
-        self.sweeps.append(sweep)
-        self._by_path[path.resolve()] = sweep
-
-    def add_card(self, name: str, path: pathlib.Path) -> None:
-        """Read a card, unless that has been done.
+    def add(self, kind: str, name: str, path: pathlib.Path) -> ReportedRun | Sweep | ReportedCard:
+        """Read a run, a sweep with its runs, or a card, unless that has been done.
 
         Raises:
-          BadInput: it cannot be read.
+          BadInput: a card cannot be read.
         """
-        if path.resolve() not in self._by_path:
-            card = read_card(path)
-            remarks = [*check_card(path), *filter(None, [own_limits(card)])]
-            card = ReportedCard(f"C{len(self.cards) + 1}", name, path.resolve(), card, remarks)
-            self.cards.append(card)
-            self._by_path[path.resolve()] = card
+        real = path.resolve()
+        if real not in self._by_path:
+            read = {"run": self._read_run, "sweep": self._read_sweep, "card": self._read_card}
+            self._by_path[real] = read[kind](name, path)
+        return self._by_path[real]
 
-    def add_found_card(self, name: str, path: pathlib.Path) -> None:
-        """Read a card that a search has found; one that cannot be read is a note."""
+    def _read_run(self, name: str, path: pathlib.Path) -> ReportedRun:
+        self.runs.append(read_run(f"R{len(self.runs) + 1}", name, path))
+        return self.runs[-1]
+
+    def _read_card(self, name: str, path: pathlib.Path) -> ReportedCard:
+        card, path = read_card(path), path.resolve()
+        problems = [*check_card(path), *filter(None, [own_limits(card)])]
+        self.cards.append(ReportedCard(f"C{len(self.cards) + 1}", name, path, card, problems))
+        return self.cards[-1]
+
+    def _read_sweep(self, name: str, path: pathlib.Path) -> Sweep:
+        sweep, results, corrupt = Sweep(name, path, _read_table(path / "max_batch.csv")), [], []
         try:
-            self.add_card(name, path)
+            results = [*read_results(path / "results.jsonl", corrupt).values()]
         except BadInput as error:
-            self.notes.append(printable(f"The card {name} is left out: {error}."))
+            sweep.problem = str(error).replace(str(path), name)
+        if corrupt:
+            more = f" and {len(corrupt) - 1} more" if len(corrupt) > 1 else ""
+            sweep.problem = f"{name}/results.jsonl: line {corrupt[0]} is corrupt{more}; left out"
+        runs, missing = [], []
+        for result, run_path in _trials(path, results):
+            if run_path is None:
+                missing.append(result)
+                continue
+            run = self.add("run", f"{name}/{run_path.relative_to(path)}", run_path)
+            if result is None:
+                continue
+            runs.append(run)
+            run.point = result.place
+            # A trial that took too long was asked to end, as one that is preempted is.
+            silent = run.status in _WITHOUT_A_WORD and result.status != "done"
+            if silent or result.status == "timeout":
+                run.status, run.reason = result.status, result.reason
+        sweep.missing += [_without_run(sweep, result, runs) for result in missing]
+        self.sweeps.append(sweep)
+        return sweep
+
+
+def _trials(
+    sweep: pathlib.Path, results: Sequence[TrialResult]
+) -> Iterator[tuple[TrialResult | None, pathlib.Path | None]]:
+    """Yield every trial's result with its run directory, then the runs that have none yet."""
+    ended = set()
+    for result in results:
+        run = pathlib.PurePath(result.run or "")
+        ended.add(sweep / pathlib.PurePath(result.log or run).parent)
+        # Only what lies in the sweep: nothing that a corrupt line points at elsewhere.
+        inside = run.parts and not run.is_absolute() and ".." not in run.parts
+        yield result, sweep / run if inside and (sweep / run).is_dir() else None
+    for trial in sorted(sweep.glob(f"{TRIALS}/*")):
+        runs = sorted(trial.glob("run*/run.json"), key=lambda path: (len(str(path)), path))
+        if trial not in ended and runs:
+            yield None, runs[-1].parent
+
+
+def _without_run(sweep: Sweep, result: TrialResult, runs: Sequence[ReportedRun]) -> ReportedRun:
+    """Return a trial that left no run directory, described like a run of another batch or seed."""
+    point = result.place
+    modes = {run.mode for run in runs}
+    num_devices = _parse_number(point.get("num_devices")) or result.num_devices
+    document = dataclasses.replace(
+        UNKNOWN_DOCUMENT,
+        # The mode is the whole sweep's.
+        mode=modes.pop() if len(modes) == 1 else "",
+        config={"precision": point.get("precision")},
+        environment={"hostname": result.hostname, "num_devices": num_devices},
+    )
+    varied = {f: _parse_number(point[f]) for f in ("batch_size", "seed") if f in point}
+    same = dict.fromkeys(varied)
+    alike = (run.document for run in runs if {**run.point, **same} == {**point, **same})
+    document = next(alike, document)
+    document = dataclasses.replace(
+        document,
+        experiment=result.experiment,
+        config=document.config | varied,
+        started_at=result.finished_at,
+        summary=None,
+    )
+    name = f"{sweep.name}: {', '.join(f'{key}={value}' for key, value in point.items())}"
+    return ReportedRun(None, name, sweep.path, document, (), result.status, result.reason, point)
 
 
 def collect(paths: Sequence[str]) -> Collection:
-    """Read what lies in or below the folders, and cards that are given by their own path.
-
-    Raises:
-      BadInput: one of them is no folder and no card, or holds neither run, sweep nor card.
-    """
+    """Read what lies in or below the folders, and cards that are given by their own path."""
     collection = Collection()
     for given in paths:
         top = user_path(given)
         if top.suffix == ".json" and top.is_file():
-            collection.add_card(given, top)
+            collection.add("card", given, top)
             continue
         if not top.is_dir():
-            what = "is a file; name a folder" if top.exists() else "no such folder"
-            raise BadInput(f"{given}: {what}")
+            problem = "is a file; name a folder" if top.exists() else "no such folder"
+            raise BadInput(f"{given}: {problem}")
         searched = [*itertools.islice(_search(top), _MOST_FOLDERS)]
         if len(searched) == _MOST_FOLDERS:
             collection.notes.append(
                 f"The search of {given} ended after {_MOST_FOLDERS:,} folders: there may be more "
                 "runs."
             )
-        found = [(path, kind) for path, kind in searched if kind]
         offers = read_offers(top)
         collection.offers += offers
-        if not found and not offers:
-            what = "holds no run directory (one has a run.json), sweep or card, nor do the folders"
-            raise BadInput(f"{given}: {what} below it")
-        for path, kind in found:
-            add = {
-                "run": collection.add_run,
-                "sweep": collection.add_sweep,
-                "card": collection.add_found_card,
-            }[kind]
+        if not offers and not any(kind for _, kind in searched):
+            raise BadInput(
+                f"{given}: holds no run directory (one has a run.json), sweep or card, nor do the "
+                "folders below it"
+            )
+        for path, kind in searched:
             relative, own = path.relative_to(top).as_posix(), top.name or top.resolve().name
             name = f"{own}/{relative}" if len(paths) > 1 else relative
-            add(own if relative == "." else name, path / CARD if kind == "card" else path)
+            name = own if relative == "." else name
+            if kind == "card":
+                try:
+                    collection.add(kind, name, path / CARD)
+                except BadInput as error:
+                    note = f"The card {name} is left out: {error}."
+                    collection.notes.append(printable(note))
+            elif kind:
+                collection.add(kind, name, path)
     return collection
 
 

@@ -1,4 +1,4 @@
-"""The best figures of each machine: rate, score, time and cost to a target, energy."""
+"""The best values of each machine: rate, score, time and cost to a target, energy."""
 
 import collections
 import dataclasses
@@ -9,29 +9,21 @@ from typing import Any, NamedTuple
 
 from jaxbench.analysis.comparison import Interval, ratio
 from jaxbench.analysis.pricing import usd
+from jaxbench.analysis.statistics import FEWEST_RUNS, Estimate, estimate, of_windows, over_runs
 from jaxbench.records.schema import ScalingRecord
+from jaxbench.reports import work
 from jaxbench.reports.context import STAGES, ReportContext
-from jaxbench.reports.fields import (
-    FEWEST_RUNS,
-    Estimate,
-    estimate,
-    find,
-    of_windows,
-    over_runs,
-)
-from jaxbench.reports.prices import is_of_other_hardware, price_mark
+from jaxbench.reports.prices import price_mark
 from jaxbench.reports.runs import ReportedRun
-from jaxbench.reports.settings import differing, grouped, setting_key
-from jaxbench.reports.sides import is_work
 from jaxbench.reports.time_to_target import FEWEST_SEEDS, NEVER_REACHED, TimeToTarget
 
 
 class Best(NamedTuple):
-    """A machine's best figure.
+    """A machine's best value.
 
     Attributes:
       run: that it is of (of repeats, the first).
-      counted: what n counts, such as "3 seeds", and what speaks against the figure.
+      counted: what n counts, such as "3 seeds", and what makes the value doubtful.
       is_result: whether it has an interval, or seeds enough.
     """
 
@@ -47,8 +39,8 @@ class Rate:
 
     Attributes:
       machine: the devices and their number; for CPU devices, the processor too.
-      rate: None in all of a training that failed.
-      work: what else must be equal where rates are compared: the network, the images, the stage.
+      rate: without a value if a training failed.
+      work: what else must be equal if rates are compared: the network, the images, the stage.
       setting: the run's, with the batch size of this rate.
       repeats: how many runs the rate is of.
     """
@@ -61,32 +53,24 @@ class Rate:
     setting: Mapping[str, Any]
     repeats: int = 1
 
-    @property
-    def same_work(self) -> tuple:
-        """What `jaxbench.compare` asks to be equal before it gives a verdict."""
-        return setting_key(self.setting, [name for name in self.setting if not is_work(name)])
-
-    @property
-    def has_interval(self) -> bool:
-        """Whether both ends are known, and can be: a record may hold anything."""
-        return 0 < (self.rate.low or 0) <= (self.rate.high or 0)
+    value = property(lambda self: self.rate.value or 0.0)
+    has_interval = property(lambda self: bool(self.rate.low))
 
     @property
     def interval(self) -> Interval:
         """The rate with its interval; a rate without one stands for both ends."""
-        value, low, high = self.rate.span
-        return (value, low, high) if self.has_interval else (value, value, value)
+        return self.rate.span if self.has_interval else (self.value,) * 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """What a machine came to in one kind of work; a figure that nobody measured is None.
+    """What a machine reached in one kind of work; a value that nobody measured is None.
 
     Attributes:
-      rate: of its fastest setting, among those with an interval if there are any.
+      fastest: its fastest setting, among those with an interval if there are any.
       speedup: over the slowest machine, at equal work.
       score: of its best setting, the median of the seeds.
-      time_s, usd: to the target, of its fastest setting; infinite where it was never reached.
+      time_s, usd: to the target, of its fastest setting; infinite if it was never reached.
       joules_per_image: of its most frugal run.
       runs: how many it has in this kind of work that are done.
     """
@@ -116,7 +100,7 @@ class Comparison:
 
     Attributes:
       target: the label of the target that times are of.
-      at: the setting in which the speed-ups are; None where no two machines did equal work.
+      at: the setting of the speed-ups; None if no two machines did equal work.
     """
 
     rates: Sequence[Rate]
@@ -129,78 +113,67 @@ class Comparison:
 
 def compare_machines(context: ReportContext) -> list[Comparison]:
     """Return the machines of each experiment, stage and feed; whole trainings come first."""
-    by_work = grouped(_rates(context), lambda rate: rate.work)
-    found = [_compare(context, rates) for rates in by_work.values()]
+    by_work = work.grouped(_rates(context), lambda rate: rate.work)
+    comparisons = [_compare(context, rates) for rates in by_work.values()]
     experiments = [run.experiment for run in context.runs]
-    found.sort(key=lambda own: (experiments.index(own.first.run.experiment), _stage_at(own)))
-    return [own for own in found if any(map(_has_figure, own.machines))]
+    stages = [*STAGES.values(), "weak scaling", "strong scaling"]
+    comparisons.sort(
+        key=lambda one: (experiments.index(one.first.run.experiment), stages.index(one.first.stage))
+    )
+    return [one for one in comparisons if one.machines]
 
 
-def _stage_at(own: Comparison) -> int:
-    stages = [*STAGES.values()]
-    return stages.index(own.first.stage) if own.first.stage in stages else len(stages)
-
-
-def _has_figure(machine: Machine) -> bool:
-    return any((machine.rate, machine.score, machine.time_s, machine.joules_per_image))
-
-
-def machine_name(run: ReportedRun, num_devices: float | None) -> str:
-    """Return a machine's devices and their number, with the processor of CPU devices."""
+def _machine_name(run: ReportedRun, num_devices: int | None) -> str:
     devices = run.devices(num_devices)
     return f"{devices} ({run.processor})" if run.processor else devices
 
 
 def _rates(context: ReportContext) -> Iterator[Rate]:
     """Yield the rates of whole trainings and of training steps, of runs that ended well."""
-    for own in context.measurements:
-        run = own.run
-        known_devices = not run.changed_devices and (run.id or not own.usable)
+    for one in context.measurements:
+        run = one.run
+        one_machine = not run.changed_devices and (run.id or not one.usable)
         # A training too short for a rate may have come to a score, or to its target. One that
         # failed has no rate, and counts as a seed that failed.
-        counts = run.mode == "train" or (own.rate.value or 0) > 0
-        ended = own.usable or (run.mode == "train" and run.status in NEVER_REACHED)
-        if ended and own.stage in STAGES and known_devices and counts:
-            setting = {**own.setting, "batch_size": run.batch_size}
-            name, work = machine_name(run, run.num_devices), (*run.work, *own.work)
-            rate = own.rate if own.usable else Estimate()
-            yield Rate(run, name, STAGES[own.stage], rate, work, setting)
+        counts = run.mode == "train" or one.rate.value
+        ended = one.usable or (run.mode == "train" and run.status in NEVER_REACHED)
+        if ended and one.stage in STAGES and one_machine and counts:
+            setting = {**one.setting, "batch_size": run.batch_size}
+            name = _machine_name(run, run.num_devices)
+            rate = one.rate if one.usable else Estimate()
+            yield Rate(run, name, STAGES[one.stage], rate, one.work, setting)
     for run, record in context.of_kind(ScalingRecord):
         rate = of_windows(record, "images_per_s")
-        if run.status == "done" and (rate.value or 0) > 0:
+        if run.status == "done" and rate.value:
             stage = f"{record.scaling} scaling"
-            name = machine_name(run, record.num_devices)
-            setting = {**run.setting(), "batch_size": record.batch_size}
-            yield Rate(run, name, stage, rate, (*run.work, stage), setting)
+            setting = work.setting_of(run)
+            of = work.work_of(run, setting | {"stage": stage})
+            setting["batch_size"] = record.batch_size
+            yield Rate(run, _machine_name(run, record.num_devices), stage, rate, of, setting)
 
 
 def _compare(context: ReportContext, rates: Sequence[Rate]) -> Comparison:
-    by_machine = grouped(rates, lambda rate: rate.machine)
     at, speedups = _speedups(rates)
     trained = [rate.run for rate in rates if rate.run.mode == "train"]
-    times = {run: own for run in trained if (own := context.times_to_target.get(run)) and own.ended}
-    labels = [(own.target, own.label) for own in times.values()]
-    targets = collections.Counter(labels).most_common(1)
-    target, label = targets[0][0] if targets else (None, None)
+    times = {run: t for run in trained if (t := context.times_to_target.get(run)) and t.ended}
+    labels = collections.Counter((time.target, time.label) for time in times.values())
+    target, label = max(labels, key=labels.get, default=(None, None))
     machines = []
-    for name, own in by_machine.items():
-        runs = {rate.run for rate in own}
-        own_times = {r: t for r, t in times.items() if r in runs and t.target == target}
-        time_s = _time(own_times)
-        machines.append(
-            Machine(
-                name,
-                _fastest(own),
-                speedups.get(name),
-                _score([run for run in trained if run in runs]),
-                time_s,
-                _usd(context, time_s, own_times),
-                _energy(own),
-                sum(run.status == "done" for run in runs),
-            )
+    for name, own_rates in work.grouped(rates, lambda rate: rate.machine).items():
+        runs = {rate.run for rate in own_rates}
+        own_times = {r: time for r, time in times.items() if r in runs and time.target == target}
+        machine = Machine(
+            name,
+            _fastest(own_rates),
+            speedups.get(name),
+            _score([run for run in trained if run in runs]),
+            *_to_target(context, own_times),
+            _energy(own_rates),
+            sum(run.status == "done" for run in runs),
         )
-    machines = [*filter(_has_figure, machines)]
-    machines.sort(key=lambda machine: -_value(machine.fastest))
+        if machine.rate or machine.score or machine.time_s or machine.joules_per_image:
+            machines.append(machine)
+    machines.sort(key=lambda machine: -machine.fastest.value)
     return Comparison(rates, machines, label, at)
 
 
@@ -210,116 +183,107 @@ def _fastest(rates: Sequence[Rate]) -> Rate:
     Of three runs of a setting or more it is that of all of them, of fewer the slowest: the luckiest
     run says nothing of the next one.
     """
-    found = []
-    for own in grouped(rates, lambda rate: setting_key(rate.setting)).values():
-        known = [rate for rate in own if _value(rate)] or own[:1]
-        if len(known) < FEWEST_RUNS:
-            known = [rate for rate in known if rate.has_interval] or known
-            found.append(min(known, key=_value))
+    of_settings = []
+    for same in work.grouped(rates, lambda rate: work.setting_key(rate.setting)).values():
+        repeats = [rate for rate in same if rate.value] or same[:1]
+        if len(repeats) < FEWEST_RUNS:
+            repeats = [rate for rate in repeats if rate.has_interval] or repeats
+            of_settings.append(min(repeats, key=lambda rate: rate.value))
         else:
-            rate = over_runs([rate.rate for rate in known])
-            found.append(dataclasses.replace(known[0], rate=rate, repeats=len(known)))
-    return max(found, key=lambda rate: (rate.has_interval, _value(rate)))
-
-
-def _value(rate: Rate) -> float:
-    return max(rate.rate.value or 0.0, 0.0)
+            rate = over_runs([rate.rate for rate in repeats])
+            of_settings.append(dataclasses.replace(repeats[0], rate=rate, repeats=len(repeats)))
+    return max(of_settings, key=lambda rate: (rate.has_interval, rate.value))
 
 
 def _speedups(rates: Sequence[Rate]) -> tuple[str | None, dict[str, Estimate]]:
     """Return the setting that most machines share, and their speed-ups over the slowest in it."""
-    shared = grouped(filter(_value, rates), lambda rate: rate.same_work)
+    measured = [rate for rate in rates if rate.value]
+    shared = work.grouped(measured, lambda rate: work.setting_key(rate.setting, work.is_work))
     most = max(
         shared.values(),
-        key=lambda own: (len({rate.machine for rate in own}), max(map(_value, own))),
+        key=lambda same: (len({rate.machine for rate in same}), max(rate.value for rate in same)),
         default=(),
     )
-    sides = grouped(most, lambda rate: rate.machine)
+    sides = work.grouped(most, lambda rate: rate.machine)
     if len(sides) < 2:
         return None, {}
     # As `ratio` does, or a machine could be slower than the slowest.
-    means = {name: statistics.geometric_mean(map(_value, own)) for name, own in sides.items()}
+    means = {
+        name: statistics.geometric_mean(rate.value for rate in side) for name, side in sides.items()
+    }
     base = min(means, key=means.get)
-    found = {name: _ratio(sides[base], own, len(sides) - 1) for name, own in sides.items()}
-    first, others = most[0], [own[0].setting for own in shared.values()]
-    batch = find(first.setting, "batch_size")
-    own = {name: value for name, value in first.setting.items() if is_work(name)}
-    others = [{name: other.get(name) for name in own if name != "batch_size"} for other in others]
-    more = differing(own, others)
-    told = [first.run.precision, f"batch {batch:,.0f}" if batch else "", more]
-    return ", ".join(filter(None, told)), found | {base: Estimate(1.0)}
+    speedups = {name: _ratio(sides[base], side, len(sides) - 1) for name, side in sides.items()}
+    first = most[0].setting
+    same = {name: value for name, value in first.items() if work.is_work(name)}
+    others = [
+        {name: rates[0].setting.get(name) for name in same if name != "batch_size"}
+        for rates in shared.values()
+    ]
+    batch, more = first["batch_size"], work.differing(same, others)
+    words = [most[0].run.precision, f"batch {batch:,.0f}" if batch else "", more]
+    return ", ".join(filter(None, words)), speedups | {base: Estimate(1.0)}
 
 
 def _ratio(base: Sequence[Rate], other: Sequence[Rate], num_verdicts: int) -> Estimate:
-    sides = ([rate.interval for rate in side] for side in (base, other))
-    found = ratio(*sides, num_verdicts)
+    one = ratio(*([rate.interval for rate in side] for side in (base, other)), num_verdicts)
     # A single run does not say how the runs of its machine differ.
     repeated = min(len(base), len(other)) > 1
-    return Estimate(found.value, *((found.low, found.high) if repeated else (None, None)))
+    return Estimate(*one) if repeated else Estimate(one.value)
 
 
 def _score(runs: Sequence[ReportedRun]) -> Best | None:
-    found = []
-    for own in _seeds(runs):
-        scored = [run for run in own if run.status == "done" and run.score is not None]
+    bests = []
+    for seeds in _seeds(runs):
+        scored = [run for run in seeds if run.status == "done" and run.score is not None]
         if scored:
+            failed = sum(run.status != "done" for run in seeds)
             of = estimate([run.score for run in scored])
-            failed = sum(run.status != "done" for run in own)
-            found.append(_of_seeds(of, scored[0], f", {failed} failed" if failed else ""))
-    return max(found, key=lambda best: (best.is_result, best.of.value), default=None)
+            bests.append(_of_seeds(of, scored[0], f", {failed} failed" if failed else ""))
+    return max(bests, key=lambda best: (best.is_result, best.of.value), default=None)
 
 
 def _of_seeds(of: Estimate, run: ReportedRun, more: str = "") -> Best:
-    """Return a figure over seeds, which is a result from five of them on."""
+    """Return a value over seeds, which is a result from five of them on."""
     return Best(of, run, f"{of.n} seed{'s' * (of.n != 1)}{more}", of.n >= FEWEST_SEEDS)
 
 
 def _seeds(runs: Iterable[ReportedRun]) -> Iterator[list[ReportedRun]]:
-    """Yield the runs that differ in their seed alone; of a seed that was run again, the first."""
-    for own in grouped(runs, lambda run: setting_key(run.training_setting())).values():
-        by_seed: dict[Any, ReportedRun] = {}
-        for run in own:
-            by_seed.setdefault(run.id if run.seed is None else run.seed, run)
-        yield [*by_seed.values()]
+    """Yield the runs that differ only in their seed; of a seed that was run again, the first."""
+    for same in work.grouped(runs, work.training_key).values():
+        yield [repeats[0] for repeats in work.grouped(same, lambda run: run.sample).values()]
 
 
-def _time(times: Mapping[ReportedRun, TimeToTarget], field: str = "time_s") -> Best | None:
-    found = []
-    for own in _seeds(times):
-        times_s = [getattr(times[run], field) for run in own]
-        reached = math.inf not in times_s
-        of = estimate(times_s) if reached else Estimate(statistics.median(times_s), n=len(own))
-        found.append(_of_seeds(of, own[0]))
-    return min(found, key=lambda best: (not best.is_result, best.of.value), default=None)
+def _to_target(
+    context: ReportContext, times: Mapping[ReportedRun, TimeToTarget]
+) -> tuple[Best | None, Best | None]:
+    """Return the shortest time to the target, and what it costs at the lowest price."""
+    bests = {
+        _of_seeds(_median([times[run].time_s for run in seeds]), seeds[0]): seeds
+        for seeds in _seeds(times)
+    }
+    best = min(bests, key=lambda best: (not best.is_result, best.of.value), default=None)
+    price = best and context.prices.lowest(best.run)
+    if price is None or best.of.value == math.inf:
+        return best, None
+    paid_s = _median([times[run].paid_s for run in bests[best]])
+    counted = ", ".join(filter(None, [best.counted, price_mark(price, best.run)]))
+    paid = paid_s.map(lambda time_s: usd(time_s, price.usd_per_hour))
+    return best, best._replace(of=paid, counted=counted)
 
 
-def _usd(
-    context: ReportContext, time_s: Best | None, times: Mapping[ReportedRun, TimeToTarget]
-) -> Best | None:
-    """Return what that time costs at the lowest price of its own hardware.
-
-    A price of more devices than the run used comes last, and is marked.
-    """
-    if time_s is None or time_s.of.value == math.inf:
-        return None
-    run = time_s.run
-    prices = [p for p in context.prices.of(run) if not is_of_other_hardware(p, run)]
-    if not prices:
-        return None
-    price = min(prices, key=lambda p: (price_mark(p, run), p.usd_per_hour))
-    own = next(own for own in _seeds(times) if own[0] is run)
-    paid_s = _time({run: times[run] for run in own}, "paid_s")
-    told = ", ".join(filter(None, [paid_s.counted, price_mark(price, run)]))
-    usd_of = paid_s.of.map(lambda own_s: usd(own_s, price.usd_per_hour))
-    return Best(usd_of, run, told, paid_s.is_result)
+def _median(times_s: Sequence[float]) -> Estimate:
+    """Return the median; without an interval if some seeds never get there."""
+    if math.inf in times_s:
+        return Estimate(statistics.median(times_s), n=len(times_s))
+    return estimate(times_s)
 
 
 def _energy(rates: Sequence[Rate]) -> Best | None:
-    found = [
+    bests = [
         Best(Estimate(joules), rate.run, "1 run", False)
         for rate in rates
         if (joules := rate.run.telemetry.get("joules_per_image")) is not None
         and rate.run.status == "done"
         and "scaling" not in rate.stage
     ]
-    return min(found, key=lambda best: best.of.value, default=None)
+    return min(bests, key=lambda best: best.of.value, default=None)

@@ -6,16 +6,17 @@ import itertools
 import pathlib
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from markupsafe import Markup
 
 import jaxbench
-from jaxbench.reports.blocks import BarChart, Cell, Chart, LineChart, Section, Table
+from jaxbench.reports.blocks import BarChart, Block, Chart, LineChart, Section
 from jaxbench.reports.plot import TEMPLATES, draw, legend_mark
+from jaxbench.tables.columns import Cell
+from jaxbench.tables.table import Table
 
 _HERE = pathlib.Path(__file__).parent
-# Longer tables are folded; what is in them is found by the browser's search all the same.
+# Longer tables are folded; the browser's search still finds what is in them.
 _LONGEST_OPEN = 12
 # Of charts beside one another; further ones are folded.
 _CHARTS_OPEN = 2
@@ -26,9 +27,10 @@ _LONG_WORDS = 26
 def render_html(sections: Sequence[Section], title: str) -> str:
     """Return the page. All text is escaped; the charts are the only markup that is not.
 
-    A browser runs the page's own script alone, by its hash: no text of a run can become one.
+    A browser runs only the page's own script, by its hash: no text of a run can become one.
     """
     script = (_HERE / "page.js").read_text("utf-8")
+    tables = [block for own in sections for block in own.blocks if isinstance(block, Table)]
     return TEMPLATES.get_template("page.html").render(
         title=title,
         version=jaxbench.__version__,
@@ -40,29 +42,20 @@ def render_html(sections: Sequence[Section], title: str) -> str:
         breakable=_breakable,
         sort_key=_sort_key,
         cell_classes=_cell_classes,
-        is_boxed=_is_boxed,
         draw=lambda chart: Markup(draw(chart)),
         legend=_legend,
-        is_folded=_is_folded,
+        longest_open=_LONGEST_OPEN,
         charts_open=_CHARTS_OPEN,
         groups=_groups,
-        # A section alone may lack the table of runs.
-        linked={anchor for own in sections for table in _tables(own) for anchor in table.anchors},
-        # A table that stands in the section by itself is not folded into a chart again.
+        # A single section may lack the table of runs.
+        linked={anchor for table in tables for anchor in table.anchors},
+        # A table that the section shows itself is not folded into a chart again.
         shown_below=lambda section, table: any(table is block for block in section.blocks),
     )
 
 
-def _tables(section: Section) -> Iterator[Table]:
-    return (block for block in section.blocks if isinstance(block, Table))
-
-
-def _kind(block: Any) -> str:
+def _kind(block: Block) -> str:
     return {Table: "table", str: "text"}.get(type(block), "chart")
-
-
-def _is_folded(table: Table) -> bool:
-    return len(table.rows) > _LONGEST_OPEN if table.folded is None else table.folded
 
 
 def _breakable(words: str) -> str:
@@ -72,15 +65,11 @@ def _breakable(words: str) -> str:
     return Markup("<wbr>").join(re.split(r"(?<=[/,])(?=\S)", words))
 
 
-def _is_boxed(cell: Cell) -> bool:
-    """Return whether a cell's mark is a box around its text."""
-    return cell.mark in ("measured", "published")
-
-
 def _cell_classes(cell: Cell) -> str:
+    """Return the classes of a cell; measured and published are boxes around its text instead."""
+    mark = f"mark-{cell.mark}" if cell.mark not in ("", "measured", "published") else ""
     is_long = cell.left and len(cell.text) > _LONG_WORDS
-    mark = f"mark-{cell.mark}" if cell.mark and not _is_boxed(cell) else ""
-    return " ".join(filter(None, ["t" if cell.left else "", "long" if is_long else "", mark]))
+    return " ".join(filter(None, ["t" * cell.left, "long" * is_long, mark]))
 
 
 def _sort_key(cell: Cell) -> str | None:
@@ -103,7 +92,7 @@ def _legend(chart: Chart) -> Iterator[tuple[str, str]]:
             place += not one.reference
 
 
-def _groups(blocks: Sequence[Any]) -> list[list[Any]]:
+def _groups(blocks: Sequence[Block]) -> list[list[Block]]:
     """Return neighbouring charts together, everything else alone."""
     groups = itertools.groupby(blocks, lambda b: "chart" if _kind(b) == "chart" else id(b))
     return [list(own) for _, own in groups]

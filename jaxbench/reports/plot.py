@@ -9,15 +9,15 @@ import itertools
 import math
 import pathlib
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jinja2
 
+from jaxbench.analysis.statistics import Estimate
 from jaxbench.metrics import UNKNOWN, count, plain
-from jaxbench.reports.blocks import BarChart, Chart, DotChart, LineChart, MatrixChart, Point, Series
-from jaxbench.reports.fields import Estimate
-from jaxbench.reports.formats import with_interval
+from jaxbench.reports.blocks import BarChart, Chart, DotChart, LineChart, MatrixChart, Point
+from jaxbench.tables.formats import with_interval
 
 _WIDTH, _HEIGHT = 560, 300
 # The last tick may be as wide as 0.000125, half of it on the right of the axis.
@@ -185,68 +185,64 @@ def _draw_lines(chart: LineChart) -> dict[str, Any]:
     y_axis = Axis(ys, _HEIGHT - _BOTTOM, _TOP, log=chart.y_log, from_zero=chart.from_zero)
     measured = [one for one in chart.series if not one.reference]
     ranged = [o for o in measured if not o.band and any(p.low is not None for p in o.points)]
-    series, place = [], 0
+    series = []
     for one in chart.series:
+        place = measured.index(one) if one in measured else 0
         # Bars at one place would hide each other.
-        aside = _ASIDE * (place - (len(measured) - 1) / 2) if len(ranged) > 1 else 0.0
-        drawn = [p for p in one.points if not chart.y_log or p.y > 0]
-        there = []
-        for p in drawn:
+        is_aside = len(ranged) > 1 and not one.reference
+        aside = _ASIDE * (place - (len(measured) - 1) / 2) if is_aside else 0.0
+        points, drawn = [p for p in one.points if not chart.y_log or p.y > 0], []
+        for p in points:
             has_ends = None not in (p.low, p.high) and (not chart.y_log or p.low > 0)
-            ends = map(y_axis, (p.low, p.high)) if has_ends else ()
-            at_x = x_axis(p.x) + aside * (not one.reference)
-            there.append(Point(at_x, y_axis(p.y), *ends, runs=[y_axis(y) for y in p.runs]))
-        series.append(_place_series(one, place, drawn, there))
-        place += not one.reference
-    return {"x": x_axis, "y": y_axis, "series": series}
-
-
-def _place_series(
-    series: Series, place: int, points: Sequence[Point], there: Sequence[Point]
-) -> dict[str, Any]:
-    ranged = [p for p in there if p.low is not None]
-    edge = [(p.x, p.high) for p in ranged] + [(p.x, p.low) for p in reversed(ranged)]
-    # Of many points a few are marked, so that lines are told apart without colours.
-    step = 1 if len(points) <= _MOST_MARKERS else len(points) // 8
-    show_y = with_interval(plain)
-    told = [f"{_exact(p.x)}; {show_y(Estimate(p.y, p.low, p.high))}; {p.told}" for p in points]
-    return {
-        "look": "ref" if series.reference else f"s{place}",
-        "dash": _REFERENCE_DASH if series.reference else _DASHES[place],
-        "edge": edge if series.band and len(ranged) > 1 else (),
-        "ranged": () if series.band else ranged,
-        "runs": [(p.x, y) for p in there for y in p.runs],
-        "line": [(p.x, p.y) for p in there] if series.line and len(there) > 1 else (),
-        "markers": () if series.reference else [_marker(place, at.x, at.y) for at in there[::step]],
-        "label": series.label,
+            ends = map(y_axis, (p.low, p.high)) if has_ends else (None, None)
+            drawn.append(Point(x_axis(p.x) + aside, y_axis(p.y), *ends, runs=map(y_axis, p.runs)))
+        bars = [p for p in drawn if p.low is not None]
+        edge = [(p.x, p.high) for p in bars] + [(p.x, p.low) for p in reversed(bars)]
+        # Of many points a few are marked, so that lines are told apart without colours.
+        step = 1 if len(points) <= _MOST_MARKERS else len(points) // 8
         # What the page's script shows beside the pointer: no text of a run.
-        "points": "|".join(
-            f"{_px(at.x)} {_px(at.y)} {words}" for at, words in zip(there, told, strict=True)
-        ),
-    }
+        tips = [
+            f"{_px(at.x)} {_px(at.y)} {_exact(p.x)}; "
+            f"{with_interval(plain)(Estimate(p.y, p.low, p.high))}; {p.told}"
+            for at, p in zip(drawn, points, strict=True)
+        ]
+        series.append(
+            {
+                "look": "ref" if one.reference else f"s{place}",
+                "dash": _REFERENCE_DASH if one.reference else _DASHES[place],
+                "edge": edge if one.band and len(bars) > 1 else (),
+                "ranged": () if one.band else bars,
+                "runs": [(p.x, y) for p in drawn for y in p.runs],
+                "line": [(p.x, p.y) for p in drawn] if one.line and len(drawn) > 1 else (),
+                "markers": [_marker(place, p.x, p.y) for p in drawn[::step] if not one.reference],
+                "label": one.label,
+                "points": "|".join(tips),
+            }
+        )
+    return {"x": x_axis, "y": y_axis, "series": series}
 
 
 def _draw_bars(chart: BarChart) -> dict[str, Any]:
     labels, left = _labels([label for label, _ in chart.bars], 1)
-    longest = max(sum(values) for _, values in chart.bars)
-    x_axis = Axis([0.0, longest], left, _RIGHT, from_zero=True)
+    x_axis = Axis([0.0, max(sum(values) for _, values in chart.bars)], left, _RIGHT, from_zero=True)
     rows = []
     for number, ((label, values), lines) in enumerate(zip(chart.bars, labels, strict=True)):
-        parts, y = [*_parts(values, chart.parts, x_axis)], _TOP + 12 + number * _BAR
+        ends = [x_axis(end) for end in itertools.accumulate(values, initial=0.0)]
+        parts = [
+            {
+                "place": place,
+                "x": ends[place],
+                # A gap between neighbours, for who cannot tell the colours.
+                "width": max(0.4, ends[place + 1] - ends[place] - 1),
+                "share": f"{value / sum(values):.0%}",
+                "told": f"{chart.parts[place]} {plain(value)}",
+            }
+            for place, value in enumerate(values)
+            if value > 0
+        ]
+        y = _TOP + 12 + number * _BAR
         rows.append({"label": label, "lines": lines, "y": y, "parts": parts, "dot": None})
-    height = _TOP + len(rows) * _BAR + _BOTTOM
-    return {"x": x_axis, "left": left, "height": height, "rows": rows}
-
-
-def _parts(values: Sequence[float], names: Sequence[str], x_axis: Axis) -> Iterator[dict[str, Any]]:
-    ends = [x_axis(end) for end in itertools.accumulate(values, initial=0.0)]
-    for place, value in enumerate(values):
-        if value > 0:
-            # A gap between neighbours, for who cannot tell the colours.
-            width = max(0.4, ends[place + 1] - ends[place] - 1)
-            told = f"{names[place]} {plain(value)}"
-            share = f"{value / sum(values):.0%}"
-            yield {"place": place, "x": ends[place], "width": width, "share": share, "told": told}
+    return {"x": x_axis, "left": left, "height": _TOP + len(rows) * _BAR + _BOTTOM, "rows": rows}
 
 
 def _draw_dots(chart: DotChart) -> dict[str, Any]:

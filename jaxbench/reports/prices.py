@@ -56,6 +56,11 @@ class Prices:
         own = run.price
         return ([own] if own else []) + [offer for offer in listed if offer != own]
 
+    def lowest(self, run: ReportedRun) -> Price | None:
+        """Return the lowest price of the run's own hardware, of more of it only if none fits."""
+        own = [price for price in self.of(run) if not is_of_other_hardware(price, run)]
+        return min(own, key=lambda p: (price_mark(p, run), p.usd_per_hour), default=None)
+
     def of_offer(self, name: str) -> Price | None:
         """Return the catalogue's price of a machine to rent, by its name."""
         return next((own for own in self.listed if own.offer == catalogue_offer(name)), None)

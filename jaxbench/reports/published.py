@@ -6,10 +6,8 @@ from typing import Any
 
 from jaxbench.analysis.published import load_published
 from jaxbench.metrics import count
-from jaxbench.reports.blocks import Cell
 from jaxbench.reports.context import Measurement
-from jaxbench.reports.fields import find
-from jaxbench.reports.tables import Column
+from jaxbench.tables.columns import Cell, Column, metric_column
 
 # Of the published data sets: training examples, image shape as the network gets it, classes, and
 # what they are called in a config. Anything else is another piece of work.
@@ -34,7 +32,7 @@ MEASURED, PUBLISHED = Cell("measured", "measured"), Cell("published", "published
 ORIGIN = Column("origin", "origin", left=True)
 HARDWARE = Column("hardware", "machine")
 PRECISION = Column("precision", "precision")
-BATCH = Column("batch", "global_batch", count)
+BATCH = metric_column("batch_size", "global_batch")
 SOURCE = Column("when, by whom", "cited")
 
 
@@ -100,10 +98,9 @@ def published_rate(row: Row) -> float | None:
     return row["median_epoch_s"] and _DATA[row["dataset"]][0] / row["median_epoch_s"]
 
 
-def size_of(record: Mapping[str, Any]) -> str:
+def size_of(images: int, height: int, width: int) -> str:
     """Return how many images of which size a convolution had."""
-    images, height, width = (count(find(record, name)) for name in ("images", "height", "width"))
-    return f"{images} of {height}×{width}"
+    return f"{count(images)} of {count(height)}×{count(width)}"
 
 
 def is_synthetic(row: Measurement) -> bool:

@@ -2,20 +2,21 @@
 
 import pathlib
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from jaxbench.analysis.statistics import Estimate
 from jaxbench.cards.card import Figure
 from jaxbench.errors import BadInput
 from jaxbench.metrics import UNKNOWN, count, percent, plain
 from jaxbench.reports import published
-from jaxbench.reports.blocks import Cell, Section, Table
+from jaxbench.reports.blocks import Section
 from jaxbench.reports.collect import Collection, collect
-from jaxbench.reports.fields import Estimate
-from jaxbench.reports.formats import with_interval
 from jaxbench.reports.sections.cards import CARD, CARD_COLUMNS, CardRow, status_cell
-from jaxbench.reports.tables import Column, make_table, with_figures
 from jaxbench.reports.write import check_out, render_sections, write_text
+from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns
+from jaxbench.tables.formats import with_interval
+from jaxbench.tables.table import Table, make_table, with_figures
 from jaxbench.terminal import printable
 
 FORMATS = ("md", "html")
@@ -116,23 +117,18 @@ def _network(name: str | int, measured: Sequence[_Measured]) -> Table:
         rows.append(row | {"rate": Estimate(row["images_per_s"])})
     columns = [
         published.ORIGIN,
-        Column("card", _get("card")),
+        Column("card", "card"),
         published.HARDWARE,
         published.PRECISION,
         published.BATCH,
-        Column("images/s (95 % interval)", _get("rate"), with_interval(plain)),
-        Column("MFU [%]", _get("mfu"), percent),
-        Column("of the measured peak [%]", _get("of_measured"), percent),
-        Column("J/image", _get("energy"), plain),
-        Column("compilation [s]", _get("compile_s"), plain),
-        Column("verdict", _get("verdict"), left=True),
+        Column("images/s (95 % interval)", "rate", with_interval(plain)),
+        metric_column("mfu"),
+        Column("of the measured peak [%]", "of_measured", percent),
+        *metric_columns("joules_per_image", "compile_s"),
+        Column("verdict", "verdict", left=True),
         published.SOURCE,
     ]
     return make_table(with_figures(columns, rows), rows, printable(str(name)), sources.note)
-
-
-def _get(name: str) -> Callable[[published.Row], object]:
-    return lambda row: row.get(name)
 
 
 def _measured_row(one: _Measured) -> published.Row:
@@ -148,7 +144,7 @@ def _measured_row(one: _Measured) -> published.Row:
         "rate": Estimate(one.rate.value, *(one.rate.interval or (None, None))),
         "mfu": one.other("mfu"),
         "of_measured": one.other("measured_peak_share"),
-        "energy": one.other("energy_j_per_image"),
+        "joules_per_image": one.other("energy_j_per_image"),
         "compile_s": one.other("compile_cold_s"),
         "verdict": status_cell(outcome),
         "cited": f"{card.created_at[:10]}, {count(card.minutes_taken)} min",

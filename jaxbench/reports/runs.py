@@ -10,7 +10,7 @@ from jaxbench.analysis.pricing import Price, lost_s, recorded_price
 from jaxbench.errors import BadInput
 from jaxbench.metrics import UNKNOWN
 from jaxbench.records.attempts import changes, describe_changes
-from jaxbench.records.reader import Kind, flat, load_run, missing_records, read_document
+from jaxbench.records.reader import Kind, load_run, missing_records, read_document
 from jaxbench.records.run_lock import is_running
 from jaxbench.records.schema import (
     CompileRecord,
@@ -25,11 +25,6 @@ from jaxbench.terminal import printable
 
 # What a trained network is judged by: {field of an epoch's record: its name}.
 SCORES = {f"eval_{name}": title for name, title in training.SCORES.items()}
-# What repeats differ in, what has a word of its own, and what makes points of one line.
-_NOT_SETTINGS = {"batch_size", "seed", "name", "num_devices", "epochs", "max_steps"} | {
-    "precision",
-    "data.feed",
-}
 # Of networks, so much of the parameters may lie elsewhere (another number of classes).
 _SAME_SIZE = 0.03
 # The networks of analysis/published: {name: (class, parameters in millions)}.
@@ -89,15 +84,18 @@ class ReportedRun:
     telemetry = property(lambda run: run.summary.telemetry or {})
     # The machine that it was compiled for, which is not here; None for a run that measured.
     target = property(lambda run: run.document.target or run.point.get("target"))
-    data_config = property(lambda run: run.config.get("data") or {})
+    data_config = property(lambda run: run.config.get("data", {}))
     feed = property(
         lambda run: (run.document.data or {}).get("feed") or run.data_config.get("feed") or UNKNOWN
     )
     batch_size = property(lambda run: run.config.get("batch_size"))
     seed = property(lambda run: run.config.get("seed"))
+    # What repeats of one another have in common.
+    sample = property(lambda run: run.id if run.seed is None else run.seed)
     sequence_length = property(lambda run: run.data_config.get("sequence_length"))
     train_examples = property(lambda run: (run.document.data or {}).get("train_examples"))
     num_devices = property(lambda run: run.environment.get("num_devices"))
+    host = property(lambda run: run.environment.get("hostname"))
     device_kind = property(lambda run: run.environment.get("device_kind") or UNKNOWN)
     score = property(lambda run: run.score_field and getattr(run.summary, run.score_field))
     # What CPU devices are made of; None for others.
@@ -109,8 +107,6 @@ class ReportedRun:
     )
     date = property(lambda run: run.document.started_at[:10] or "no date")
     framework = property(lambda run: f"jax {run.environment.get('versions', {}).get('jax') or '?'}")
-    # What runs must have in common to be in one chart.
-    work = property(lambda run: (run.experiment, run.network, run.data, run.feed))
 
     @functools.cached_property
     def summary(self) -> Summary:
@@ -220,36 +216,6 @@ class ReportedRun:
         if not epochs or compile_s is None:
             return None
         return compile_s + sum(epoch.epoch_time_s for epoch in epochs)
-
-    def setting(self) -> dict[str, Any]:
-        """Return all that must be equal for two figures to stand on one line, but the batch size.
-
-        Seed and name are left out: repeats differ in them.
-        """
-        names = ("experiment", "mode", "network", "feed", "precision", "num_devices", "device_kind")
-        environment, git = self.environment, self.environment.get("git") or {}
-        commit = git.get("commit") or "unknown"
-        # What was not committed nobody can look up.
-        changed = "+changes" if git.get("dirty") else ""
-        return {
-            **{name: getattr(self, name) for name in names},
-            "cpu": environment.get("cpu"),
-            **{name: value for name, value in flat(self.config) if name not in _NOT_SETTINGS},
-            "host": environment.get("hostname"),
-            **{n: environment.get("versions", {}).get(n) for n in ("jax", "jaxlib", "flax")},
-            "driver": environment.get("driver"),
-            "commit": commit[:9] + changed,
-            "XLA_FLAGS": environment.get("variables", {}).get("XLA_FLAGS"),
-        }
-
-    def training_setting(self) -> dict[str, Any]:
-        """Return all in which trainings that differ in their seed alone are equal.
-
-        The schedule follows from the length, the step from the batch.
-        """
-        lengths = {name: self.config.get(name) for name in ("epochs", "max_steps")}
-        own = {"batch_size": self.batch_size, **lengths, "train_examples": self.train_examples}
-        return self.setting() | own
 
 
 class RunRecord(NamedTuple):

@@ -8,16 +8,9 @@ from jaxbench.analysis.comparison import Interval, are_interleaved, design_doubt
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import RunRecords
 from jaxbench.reports.collect import collect
-from jaxbench.reports.fields import find, known
 from jaxbench.reports.runs import ReportedRun
-from jaxbench.reports.settings import grouped
+from jaxbench.reports.work import grouped, is_work, setting_of
 from jaxbench.terminal import printable
-
-# What makes the work of one step or epoch another one, beside all of the network's fields ...
-_WORK = ("experiment", "mode", "task", "network", "precision", "batch_size", "replicas")
-# ... and those of the data that do not only say how it is read.
-_READING = {"feed", "num_threads", "num_workers", "prefetch_batches", "path", "download"}
-_READING |= {"cache", "cache_dir"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,25 +22,18 @@ class Side:
 
     def check(self) -> None:
         """Raise BadInput unless all runs ended well and did the same, and none is a copy."""
-        processes = [
-            (
-                run.environment.get("hostname"),
-                run.document.pid,
-                run.document.started_at,
-            )
-            for run in self.runs
-        ]
+        first, *others = self.runs
+        processes = [(run.host, run.document.pid, run.document.started_at) for run in self.runs]
         for run, process in zip(self.runs, processes, strict=True):
-            if None not in process and processes.count(process) > 1:
+            if processes.count(process) > 1:
                 raise BadInput(f"{run.path}: another run of {self.name} is a copy of it")
-        for run in self.runs:
             if run.status != "done":
                 raise BadInput(
                     f"{run.path}: its status is {run.status} ({run.reason or 'no reason given'}); "
                     "only runs that are done can be compared"
                 )
-        for run in self.runs[1:]:
-            if unlike := differences(self.runs[0], run):
+        for run in others:
+            if unlike := differences(first, run):
                 raise BadInput(
                     f"{self.name}: its runs are no repeats, they differ in {', '.join(unlike)}; "
                     "name one of them"
@@ -55,48 +41,36 @@ class Side:
 
     def rates(self) -> dict[str, list[Interval]]:
         """Return {stage: each repeat's rate and interval} of the stages that all of them have."""
-        each = [_rates(run) for run in self.runs]
+        first, *others = [_rates(run) for run in self.runs]
         return {
-            stage: [rates[stage] for rates in each]
-            for stage in each[0]
-            if all(stage in rates for rates in each)
+            stage: [rate, *(rates[stage] for rates in others)]
+            for stage, rate in first.items()
+            if all(stage in rates for rates in others)
         }
 
     @property
     def other_cpu_percent(self) -> float | None:
         """What other processes took of the host's processor, at most; None if not all know."""
-        path = ("devices", "host", "other_cpu_percent_mean")
-        percents = [find(run.telemetry, *path) for run in self.runs]
+        hosts = [run.telemetry.get("devices", {}).get("host", {}) for run in self.runs]
+        percents = [host.get("other_cpu_percent_mean") for host in hosts]
         return None if None in percents else max(percents)
 
-    @property
-    def host(self) -> str | None:
-        """The host that all runs were measured on; None if it is not known."""
-        return self.runs[0].environment.get("hostname")
-
-    @property
-    def starts(self) -> list[str | None]:
-        """When each run began; None if it is not known."""
-        return [run.document.started_at for run in self.runs]
+    host = property(lambda self: self.runs[0].host)
+    starts = property(lambda self: [run.document.started_at for run in self.runs])
 
     @property
     def doubt(self) -> str | None:
-        """Why no run of its host can be believed; None where all can."""
+        """Why no run of its host can be believed; None if all can."""
         busy = [run.telemetry.get("host_busy") for run in self.runs]
         if True in busy:
             return "the host was busy"
-        if any(own is not False for own in busy):
-            return "the load of the host is not known"
-        return None
+        return "the load of the host is not known" if None in busy else None
 
 
 def read_sides(*paths: str) -> dict[str, Side]:
     """Return the side that run directories, or folders of repeats, are; or a sweep's, by trial.
 
     Trials that differ in nothing but their seed are repeats.
-
-    Raises:
-      BadInput: there is nothing to compare in it.
     """
     collection = collect(paths)
     for run in collection.runs:
@@ -129,14 +103,8 @@ def _rates(run: ReportedRun) -> dict[str, Interval]:
 
 def differences(first: ReportedRun, second: ReportedRun) -> dict[str, list[Any]]:
     """Return {field: [first's, second's]} of what two runs differ in, but their seed."""
-    a, b = (run.setting() | {"batch_size": run.batch_size} for run in (first, second))
+    a, b = (setting_of(run) | {"batch_size": run.batch_size} for run in (first, second))
     return {name: [a.get(name), b.get(name)] for name in a | b if a.get(name) != b.get(name)}
-
-
-def is_work(name: str) -> bool:
-    """Return whether runs that differ in this did not do the same work."""
-    room, _, field = name.partition(".")
-    return name in _WORK or room == "model" or (room == "data" and field not in _READING)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,17 +123,13 @@ class Match:
 
 
 def match(base: Side, other: Side) -> Match:
-    """Return what two sides have measured, and what they differ in.
-
-    Raises:
-      BadInput: one of them has no figures to trust, or they measured two different things.
-    """
+    """Return what two sides have measured, and what they differ in."""
     for side in (base, other):
         side.check()
-    first, second = base.runs[0], other.runs[0]
-    if first.feed != second.feed:
+    feeds = base.runs[0].feed, other.runs[0].feed
+    if feeds[0] != feeds[1]:
         raise BadInput(
-            f"{base.name} was fed {first.feed}, {other.name} {second.feed}: those are two "
+            f"{base.name} was fed {feeds[0]}, {other.name} {feeds[1]}: those are two "
             "different figures"
         )
     rates = [side.rates() for side in (base, other)]
@@ -176,12 +140,12 @@ def match(base: Side, other: Side) -> Match:
             f"{other.name} {', '.join(rates[1]) or 'none'} (stages of --mode=throughput, or "
             "training of four epochs and more)"
         )
-    unlike = differences(first, second)
+    unlike = differences(base.runs[0], other.runs[0])
     other_work = [name for name in unlike if is_work(name)]
     # Hosts that are not known may be one.
     same_host = None in (base.host, other.host) or base.host == other.host
     doubts = design_doubts(base.starts, other.starts, same_host)
-    doubts += sorted({*known((base.doubt, other.doubt))})
+    doubts += sorted({*filter(None, (base.doubt, other.doubt))})
     objection = f"inconclusive: {'; '.join(doubts)}" if doubts else None
     if other_work:
         objection = f"no verdict, they differ in {', '.join(other_work)}"
@@ -198,11 +162,7 @@ def match(base: Side, other: Side) -> Match:
 
 
 def match_trials(base: Mapping[str, Side], other: Mapping[str, Side]) -> list[Match | str]:
-    """Return the match of each trial, or why there is none.
-
-    Raises:
-      BadInput: one is a sweep and the other is not, or single runs cannot be compared.
-    """
+    """Return the match of each trial, or why there is none."""
     if list(base) == list(other) == [""]:
         return [match(base[""], other[""])]
     if "" in {*base, *other} or not base or not other:
@@ -216,11 +176,7 @@ def match_trials(base: Mapping[str, Side], other: Mapping[str, Side]) -> list[Ma
 
 
 def match_settings(sweep: Mapping[str, Side]) -> list[Match | str]:
-    """Return the match of a sweep's first setting with each other one, or why there is none.
-
-    Raises:
-      BadInput: there is no other setting.
-    """
+    """Return the match of a sweep's first setting with each other one, or why there is none."""
     base, *others = sweep.values()
     if not others:
         raise BadInput(f"{base.name}: is one setting; give what to compare it with")
@@ -240,34 +196,21 @@ def judge(matches: Sequence[Match]) -> list[dict[str, Any]]:
     The intervals of all ratios that get a verdict hold together at 95 %. There is no verdict on
     other work, on a host that was busy or whose load nobody knows, nor if `design_doubts` objects.
     """
-    num_verdicts = sum(len(own.rates) for own in matches if own.objection is None)
-    return [
-        {
-            **own.facts,
-            "num_verdicts": num_verdicts,
-            "stages": {
-                stage: _judge_rates(*rates, num_verdicts, own.objection)
-                for stage, rates in own.rates.items()
-            },
-        }
-        for own in matches
-    ]
-
-
-def _judge_rates(
-    first: Sequence[Interval],
-    second: Sequence[Interval],
-    num_verdicts: int,
-    objection: str | None,
-) -> dict[str, Any]:
-    estimate = ratio(first, second, max(1, num_verdicts))
-    return {
-        "images_per_s": [[rate for rate, _, _ in side] for side in (first, second)],
-        "ratio": estimate.value,
-        "ratio_low": estimate.low,
-        "ratio_high": estimate.high,
-        "verdict": objection or estimate.verdict,
-    }
+    num_verdicts = sum(len(match.rates) for match in matches if match.objection is None)
+    comparisons = []
+    for match in matches:
+        stages = {}
+        for stage, sides in match.rates.items():
+            estimate = ratio(*sides, max(1, num_verdicts))
+            stages[stage] = {
+                "images_per_s": [[rate for rate, _, _ in side] for side in sides],
+                "ratio": estimate.value,
+                "ratio_low": estimate.low,
+                "ratio_high": estimate.high,
+                "verdict": match.objection or estimate.verdict,
+            }
+        comparisons.append({**match.facts, "num_verdicts": num_verdicts, "stages": stages})
+    return comparisons
 
 
 def describe_comparison(comparison: Mapping[str, Any]) -> list[str]:

@@ -21,8 +21,8 @@ class TimeToTarget:
     Attributes:
       evaluations: (seconds since the run's start, score as a share), in order; none where the run
         ended before its first one.
-      epoch, time_s, images, flops, energy_j: up to the target; flops are the network's own, forward
-        and backward; None, or infinite time, where it was not
+      epoch, time_s, images, training_flops, energy_j: up to the target; the operations are the
+        network's own, forward and backward; None, or infinite time, where it was not
         reached.
       epochs_s: seconds spent in epochs with their evaluations, start-up and compilation excluded;
         None where that is not known.
@@ -35,7 +35,7 @@ class TimeToTarget:
     epoch: float | None
     time_s: float
     images: float | None
-    flops: float | None
+    training_flops: float | None
     energy_j: float | None
     epochs_s: float | None
 
@@ -83,7 +83,7 @@ def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None
         epoch=reached and reached.epoch,
         time_s=reached.elapsed_s if reached else math.inf,
         images=images,
-        flops=flops,
+        training_flops=flops,
         energy_j=to_stop.get("energy_j") if ends_there else None,
         epochs_s=sum(one.epoch_time_s for one in epochs[: epochs.index(reached) + 1])
         if reached

@@ -44,9 +44,6 @@ def write_report(
 
     Returns:
       The file, and what it is about.
-
-    Raises:
-      BadInput: there is nothing to report, or the file cannot be written.
     """
     if out == "":
         raise BadInput("--out=: must name a file")
@@ -72,15 +69,7 @@ def write_report(
 def render(
     collection: Collection, form: str, title: str, *asked: Any, section: str | None = None
 ) -> str:
-    """Return the report of a collection as html, md or csv.
-
-    Args:
-      asked: as in `ReportContext`.
-      section: the only one to write; None for all.
-
-    Raises:
-      BadInput: the report has no such section.
-    """
+    """Return the report of a collection; `asked` is as in `ReportContext`."""
     context = ReportContext(collection, *asked)
     if form == "csv":
         return csv_rows.render_csv(context)
@@ -96,8 +85,7 @@ def render(
 
 def render_sections(sections: Sequence[Section], form: str, title: str) -> str:
     """Return sections as html or md."""
-    write = render_html if form == "html" else markdown.render_markdown
-    return write(sections, title)
+    return (render_html if form == "html" else markdown.render_markdown)(sections, title)
 
 
 def _form(out: str | None, form: str | None) -> str:

@@ -21,25 +21,16 @@ import sys
 import cv2
 import pytest
 
+from jaxbench.analysis.statistics import Estimate
 from jaxbench.cards.card_file import write_card
 from jaxbench.clock import Stopwatch, wait_until
 from jaxbench.launchers import local
 from jaxbench.parallel import child
-from jaxbench.reports.blocks import (
-    BarChart,
-    Cell,
-    Dot,
-    DotChart,
-    LineChart,
-    Point,
-    Section,
-    Series,
-    Table,
-)
-from jaxbench.reports.fields import Estimate
-from jaxbench.reports.formats import clock_time, with_interval
+from jaxbench.reports.blocks import BarChart, Dot, DotChart, LineChart, Point, Section, Series
 from jaxbench.reports.page import render_html
-from jaxbench.reports.tables import Column, make_table
+from jaxbench.tables.columns import Cell, Column
+from jaxbench.tables.formats import clock_time, with_interval
+from jaxbench.tables.table import Table, make_table
 from tests.cards import made
 from tests.conftest import MICRO, ROOT, UNOPTIMIZED, run_json
 from tests.in_process import run_command

@@ -7,6 +7,8 @@ import pathlib
 import pkgutil
 
 import pytest
+from jaxbench.reports.fields import Estimate
+from jaxbench.reports.tables import Column
 
 from jaxbench import reports
 from jaxbench.analysis.ceiling import ceiling
@@ -24,9 +26,7 @@ from jaxbench.records.schema.document import RunDocument
 from jaxbench.reports import published, sections, tables
 from jaxbench.reports.compiled import CompiledStep
 from jaxbench.reports.context import Measurement
-from jaxbench.reports.fields import Estimate
 from jaxbench.reports.runs import ReportedRun
-from jaxbench.reports.tables import Column
 from jaxbench.reports.time_to_target import TimeToTarget
 from jaxbench.sweeps.tables import figures_of
 

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from jaxbench.reports.settings import setting_key
 
 from jaxbench.analysis.pricing import Price
 from jaxbench.reports.collect import collect
@@ -12,7 +13,6 @@ from jaxbench.reports.page import render_html
 from jaxbench.reports.prices import Prices
 from jaxbench.reports.sections import make_sections
 from jaxbench.reports.sections.overview import overview
-from jaxbench.reports.settings import setting_key
 from tests.reports.many_runs import write_many
 from tests.reports.test_report import (
     Page,

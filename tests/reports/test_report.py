@@ -15,6 +15,9 @@ import statistics
 
 import numpy as np
 import pytest
+from jaxbench.reports.fields import Estimate
+from jaxbench.reports.formats import clock_time, with_interval
+from jaxbench.reports.tables import Column, make_table
 
 from jaxbench.errors import BadInput
 from jaxbench.metrics import UNKNOWN, plain
@@ -33,8 +36,6 @@ from jaxbench.reports.blocks import (
 from jaxbench.reports.collect import collect
 from jaxbench.reports.context import ReportContext
 from jaxbench.reports.csv_rows import COLUMNS, render_csv
-from jaxbench.reports.fields import Estimate
-from jaxbench.reports.formats import clock_time, with_interval
 from jaxbench.reports.markdown import render_markdown
 from jaxbench.reports.page import render_html
 from jaxbench.reports.plot import draw, legend_mark
@@ -42,7 +43,6 @@ from jaxbench.reports.runs import read_run
 from jaxbench.reports.sections import make_sections
 from jaxbench.reports.sections.learning import _lines
 from jaxbench.reports.sections.telemetry import buckets, read_readings, singles
-from jaxbench.reports.tables import Column, make_table
 from jaxbench.sweeps.sweep_dir import SweepDir
 from tests.conftest import ROOT
 

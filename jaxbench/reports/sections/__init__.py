@@ -9,16 +9,14 @@ from collections.abc import Callable
 from jaxbench.reports.blocks import Section
 from jaxbench.reports.context import ReportContext
 from jaxbench.reports.sections.batches import batches
-from jaxbench.reports.sections.before_you_rent import before_you_rent
+from jaxbench.reports.sections.before_you_rent import before_you_rent, offers
 from jaxbench.reports.sections.cards import cards
 from jaxbench.reports.sections.conv2d import conv2d
 from jaxbench.reports.sections.cost import cost
 from jaxbench.reports.sections.history import history
 from jaxbench.reports.sections.learning import learning
-from jaxbench.reports.sections.offers import offers
 from jaxbench.reports.sections.overview import overview
-from jaxbench.reports.sections.rates import rates
-from jaxbench.reports.sections.roofline import roofline
+from jaxbench.reports.sections.rates import rates, roofline
 from jaxbench.reports.sections.runs import list_runs
 from jaxbench.reports.sections.scaling import scaling
 from jaxbench.reports.sections.telemetry import telemetry

@@ -5,14 +5,15 @@ from collections.abc import Sequence
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
 from jaxbench.metrics import UNKNOWN, count, percent, plain, words
-from jaxbench.reports.blocks import Cell, Section, Table
+from jaxbench.reports.blocks import Section
 from jaxbench.reports.collect import Sweep
+from jaxbench.reports.columns import measured_share, shared, status_cell
 from jaxbench.reports.context import Measurement, ReportContext, make_section
-from jaxbench.reports.formats import clock_time, milliseconds
-from jaxbench.reports.measured_peaks import measured_share
 from jaxbench.reports.runs import SCORES
-from jaxbench.reports.settings import differing, grouped, setting_key
-from jaxbench.reports.tables import Column, estimate_columns, make_table, shared, status_cell
+from jaxbench.reports.work import differing, grouped, setting_key
+from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column, metric_columns
+from jaxbench.tables.formats import clock_time
+from jaxbench.tables.table import Table, make_table
 
 # What a row of max_batch.csv was compiled for, where that is not here.
 _TARGET = operator.methodcaller("get", "target")
@@ -26,14 +27,11 @@ def _compile(row: Measurement) -> str:
 # Columns without any figure are left out.
 _FIGURES = (
     Column("compile [s]", _compile, left=False),
-    Column("1st epoch, with compile [s]", "run.summary.first_epoch_with_compile_s", plain),
-    Column("2nd on, median [s]", "run.summary.median_epoch_s", plain),
+    *metric_columns("run.summary.first_epoch_with_compile_s", "run.summary.median_epoch_s"),
     Column("all epochs [h:mm:ss]", "run.total_s", clock_time),
-    Column("epochs", "run.summary.epochs_done", count),
-    *estimate_columns("images/s", "rate"),
-    Column("p50 [ms]", "record.latency_p50_s", milliseconds),
-    Column("p99 [ms]", "record.latency_p99_s", milliseconds),
-    Column("MFU [%]", "record.mfu", percent),
+    metric_column("run.summary.epochs_done"),
+    *estimate_columns("rate", "images_per_s"),
+    *metric_columns("record.latency_p50_s", "record.latency_p99_s", "record.mfu"),
     Column("score [%]", "run.score", percent),
 )
 
@@ -66,7 +64,8 @@ def _title(row: Measurement) -> str:
 def _setting(row: Measurement) -> tuple:
     run = row.run
     # Whatever else differs keeps two runs in two groups.
-    rest = setting_key(row.setting, ("precision", "num_devices", "feed"))
+    shown = ("precision", "num_devices", "feed")
+    rest = setting_key(row.setting, lambda name: name not in shown)
     return run.precision, run.num_devices or 0, run.hardware, row.feed, _place(row), rest
 
 

@@ -3,16 +3,17 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from jaxbench.analysis.statistics import Estimate
 from jaxbench.cards.card import Figure, Finding
 from jaxbench.cards.figures import FIGURES, PARTS
 from jaxbench.hardware.checks import Check
 from jaxbench.metrics import UNKNOWN, percent, plain
-from jaxbench.reports.blocks import Cell, MatrixChart, Section
+from jaxbench.reports.blocks import MatrixChart, Section
 from jaxbench.reports.collect import ReportedCard
 from jaxbench.reports.context import MOST_CHARTS, ReportContext, left_out, make_section
-from jaxbench.reports.fields import Estimate
-from jaxbench.reports.formats import moment, with_interval
-from jaxbench.reports.tables import Column, make_table, with_figures
+from jaxbench.tables.columns import Cell, Column
+from jaxbench.tables.formats import moment, with_interval
+from jaxbench.tables.table import make_table, with_figures
 from jaxbench.terminal import printable
 
 _MARKS = {

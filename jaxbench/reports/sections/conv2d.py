@@ -2,17 +2,18 @@
 
 from collections.abc import Sequence
 
-from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
-from jaxbench.metrics import count, plain, words
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, of_rounds
+from jaxbench.metrics import METRICS, count, words
 from jaxbench.records.schema import Conv2dRecord
-from jaxbench.reports.blocks import BarChart, Section, Table
+from jaxbench.reports.blocks import BarChart, Section
+from jaxbench.reports.columns import shared
 from jaxbench.reports.context import ReportContext, make_section
-from jaxbench.reports.fields import of_rounds
-from jaxbench.reports.formats import milliseconds, with_interval
 from jaxbench.reports.published import size_of
 from jaxbench.reports.runs import RunRecord
-from jaxbench.reports.settings import grouped
-from jaxbench.reports.tables import Column, make_table, shared
+from jaxbench.reports.work import grouped
+from jaxbench.tables.columns import Column, metric_column, metric_columns
+from jaxbench.tables.formats import with_interval
+from jaxbench.tables.table import Table, make_table
 
 _PROBLEM = ("kernel", "channels", "devices")
 _PARTS = {
@@ -22,21 +23,21 @@ _PARTS = {
 }
 
 
-def _rounds(title: str, name: str) -> Column:
-    return Column(title, lambda row: of_rounds(row.record, name), with_interval(milliseconds))
+def _rounds(name: str) -> Column:
+    show = METRICS[name].show
+    value = lambda row: of_rounds(row.record, name)  # noqa: E731
+    return metric_column(name, value)._replace(show=with_interval(show))
 
 
 _COLUMNS = (
     *shared("run", "precision"),
     Column("device", "run.device_kind"),
-    *(Column(name, f"record.{name}", count) for name in _PROBLEM),
-    Column("compile [ms]", lambda row: row.record.lower_s + row.record.compile_s, milliseconds),
-    *(_rounds(f"{part} [ms]", name) for part, name in _PARTS.items()),
-    Column("steady total [ms]", "record.steady_total_s", milliseconds),
-    Column("first use [ms]", "record.first_use_s", milliseconds),
-    _rounds("SciPy, 1 thread [ms]", "scipy_s"),
-    Column("images/s", "record.images_per_s", plain),
-    Column("speed-up", "record.speedup", plain),
+    *metric_columns("record.kernel", "record.channels", "record.devices"),
+    metric_column("compile_s", lambda row: row.record.lower_s + row.record.compile_s),
+    *map(_rounds, _PARTS.values()),
+    *metric_columns("record.steady_total_s", "record.first_use_s"),
+    _rounds("scipy_s"),
+    *metric_columns("record.images_per_s", "record.speedup"),
     Column("n", lambda row: of_rounds(row.record, "compute_s").n, count),
 )
 
@@ -67,8 +68,9 @@ def _chart(rows: Sequence[RunRecord]) -> list[BarChart]:
     if not bars:
         return []
     run, first = rows[0]
+    size = size_of(first.images, first.height, first.width)
     note = (
-        f"images: {size_of(first)}, {run.precision}, {run.device_kind}; medians, "
+        f"images: {size}, {run.precision}, {run.device_kind}; medians, "
         f"n = {of_rounds(first, 'compute_s').n or 0} rounds, no interval; {run.id}"
     )
     title = f"{run.experiment}: a call once it is compiled"

@@ -5,44 +5,31 @@ from typing import Any
 
 from jaxbench.analysis import pricing
 from jaxbench.analysis.pricing import J_PER_KWH, Price
+from jaxbench.analysis.statistics import Estimate
 from jaxbench.metrics import plain
 from jaxbench.reports import published
-from jaxbench.reports.blocks import Cell, Dot, DotChart, Section, Table
-from jaxbench.reports.context import (
-    STAGES,
-    Measurement,
-    ReportContext,
-    make_section,
-    setting_column,
-)
-from jaxbench.reports.fields import Estimate
+from jaxbench.reports.blocks import Dot, DotChart, Section
+from jaxbench.reports.columns import run_ids, setting_column, shared
+from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.prices import price_label, price_mark, price_words
 from jaxbench.reports.published import Sources, is_synthetic, other_work
 from jaxbench.reports.runs import ReportedRun
-from jaxbench.reports.settings import grouped, labelled
-from jaxbench.reports.tables import (
-    Column,
-    estimate_columns,
-    make_table,
-    run_ids,
-    shared,
-    with_figures,
-)
+from jaxbench.reports.work import grouped, labelled
+from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column, metric_columns
+from jaxbench.tables.table import Table, make_table, with_figures
 
 _MOST_DOTS = 16
 _PUBLISHED_DOT = "{machine}, {framework}, {precision}, {price.offer} ({date})"
-_PRICE = Column("price [USD/h]", "price.usd_per_hour", plain)
 _COSTS = (
     *shared("run", "status", "experiment", "precision"),
     Column("what", lambda row: STAGES[row["own"].stage]),
     Column("feed", "own.feed"),
-    *(*shared("batch", "devices"), _PRICE),
-    Column("images/s", "own.rate.value", plain),
-    *estimate_columns("images/s per USD/h", "rate_per_price"),
-    *estimate_columns("USD per million images", "usd_per_million_images")[:2],
-    Column("USD per billion tokens", "usd_per_billion_tokens", plain),
-    Column("whole run [s]", "wall_s", plain),
-    Column("whole run [USD]", "wall_usd", plain),
+    *shared("batch", "devices"),
+    *metric_columns("price.usd_per_hour"),
+    metric_column("images_per_s", "own.rate.value"),
+    *estimate_columns("rate_per_price", "images_per_s_per_usd_per_hour"),
+    *estimate_columns("usd_per_million_images", "usd_per_million_images")[:2],
+    *metric_columns("usd_per_billion_tokens", "wall_s", "usd"),
     Column("price: offer, date, source", "origin", left=True),
 )
 # Behind the devices.
@@ -61,10 +48,9 @@ _PUBLISHED = (
     Column("framework", "framework"),
     *(published.PRECISION, published.BATCH),
     Column("data", "data"),
-    Column("images/s", "images_per_s", plain),
-    _PRICE,
-    Column("images/s per USD/h", "rate_per_price.value", plain),
-    Column("USD per million images", "usd_per_million_images.value", plain),
+    *metric_columns("images_per_s", "price.usd_per_hour"),
+    metric_column("images_per_s_per_usd_per_hour", "rate_per_price.value"),
+    metric_column("usd_per_million_images", "usd_per_million_images.value"),
     Column("offer", "price.offer"),
     published.SOURCE,
 )
@@ -124,7 +110,7 @@ def _at_price(rate: Estimate, price: Price) -> _Priced:
 
 def _measured(row: Measurement, price: Price) -> _Priced:
     run, paid = row.run, price.usd_per_hour
-    tokens = run.config.get("data", {}).get("sequence_length")
+    tokens = run.sequence_length
     wall_s = run.summary.wall_s if row.stage == "training" else None
     mark = "bad" if price_mark(price, run) else ""
     return _at_price(row.rate, price) | {
@@ -134,7 +120,7 @@ def _measured(row: Measurement, price: Price) -> _Priced:
         if tokens
         else None,
         "wall_s": wall_s,
-        "wall_usd": None if wall_s is None else pricing.usd(run.paid_s(wall_s), paid),
+        "usd": None if wall_s is None else pricing.usd(run.paid_s(wall_s), paid),
         "origin": Cell(price_words(price, run), mark),
     }
 
@@ -172,7 +158,7 @@ def _charts(
     """Return a chart for each network, images and stage: only the same work is compared."""
     charts = []
     usable = [row for row in priced if row["own"].usable]
-    for group in grouped(usable, lambda row: (row["run"].work, row["own"].work)).values():
+    for group in grouped(usable, lambda row: row["own"].work).values():
         own = group[0]["own"]
         beside = [
             Dot(_PUBLISHED_DOT.format(**row), row["rate_per_price"].value, published=True)

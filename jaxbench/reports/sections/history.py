@@ -2,23 +2,26 @@
 
 from collections.abc import Callable, Sequence
 
+from jaxbench.analysis.statistics import Estimate, bar_words, of_rounds, over_runs
 from jaxbench.metrics import count, percent, plain
 from jaxbench.records.schema import Conv2dRecord
 from jaxbench.reports import published
-from jaxbench.reports.blocks import Cell, Dot, DotChart, Section, Table
+from jaxbench.reports.blocks import Dot, DotChart, Section
+from jaxbench.reports.columns import run_ids, shared
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
-from jaxbench.reports.fields import Estimate, bar_words, of_rounds, over_runs
-from jaxbench.reports.formats import clock_time, milliseconds
-from jaxbench.reports.settings import grouped, labelled, setting_key
-from jaxbench.reports.tables import Column, estimate_columns, make_table, run_ids, shared
+from jaxbench.reports.work import grouped, labelled, setting_key
+from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column, metric_columns
+from jaxbench.tables.formats import clock_time
+from jaxbench.tables.table import Table, make_table
 
+_FIRST = "first_epoch_with_compile_s"
 _TRAININGS = (
     *(published.BATCH, published.ORIGIN, published.HARDWARE, published.PRECISION),
     Column("feed", "feed"),
-    Column("1st epoch, with compile [s]", "first_epoch", plain),
-    Column("2nd on, median [s]", "median_epoch_s", plain),
-    Column("whole run [h:mm:ss]", "total_time_s", clock_time),
-    Column("epochs", "epochs", count),
+    metric_column(_FIRST),
+    metric_column("median_epoch_s"),
+    Column("all epochs [h:mm:ss]", "total_time_s", clock_time),
+    metric_column("epochs_done"),
     Column("top-1 [%]", "top1", percent),
     *(*shared("run"), published.SOURCE),
 )
@@ -27,17 +30,15 @@ _RATES = (
     Column("what", "stage"),
     *(published.HARDWARE, published.PRECISION, published.BATCH),
     Column("data", "data"),
-    *estimate_columns("images/s", "rate"),
+    *estimate_columns("rate", "images_per_s"),
     *(*shared("run"), published.SOURCE),
 )
 _CONVOLUTIONS = (
     published.ORIGIN,
     Column("hardware", "hardware"),
-    Column("devices", "devices", count),
+    metric_column("devices"),
     Column("images", "size"),
-    Column("first call [ms]", "first_use_s", milliseconds),
-    Column("later calls [ms]", "steady_total_s", milliseconds),
-    Column("SciPy, 1 thread [ms]", "scipy_s", milliseconds),
+    *metric_columns("first_use_s", "steady_total_s", "scipy_s"),
     Column("n", "n", count),
     *(*shared("run"), published.SOURCE),
 )
@@ -79,8 +80,7 @@ def _trainings(network: str, rows: Sequence[Measurement]) -> _Blocks:
     }
     oom = Cell("OOM", "bad", span=5)
     lines = [
-        row | {"first_epoch": oom if row["status"] == "oom" else row["first_epoch_s"]}
-        for row in theirs
+        row | {_FIRST: oom if row["status"] == "oom" else row["first_epoch_s"]} for row in theirs
     ]
     lines += [published.measured_row(row, other[row]) | _training(row) for row in rows]
     table = make_table(
@@ -106,17 +106,16 @@ def _epoch(row: Measurement) -> Estimate:
 
 def _training(row: Measurement) -> published.Row:
     summary, run = row.run.summary, row.run
-    first_s = summary.first_epoch_with_compile_s
-    first: Cell | float | None = first_s
-    if first_s is None and _epoch(row).value is None:
+    first: Cell | float | None = summary.first_epoch_with_compile_s
+    if first is None and summary.median_epoch_s is None:
         first = Cell("OOM" if run.status == "oom" else run.status, "bad", span=5)
     elif run.compile_cache == "hit":
-        first = Cell(f"{plain(first_s)} (compilation cache hit)")
+        first = Cell(f"{plain(first)} (compilation cache hit)")
     return {
-        "first_epoch": first,
-        "median_epoch_s": _epoch(row).value,
+        _FIRST: first,
+        "median_epoch_s": summary.median_epoch_s,
         "total_time_s": run.total_s,
-        "epochs": summary.epochs_done,
+        "epochs_done": summary.epochs_done,
         "top1": run.score,
     }
 
@@ -199,14 +198,18 @@ def _convolutions(context: ReportContext) -> list[Table]:
     own = []
     for run, record in context.of_kind(Conv2dRecord):
         if record.kernel == 3 and record.channels == 1:
-            size = published.size_of(record)
+            size = published.size_of(record.images, record.height, record.width)
             other = "" if size == "840 of 100×100" else "; OTHER WORK: fewer or other images"
             row = {"origin": published.MEASURED, "run": run, "size": size}
             row |= {"hardware": run.processor or run.device_kind, "cited": run.date + other}
             own.append({**vars(record), **row, "n": of_rounds(record, "compute_s").n})
     sources = published.Sources()
     theirs = [
-        row | {"size": published.size_of(row), "first_use_s": row["time_ms"] / 1e3}
+        row
+        | {
+            "size": published.size_of(row["images"], row["height"], row["width"]),
+            "first_use_s": row["time_ms"] / 1e3,
+        }
         for row in sources.rows("conv2d")
     ]
     table = make_table(

@@ -4,17 +4,18 @@ import collections
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, spread
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, Estimate, estimate, spread, with_range
 from jaxbench.metrics import count, percent, plain
 from jaxbench.records.schema import EpochRecord
-from jaxbench.reports.blocks import Cell, LineChart, Point, Section, Series, Table
-from jaxbench.reports.context import ReportContext, left_out, make_section, setting_column
-from jaxbench.reports.fields import Estimate, estimate, known, with_range
-from jaxbench.reports.formats import interval, span
+from jaxbench.reports import work
+from jaxbench.reports.blocks import LineChart, Point, Section, Series
+from jaxbench.reports.columns import run_ids, setting_column, shared
+from jaxbench.reports.context import ReportContext, left_out, make_section
 from jaxbench.reports.runs import SCORES, ReportedRun
-from jaxbench.reports.settings import grouped, in_parts, labelled, setting_key, thinned
-from jaxbench.reports.tables import Column, make_table, run_ids, shared
 from jaxbench.reports.time_to_target import NEVER_REACHED
+from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns
+from jaxbench.tables.formats import interval, span
+from jaxbench.tables.table import Table, make_table
 
 # At most this many epochs are drawn, and listed below; the last one always is.
 _MOST_EPOCHS, _MOST_LISTED = 120, 40
@@ -42,12 +43,11 @@ _CURVES = (
 _SEED_SCORES = {**SCORES, "eval_top1_tta": "top-1 with test-time augmentation"}
 _RESULTS = (
     Column("epochs", "epochs", left=False),
-    Column("train loss", "last.train_loss", plain),
-    Column("test loss", "evaluated.eval_loss", plain),
+    *metric_columns("last.train_loss", "evaluated.eval_loss"),
     Column("score", "score"),
     Column("last [%]", "last_score", percent),
     Column("best [%]", "best_score", percent),
-    Column("test examples", "evaluated.eval_count", count),
+    metric_column("evaluated.eval_count"),
 )
 _SEEDS = (
     Column("runs", "runs"),
@@ -80,19 +80,18 @@ class _Course(NamedTuple):
 
     def values(self, field: str) -> dict[float, float]:
         """Return {epoch: value} of a field of the epochs' records."""
-        part, _, figure = field.partition("_")
+        part, _, metric = field.partition("_")
         values = {}
         for record in self.run.of_kind(EpochRecord):
             if self.one_of_several:
-                models = getattr(record, f"{part}_models") or []
-                own = [model for model in models if model["seed"] == self.seed]
-                value = own[-1].get(figure) if own else None
+                models = getattr(record, f"{part}_models") or ()
+                scores = {model["seed"]: model.get(metric) for model in models}
+                values[record.epoch] = scores.get(self.seed)
             else:
                 custom = getattr(record, f"{part}_metrics") or {}
-                value = custom[figure] if figure in custom else getattr(record, field)
-            if None not in (epoch := record.epoch, value):
-                values[epoch] = value
-        return values
+                known = metric in custom
+                values[record.epoch] = custom[metric] if known else getattr(record, field)
+        return {epoch: value for epoch, value in values.items() if value is not None}
 
 
 class _Line(list[_Course]):
@@ -124,9 +123,9 @@ class _Line(list[_Course]):
 def learning(context: ReportContext) -> Section | None:
     """Return curves of one experiment, network and data together; a line for each setting."""
     trained = [run for run in context.runs if run.of_kind(EpochRecord)]
-    groups = grouped(trained, lambda run: run.work)
+    groups = work.grouped(trained, work.work_of)
     lines = [_lines(runs) for runs in groups.values()]
-    parts = [(p, len(in_parts(own)) > 1) for own in lines for p in in_parts(own)]
+    parts = [(p, len(work.in_parts(own)) > 1) for own in lines for p in work.in_parts(own)]
     charts = [chart for part in parts[:_MOST_GROUPS] for chart in _charts(*part)]
     shown = shared("run", "status", "experiment", "precision", "feed", "batch", "seed")
     columns = [*shown, *setting_column(context, "seed"), *_RESULTS]
@@ -147,7 +146,7 @@ def _lines(runs: Sequence[ReportedRun]) -> list[_Line]:
     lines: dict[Any, _Line] = {}
     repeats: collections.Counter[Any] = collections.Counter()
     for run in runs:
-        setting = setting_key(run.training_setting())
+        setting = work.training_key(run)
         for course in _courses(run):
             key: Any = len(lines)
             if course.status == "done" and course.seed is not None:
@@ -173,18 +172,16 @@ def _courses(run: ReportedRun) -> list[_Course]:
 
 
 def _own_curves(run: ReportedRun) -> list[_Curve]:
-    """Return the curves of the figures that a task of the user's own computes."""
-    records = [record.eval_metrics for record in run.of_kind(EpochRecord)]
-    names = dict.fromkeys(
-        name for figures in records if isinstance(figures, dict) for name in figures
-    )
+    """Return the curves of the metrics that a custom task computes."""
+    metrics = [record.eval_metrics or {} for record in run.of_kind(EpochRecord)]
+    names = dict.fromkeys(name for one in metrics for name in one)
     return [_Curve(f"{name} on the test split", f"eval_{name}", name) for name in [*names][:8]]
 
 
 def _charts(lines: Sequence[_Line], is_part: bool) -> Iterator[LineChart]:
     run = lines[0].run
     which = f", {run.id} to {lines[-1][-1].run.id}" if is_part else ""
-    settings = labelled(lines, lambda line: line.run.training_setting())
+    settings = work.labelled(lines, lambda line: work.training_setting(line.run))
     for curve in (*_CURVES, *_own_curves(run)):
         drawn = {
             line.label(setting): line for setting, line in settings if line.common(curve.field)
@@ -202,7 +199,7 @@ def _series(label: str, line: _Line, curve: _Curve) -> Series:
     common = line.common(curve.field)
     points = [
         _point(epoch, [curve.factor * value for value in common[epoch]])
-        for epoch in thinned([*common], _MOST_EPOCHS)
+        for epoch in work.thinned([*common], _MOST_EPOCHS)
     ]
     # A band of one epoch is no area: its ends are.
     return Series(label, points, band=line.is_band and len(points) > 1)
@@ -237,7 +234,7 @@ def _points_table(curve: _Curve, drawn: Mapping[str, _Line]) -> Table:
     rows = []
     for label, line in drawn.items():
         found = line.by_epoch(curve.field)
-        for epoch in thinned([*found], _MOST_LISTED):
+        for epoch in work.thinned([*found], _MOST_LISTED):
             values = [curve.factor * value for value in found[epoch]]
             row = {"line": label, "epoch": epoch, "n": f"{len(values)} of {len(line)}"}
             rows.append(row | {"values": with_range(values) if len(values) == len(line) else None})
@@ -260,7 +257,7 @@ def _points_table(curve: _Curve, drawn: Mapping[str, _Line]) -> Table:
 
 def _seeds_table(lines: Sequence[_Line], runs: Sequence[ReportedRun]) -> Table:
     failed = collections.Counter(
-        setting_key(run.training_setting())
+        work.training_key(run)
         for run in runs
         for course in _courses(run)
         if course.status != "done" and course.status in NEVER_REACHED
@@ -272,7 +269,7 @@ def _seeds_table(lines: Sequence[_Line], runs: Sequence[ReportedRun]) -> Table:
             if len(ends) == len(line):
                 epochs, scores = zip(*ends, strict=True)
                 row = {"run": line.run, "runs": run_ids(line.runs), "score": score}
-                row["failed"] = failed[setting_key(line.run.training_setting())]
+                row["failed"] = failed[work.training_key(line.run)]
                 row |= {"scores": spread(scores), "median": estimate(scores)}
                 rows.append(row | {"epochs": span(epochs)})
     note = "Each seed's last test score; seeds that failed or diverged have none. "
@@ -284,10 +281,9 @@ def _results(run: ReportedRun) -> dict[str, Any]:
     epochs = run.of_kind(EpochRecord)
     last = epochs[-1]
     # Not every epoch need be evaluated.
-    seen = [epoch for epoch in epochs if epoch.eval_count is not None]
-    evaluated = seen[-1] if seen else None
+    evaluated = next((epoch for epoch in reversed(epochs) if epoch.eval_count is not None), None)
     field = "eval_top1" if evaluated and evaluated.eval_top1 is not None else "eval_dice"
-    scores = known(getattr(epoch, field) for epoch in epochs)
+    scores = [score for epoch in epochs if (score := getattr(epoch, field)) is not None]
     return {
         "run": run,
         "last": last,

@@ -5,14 +5,15 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from jaxbench.metrics import UNKNOWN, count, percent, plain
-from jaxbench.reports.blocks import Cell, Section
+from jaxbench.analysis.statistics import Estimate
+from jaxbench.metrics import METRICS, UNKNOWN, count, percent, plain
+from jaxbench.reports.blocks import Section
 from jaxbench.reports.context import ReportContext, make_section
-from jaxbench.reports.fields import Estimate, find
-from jaxbench.reports.formats import Format, clock_time, interval
 from jaxbench.reports.machines import Best, Comparison, Machine, compare_machines
 from jaxbench.reports.runs import SCORES
-from jaxbench.reports.tables import Column, make_table, with_figures
+from jaxbench.tables.columns import Cell, Column
+from jaxbench.tables.formats import Format, clock_time, interval
+from jaxbench.tables.table import make_table, with_figures
 
 # What fits on a screen or two; further rows are folded.
 _MOST_ROWS = 30
@@ -74,7 +75,7 @@ def _columns(found: Sequence[Comparison]) -> list[Column]:
         Column(f"best {score} [%]", _best("score", percent), left=False),
         Column(f"time to {target} [h:mm:ss]", _best("time_s", _time), left=False),
         Column(f"USD to {target}", _best("usd", plain), left=False),
-        Column("energy [J/image]", _best("joules_per_image", plain), left=False),
+        Column(METRICS["joules_per_image"].heading, _best("joules_per_image", plain), left=False),
         Column("fastest with", _fastest),
         Column("runs", "machine.runs", count),
     ]
@@ -115,7 +116,7 @@ def _speedup(row: _Row) -> Cell | None:
 
 def _fastest(row: _Row) -> str:
     rate = row.machine.fastest
-    batch = find(rate.setting, "batch_size")
+    batch = rate.setting.get("batch_size")
     busy = rate.run.telemetry.get("host_busy") is True
     told = [
         rate.run.precision,

@@ -1,34 +1,33 @@
-"""Images per second and latency: by batch, device and precision."""
+"""Images per second and latency: by batch, device and precision; the arithmetic beside the peak."""
 
 import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 
-from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
-from jaxbench.metrics import count, percent, plain
-from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series, Table
-from jaxbench.reports.context import (
-    Measurement,
-    ReportContext,
-    make_section,
-    setting_column,
-)
-from jaxbench.reports.fields import Estimate, bar_words, known, over_runs
-from jaxbench.reports.formats import milliseconds, span
-from jaxbench.reports.measured_peaks import measured_share
-from jaxbench.reports.settings import grouped, in_parts, labelled, setting_key
-from jaxbench.reports.tables import Column, estimate_columns, make_table, run_ids, shared
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, Estimate, bar_words, over_runs
+from jaxbench.metrics import count
+from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series
+from jaxbench.reports.columns import measured_share, run_ids, setting_column, shared
+from jaxbench.reports.context import Measurement, ReportContext, make_section
+from jaxbench.reports.work import grouped, in_parts, labelled, setting_key
+from jaxbench.tables.columns import Column, count_column, estimate_columns, metric_columns
+from jaxbench.tables.formats import span
+from jaxbench.tables.table import Table, make_table
 
 _COLUMNS = (
     *shared("run", "status", "experiment"),
     *(Column(name, name) for name in ("stage", "feed")),
     *shared("precision", "devices", "batch"),
-    *estimate_columns("images/s", "rate"),
-    Column("images/s per device", "record.images_per_s_per_device", plain),
-    Column("tokens/s", "record.tokens_per_s", plain),
-    *(Column(f"{p} [ms]", f"record.latency_{p}_s", milliseconds) for p in ("p50", "p95", "p99")),
-    Column("steps", "record.latency_steps", count),
-    Column("MFU [%]", "record.mfu", percent),
+    *estimate_columns("rate", "images_per_s"),
+    *metric_columns(
+        "record.images_per_s_per_device",
+        "record.tokens_per_s",
+        "record.latency_p50_s",
+        "record.latency_p95_s",
+        "record.latency_p99_s",
+        "record.latency_steps",
+        "record.mfu",
+    ),
 )
 # Where runs of one batch are more, repeats are one dot.
 _MOST_DOTS = 16
@@ -57,7 +56,7 @@ def rates(context: ReportContext) -> Section | None:
         "many as “steps” says.",
     )
     charts: list[LineChart | DotChart] = []
-    for group in grouped(drawn, lambda row: (row.run.work, row.feed, row.stage)).values():
+    for group in grouped(drawn, lambda row: row.work).values():
         # One point says no more than its row in the table.
         timed = [row for row in group if _figure(row, _LATENCY).value is not None]
         for own, what in ((group, _RATE), (timed, _LATENCY)):
@@ -87,7 +86,7 @@ def _together(rows: Sequence[Measurement], what: str) -> tuple[Estimate, str]:
     if what == _RATE:
         of = over_runs(each)
         return of, bar_words(of, len(rows))
-    ends = (known(own[place] for own in each) for place in range(3))
+    ends = ([one[i] for one in each if one[i] is not None] for i in range(3))
     told = "p50, bar to p99" + (f", medians of {len(rows)} runs" if len(rows) > 1 else "")
     return Estimate(*(statistics.median(own) if own else None for own in ends)), told
 
@@ -142,3 +141,70 @@ def _chart(lines: Sequence[_Line], what: str, table: Table, which: str) -> LineC
             points.append(Point(x, *of.span, told, runs))
         series.append(Series(f"{label} · {run_ids(line)}", points))
     return LineChart(title, note, "global batch", what, series, table, x_log=True)
+
+
+# Logarithmic axes need something to take the logarithm of.
+_LEAST = 1e-12
+_ARITHMETIC = (
+    *shared("run", "experiment"),
+    Column("stage", "stage"),
+    *shared("precision", "batch"),
+    *metric_columns(
+        "record.flops_per_byte",
+        "record.flops_per_byte_at_ridge",
+        "record.bound_by",
+        "record.flops_per_s_per_device",
+        "record.peak.flops_per_s",
+        "record.mfu",
+    ),
+    count_column("rate"),
+)
+
+
+def roofline(context: ReportContext) -> Section | None:
+    """Return arithmetic intensity against FLOP/s, below the device's roof where it is known."""
+    rows = [row for row in context.measurements if row.usable]
+    rows = [row for row in rows if min(_intensity(row).x, _intensity(row).y) > _LEAST]
+    # Under one roof is the same arithmetic on the same device.
+    peaks = {row: (row.record.peak or {}).get("arithmetic") or row.run.precision for row in rows}
+    roofs = grouped(rows, lambda row: (row.run.device_kind, peaks[row]))
+    charts = [_roof_chart(*roof, part) for roof, own in roofs.items() for part in in_parts(own)]
+    return make_section(
+        "roofline",
+        "Roofline",
+        "Left of the ridge a step is bound by memory, right of it by arithmetic. Bytes are the "
+        "compiler's count for the compiled step, operations those of the network itself.",
+        [make_table([*_ARITHMETIC, *measured_share(context)], rows, "Arithmetic")],
+        charts,
+    )
+
+
+def _intensity(row: Measurement) -> Point:
+    """Return FLOP/byte and FLOP/s, 0 where they are not known."""
+    names = ("flops_per_byte", "flops_per_s_per_device")
+    return Point(*(getattr(row.record, name) or 0.0 for name in names))
+
+
+def _roof_chart(kind: str, arithmetic: str, rows: Sequence[Measurement]) -> LineChart:
+    series, xs = [], []
+    for row in rows:
+        run, at = row.run, _intensity(row)
+        size = f", {row.feed} feed, batch {run.batch_size:g}" if run.batch_size is not None else ""
+        label = f"{run.id} {run.experiment}, {row.stage}{size}"
+        series.append(Series(label, [Point(at.x, at.y / 1e9)], line=False))
+        xs.append(at.x)
+    peak = next(filter(None, (row.record.peak for row in rows)), {})
+    flops_per_s, bytes_per_s = peak.get("flops_per_s"), peak.get("bytes_per_s")
+    roof = f"no peak of {kind} is known: no roof is drawn"
+    if flops_per_s and bytes_per_s and min(flops_per_s, bytes_per_s) > 0:
+        ridge = flops_per_s / bytes_per_s
+        xs = [min(*xs, ridge / 10), ridge, max(*xs, ridge * 10)]
+        points = [Point(x, min(flops_per_s, x * bytes_per_s) / 1e9) for x in xs]
+        series.append(Series(f"roof of {peak['kind']}, {arithmetic}", points, reference=True))
+        roof = f"roof: {peak['source']}"
+    note = f"one device; medians of windows; {roof}; {run_ids(rows)}"
+    labels = ("operations a byte [FLOP/byte]", "GFLOP/s a device")
+    title = f"{kind}, {arithmetic}"
+    return LineChart(
+        title, note, *labels, series, make_table(_ARITHMETIC, rows), x_log=True, y_log=True
+    )

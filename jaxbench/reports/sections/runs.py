@@ -3,27 +3,29 @@
 import collections
 from collections.abc import Sequence
 
-from jaxbench.metrics import UNKNOWN, percent, plain, words
+from jaxbench.metrics import METRICS, UNKNOWN, percent, plain, words
 from jaxbench.records.attempts import changes, describe_changes
-from jaxbench.reports.blocks import Cell, Section, Table
-from jaxbench.reports.context import ReportContext, make_section, setting_column
-from jaxbench.reports.fields import known
-from jaxbench.reports.formats import mebibytes, moment, span
+from jaxbench.reports.blocks import Section
+from jaxbench.reports.columns import run_cell, run_ids, setting_column, shared
+from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun
-from jaxbench.reports.settings import grouped
-from jaxbench.reports.tables import Column, estimate_columns, make_table, run_cell, run_ids, shared
+from jaxbench.reports.work import grouped
+from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column
+from jaxbench.tables.formats import moment, span
+from jaxbench.tables.table import Table, make_table
 
 # Machines or versions in one table; the rarest are left to its note.
 _MOST_ENVIRONMENTS = 6
 # More runs than these are listed by experiment.
 _MOST_TOGETHER = 60
+_MEMORY = METRICS["host_peak_memory_bytes"]
 _WARNINGS = (Column("what", "what"), Column("run", "runs", left=True))
 
 
 def list_runs(context: ReportContext) -> Section | None:
     """Return the states, warnings, the table of runs, and environments with their differences."""
     runs, sweeps = context.collection.runs, context.collection.sweeps
-    days = known(run.document.started_at for run in runs)
+    days = [run.document.started_at for run in runs if run.document.started_at]
     when = f", {span(days, lambda day: day[:10])}" if days else ""
     of = f" and {len(sweeps)} sweep{'s' if len(sweeps) > 1 else ''}" if sweeps else ""
     compiled = len(runs) - len(context.runs)
@@ -64,9 +66,9 @@ def _tables(context: ReportContext) -> list[Table]:
         Column("name", "run.name"),
         *shared("status", "experiment", "mode", "precision", "feed", "batch", "devices"),
         *setting_column(context),
-        *estimate_columns("images/s", "rate"),
+        *estimate_columns("rate", "images_per_s"),
         Column("score [%]", "run.score", percent),
-        *shared("wall [s]"),
+        metric_column("run.summary.wall_s"),
         Column("network", "run.network"),
         Column("data", "run.data"),
         Column("started", "run.document.started_at", moment),
@@ -113,7 +115,7 @@ def _warnings_of(run: ReportedRun) -> list[str]:
         )
     if changed := changes(vars(run.document)):
         lines.append(f"was resumed on something else: {words(describe_changes(changed))}")
-    if run.environment.get("git", {}).get("dirty") is True:
+    if (run.environment.get("git") or {}).get("dirty") is True:
         lines.append("measured with changes to jaxbench that were not committed")
     return lines
 
@@ -158,17 +160,19 @@ def _environments(runs: Sequence[ReportedRun]) -> list[Table]:
 
 def _describe(run: ReportedRun) -> dict[str, str]:
     environment = run.environment
-    commit = environment.get("git", {}).get("commit")
+    commit = (environment.get("git") or {}).get("commit")
     described = {
         name: environment.get(name)
         for name in ("hostname", "platform", "backend", "device_kind", "driver", "cpu", "cpu_cores")
     }
-    described["host memory [MiB]"] = mebibytes(environment.get("host_memory_bytes"))
+    described["host memory [MiB]"] = METRICS["host_peak_memory_bytes"].show(
+        environment.get("host_memory_bytes")
+    )
     described["python"] = environment.get("python")
-    described |= environment.get("versions") | environment.get("variables")
+    described |= environment.get("versions", {}) | environment.get("variables", {})
     described["fp32 multiplies in"] = environment.get("matmul_precision") or "backend's default"
     if "compile_cache" in environment:
         described["compilation cache"] = "off" if environment["compile_cache"] is None else "on"
-    dirty = " with changes" if environment.get("git", {}).get("dirty") is True else ""
+    dirty = " with changes" if (environment.get("git") or {}).get("dirty") is True else ""
     described["jaxbench commit"] = f"{commit[:12]}{dirty}" if commit else UNKNOWN
     return {name: words(value) for name, value in described.items()}

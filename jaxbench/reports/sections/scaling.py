@@ -3,48 +3,47 @@
 from collections.abc import Sequence
 from typing import Any
 
-from jaxbench.metrics import count, percent, plain
+from jaxbench.analysis.statistics import bar_words, of_windows
 from jaxbench.records.schema import AllReduceRecord, ScalingRecord
-from jaxbench.reports.blocks import LineChart, Point, Section, Series, Table
+from jaxbench.reports.blocks import LineChart, Point, Section, Series
+from jaxbench.reports.columns import shared, status_cell
 from jaxbench.reports.context import ReportContext, make_section
-from jaxbench.reports.fields import bar_words, of_windows
-from jaxbench.reports.formats import giga, interval, milliseconds, span
 from jaxbench.reports.runs import ReportedRun, RunRecord
-from jaxbench.reports.settings import grouped
-from jaxbench.reports.tables import Column, estimate_columns, make_table, shared, status_cell
+from jaxbench.reports.work import grouped
+from jaxbench.tables.columns import Column, estimate_columns, metric_columns
+from jaxbench.tables.formats import span
+from jaxbench.tables.table import Table, make_table
 
-_REPLICAS = {"True": "equal", "False": "DIFFER"}
-_NUM_DEVICES = Column("devices", "record.num_devices", count)
-_SCALING = Column("scaling", "record.scaling")
+_REPLICAS = {True: "equal", False: "DIFFER"}
 _MEASURED = (
     *shared("run"),
     Column("status", "status", status_cell, left=True),
-    *(_SCALING, *shared("precision")),
+    Column("scaling", "record.scaling"),
+    *shared("precision"),
     Column("device", lambda row: _device(row["run"])),
-    _NUM_DEVICES,
-    Column("global batch", "record.batch_size", count),
-    Column("batch per device", "record.batch_per_device", count),
-    *estimate_columns("images/s", "rate"),
-    Column("efficiency [%]", "efficiency.value", percent),
-    Column("its interval [%]", "efficiency", interval(percent)),
+    *metric_columns("record.num_devices", "record.batch_size", "record.batch_per_device"),
+    *estimate_columns("rate", "images_per_s"),
+    *estimate_columns("efficiency", "efficiency")[:2],
     Column("replicas", "replicas"),
 )
 _ALL_REDUCES = (
-    *(*shared("run"), _NUM_DEVICES),
-    Column("bytes", "record.bytes", count),
-    *estimate_columns("all-reduce [ms]", "time_s", milliseconds),
-    Column("bus [GB/s]", "record.bus_bytes_per_s", giga),
-    Column("of the weak step [%]", "record.share_of_weak_step", percent),
+    *shared("run"),
+    *metric_columns("record.num_devices", "record.bytes"),
+    *estimate_columns("time_s", "all_reduce_s"),
+    *metric_columns("record.bus_bytes_per_s", "record.share_of_weak_step"),
 )
 _PREDICTED = (
     *shared("run"),
     Column("", lambda row: "PREDICTED" + _simulated(row.run)),
-    *(_SCALING, _NUM_DEVICES),
-    Column("images/s, nothing hidden", "record.images_per_s_no_overlap", plain),
-    Column("images/s, all hidden", "record.images_per_s_full_overlap", plain),
-    Column("efficiency [%], nothing hidden", "record.efficiency_no_overlap", percent),
-    Column("efficiency [%], all hidden", "record.efficiency_full_overlap", percent),
-    Column("link [GB/s]", "record.link_bytes_per_s", giga),
+    Column("scaling", "record.scaling"),
+    *metric_columns(
+        "record.num_devices",
+        "record.images_per_s_no_overlap",
+        "record.images_per_s_full_overlap",
+        "record.efficiency_no_overlap",
+        "record.efficiency_full_overlap",
+        "record.link_bytes_per_s",
+    ),
 )
 
 
@@ -57,10 +56,9 @@ def scaling(context: ReportContext) -> Section | None:
             "status": record.status or run.status,
             "rate": of_windows(record, "images_per_s"),
             "efficiency": of_windows(record, "efficiency"),
-            "replicas": _REPLICAS.get(repr(record.replicas_equal_after_steps)),
+            "replicas": _REPLICAS.get(record.replicas_equal_after_steps),
         }
         for run, record in context.of_kind(ScalingRecord)
-        if record.num_devices is not None
     ]
     groups = grouped(measured, key=lambda row: (row["run"], row["record"].scaling))
     all_reduces = [

@@ -10,15 +10,17 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from jaxbench.analysis.statistics import Estimate
 from jaxbench.files import open_regular, read_lines
-from jaxbench.metrics import count, plain, words
-from jaxbench.reports.blocks import LineChart, Point, Section, Series, Table
+from jaxbench.metrics import METRICS, count, plain, words
+from jaxbench.reports.blocks import LineChart, Point, Section, Series
+from jaxbench.reports.columns import run_ids, shared
 from jaxbench.reports.context import ReportContext, make_section
-from jaxbench.reports.fields import Estimate, find, known
-from jaxbench.reports.formats import mebibytes, span, with_interval
 from jaxbench.reports.runs import ReportedRun
-from jaxbench.reports.settings import in_parts, thinned
-from jaxbench.reports.tables import Column, make_table, run_ids, shared
+from jaxbench.reports.work import in_parts, thinned
+from jaxbench.tables.columns import Column, metric_column
+from jaxbench.tables.formats import span, with_interval
+from jaxbench.tables.table import Table, make_table
 
 # Runs whose panels are drawn: the longest. The table has all of them.
 _MOST_RUNS = 2
@@ -42,66 +44,18 @@ _COLUMNS = (
     Column("n", "figures.samples", count),
     Column("load, mean [%]", "load", plain),
     Column("SM clock, median [MHz]", "figures.sm_clock_mhz_median", count),
-    Column("memory, most [MiB]", "figures.memory_used_bytes_max", mebibytes),
+    Column(
+        "memory, most [MiB]", "figures.memory_used_bytes_max", METRICS["peak_memory_bytes"].show
+    ),
     Column("temperature, most [°C]", "figures.temperature_c_max", count),
     Column("power, mean [W]", "figures.power_w_mean", plain),
     Column("most [W]", "figures.power_w_max", plain),
     Column("clock reasons", "reasons"),
-    Column("energy [J/image]", "run.summary.telemetry.joules_per_image", plain),
+    metric_column("run.telemetry.joules_per_image"),
     Column("energy covers", "run.summary.telemetry.energy_covers"),
 )
-# A week of 72 devices is 200 million values. So the samples of a long run are joined into spans
-# of _IN_STRETCH neighbours while they are read; a run of up to _MOST_SINGLE samples keeps each.
-_IN_STRETCH, _MOST_SINGLE = 64, 64 * _BUCKETS
-# Of one or more samples: their mean time and value, the least, the greatest, and how many.
-_STRETCH = np.dtype([(name, np.float64) for name in ("time", "mean", "low", "high", "count")])
-
-
-class _Curve:
-    """The samples of one device and column, in order."""
-
-    def __init__(self):
-        self.times, self.values = array.array("d"), array.array("d")
-        self._spans: list[np.ndarray] = []
-
-    def spans(self) -> np.ndarray:
-        """Return all samples, those without a value left out."""
-        return np.concatenate([*self._spans, singles(self.times, self.values)])
-
-    def fold(self) -> None:
-        """Make spans of the samples that are kept one by one."""
-        single = singles(self.times, self.values)
-        whole = len(single) // _IN_STRETCH * _IN_STRETCH
-        starts = np.arange(0, whole, _IN_STRETCH)
-        self._spans.append(_merged(single[:whole], starts))
-        self.times = array.array("d", single["time"][whole:])
-        self.values = array.array("d", single["mean"][whole:])
-
-
-# {device: {column: its samples}}
-_Readings = dict[str, dict[str, _Curve]]
-
-
-def singles(times: Sequence[float], values: Sequence[float]) -> np.ndarray:
-    """Return spans of one sample each, those without a value left out."""
-    found = np.ones(len(times), _STRETCH)
-    found["time"] = times
-    for name in ("mean", "low", "high"):
-        found[name] = values
-    return found[np.isfinite(found["mean"])]
-
-
-def _merged(spans: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Return one span from each start to the next one."""
-    found = np.empty(len(starts), _STRETCH)
-    if len(starts):
-        found["count"] = np.add.reduceat(spans["count"], starts)
-        for name in ("time", "mean"):
-            total = np.add.reduceat(spans[name] * spans["count"], starts)
-            found[name] = total / found["count"]
-        found["low"] = np.minimum.reduceat(spans["low"], starts)
-        found["high"] = np.maximum.reduceat(spans["high"], starts)
-    return found
+# {device: {column: (seconds, values)}}
+_Readings = dict[str, dict[str, tuple[array.array, array.array]]]
 
 
 def telemetry(context: ReportContext) -> Section | None:
@@ -110,15 +64,16 @@ def telemetry(context: ReportContext) -> Section | None:
     corrupt = [run for run, path in files.items() if not _has_header(path)]
     told = f"{_FILE} is corrupt, its first line names no columns: no panels."
     complaints = [f"{run_ids(corrupt)}: {told}"] if corrupt else []
-    longest = sorted(files, key=lambda run: -_duration_s(run))[: 2 * _MOST_RUNS]
-    panels = (own for run in longest if (own := [*_panels(run, *read_readings(files[run]))]))
-    drawn = [*itertools.islice(panels, _MOST_RUNS)]
+    readable = [run for run in files if run not in corrupt]
+    longest = sorted(readable, key=lambda run: -_duration_s(run))[: 2 * _MOST_RUNS]
+    panels = ([*_panels(run, *read_readings(files[run]))] for run in longest)
+    drawn = [*itertools.islice(filter(None, panels), _MOST_RUNS)]
     more = f" Panels of the {len(drawn)} longest of {len(files)} runs."
     rows = []
     for run in context.runs:
-        for device, figures in run.telemetry.get("devices").items():
+        for device, figures in run.telemetry.get("devices", {}).items():
             # A host's load is that of its processor.
-            load = find(figures, "load_percent_mean") or find(figures, "cpu_percent_mean")
+            load = figures.get("load_percent_mean") or figures.get("cpu_percent_mean")
             shares = figures.get("throttle_reasons") or {}
             told = [f"{name} {100 * share:.0f} %" for name, share in shares.items()]
             row = {"run": run, "device": device, "figures": figures, "load": load}
@@ -142,7 +97,7 @@ def telemetry(context: ReportContext) -> Section | None:
 
 def _duration_s(run: ReportedRun) -> float:
     """Return how long a run took; of one without a summary, up to its last record with a time."""
-    times_s = known(record.elapsed_s for record in run.records)
+    times_s = (record.elapsed_s or 0.0 for record in run.records)
     return run.summary.wall_s or max(times_s, default=0.0)
 
 
@@ -164,82 +119,74 @@ def read_readings(path: pathlib.Path) -> tuple[_Readings, int]:
         with open_regular(
             path, newline="", encoding="utf-8", errors="replace", most_bytes=math.inf
         ) as file:
-            rows = csv.reader(line.replace("\0", "") for line in read_lines(file))
-            header = next(rows, [])
-            if not set(header) >= _NEEDED:
-                return {}, 0
-            device_at, elapsed_at = header.index("device"), header.index("elapsed_s")
-            columns = [(name, header.index(name)) for name in _PANELS if name in header]
+            rows = csv.DictReader(line.replace("\0", "") for line in read_lines(file))
+            columns = [name for name in _PANELS if name in (rows.fieldnames or ())]
             for row in rows:
                 try:
-                    elapsed_s = float(row[elapsed_at])
-                    values = [(name, float(row[at])) for name, at in columns if row[at]]
-                    if len(row) != len(header) or not math.isfinite(elapsed_s):
+                    elapsed_s = float(row["elapsed_s"])
+                    values = {name: float(row[name]) for name in columns if row[name]}
+                    if None in row or None in row.values() or not math.isfinite(elapsed_s):
                         raise ValueError("not a whole line")
-                except (ValueError, IndexError):
+                except (ValueError, TypeError):
                     skipped += 1
                     continue
-                device = readings.setdefault(row[device_at], {})
-                for name, value in values:
-                    curve = device.get(name)
-                    if curve is None:
-                        curve = device[name] = _Curve()
-                    curve.times.append(elapsed_s)
-                    curve.values.append(value)
-                    if len(curve.times) > _MOST_SINGLE:
-                        curve.fold()
+                device = readings.setdefault(row["device"], {})
+                for name, value in values.items():
+                    curve = device.setdefault(name, (array.array("d"), array.array("d")))
+                    for own, number in zip(curve, (elapsed_s, value), strict=True):
+                        own.append(number)
     except (OSError, csv.Error):
         skipped += 1
     return readings, skipped
 
 
 def _panels(run: ReportedRun, readings: _Readings, skipped: int) -> Iterator[LineChart]:
-    curves = {
-        device: {name: curve.spans() for name, curve in own.items()}
-        for device, own in readings.items()
-    }
-    last_s = [own["time"][-1] for device in curves.values() for own in device.values() if len(own)]
-    longest_s = max(last_s, default=0.0)
+    ends_s = [times[-1] for curves in readings.values() for times, _ in curves.values()]
+    longest_s = max(ends_s, default=0.0)
     units = (("s", 1.0, 600), ("min", 60.0, 3 * 3600), ("h", 3600.0, math.inf))
     unit, unit_s = next((name, size) for name, size, most in units if longest_s < most)
-    every = words(run.document.telemetry_s)
     for column, (title, y_label, factor) in _PANELS.items():
-        devices = [name for name, own in curves.items() if len(own.get(column, ()))]
+        curves = {
+            device: points
+            for device, own in readings.items()
+            if column in own and (points := buckets(*own[column], unit_s, factor))
+        }
         # gpu10 comes after gpu9.
-        devices.sort(key=lambda name: (name.rstrip("0123456789"), len(name), name))
+        devices = sorted(curves, key=lambda name: (name.rstrip("0123456789"), len(name), name))
         parts = in_parts(devices)
         for part, names in enumerate(parts, 1):
-            series, samples = [], []
-            for name in names:
-                own = curves[name][column]
-                samples.append(int(own["count"].sum()))
-                own["time"] /= unit_s
-                for kind in ("mean", "low", "high"):
-                    own[kind] *= factor
-                series.append(Series(name, buckets(own), band=True))
+            series = [Series(name, curves[name], band=True) for name in names]
             which = f" ({part} of {len(parts)})" if len(parts) > 1 else ""
-            name = f"{run.id} {run.experiment} {run.mode}: {title}{which}"
+            title_of = f"{run.id} {run.experiment} {run.mode}: {title}{which}"
             labels = (f"since the run began [{unit}]", y_label)
             banded = any(point.low is not None for one in series for point in one.points)
             drawn = "line: mean, band: least to most" if banded else "all are drawn"
-            note = f"n = {span(samples)} samples a device, every {every} s; {drawn}; {run.id}"
+            samples = span(len(readings[name][column][0]) for name in names)
+            every = words(run.document.telemetry_s)
+            note = f"n = {samples} samples a device, every {every} s; {drawn}; {run.id}"
             note += f"; {skipped} corrupt lines left out" if skipped else ""
             table = _table(unit, y_label, series)
             from_zero = column in ("load_percent", "cpu_percent", "power_w")
-            yield LineChart(name, note, *labels, series, table, from_zero=from_zero)
+            yield LineChart(title_of, note, *labels, series, table, from_zero=from_zero)
 
 
-def buckets(spans: np.ndarray) -> list[Point]:
+def buckets(
+    times: Sequence[float], values: Sequence[float], unit_s: float = 1.0, factor: float = 1.0
+) -> list[Point]:
     """Return the mean, least and most of up to `_BUCKETS` equal spans of time."""
-    spans = spans[np.argsort(spans["time"], kind="stable")]
-    times = spans["time"]
-    width = (times[-1] - times[0]) / _BUCKETS
-    if len(times) <= _BUCKETS or width <= 0:
-        return [Point(float(one["time"]), float(one["mean"])) for one in spans[:_BUCKETS]]
-    place = np.minimum((times - times[0]) // width, _BUCKETS - 1).astype(int)
-    found = _merged(spans, np.flatnonzero(np.diff(place, prepend=-1)))
-    told = "mean, least to most"
-    return [Point(*map(float, [one[name] for name in _STRETCH.names[:4]]), told) for one in found]
+    found = np.array([times, values])
+    found = found[:, np.isfinite(found[1])]
+    x, y = found[:, np.argsort(found[0], kind="stable")]
+    x, y = x / unit_s, y * factor
+    width = (x[-1] - x[0]) / _BUCKETS if len(x) else 0
+    if len(x) <= _BUCKETS or width <= 0:
+        return list(map(Point, x[:_BUCKETS].tolist(), y[:_BUCKETS].tolist()))
+    place = np.minimum((x - x[0]) // width, _BUCKETS - 1)
+    starts = np.flatnonzero(np.diff(place, prepend=-1))
+    counts = np.diff(starts, append=len(x))
+    means = [np.add.reduceat(own, starts) / counts for own in (x, y)]
+    columns = (*means, np.minimum.reduceat(y, starts), np.maximum.reduceat(y, starts))
+    return [Point(*map(float, ends), "mean, least to most") for ends in zip(*columns, strict=True)]
 
 
 def _table(unit: str, y_label: str, series: Sequence[Series]) -> Table:

@@ -4,10 +4,12 @@ from typing import Any
 
 from jaxbench.metrics import percent, plain
 from jaxbench.records.goodput import CAUSES
-from jaxbench.reports.blocks import BarChart, Section, Table
+from jaxbench.reports.blocks import BarChart, Section
+from jaxbench.reports.columns import shared
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun
-from jaxbench.reports.tables import Column, make_table, shared
+from jaxbench.tables.columns import Column, metric_column, metric_columns
+from jaxbench.tables.table import Table, make_table
 
 _MOST_BARS = 16
 # What the clock's phases are shown as; a phase that is not listed counts as other.
@@ -30,15 +32,14 @@ _COLUMNS = (
     *shared("run", "status", "experiment", "mode"),
     *(Column(f"{part} [s]", f"parts_s.{part}", plain) for part in _PARTS),
     Column("sum [s]", "sum_s", plain),
-    *shared("wall [s]"),
+    metric_column("run.summary.wall_s"),
     Column("adds up", "agreement"),
 )
 _GOODPUT = (
     *shared("run", "status", "experiment"),
-    Column("resumes", "run.summary.num_resumes"),
-    Column("goodput [%]", "run.summary.goodput", percent),
+    *metric_columns("run.summary.num_resumes", "run.summary.goodput"),
     *(Column(f"{cause} [s]", f"run.summary.badput_s.{cause}", plain) for cause in CAUSES),
-    Column("total wall [s]", "run.summary.total_wall_s", plain),
+    metric_column("run.summary.total_wall_s"),
 )
 
 
@@ -78,7 +79,7 @@ def _goodput(context: ReportContext) -> Table:
 
 def _split(run: ReportedRun) -> dict[str, Any]:
     parts_s = dict.fromkeys(_PARTS, 0.0)
-    phases_s = run.summary.phases_s
+    phases_s = run.summary.phases_s or {}
     for phase in phases_s:
         parts_s[_PART_OF.get(phase, "other")] += phases_s[phase]
     sum_s, wall_s = sum(parts_s.values()), run.summary.wall_s

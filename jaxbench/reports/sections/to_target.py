@@ -3,22 +3,22 @@
 import collections
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jaxbench.analysis.pricing import S_PER_HOUR, Price, find_price, load_prices, training_s, usd
-from jaxbench.analysis.statistics import spread
+from jaxbench.analysis.statistics import Estimate, spread
 from jaxbench.metrics import count, percent, plain
-from jaxbench.reports import published
-from jaxbench.reports.blocks import Cell, LineChart, Point, Section, Series, Table
-from jaxbench.reports.context import ReportContext, make_section, setting_column
-from jaxbench.reports.fields import Estimate
-from jaxbench.reports.formats import interval, tera
+from jaxbench.reports import published, work
+from jaxbench.reports.blocks import LineChart, Point, Section, Series
+from jaxbench.reports.columns import run_cell, run_ids, setting_column, shared
+from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.prices import price_label, price_words
 from jaxbench.reports.runs import ReportedRun
-from jaxbench.reports.settings import grouped, in_parts, labelled, setting_key, thinned
-from jaxbench.reports.tables import Column, make_table, run_cell, run_ids, shared
 from jaxbench.reports.time_to_target import FEWEST_SEEDS, TimeToTarget
+from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns
+from jaxbench.tables.formats import interval
+from jaxbench.tables.table import Table, make_table
 
 _MOST_POINTS = 120
 _UNENDED = {"running": "not yet", "corrupt": "not known"}
@@ -27,12 +27,9 @@ _RUNS = (
     Column("target [%]", "to_target.label"),
     Column("reached", "reached", left=True),
     Column("best [%]", "to_target.best_score", percent),
-    Column("epoch", "to_target.epoch", count),
-    Column("images", "to_target.images", count),
-    Column("training [TFLOP]", "to_target.flops", tera),
-    Column("time [s]", "time_s", plain),
+    *metric_columns("to_target.epoch", "to_target.images", "to_target.training_flops", "time_s"),
     Column("time [h]", "time_h", plain),
-    Column("energy [J]", "to_target.energy_j", plain),
+    metric_column("to_target.energy_j"),
     Column("USD", "usd", left=False),
     Column("price", "prices"),
 )
@@ -46,19 +43,18 @@ _TOGETHER = (
     Column("std [s]", "time_s.std", plain),
     Column("least to most [s]", "range_s", interval(plain)),
     Column("epochs alone, median [s]", "epochs_s", plain),
-    Column("images, median", "images", count),
-    Column("training, mean [TFLOP]", "flops", tera),
-    Column("energy, median [J]", "energy_j", plain),
+    metric_column("images", more=", median"),
+    metric_column("training_flops", more=", mean"),
+    metric_column("energy_j", more=", median"),
     Column("USD, median", "usd"),
     Column("caveat", "caveat", left=True),
     Column("runs", "runs", left=True),
 )
 _PUBLISHED = (
     *(published.ORIGIN, published.HARDWARE),
-    Column("epochs", "epochs", count),
-    Column("top-1 [%]", "top1", percent),
+    *metric_columns("epochs", "top1"),
     Column("time [h]", "time_h", plain),
-    Column("price [USD/h]", "price.usd_per_hour", plain),
+    metric_column("price.usd_per_hour"),
     Column("USD", "usd", plain),
     Column("USD as printed", "usd_published", plain),
     Column("offer", "offer"),
@@ -73,7 +69,9 @@ def to_target(context: ReportContext) -> Section | None:
         return None
     table, charts = _runs_table(context, found), []
     evaluated = [one for one in found if one.evaluations]
-    for group in grouped(evaluated, lambda o: (o.run.work, o.score, o.target)).values():
+    for group in work.grouped(
+        evaluated, lambda one: (work.work_of(one.run), one.score, one.target)
+    ).values():
         charts += _over("time", [(one, None) for one in group], table)
         priced = [(one, price) for one in group for price in context.prices.of(one.run)]
         charts += _over("cost", priced, table) if priced else []
@@ -102,9 +100,11 @@ def _over(what: str, lines: Sequence[_Line], table: Table) -> list[LineChart]:
     note = f"{run.network}; {run.data}; {told}"
     x_label = "USD since the run's start" if price else f"time since its start [{unit}]"
     labels = (x_label, f"{first.title} [%]")
-    settings = {one.run: one.run.training_setting() | {"seed": one.run.seed} for one, _ in lines}
+    settings = {
+        one.run: work.training_setting(one.run) | {"seed": one.run.seed} for one, _ in lines
+    }
     charts = []
-    for part in in_parts(labelled(lines, lambda line: settings[line[0].run])):
+    for part in work.in_parts(work.labelled(lines, lambda line: settings[line[0].run])):
         series = [_series(*line, label, unit_s) for label, line in part]
         furthest = max(own.points[-1].x for own in series)
         goal = [Point(x, 100 * first.target) for x in (0.0, furthest)]
@@ -117,7 +117,7 @@ def _series(one: TimeToTarget, price: Price | None, label: str, unit_s: float) -
     status = "" if one.run.status == "done" else f" ({one.run.status})"
     cost = f", {price_label(price, one.run)}" if price else ""
     # The evaluation that reached the target is drawn, however many there are.
-    drawn = {*thinned(one.evaluations, _MOST_POINTS)}
+    drawn = {*work.thinned(one.evaluations, _MOST_POINTS)}
     points = [
         Point(
             usd(one.run.paid_s(time_s), price.usd_per_hour) if price else time_s / unit_s,
@@ -131,8 +131,8 @@ def _series(one: TimeToTarget, price: Price | None, label: str, unit_s: float) -
 
 def _seeds_table(context: ReportContext, found: Sequence[TimeToTarget]) -> Table:
     """Return the runs that differ in nothing but their seed, together."""
-    key = lambda one: (setting_key(one.run.training_setting()), one.target)  # noqa: E731
-    groups = labelled(grouped(found, key).values(), lambda g: g[0].run.training_setting())
+    same = work.grouped(found, lambda one: (work.training_key(one.run), one.target))
+    groups = work.labelled(same.values(), lambda group: work.training_setting(group[0].run))
     return make_table(
         _TOGETHER,
         [_together(context, group, label) for label, group in groups],
@@ -149,12 +149,9 @@ def _together(context: ReportContext, group: Sequence[TimeToTarget], label: str)
     first, ids = group[0], run_ids(group)
     # Repeats say nothing of other seeds: of one seed the first run that ended counts, else the
     # first. A run whose seed nobody knows stands for itself.
-    seeds: dict[Any, TimeToTarget] = {}
-    for one in sorted(group, key=lambda one: not one.ended):
-        seeds.setdefault(one.run.id if one.run.seed is None else one.run.seed, one)
-    counted = [one for one in seeds.values() if one.ended]
-    counting = {one.run for one in seeds.values()}
-    repeats = [one.run for one in group if one.run not in counting]
+    by_seed = work.grouped(sorted(group, key=lambda one: not one.ended), lambda one: one.run.sample)
+    seeds = [repeats[0] for repeats in by_seed.values()]
+    counted = [one for one in seeds if one.ended]
     row = {
         "setting": f"{first.run.experiment}, {label}",
         "target": first.label,
@@ -165,17 +162,26 @@ def _together(context: ReportContext, group: Sequence[TimeToTarget], label: str)
     if not counted:
         return row | {"time_s": {"median": Cell("none has ended", "soft", span=10)}}
     time_s = spread([one.time_s for one in counted])
+    images = [one.images if one.reached else math.inf for one in counted]
+    flops = [one.training_flops if one.reached else math.inf for one in counted]
     costs = _costs(context, counted)
+    caveats = _caveats(counted, [one.run for one in group if one not in seeds])
     return row | {
         "time_s": time_s,
         "range_s": Estimate(low=time_s["min"], high=time_s["max"]),
-        "epochs_s": _median(one.epochs_s for one in counted),
-        "images": _median(one.images if one.reached else math.inf for one in counted),
-        "flops": _mean(one.flops if one.reached else math.inf for one in counted),
-        "energy_j": _median(one.energy_j for one in counted),
-        "usd": "; ".join(f"{plain(_median(own))} (at {price})" for price, own in costs.items()),
-        "caveat": Cell("; ".join(_caveats(counted, repeats)), "soft"),
+        "epochs_s": statistics.median(one.epochs_s for one in counted),
+        "images": _of_all(statistics.median, images),
+        "training_flops": _of_all(statistics.fmean, flops),
+        "energy_j": _of_all(statistics.median, [one.energy_j for one in counted]),
+        "usd": "; ".join(
+            f"{plain(statistics.median(paid))} (at {price})" for price, paid in costs.items()
+        ),
+        "caveat": Cell("; ".join(caveats), "soft"),
     }
+
+
+def _of_all(average: Callable[[Sequence[float]], float], values: Sequence[Any]) -> float | None:
+    return None if None in values else average(values)
 
 
 def _caveats(counted: Sequence[TimeToTarget], repeats: Sequence[ReportedRun]) -> Iterator[str]:
@@ -184,20 +190,10 @@ def _caveats(counted: Sequence[TimeToTarget], repeats: Sequence[ReportedRun]) ->
     # Some seeds compiled, and others fetched their programs.
     outcomes = collections.Counter(one.run.compile_cache or "unknown" for one in counted)
     if len(outcomes) > 1:
-        told = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items())
-        yield f"compilation cache differs ({told}): compare the epochs alone"
+        listed = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items())
+        yield f"compilation cache differs ({listed}): compare the epochs alone"
     if repeats:
         yield f"{run_ids(repeats)}: a seed run again, not counted"
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    values = [*values]
-    return None if None in values else statistics.median(values)
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    values = [*values]
-    return None if None in values else statistics.fmean(values)
 
 
 def _costs(context: ReportContext, found: Sequence[TimeToTarget]) -> dict[str, list[float]]:

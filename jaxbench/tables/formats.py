@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from jaxbench.metrics import UNKNOWN, count, form, scaled, words
-from jaxbench.reports.fields import Estimate
+from jaxbench.analysis.statistics import Estimate
+from jaxbench.metrics import UNKNOWN, count, form, words
 
 Format = Callable[[Any], str]
 
@@ -14,10 +14,6 @@ def clock_time(value_s: float) -> str:
     """Show hours, minutes and seconds as h:mm:ss, as the published tables print a whole run."""
     whole = round(value_s)
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
-
-
-milliseconds, mebibytes = scaled(1e3), scaled(2**-20)
-giga, tera = scaled(1e-9), scaled(1e-12)
 
 
 def interval(show: Format) -> Callable[[Estimate | None], str]:

@@ -1,0 +1,1 @@
+"""Tables, and what they are written as: text, Markdown, CSV. A template writes HTML."""
