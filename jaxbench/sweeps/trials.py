@@ -181,7 +181,7 @@ class TrialRunner:
             except BadInput as error:
                 reason = reason or str(error)
         if status in ("exited", LOST):
-            own = run.document["status"] if run and status == "exited" else "failed"
+            own = run.document.status if run and status == "exited" else "failed"
             status = own if own in _STATUSES else "failed"
             if run is not None and own != "done":
                 reason = run.document.reason or reason

@@ -6,7 +6,7 @@ import io
 import pytest
 
 from jaxbench.records.reader import load_run
-from jaxbench.records.schema import ScalingRecord, Summary, TargetRecord, decode_record
+from jaxbench.records.schema import ScalingRecord, Summary, TargetRecord
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.records.writers.describe import describe_record, scaling_table
 from jaxbench.records.writers.tables import text_table
@@ -21,7 +21,7 @@ def lines_of(mode):
     out = io.StringIO()
     console = PlainConsole(out)
     for record in load_run(str(RUNS / mode)).records:
-        console.write(decode_record(record))
+        console.write(record)
     return out.getvalue().splitlines()
 
 
@@ -58,10 +58,10 @@ def test_a_record_is_told_in_lines(mode, told):
 
 
 def test_a_rate_is_told_with_what_it_is_of():
-    [old] = load_run(str(RUNS / "train")).of_kind("summary")
+    [old] = load_run(str(RUNS / "train")).of_kind(Summary)
 
     def told(**rate):
-        lines = describe_record(decode_record(old | {"images_per_s_per_device": 5.0} | rate))
+        lines = describe_record(dataclasses.replace(old, images_per_s_per_device=5.0, **rate))
         return next(line for line in lines if " images/s" in line)
 
     ends = {"images_per_s": 10.0, "images_per_s_low": 8.0, "images_per_s_high": 12.0}
@@ -83,12 +83,12 @@ def test_a_run_without_a_summary_of_its_own_is_told():
 
 def test_scaling_records_are_a_table(monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
-    records = [decode_record(r) for r in load_run(str(RUNS / "scaling")).of_kind("scaling")]
+    records = load_run(str(RUNS / "scaling")).of_kind(ScalingRecord)
     heading, *rows = scaling_table(records)
     assert heading.split()[:4] == ["scaling", "devices", "batch", "each"]
     assert rows[1].split()[:5] == ["weak", "2", "128", "64", "256,532.0"]
     assert rows[1].endswith(" 627 steps") and not rows[0].endswith("steps")
-    lost = ScalingRecord(**vars(records[0]) | {"images_per_s": None, "status": "oom"})
+    lost = dataclasses.replace(records[0], images_per_s=None, status="oom")
     assert scaling_table([lost])[1].split() == ["weak", "1", "64", "64", "oom"]
 
 

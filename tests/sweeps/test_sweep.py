@@ -10,6 +10,7 @@ import pathlib
 import random
 import re
 
+import msgspec
 import pytest
 
 from jaxbench.analysis.statistics import spread
@@ -29,7 +30,9 @@ from jaxbench.sweeps.tables import (
     trial_table,
 )
 from jaxbench.sweeps.trials import TrialRunner, run_trials
+from tests.conftest import run_document
 from tests.launchers.fakes import FakeLauncher
+from tests.records.test_validity import COMPILED
 
 QUICK = ("--experiment=quickstart:tiny", "--mode=memory")
 
@@ -277,8 +280,9 @@ def test_one_epoch_has_no_range():
     ("outcomes", "told"), [(("hit",), "hit"), (("hit", "miss"), "miss"), ((), None)]
 )
 def test_programs_out_of_the_cache_are_marked(outcomes, told):
-    compiled = [{"kind": "compile", "compile_cache": outcome} for outcome in outcomes]
-    document = {"status": "done", "mode": "throughput", "summary": {"compile_s": 0.5}}
+    compiled = [dataclasses.replace(COMPILED, compile_cache=outcome) for outcome in outcomes]
+    summary = {"status": "done", "compile_s": 0.5}
+    document = run_document(status="done", mode="throughput", summary=summary)
     figures = figures_of(RunRecords(pathlib.Path(), document, compiled))
     assert figures.compile_cache == told
     lines = trial_table(make("seed=0"), [dataclasses.replace(RESULT, figures=figures)])
@@ -463,4 +467,4 @@ def test_warnings_of_trials_are_told_once():
         "warning (1 of 3 trials): odd",
     ]
     line = json.loads(json.dumps(results[1].to_json()))
-    assert TrialResult.from_json(line).row()["warnings"] == "; ".join(told[1])
+    assert msgspec.convert(line, TrialResult).row()["warnings"] == "; ".join(told[1])
