@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
+from jaxbench.metrics import METRICS, plain
 from jaxbench.records.schema import TargetRecord
 from jaxbench.records.writers.tables import text_table
 
 TITLE = "Compiled, not measured. The ceilings, in images/s or sequences/s, are predicted."
-_SHARED = ("batch", "fits", "GiB", "ceiling", "bound by")
+_SHARED = ("batch", "fits", "needed [GiB]", "ceiling", "bound by")
 _HEADINGS = ("target", *_SHARED, "compile", "lowering")
 _SCALED = ("devices", *_SHARED, "exchanged", "efficiency", "compile", "lowering")
 _SPARE = ("lowering", "compile", "batch")
@@ -51,12 +52,12 @@ def _distance(record: TargetRecord) -> str:
 
 
 def _row(record: TargetRecord) -> list[str]:
-    needed = "?" if record.needed_bytes is None else f"{record.needed_bytes / 2**30:.2f}"
+    show = METRICS["device_memory_bytes"].show
     row = [f"{record.batch_size:,}", "yes" if record.fits else "no"]
-    row.append(f"{needed} of {record.device_memory_bytes / 2**30:.2f}")
+    row.append(f"{show(record.needed_bytes)} of {show(record.device_memory_bytes)}")
     # What does not fit reaches no rate.
     rate = record.fits and record.ceiling and record.ceiling["images_per_s"]
-    return [*row, *([f"{rate:,.0f}", record.ceiling["bound_by"]] if rate else ["-", "-"])]
+    return [*row, *([plain(rate), record.ceiling["bound_by"]] if rate else ["-", "-"])]
 
 
 def _scaled(record: TargetRecord) -> list[str]:
