@@ -79,7 +79,5 @@ def noun(tokens: float | None) -> str:
 
 def rate_in_words(images_per_s: float, tokens_per_image: int | None) -> str:
     """Return a rate of images, or of sequences and of their tokens."""
-    words = f"{plain(images_per_s)} {noun(tokens_per_image)}/s"
-    return words + (
-        f", {plain(images_per_s * tokens_per_image)} tokens/s" if tokens_per_image else ""
-    )
+    tokens = tokens_per_image and f", {plain(images_per_s * tokens_per_image)} tokens/s"
+    return f"{plain(images_per_s)} {noun(tokens_per_image)}/s{tokens or ''}"
