@@ -29,7 +29,7 @@ def lines_of(mode):
     ("mode", "told"),
     [
         ("train", "train_step: estimated memory (XLA) on each device: 0.1533 MiB"),
-        ("train", "  1/2            45.03     0.8267      79.44     3,932          0.3659"),
+        ("train", "  1/2       1.770            45.03     0.8267      79.44     3,932    0.3659"),
         ("train", "done after 4.57 s: top-1 79.44% of 360 test images"),
         ("train", "compile 3.1 s, first epoch 0.37 s"),
         ("train", "3,932 images/s over the whole run"),
