@@ -270,7 +270,7 @@ def test_a_sweep_shows_its_trials_on_a_terminal(live, tmp_path, monkeypatch):
     first, _, third = seen
     assert "0 of 40 trials ended" in first and "seed=1 " in first and "waiting" in first
     assert "2 of 40 trials ended, about 38.00 s left" in third
-    for words in ("seed=0      done  1.00 s   1,234.5", "oom", "running", "compiling ?"):
+    for words in ("seed=0      done  1.00 s     1,234", "oom", "running", "compiling ?"):
         assert words in third, third
     assert "other trials)" in third and "\x1b" not in third
     assert "\x1b[?25h" in stream.getvalue()
