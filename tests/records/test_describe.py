@@ -146,8 +146,8 @@ def test_a_compiled_steps_traffic_stands_beside_the_least():
         bytes_lower_bound=2_000_000,
         state_donated=True,
     )
-    traffic = "  memory traffic: 3.0 MB"
-    assert f"{traffic}, 1.50 times the least of 2.0 MB (predicted)" in compiled_facts([record])
+    traffic = "  memory traffic: 3.000 MB"
+    assert f"{traffic}, 1.50 times the least of 2.000 MB (predicted)" in compiled_facts([record])
     unknown = dataclasses.replace(record, bytes_lower_bound=None)
     assert traffic in compiled_facts([unknown])
 

@@ -38,7 +38,7 @@ def _facts(record: TargetRecord) -> list[str]:
         f"  library calls: {', '.join(calls) or 'none'}",
         f"  activations: {_sized('transposes', record.transposes)}, "
         + _sized("converts", record.converts),
-        f"  memory traffic: {record.moved_bytes / 1e6:,.1f} MB{_distance(record)}",
+        f"  memory traffic: {plain(record.moved_bytes / 1e6)} MB{_distance(record)}",
         "  state: " + ("donated whole" if record.state_donated else "not donated whole"),
     ]
 
@@ -47,7 +47,7 @@ def _distance(record: TargetRecord) -> str:
     if not record.bytes_lower_bound:
         return ""
     ratio = record.moved_bytes / record.bytes_lower_bound
-    least = f"{record.bytes_lower_bound / 1e6:,.1f} MB"
+    least = f"{plain(record.bytes_lower_bound / 1e6)} MB"
     return f", {ratio:.2f} times the least of {least} (predicted)"
 
 
@@ -65,7 +65,7 @@ def _scaled(record: TargetRecord) -> list[str]:
     if record.collectives is None:
         return [*row, "-", "-"]
     exchanged_bytes = sum(each["bytes"] for each in record.collectives.values())
-    row.append(f"{exchanged_bytes / 1e6:,.1f} MB" if exchanged_bytes else "nothing")
+    row.append(f"{plain(exchanged_bytes / 1e6)} MB" if exchanged_bytes else "nothing")
     if record.efficiency_no_overlap is None:
         return [*row, "-"]
     low, high = record.efficiency_no_overlap, record.efficiency_full_overlap
@@ -78,4 +78,4 @@ def _times(record: TargetRecord) -> list[str]:
 
 
 def _sized(name: str, found: Mapping[str, int]) -> str:
-    return f"{found['count']} {name} ({found['bytes'] / 1e6:,.1f} MB)"
+    return f"{found['count']} {name} ({plain(found['bytes'] / 1e6)} MB)"
