@@ -23,9 +23,8 @@ _ROWS: dict[type[Record], tuple[str, ...]] = {
 # On a narrow terminal columns with a high number are left out first.
 _SPARE = {
     **dict.fromkeys(("train_top1_std", "train_dice_std"), 6),
-    **dict.fromkeys(("learning_rate",), 3),
     **dict.fromkeys(("train_loss", "train_top1", "train_dice", "train_metrics"), 2),
-    **dict.fromkeys(("eval_loss", "loss_scale"), 1),
+    **{"learning_rate": 3, "eval_loss": 1, "loss_scale": 1},
 }
 _WIDTHS = {"stage": 16, "images_per_s_low": 18}
 
@@ -42,16 +41,14 @@ def _cells(record: Record, name: str) -> Iterator[Cell]:
         words = {"train_metrics": "train", "eval_metrics": "test"}[name]
         for metric, number in (value or {}).items():
             yield Cell(f"{words} {metric}", plain(number), 8, spare)
+        return
     # An epoch without an evaluation, or with profiled steps, has empty cells: the columns stay.
-    elif value is not None or name == "images_per_s" or _in_training(record, name) is not None:
+    if value is None:
+        value = getattr(record, name.replace("eval_", "train_"), None)
+    if value is not None or name == "images_per_s":
         width = 2 * len(f"{record.epochs}") + 1 if name == "epoch" else _WIDTHS.get(name, 7)
         align = "<" if METRICS[name].unit == "text" else ">"
         yield Cell(heading(record, name), text(record, name), width, spare, align)
-
-
-def _in_training(record: Record, name: str) -> float | None:
-    """Return the metric of the training that an evaluation's corresponds to."""
-    return getattr(record, name.replace("eval_", "train_"), None)
 
 
 def heading(record: Record, name: str) -> str:
