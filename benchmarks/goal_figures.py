@@ -73,14 +73,14 @@ def rate_of_run(path: pathlib.Path, goal: float, source: str) -> Found | None:
     run = finished_run(path)
     if run is None:
         return None
-    [step] = [one for one in run.of_kind(ThroughputRecord) if one["stage"] == "train_step"]
-    rate, low, high = (step[f"images_per_s{end}"] for end in ("", "_low", "_high"))
-    said = f"{rate:,.0f} images/s ({low:,.0f} to {high:,.0f})"
-    if step.get("mfu") is not None:
-        said += f", {step['mfu']:.1%} MFU"
-    name, batch = run.document["experiment"], run.document["config"]["batch_size"]
+    [step] = [one for one in run.of_kind(ThroughputRecord) if one.stage == "train_step"]
+    low, high = step.images_per_s_low, step.images_per_s_high
+    said = f"{step.images_per_s:,.0f} images/s ({low:,.0f} to {high:,.0f})"
+    if step.mfu is not None:
+        said += f", {step.mfu:.1%} MFU"
+    name, batch = run.document.experiment, run.document.config["batch_size"]
     what = f"{name}, batch {batch}, at least {goal:,.0f} images/s"
-    return [Figure(what, said, at_least(low, high, goal), source)], run.document["environment"]
+    return [Figure(what, said, at_least(low, high, goal), source)], run.document.environment
 
 
 def figures_of_card(path: pathlib.Path, matmul: float, matmul_source: str) -> Found | None:

@@ -224,7 +224,7 @@ def _train(
 
     def read(path: pathlib.Path) -> Found | None:
         run = finished_run(path)
-        return (make(run), run.document["environment"]) if run else None
+        return (make(run), run.document.environment) if run else None
 
     kept = [f"--workdir={workdir}", "--resume=auto", "--checkpoint_minutes=2"]
     return Part(goal, ["-m", "jaxbench.main", *command, *kept], workdir, read)
@@ -247,11 +247,11 @@ def _experiment(name: str, **fields: Any) -> list[str]:
 def _cnn10_epoch(out: pathlib.Path) -> list[Part]:
     def make(run: RunRecords) -> list[Figure]:
         # The first is warm-up.
-        epochs = [record for record in run.of_kind(EpochRecord) if record["epoch"] > 1]
-        middle, low, high = median_interval([record["train_time_s"] for record in epochs])
+        epochs = [record for record in run.of_kind(EpochRecord) if record.epoch > 1]
+        middle, low, high = median_interval([record.train_time_s for record in epochs])
         return [
             Figure(
-                f"cnn10, {epochs[0]['images']:,} images, at most 1 s",
+                f"cnn10, {epochs[0].images:,} images, at most 1 s",
                 f"{middle:.3f} s ({low:.3f} to {high:.3f}), {len(epochs)} epochs",
                 at_most(low, high, 1.0),
                 _OWN,
@@ -264,7 +264,7 @@ def _cnn10_epoch(out: pathlib.Path) -> list[Part]:
 
 def _wrn_accuracy(out: pathlib.Path) -> list[Part]:
     def make(run: RunRecords) -> list[Figure]:
-        summary = run.document["summary"]
+        summary = run.document.summary
         target, best = summary["target_accuracy"], summary["best_eval_top1"]
         what = f"wrn28_10 to {target['value']:.0%} top-1, at most 1,200 s"
         source = "96 %: the paper's repository; the time: chosen"
@@ -300,10 +300,10 @@ def _speed_recipe(folder: pathlib.Path, experiment: str, goal_s: float, source: 
     def read(path: pathlib.Path) -> Found | None:
         found = (finished_run(one.parent) for one in path.glob("trials/*/*/run.json"))
         runs = [run for run in found if run]
-        done = {run.document["config"]["seed"]: run for run in runs}
+        done = {run.document.config["seed"]: run for run in runs}
         if len(done) < seeds:
             return None
-        summaries = [run.document["summary"] for run in done.values()]
+        summaries = [run.document.summary for run in done.values()]
         top1 = [summary["eval_top1_tta"] for summary in summaries]
         plain = statistics.fmean(summary["eval_top1"] for summary in summaries)
         times_s = [
@@ -326,7 +326,7 @@ def _speed_recipe(folder: pathlib.Path, experiment: str, goal_s: float, source: 
                 at_most(low_s, high_s, goal_s) if enough else None,
                 "the same",
             ),
-        ], runs[0].document["environment"]
+        ], runs[0].document.environment
 
     return Part(folder.name, command, folder, read)
 

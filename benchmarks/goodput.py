@@ -79,7 +79,7 @@ def main(spec: str | None, overrides: list[str]) -> int:
         clock = Stopwatch()
         [whole] = processes = [_run(command, base / "whole", clock, console, "undisturbed")]
         undisturbed = _summary(base / "whole", processes)
-        summary = load_run(str(base / "whole")).document["summary"]
+        summary = load_run(str(base / "whole")).document.summary
         # With a program in the cache a process is sooner at its first step.
         startup_s = undisturbed["badput_s"]["startup"]
         work_s = whole.ended_s - whole.launched_s - startup_s - undisturbed["badput_s"]["compile"]
@@ -166,8 +166,8 @@ def _step(run: pathlib.Path) -> int:
 
 def _summary(run: pathlib.Path, processes: list[Process]) -> dict[str, Any]:
     """Return the goodput that a run has recorded."""
-    summary = read_document(run).get("summary") or {}
-    if summary.goodput is None:
+    summary = read_document(run).summary or {}
+    if "goodput" not in summary:
         sys.exit(f"the run has recorded no goodput; it had {len(processes)} processes")
     return {name: summary[name] for name in ("goodput", "badput_s", "total_wall_s", "num_resumes")}
 

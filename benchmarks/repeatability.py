@@ -60,9 +60,9 @@ def _one_after_the_other(spec: str, overrides: list[str]) -> Iterator[tuple[floa
 
 def _interleaved(spec: str, overrides: list[str]) -> Iterator[tuple[float, float, float]]:
     run = _measure(spec, overrides, _ROUNDS.value * _REPETITIONS.value)
-    [stage] = [one for one in run.of_kind(ThroughputRecord) if one["stage"] == "train_step"]
-    images = stage["images_per_step"] * stage["steps_per_window"]
-    rates = [images / window_s for window_s in stage["windows_s"]]
+    [stage] = [one for one in run.of_kind(ThroughputRecord) if one.stage == "train_step"]
+    images = stage.images_per_step * stage.steps_per_window
+    rates = [images / window_s for window_s in stage.windows_s]
     for number in range(_REPETITIONS.value):
         yield median_interval(rates[number :: _REPETITIONS.value])
 

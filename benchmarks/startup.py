@@ -243,11 +243,11 @@ def _start(
     command = [sys.executable, "-m", "jaxbench.main", *arguments, *_folders(folder, name)]
     done = _run(command, checkout)
     run = load_run(str(path))
-    outcomes = {record["compile_cache"] for record in run.of_kind(CompileRecord)}
+    outcomes = {record.compile_cache for record in run.of_kind(CompileRecord)}
     if outcomes != {outcome}:
         sys.exit(f"the {name} start found {outcomes} in the compilation cache, not {outcome}")
-    summary = run.document["summary"]
-    if summary.startup_s is None:
+    summary = run.document.summary
+    if "startup_s" not in summary:
         sys.exit("this system does not tell when a process was started")
     phases_s = dict(summary["phases_s"])
     import_s = summary["import_s"] - launcher.whole_s

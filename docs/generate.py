@@ -26,12 +26,19 @@ from jaxbench.cards.thresholds import load_thresholds
 from jaxbench.cli import COMMANDS, entry_point, registry
 from jaxbench.config import Config, DataConfig, Experiment, ModelConfig, OptimizerConfig
 from jaxbench.fields import describe_type
+from jaxbench.metrics import metric_of
 from jaxbench.models.convolution import Conv2dConfig
 from jaxbench.modes.options import modes_of_flags
 from jaxbench.records.schema import RECORDS
 from jaxbench.records.schema.document import RunDocument
 from jaxbench.records.schema.sweep import MaxBatchResult, TrialFigures, TrialResult
 
+# Classes whose fields metrics.csv explains, and the kind that a line of it may be for.
+KINDS = {
+    **{cls: cls.kind for cls in RECORDS},
+    **{RunDocument: "run", TrialResult: "trial", TrialFigures: "trial"},
+    MaxBatchResult: "max_batch",
+}
 # What a card consists of.
 CARD_PARTS = (card.Part, card.Figure, card.Check, card.HostLoad, card.Verdict, card.Finding)
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -337,11 +344,11 @@ def _describe_part(cls: type) -> Iterator[str]:
 
 
 def _describe_record(cls: type) -> Iterator[str]:
-    intro, meanings = inspect.getdoc(cls).partition("\nAttributes:")[0], meanings_of(cls)
-    yield intro.strip() + "\n"
-    fields = dataclasses.fields(cls)
+    yield inspect.getdoc(cls).partition("\nAttributes:")[0].strip() + "\n"
+    fields, meanings = dataclasses.fields(cls), meanings_of(cls)
+    curves = {f.name: metric_of(KINDS[cls], f.name).curve for f in fields if cls in KINDS}
     has_csv = any(field.metadata.get("csv") for field in fields)
-    has_curve = any(field.metadata.get("tag") for field in fields)
+    has_curve = any(curves.values())
     rows = []
     # Fields that stand side by side and mean the same share a row.
     for meaning, group in itertools.groupby(fields, key=lambda field: meanings[field.name]):
@@ -350,7 +357,7 @@ def _describe_record(cls: type) -> Iterator[str]:
         if has_csv:
             row.append("yes" if group[0].metadata.get("csv") else "")
         if has_curve:
-            row.append(_codes(filter(None, (field.metadata.get("tag") for field in group))))
+            row.append(_codes(filter(None, (curves[field.name] for field in group))))
         rows.append(row)
     head = ["field", "meaning", *["CSV"] * has_csv, *["curve"] * has_curve]
     yield from _table(head, rows)
@@ -358,14 +365,15 @@ def _describe_record(cls: type) -> Iterator[str]:
 
 
 def meanings_of(cls: type) -> dict[str, str]:
-    """Return {field: meaning} from the docstrings' `Attributes:` of a class and its bases."""
-    found: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        _, _, section = inspect.cleandoc(vars(base).get("__doc__") or "").partition("Attributes:\n")
-        for entry in re.split(r"\n(?=\S)", textwrap.dedent(section)):
-            names, _, meaning = " ".join(entry.split()).partition(": ")
-            found |= dict.fromkeys(names.split(", "), meaning)
-    return found
+    """Return {field: meaning}; of a class of a card, from its docstring's `Attributes:`."""
+    if cls in KINDS:
+        return {f.name: metric_of(KINDS[cls], f.name).meaning for f in dataclasses.fields(cls)}
+    meanings: dict[str, str] = {}
+    _, _, section = inspect.getdoc(cls).partition("Attributes:\n")
+    for entry in re.split(r"\n(?=\S)", textwrap.dedent(section)):
+        names, _, meaning = " ".join(entry.split()).partition(": ")
+        meanings |= dict.fromkeys(names.split(", "), meaning)
+    return meanings
 
 
 def exit_codes_page() -> str:

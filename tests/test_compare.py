@@ -1,6 +1,7 @@
 """python -m jaxbench.compare: ratios with intervals, and no more said than they allow."""
 
 import copy
+import dataclasses
 import functools
 import json
 import math
@@ -11,7 +12,10 @@ import pytest
 from jaxbench.analysis.comparison import are_interleaved, ratio
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import load_run
+from jaxbench.records.schema import Summary
 from jaxbench.reports.sides import judge, match_trials, read_sides
+from tests.conftest import run_document
+from tests.records.test_validity import EPOCH, STAGE
 
 
 def write_run(
@@ -28,42 +32,36 @@ def write_run(
     **config,
 ):
     folder.mkdir(parents=True)
-    summary = {
-        "telemetry": {
-            "host_busy": busy,
-            "devices": {"host": {"other_cpu_percent_mean": 60.0 if busy else 1.0}},
-        }
+    telemetry = {
+        "host_busy": busy,
+        "devices": {"host": {"other_cpu_percent_mean": 60.0 if busy else 1.0}},
     }
-    document = {
-        "schema_version": 2,
-        "mode": "throughput",
-        "status": status,
-        "reason": None if status == "done" else "out of luck",
-        "experiment": "cnn10",
-        "started_at": began,
-        "config": {"precision": "fp32", "batch_size": 128, "seed": 0} | config,
-        "data": {"feed": feed},
-        "environment": {
-            "versions": {"jax": "0.10.2"},
-            "device_kind": "cpu",
-            "hostname": host,
-        },
-        "summary": summary,
-    }
+    summary = Summary(status=status, telemetry=telemetry).to_json()
+    document = run_document(
+        mode="throughput",
+        status=status,
+        reason=None if status == "done" else "out of luck",
+        experiment="cnn10",
+        started_at=began,
+        config={"precision": "fp32", "batch_size": 128, "seed": 0} | config,
+        data={"feed": feed},
+        environment={"versions": {"jax": "0.10.2"}, "device_kind": "cpu"}
+        | ({"hostname": host} if host else {}),
+        summary={name: value for name, value in summary.items() if name != "kind"},
+    )
+    low, high = rate * (1 - spread), rate * (1 + spread)
+    stage = dataclasses.replace(
+        STAGE, images_per_s=rate, images_per_s_low=low, images_per_s_high=high
+    )
     records = [
-        {
-            "kind": "throughput",
-            "stage": "train_step",
-            "images_per_s": rate,
-            "images_per_s_low": rate * (1 - spread),
-            "images_per_s_high": rate * (1 + spread),
-        }
+        stage,
+        *(
+            dataclasses.replace(EPOCH, epoch=number, images_per_s=value)
+            for number, value in enumerate(epochs, 1)
+        ),
     ]
-    records += [
-        {"kind": "epoch", "epoch": number, "complete": True, "images_per_s": value}
-        for number, value in enumerate(epochs, 1)
-    ]
-    write_records(folder, document, [*records, {"kind": "summary", **summary}])
+    lines = [*(record.to_json() for record in records), summary]
+    write_records(folder, document.to_json(), lines)
     return str(folder)
 
 

@@ -286,7 +286,7 @@ def test_costs_by_the_reports_rate_and_electricity_without_a_price(run_cost, tmp
     name, *told = run_cost(str(run), *_EACH).stdout.splitlines()
     assert name == str(run) and max(map(len, told)) <= 80
     assert " ".join(" ".join(told).split()).startswith(
-        "1,100.0 images/s (median of 2 epochs from the 2nd on, range 1,000.0 to 1,200.0) "
+        "1,100.0 images/s (median of 2 epochs from the 2nd on, range 1,000 to 1,200) "
     )
     assert told[-1].strip() == "electricity up to 90.00%: 1.0000 kWh, 0.2500 USD"
 

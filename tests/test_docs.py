@@ -7,9 +7,7 @@ import re
 import pytest
 
 from jaxbench.cards.card import Card
-from jaxbench.records.schema import RECORDS
-from jaxbench.records.schema.document import RunDocument
-from jaxbench.records.schema.sweep import MaxBatchResult, TrialFigures, TrialResult
+from jaxbench.metrics import METRICS, metric_of
 from tests.conftest import ROOT
 
 # Sphinx checks the links of docs/. Its generated pages are not in a checkout.
@@ -62,13 +60,26 @@ def test_links_of_the_top_level_files_lead_somewhere(path):
 
 
 def test_every_field_of_a_record_says_what_it_means(generate):
-    others = (RunDocument, TrialResult, TrialFigures, MaxBatchResult)
-    for cls in (*RECORDS, *others):
+    for cls in generate.KINDS:
         names = {field.name for field in dataclasses.fields(cls)}
         meanings = generate.meanings_of(cls)
         # Both ways: a field that has gone leaves no meaning behind.
         assert names == meanings.keys() - {""}, cls.__name__
-        assert all(meaning.endswith(".") for name, meaning in meanings.items() if name)
+        assert all(meanings[name] for name in names)
+    assert "train/loss" in generate.records_page()
+
+
+def test_every_line_of_the_catalogue_is_used(generate):
+    used = {
+        metric_of(kind, field.name).name
+        for cls, kind in generate.KINDS.items()
+        for field in dataclasses.fields(cls)
+    }
+    sources = "".join(path.read_text() for path in (ROOT / "jaxbench").glob("**/*.py"))
+    # The others are estimated from what is recorded; the report has columns for them.
+    assert not [name for name in METRICS if name not in used and f'"{name}"' not in sources]
+    for metric in METRICS.values():
+        assert metric.show and (metric.title or not metric.better), metric.name
 
 
 def test_every_field_of_a_card_says_what_it_means(generate):

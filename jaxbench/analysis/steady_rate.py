@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, median_interval
+from jaxbench.metrics import plain
 
 
 def steady_epochs(epochs: Iterable[Any]) -> list[Any]:
@@ -37,4 +38,4 @@ def describe_steady_rate(rate: Mapping[str, Any]) -> str:
         return "of one epoch, not the 1st"
     interval = "95 % interval" if count >= FEWEST_FOR_INTERVAL else "range"
     low, high = rate["images_per_s_low"], rate["images_per_s_high"]
-    return f"median of {count} epochs from the 2nd on, {interval} {low:,.1f} to {high:,.1f}"
+    return f"median of {count} epochs from the 2nd on, {interval} {plain(low)} to {plain(high)}"

@@ -21,6 +21,7 @@ from jaxbench.errors import BadInput
 from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.system import available_cores, drop_from_page_cache, storage_read_bytes
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
+from jaxbench.metrics import plain
 from jaxbench.modes.runner import Measurement, RunResult, run_mode
 from jaxbench.modes.setup import prepare_run
 from jaxbench.modes.windows import ENDLESS, Stepper, window_warnings
@@ -178,6 +179,6 @@ def verdict(records: Sequence[InputRecord]) -> str | None:
     else:
         outcome = "no significant difference"
     return (
-        f"the host can feed {host.images_per_s:,.1f} {noun(host.tokens_per_s)}/s, "
-        f"the device(s) can take {device.images_per_s:,.1f}: {outcome}"
+        f"the host can feed {plain(host.images_per_s)} {noun(host.tokens_per_s)}/s, "
+        f"the device(s) can take {plain(device.images_per_s)}: {outcome}"
     )

@@ -63,7 +63,6 @@ def begin_attempt(
     """Return run.json's entry of a process that begins.
 
     Args:
-      clock: of the run.
       import_s: seconds before the clock was made; None where they do not belong to the run.
       resumed_phases_s: the clock's phases at the checkpoint that it resumes from.
     """
@@ -79,9 +78,7 @@ def begin_attempt(
 def mark_phases(clock: Clock, doing: str) -> dict[str, Any]:
     """Return the fields of an entry that say what the process has done, and what it does now.
 
-    Args:
-      clock: of the run.
-      doing: the phase in which the time from now on counts, if the process is killed.
+    The time from now on counts as `doing` if the process is killed.
     """
     return {"phases_s": clock.totals_s(), "doing": doing}
 

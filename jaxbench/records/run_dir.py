@@ -29,7 +29,7 @@ STATUSES = (
 _DOCUMENT, PARTIAL = "run.json", "run.json.partial"
 # What a process leaves that is killed in its first moment.
 _LEFTOVERS = {LOCK, PARTIAL}
-# Disks give room in blocks of this size. run.json has one to spare.
+# Disks give room in blocks of this size. Blank lines at the end of run.json keep one to spare.
 _BLOCK_BYTES = 4096
 _FIELDS = {field.name for field in dataclasses.fields(RunDocument)}
 
@@ -64,7 +64,8 @@ class RunDir:
         try:
             # It may be a link to somewhere else, which is not written through.
             partial.unlink(missing_ok=True)
-            partial.write_text(_padded(text, (len(text) // _BLOCK_BYTES + 2) * _BLOCK_BYTES))
+            blocks = len(text) // _BLOCK_BYTES + 2
+            partial.write_text(text.ljust(blocks * _BLOCK_BYTES, "\n"))
             os.replace(partial, path)
         except OSError:  # the disk is full
             partial.unlink(missing_ok=True)
@@ -97,11 +98,6 @@ def _to_json(document: dict[str, Any]) -> str:
     return json.dumps(finite(document), indent=2) + "\n"
 
 
-def _padded(text: str, size: int) -> str:
-    """Return JSON with blank lines after it, `size` characters (ASCII) in all."""
-    return text + "\n" * (size - len(text))
-
-
 def _write_in_place(path: pathlib.Path, document: dict[str, Any]) -> None:
     """Write run.json into the blocks that it has; leave out the summary, then the reason's end.
 
@@ -117,7 +113,7 @@ def _write_in_place(path: pathlib.Path, document: dict[str, Any]) -> None:
         else:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     with open_own(path, "r+") as file:
-        file.write(_padded(text, room))
+        file.write(text.ljust(room, "\n"))
 
 
 def check_workdir(workdir: str | None, run_name: str) -> None:

@@ -19,7 +19,14 @@ from jaxbench.results.tables import as_table
 _HEADLINES = ("train_step", "training")
 
 
-class SweepResult(Sequence[Run]):
+class _Text:
+    """A notebook shows its text."""
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
+
+
+class SweepResult(_Text, Sequence[Run]):
     """The runs of a sweep, in the order of its trials; prints as the sweep's table.
 
     Attributes:
@@ -57,9 +64,6 @@ class SweepResult(Sequence[Run]):
     def __repr__(self) -> str:
         return "\n".join([f"{self.path}: {len(self.rows)} trials", *self._lines])
 
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(repr(self))}</pre>"
-
 
 def _parsed(value: Any) -> Any:
     """Return the number, tuple or truth value that a text stands for; other text as it is."""
@@ -69,7 +73,7 @@ def _parsed(value: Any) -> Any:
         return value
 
 
-class Comparison:
+class Comparison(_Text):
     """What two sides differ in, and how much faster the second is; prints as the command does.
 
     `ratio`, `low`, `high` and `verdict` are of the stage that matters most: the training step of
@@ -96,25 +100,19 @@ class Comparison:
             for stage, found in one["stages"].items()
         ]
 
-    @property
-    def ratio(self) -> float:
-        """The second side's images/s over the first's."""
-        return self._headline()["ratio"]
-
-    @property
-    def low(self) -> float:
-        """The lower end of the ratio's 95 % interval."""
-        return self._headline()["ratio_low"]
-
-    @property
-    def high(self) -> float:
-        """The upper end of the ratio's 95 % interval."""
-        return self._headline()["ratio_high"]
-
-    @property
-    def verdict(self) -> str:
-        """What the ratio says, such as `faster`, or why it says nothing."""
-        return self._headline()["verdict"]
+    ratio = property(
+        lambda self: self._headline()["ratio"], doc="The second side's images/s over the first's."
+    )
+    low = property(
+        lambda self: self._headline()["ratio_low"], doc="The lower end of its 95 % interval."
+    )
+    high = property(
+        lambda self: self._headline()["ratio_high"], doc="The upper end of its 95 % interval."
+    )
+    verdict = property(
+        lambda self: self._headline()["verdict"],
+        doc="What the ratio says, such as `faster`, or why it says nothing.",
+    )
 
     def _headline(self) -> dict[str, Any]:
         if len(self.comparisons) > 1:
@@ -126,12 +124,9 @@ class Comparison:
         lines = [line for one in self.comparisons for line in describe_comparison(one)]
         return "\n".join([*lines, *self.not_compared])
 
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(repr(self))}</pre>"
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Description:
+class Description(_Text):
     """An experiment as `--mode=describe` shows it; prints as its tables.
 
     Attributes:
@@ -164,9 +159,6 @@ class Description:
         console = Console(file=written, width=100, highlight=False, markup=False, **plain)
         self.print_on(console)
         return written.getvalue().rstrip()
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(repr(self))}</pre>"
 
 
 def paths_of(given: Any) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
 from jaxbench.errors import BadInput
+from jaxbench.metrics import METRICS, plain
 from jaxbench.records.reader import load_run, read_records
 from jaxbench.records.run_lock import is_running
 from jaxbench.reports.runs import ReportedRun
@@ -69,35 +70,26 @@ class Run:
         """The run's last record, with its metrics; empty until it has ended."""
         return self.document.get("summary") or {}
 
-    @property
-    def images_per_s(self) -> float | None:
-        """The steady rate over all devices; see `images_per_s_low` and `images_per_s_high`."""
-        return self._reported.summary.images_per_s
-
-    @property
-    def images_per_s_low(self) -> float | None:
-        """The lower end of the rate's 95 % interval; of fewer than six epochs, the lowest."""
-        return self._reported.summary.images_per_s_low
-
-    @property
-    def images_per_s_high(self) -> float | None:
-        """The upper end of the rate's 95 % interval; of fewer than six epochs, the highest."""
-        return self._reported.summary.images_per_s_high
-
-    @property
-    def top1(self) -> float | None:
-        """The top-1 of the last evaluation, as a fraction; None if a run has Dice or neither."""
-        return self._reported.summary.eval_top1
-
-    @property
-    def warnings(self) -> list[str]:
-        """What is doubtful about the metrics."""
-        return self._reported.summary.warnings
-
-    @property
-    def epochs(self) -> Any:
-        """The epochs as a table; see `table`."""
-        return self.table("epoch")
+    images_per_s = property(
+        lambda run: run._reported.summary.images_per_s,
+        doc="The steady rate over all devices; see `images_per_s_low` and `images_per_s_high`.",
+    )
+    images_per_s_low = property(
+        lambda run: run._reported.summary.images_per_s_low,
+        doc="The lower end of the rate's 95 % interval; of fewer than six epochs, the lowest.",
+    )
+    images_per_s_high = property(
+        lambda run: run._reported.summary.images_per_s_high,
+        doc="The upper end of the rate's 95 % interval; of fewer than six epochs, the highest.",
+    )
+    top1 = property(
+        lambda run: run._reported.summary.eval_top1,
+        doc="The top-1 of the last evaluation, as a fraction; None if a run has Dice or neither.",
+    )
+    warnings = property(
+        lambda run: run._reported.summary.warnings, doc="What is doubtful about the metrics."
+    )
+    epochs = property(lambda run: run.table("epoch"), doc="The epochs as a table; see `table`.")
 
     def table(self, kind: str) -> Any:
         """Return the records of a kind, such as `step`, `throughput` or `scaling`.
@@ -143,18 +135,15 @@ class Run:
         if row["batch_size"] is not None:
             facts["batch"] = f"{row['batch_size']}, {row['precision']}"
         if self.images_per_s is not None:
-            facts["images/s"] = f"{self.images_per_s:,.1f}"
+            facts["images/s"] = plain(self.images_per_s)
             epochs = self._reported.summary.steady_epochs or FEWEST_FOR_INTERVAL
             if None not in (self.images_per_s_low, self.images_per_s_high) and epochs > 1:
-                interval = f"{self.images_per_s_low:,.1f} to {self.images_per_s_high:,.1f}"
+                interval = f"{plain(self.images_per_s_low)} to {plain(self.images_per_s_high)}"
                 what = f"range of {epochs}: " if epochs < FEWEST_FOR_INTERVAL else ""
                 facts["images/s"] += f" ({what}{interval})"
-        for name, form in (("tokens_per_s", ",.1f"), ("bits_per_byte", ".4f")):
+        for name in ("tokens_per_s", "bits_per_byte", "top1", "dice", "mfu"):
             if row[name] is not None:
-                facts[name.replace("_per_", "/")] = format(row[name], form)
-        for name, title in (("top1", "top-1"), ("dice", "Dice"), ("mfu", "MFU")):
-            if row[name] is not None:
-                facts[title] = f"{row[name]:.2%}"
+                facts[METRICS[name].title] = METRICS[name].show(row[name]) + METRICS[name].unit
         for one in self._reported.summary.efficiencies or ():
             if one["efficiency"] is not None:
                 name = f"{one['scaling']}, {one['num_devices']} device(s)"

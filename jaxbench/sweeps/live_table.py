@@ -3,6 +3,7 @@
 from typing import Any
 
 from jaxbench.clock import Stopwatch, duration
+from jaxbench.metrics import plain
 from jaxbench.records.schema.sweep import TrialResult
 from jaxbench.sweeps.grid import Trial
 from jaxbench.terminal import printable
@@ -72,6 +73,5 @@ class LiveTable:
             return "running", duration(self._running[key].elapsed_s()), ""
         if result is None:
             return "waiting", "", ""
-        figures = result.figures
-        rate = figures.images_per_s or figures.images_per_s_whole_run
-        return result.status, duration(result.wall_s), f"{rate:,.1f}" if rate else ""
+        rate = result.figures.images_per_s or result.figures.images_per_s_whole_run
+        return result.status, duration(result.wall_s), plain(rate) if rate else ""

@@ -98,8 +98,13 @@ class SweepDir:
                 writer.writerow({name: inert_cell(value) for name, value in row.items()})
 
 
-def check_sweepdir(path: pathlib.Path) -> None:
-    """Raise BadInput where a folder is neither a sweep's nor new or empty; make nothing."""
+@contextlib.contextmanager
+def open_sweepdir(path: pathlib.Path) -> Iterator[SweepDir]:
+    """Open a sweep's folder, or make it, for this process only.
+
+    Raises:
+      BadInput: another sweep is running there, or the folder cannot be used.
+    """
     try:
         if path.is_file():
             raise BadInput(f"--sweepdir={path}: is a file; name a folder")
@@ -109,19 +114,6 @@ def check_sweepdir(path: pathlib.Path) -> None:
                 "sweep"
             )
         check_can_be_made(path, "sweepdir")
-    except OSError as error:
-        raise BadInput(f"--sweepdir={path}: {error.strerror}") from error
-
-
-@contextlib.contextmanager
-def open_sweepdir(path: pathlib.Path) -> Iterator[SweepDir]:
-    """Open a sweep's folder, or make it, for this process alone.
-
-    Raises:
-      BadInput: another sweep is running there, or the folder cannot be used.
-    """
-    check_sweepdir(path)
-    try:
         path.mkdir(parents=True, exist_ok=True)
         lock = open_own(path / _LOCK, "a")
     except OSError as error:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, spread
+from jaxbench.metrics import METRICS, UNKNOWN, plain
 from jaxbench.records.reader import RunRecords
 from jaxbench.records.schema import (
     CompileRecord,
@@ -26,20 +27,9 @@ from jaxbench.reports.time_to_target import NEVER_REACHED, time_to_target
 from jaxbench.sweeps.grid import Trial
 
 _FIGURES = dataclasses.fields(TrialFigures)
-# Columns that are shown however narrow the console is.
-_MAIN_TITLES = ("images/s", "top-1", "Dice", "GiB needed", "ceiling images/s")
-# How the table on the console shows a figure.
-_FORMS = {
-    "s": lambda value_s: f"{value_s:,.2f} s" if math.isfinite(value_s) else "never",
-    "ms": lambda value_s: f"{value_s * 1e3:,.2f} ms",
-    "rate": lambda rate: f"{rate:,.1f}",
-    "share": lambda share: f"{share:.1%}",
-    "score": lambda score: f"{score:.2%}",
-    "bits": lambda bits: f"{bits:.4f}",
-    "text": str,
-    "gib": lambda num_bytes: f"{num_bytes / 2**30:.2f}",
-    "usd": lambda usd: f"{usd:,.4f}",
-}
+# Columns that are shown even if the console is narrow.
+_MAIN = ("images_per_s", "eval_top1", "eval_dice", "needed_bytes_per_device")
+_MAIN += ("ceiling_images_per_s",)
 
 
 def figures_of(run: RunRecords, status: str | None = None) -> TrialFigures:
@@ -71,11 +61,11 @@ def figures_of(run: RunRecords, status: str | None = None) -> TrialFigures:
     for record in run.of_kind(Conv2dRecord):
         figures.setdefault("conv2d_compute_s", record.compute_s)
         figures.setdefault("conv2d_scipy_s", record.scipy_s)
-    summary = run.document.summary or {}
-    figures |= {name: value for name, value in summary.items() if value is not None}
+    summary = reported.summary
+    figures |= {name: value for name, value in vars(summary).items() if value is not None}
     epochs = run.of_kind(EpochRecord)
-    if epochs and "compile_s" in summary:
-        figures["total_s"] = summary["compile_s"] + sum(e.epoch_time_s for e in epochs)
+    if epochs and summary.compile_s is not None:
+        figures["total_s"] = summary.compile_s + sum(e.epoch_time_s for e in epochs)
     if flops := run.document.training_flops_per_image:
         figures["training_flops"] = flops * sum(e.images for e in epochs) if epochs else None
     if found := time_to_target(reported, None):
@@ -93,42 +83,38 @@ def figures_of(run: RunRecords, status: str | None = None) -> TrialFigures:
 def trial_table(trials: Sequence[Trial], results: Sequence[TrialResult]) -> list[str]:
     """Return the lines of a table in the published comparisons' form: a row for each trial."""
     shown = [_shown(result) for result in results]
-    titles = [field.metadata.get("title") for field in _FIGURES]
-    titles = [title for title in titles if title and any(title in own for own in shown)]
+    names = [field.name for field in _FIGURES if any(field.name in one for one in shown)]
     rows, reasons = [], []
-    for trial, result, own in zip(trials, results, shown, strict=True):
+    for trial, result, texts in zip(trials, results, shown, strict=True):
         status = "OOM" if result.status == "oom" else result.status
-        rows.append([*result.place.values(), status, *(own.get(t, "-") for t in titles)])
+        rows.append([*result.place.values(), status, *(texts.get(n, UNKNOWN) for n in names)])
         if result.reason:
-            reasons.append(f"{trial.title}: {result.status}: {_first_line(result)}")
-    # What a rate or a score costs is looked at before what it is made of.
-    spare = [title for title in titles if title not in _MAIN_TITLES]
-    return text_table([*results[0].place, "status", *titles], rows, spare) + reasons
-
-
-def _first_line(result: TrialResult) -> str:
-    """Return the first line of a reason; where it goes on, the log has the rest."""
-    first, _, rest = result.reason.strip().partition("\n")
-    return f"{first} (the rest is in {result.log})" if rest else first
+            first, _, rest = result.reason.strip().partition("\n")
+            rest = rest and f" (the rest is in {result.log})"
+            reasons.append(f"{trial.title}: {result.status}: {first}{rest}")
+    headings = [*results[0].place, "status", *(METRICS[name].heading for name in names)]
+    # A reader looks at what a rate or a score costs before what it is made of.
+    spare = [METRICS[name].heading for name in names if name not in _MAIN]
+    return text_table(headings, rows, spare) + reasons
 
 
 def _shown(result: TrialResult) -> dict[str, str]:
-    """Return {title: text} of a trial's figures; of a run that did not end well, its memory."""
+    """Return {metric: text} of a trial; of one that did not end well, only its memory."""
     figures, shown = result.figures, {}
     well = result.status in ("done", "invalid")
-    for field in _FIGURES if well else [f for f in _FIGURES if f.metadata.get("form") == "gib"]:
-        value = figures.value(field.name)
-        steadier = field.name == "images_per_s_whole_run" and figures.images_per_s is not None
-        if field.metadata.get("title") and value is not None and not steadier:
-            shown[field.metadata["title"]] = _FORMS[field.metadata["form"]](value)
-    if well and figures.images_per_s_high is not None:
-        shown["95 % interval"] += f" to {figures.images_per_s_high:,.1f}"
+    for name in [field.name for field in _FIGURES if "table" in field.metadata]:
+        value = figures.value(name)
+        steadier = name == "images_per_s_whole_run" and figures.images_per_s is not None
+        if value is not None and not steadier and (well or METRICS[name].unit == "GiB"):
+            shown[name] = METRICS[name].show(value)
+    if "images_per_s_low" in shown:
+        shown["images_per_s_low"] += f" to {plain(figures.images_per_s_high)}"
         if figures.steady_epochs and figures.steady_epochs < FEWEST_FOR_INTERVAL:
-            shown["95 % interval"] += f" (range of {figures.steady_epochs})"
-    if well and figures.steady_epochs == 1:
-        del shown["95 % interval"]
-    if figures.compile_cache == "hit" and "compile" in shown:
-        shown["compile"] += " (cached)"
+            shown["images_per_s_low"] += f" (range of {figures.steady_epochs})"
+        if figures.steady_epochs == 1:
+            del shown["images_per_s_low"]
+    if figures.compile_cache == "hit" and "compile_s" in shown:
+        shown["compile_s"] += " (cached)"
     return shown
 
 
@@ -151,22 +137,21 @@ def seed_statistics(results: Sequence[TrialResult]) -> tuple[list[dict[str, Any]
         ended = ", ".join(f"{count} {status}" for status, count in not_done.items())
         ended = f" ({ended})" if ended else ""
         for field in _FIGURES:
-            title = field.metadata.get("over_seeds")
-            values = _of_seeds(group, field.name) if title else []
+            values = _of_seeds(group, field.name) if "seeds" in field.metadata else []
             if not values:
                 continue
             counts = {"figure": field.name, "n": len(values), "of_seeds": len(group)}
-            of_seeds = spread(values)
-            if field.metadata["form"] == "score" and of_seeds["geometric_mean_high"] is not None:
+            metric, of_seeds = METRICS[field.name], spread(values)
+            if metric.unit == "%" and of_seeds["geometric_mean_high"] is not None:
                 of_seeds["geometric_mean_high"] = min(1.0, of_seeds["geometric_mean_high"])
             rows.append(dict(others) | counts | {"not_done": not_done.total()} | of_seeds)
-            shown = {key: "-" if own is None else f"{own:.5g}" for key, own in of_seeds.items()}
-            ends = [shown[f"geometric_mean{end}"] for end in ("", "_low", "_high")]
-            mean = f", geometric mean {ends[0]} (95 % interval {ends[1]} to {ends[2]})"
+            shown = {key: metric.show(value) for key, value in of_seeds.items()}
+            middle, *ends = [shown[f"geometric_mean{end}"] for end in ("", "_low", "_high")]
+            mean = f", geometric mean {middle} (95 % interval {' to '.join(ends)})"
             few = "; fewer than five seeds are no result" if len(values) < 5 else ""
             lines.append(
-                f"{where}{title}: median {shown['median']}, mean {shown['mean']}"
-                f"{mean * ('-' not in ends)}, std {shown['std']}, "
+                f"{where}{metric.heading}: median {shown['median']}, mean {shown['mean']}"
+                f"{mean * (UNKNOWN not in ends)}, std {shown['std']}, "
                 f"{shown['min']} to {shown['max']}, n = {len(values)} of {len(group)}{ended}{few}"
             )
         if not_done.total() == len(group):
@@ -195,13 +180,14 @@ def _of_seeds(group: Sequence[TrialResult], name: str) -> list[float]:
 
 def max_batch_table(results: Sequence[MaxBatchResult]) -> list[str]:
     """Return the lines of a table with the largest batch of each trial's experiment."""
+    names = ("max_batch", "max_batch_per_device", "smallest_too_large", "trials")
     rows = []
     for result in results:
-        largest = str(result.max_batch or ("OOM" if result.status == "oom" else "failed"))
-        sizes = (result.max_batch_per_device, result.smallest_too_large)
-        found = [largest, *(str(size or "-") for size in sizes), str(result.trials)]
-        rows.append([*result.place.values(), *found])
-    headings = [*results[0].place, "largest batch", "per device", "too large", "trials"]
+        largest, *others = [METRICS[name].show(getattr(result, name)) for name in names]
+        if not result.max_batch:
+            largest = "OOM" if result.status == "oom" else "failed"
+        rows.append([*result.place.values(), largest, *others])
+    headings = [*results[0].place, *(METRICS[name].heading for name in names)]
     return text_table(headings, rows) + [result.reason for result in results]
 
 

@@ -17,7 +17,7 @@ from jaxbench.records.schema.sweep import TrialFigures, TrialResult
 from jaxbench.records.writers.console import Console
 from jaxbench.sweeps.grid import Trial
 from jaxbench.sweeps.live_table import LiveTable
-from jaxbench.sweeps.sweep_dir import SweepDir, check_sweepdir, open_sweepdir
+from jaxbench.sweeps.sweep_dir import SweepDir, open_sweepdir
 from jaxbench.sweeps.tables import (
     differences,
     exit_code,
@@ -181,7 +181,7 @@ class TrialRunner:
             except BadInput as error:
                 reason = reason or str(error)
         if status in ("exited", LOST):
-            own = run.document["status"] if run and status == "exited" else "failed"
+            own = run.document.status if run and status == "exited" else "failed"
             status = own if own in _STATUSES else "failed"
             if run is not None and own != "done":
                 reason = run.document.reason or reason
@@ -239,9 +239,7 @@ def _default_path(trials: Sequence[Trial]) -> pathlib.Path:
     parent = pathlib.Path("runs", folder_name(names.pop()) if len(names) == 1 else "several")
     stamp = now().strftime("%Y%m%d-%H%M%S")
     numbers = ("", *(f"-{number}" for number in range(2, 1000)))
-    path = next(p for n in numbers if not (p := parent / f"sweep-{stamp}{n}").exists())
-    check_sweepdir(path)
-    return path
+    return next(p for n in numbers if not (p := parent / f"sweep-{stamp}{n}").exists())
 
 
 def run_trials(runner: TrialRunner, trials: Sequence[Trial]) -> int:

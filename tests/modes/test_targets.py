@@ -258,7 +258,7 @@ def test_a_sweep_over_targets(children, run_cli, tmp_path):
     assert float(rows[0]["ceiling_images_per_s"]) > 0 and rows[0]["images_per_s"] == ""
     assert rows[0]["device_kind"] == "NVIDIA H100 80GB HBM3"
     assert int(rows[0]["needed_bytes_per_device"]) > 0
-    assert "GiB needed" in done.stdout and "ceiling images/s" in done.stdout
+    assert "needed [GiB]" in done.stdout and "ceiling images/s" in done.stdout
 
 
 def test_the_largest_batch_on_a_target(children, refusing, run_cli, tmp_path):

@@ -61,8 +61,6 @@ def test_a_process_is_described():
         (resumed({"step": 5, "num_devices": 2}), "num_devices 4, then 2"),
         # In a folder of its own.
         (resumed({**entry(5), "from": "a", "before": entry(0, 2)}), "num_devices 2, then 4"),
-        ({"resumes": [None, 3], "environment": 7}, ""),
-        ({"resumes": {"a": 1}}, ""),
     ],
 )
 def test_what_changed_within_a_run_is_told(document, told):

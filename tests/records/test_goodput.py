@@ -11,7 +11,6 @@ from jaxbench.records.goodput import (
     end_attempt,
     mark_phases,
     measure_goodput,
-    read_attempts,
 )
 
 START = datetime.datetime(2026, 3, 4, tzinfo=datetime.UTC)
@@ -206,18 +205,3 @@ def test_processes_that_overlap_are_no_measure(played):
     played.kill(down_s=-5)
     played.begin_training()
     assert measure_goodput(played.attempts, played.clock.totals_s()) is None
-
-
-def test_a_record_that_is_none_is_unknown(played):
-    played.begin_training()
-    [whole] = played.attempts
-    assert read_attempts({"attempts": [whole]}) == [whole]
-    for broken in (
-        *(None, 3, {}, [], [3], [{}], [whole, None]),
-        *([whole | {"import_s": value}] for value in (None, -1, "1", True, float("inf"))),
-        *([whole | {"phases_s": value}] for value in (None, [1], {"train": "x"})),
-        *([whole | {"started_at": value}] for value in (None, "then", "2026-03-04T00:00:00")),
-    ):
-        assert read_attempts({"attempts": broken}) is None
-    # Of before there was such a thing.
-    assert read_attempts({}) is None

@@ -83,8 +83,6 @@ EPOCH = EpochRecord(
     profiled_steps=0,
     train_loss=1.0,
     learning_rate=0.1,
-    peak_memory_bytes=None,
-    process_memory_bytes=None,
     elapsed_s=9.0,
 )
 
@@ -125,22 +123,15 @@ def test_more_than_a_device_can_do_is_said():
     assert "more than 1.66" in told
 
 
+COMPILED = CompileRecord(function="eval_step", lower_s=1.0, compile_s=1.0, compile_cache="off")
+
+
 @pytest.mark.parametrize(
     ("compiled", "told"),
     [(1e9, 0), (0.4e9, 0), (0.3e9, 1), (7.0, 1), (None, 0), (0.0, 0), (-1.0, 0)],
 )
 def test_a_step_without_its_networks_arithmetic_is_said(compiled, told):
-    record = CompileRecord(
-        function="eval_step",
-        lower_s=1.0,
-        compile_s=1.0,
-        compile_cache="off",
-        memory=None,
-        device_memory_bytes=None,
-        xla_flops_per_device=compiled,
-        xla_bytes_per_device=None,
-        collectives=None,
-    )
+    record = dataclasses.replace(COMPILED, xla_flops_per_device=compiled)
     warnings = missing_arithmetic(record, 1e9)
     assert len(warnings) == told and all("the compiled eval_step does" in w for w in warnings)
     assert missing_arithmetic(record, 0.0) == []

@@ -10,6 +10,7 @@ import pathlib
 import random
 import re
 
+import msgspec
 import pytest
 
 from jaxbench.analysis.statistics import spread
@@ -29,7 +30,9 @@ from jaxbench.sweeps.tables import (
     trial_table,
 )
 from jaxbench.sweeps.trials import TrialRunner, run_trials
+from tests.conftest import run_document
 from tests.launchers.fakes import FakeLauncher
+from tests.records.test_validity import COMPILED
 
 QUICK = ("--experiment=quickstart:tiny", "--mode=memory")
 
@@ -240,7 +243,7 @@ def test_a_row_has_the_grids_fields_and_every_figure():
         place={"num_devices": "2"}, status="oom", memory_limit_mb=None, trials=3, reason="8: oom"
     )
     assert list(found.row())[:3] == ["num_devices", "status", "max_batch"]
-    assert max_batch_table([found])[1].split() == ["2", "OOM", "-", "-", "3"]
+    assert max_batch_table([found])[1].split() == ["2", "OOM", "–", "–", "3"]
 
 
 def test_the_rate_of_a_training_is_that_of_its_steady_epochs():
@@ -260,8 +263,8 @@ def test_the_rate_of_a_training_is_that_of_its_steady_epochs():
     heading, *rows = (re.split(r"  +", line.strip()) for line in trial_table(trials, results))
     assert heading == ["seed", "status", "images/s", "95 % interval", "whole run images/s"]
     assert rows == [
-        ["0", "done", "30.0", "20.0 to 40.0 (range of 2)", "-"],
-        ["1", "done", "-", "-", "8.0"],
+        ["0", "done", "30.00", "20.00 to 40.00 (range of 2)", "–"],
+        ["1", "done", "–", "–", "8.000"],
     ]
 
 
@@ -277,12 +280,13 @@ def test_one_epoch_has_no_range():
     ("outcomes", "told"), [(("hit",), "hit"), (("hit", "miss"), "miss"), ((), None)]
 )
 def test_programs_out_of_the_cache_are_marked(outcomes, told):
-    compiled = [{"kind": "compile", "compile_cache": outcome} for outcome in outcomes]
-    document = {"status": "done", "mode": "throughput", "summary": {"compile_s": 0.5}}
+    compiled = [dataclasses.replace(COMPILED, compile_cache=outcome) for outcome in outcomes]
+    summary = {"status": "done", "compile_s": 0.5}
+    document = run_document(status="done", mode="throughput", summary=summary)
     figures = figures_of(RunRecords(pathlib.Path(), document, compiled))
     assert figures.compile_cache == told
     lines = trial_table(make("seed=0"), [dataclasses.replace(RESULT, figures=figures)])
-    assert ("0.50 s (cached)" in lines[1]) == (told == "hit")
+    assert ("0.5000 (cached)" in lines[1]) == (told == "hit")
 
 
 def test_a_table_shows_what_the_trials_have(monkeypatch):
@@ -300,13 +304,14 @@ def test_a_table_shows_what_the_trials_have(monkeypatch):
         )
     ]
     heading, *rows, first, second = trial_table(trials, results)
-    columns = ("seed", "status", "compile", "images/s", "95 % interval", "MFU", "to target")
+    columns = ("seed", "status", "compile [s]", "images/s", "95 % interval", "MFU [%]")
+    columns += ("to target [s]",)
     assert re.split(r"  +", heading.strip()) == list(columns)
-    shown = ["1.50 s (cached)", "1,234.5", "1,000.0 to 2,000.0", "50.0%", "never"]
+    shown = ["1.500 (cached)", "1,234", "1,000 to 2,000", "50.00", "∞"]
     assert [re.split(r"  +", row.strip()) for row in rows] == [
         ["0", "done", *shown],
         # What did not end well has no figures.
-        ["1", "OOM", *["-"] * 5],
+        ["1", "OOM", *["–"] * 5],
         ["2", "invalid", *shown],
     ]
     assert len({len(line) for line in (heading, *rows)}) == 1
@@ -322,8 +327,8 @@ def test_a_table_shows_what_the_trials_have(monkeypatch):
     assert by_figure["images_per_s"]["n"] == 2 and by_figure["target_s"]["median"] == math.inf
     assert (by_figure["images_per_s"]["not_done"], by_figure["target_s"]["n"]) == (2, 4)
     told = "\n".join(lines)
-    assert "images/s: median 1234.5" in told and "n = 2 of 4 (1 oom, 1 invalid)" in told
-    assert "seconds to the target: median inf, mean inf, std -" in told
+    assert "images/s: median 1,234" in told and "n = 2 of 4 (1 oom, 1 invalid)" in told
+    assert "to target [s]: median ∞, mean ∞, std –" in told
     assert seed_statistics(results[:1]) == ([], [])
 
 
@@ -463,4 +468,4 @@ def test_warnings_of_trials_are_told_once():
         "warning (1 of 3 trials): odd",
     ]
     line = json.loads(json.dumps(results[1].to_json()))
-    assert TrialResult.from_json(line).row()["warnings"] == "; ".join(told[1])
+    assert msgspec.convert(line, TrialResult).row()["warnings"] == "; ".join(told[1])

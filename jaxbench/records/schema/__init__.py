@@ -67,9 +67,11 @@ def decode_record(line: Mapping[str, Any]) -> Record:
     if not kinds:
         raise ValueError(f"no kind of record: {line.get('kind')!r}")
     complete = [cls for cls in kinds if _REQUIRED[cls] <= line.keys()] or kinds[:1]
-    if len(complete) > 1:
-        complete.sort(key=lambda cls: len(cls.__dataclass_fields__.keys() & line.keys()))
-    return msgspec.convert(line, complete[-1])
+    # The one with most fields of the line, and fewest others.
+    fields = {cls: cls.__dataclass_fields__.keys() for cls in complete}
+    return msgspec.convert(
+        line, max(complete, key=lambda cls: (len(fields[cls] & line.keys()), -len(fields[cls])))
+    )
 
 
 def decode_document(document: Mapping[str, Any]) -> RunDocument:

@@ -57,7 +57,8 @@ class Record:
 
     def __getattr__(self, name: str) -> None:
         """Return None for a metric that only other kinds of records have."""
-        if name in METRICS:
+        # A field of its own is missing while msgspec decodes a line without it, and is an error.
+        if name in METRICS and name not in self.__dataclass_fields__:
             return None
         raise AttributeError(f"{type(self).__name__} has no {name}")
 
@@ -103,7 +104,7 @@ class Record:
 @functools.cache
 def _curves(cls: type[Record]) -> dict[str, str]:
     """Return {field: curve}; a curve that ends in / or _ is the prefix of a custom task's."""
-    curves = {name: metric_of(cls.kind, name).curve for name in cls.__dataclass_fields__}
+    curves = {one.name: metric_of(cls.kind, one.name).curve for one in dataclasses.fields(cls)}
     return {name: curve for name, curve in curves.items() if curve}
 
 

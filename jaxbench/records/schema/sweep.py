@@ -2,71 +2,70 @@
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Literal
 
 from jaxbench.records.schema.base import column, stated_fields
 
+TrialStatus = Literal["done", "oom", "timeout", "failed", "invalid"]
 
-def _column(title: str | None = None, form: str | None = None, *, over_seeds: str = "") -> Any:
-    """Declare a figure that is absent where a trial does not have it.
+
+def _figure(*shown_in: str) -> Any:
+    """Declare a metric that is None if a trial does not have it.
 
     Args:
-      title: its column in the table on the console; None for no column.
-      form: how the table shows it, see sweeps/tables.py.
-      over_seeds: what people call it where several seeds are summed up; "" where it is not.
+      shown_in: `table` for a column on the console, `seeds` for statistics over seeds.
     """
-    metadata = {"title": title, "form": form, "over_seeds": over_seeds}
-    return dataclasses.field(default=None, metadata=metadata)
+    return dataclasses.field(default=None, metadata=dict.fromkeys(shown_in, True))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrialFigures:
     """The figures of a trial, one column each in sweep.csv."""
 
-    compile_s: float | None = _column("compile", "s")
+    compile_s: float | None = _figure("table")
     compile_cache: str | None = None
-    first_epoch_s: float | None = _column("first epoch", "s")
-    median_epoch_s: float | None = _column("median epoch", "s")
-    total_s: float | None = _column("total", "s")
-    train_time_s: float | None = _column(over_seeds="seconds of training")
-    images_per_s: float | None = _column("images/s", "rate", over_seeds="images/s")
-    images_per_s_low: float | None = _column("95 % interval", "rate")
+    first_epoch_s: float | None = _figure("table")
+    median_epoch_s: float | None = _figure("table")
+    total_s: float | None = _figure("table")
+    train_time_s: float | None = _figure("seeds")
+    images_per_s: float | None = _figure("table", "seeds")
+    images_per_s_low: float | None = _figure("table")
     images_per_s_high: float | None = None
     steady_epochs: int | None = None
-    images_per_s_whole_run: float | None = _column("whole run images/s", "rate")
+    images_per_s_whole_run: float | None = _figure("table")
     images_per_s_per_device: float | None = None
-    tokens_per_s: float | None = _column("tokens/s", "rate", over_seeds="tokens/s")
-    weak_efficiency: float | None = _column("weak", "share")
-    strong_efficiency: float | None = _column("strong", "share")
+    tokens_per_s: float | None = _figure("table", "seeds")
+    weak_efficiency: float | None = _figure("table")
+    strong_efficiency: float | None = _figure("table")
     prepare_images_per_s: float | None = None
-    prepare_and_send_images_per_s: float | None = _column("host images/s", "rate")
-    train_step_images_per_s: float | None = _column("device images/s", "rate")
-    conv2d_compute_s: float | None = _column("compute", "ms")
-    conv2d_scipy_s: float | None = _column("SciPy", "ms")
-    latency_p50_s: float | None = _column("p50", "ms")
+    prepare_and_send_images_per_s: float | None = _figure("table")
+    train_step_images_per_s: float | None = _figure("table")
+    conv2d_compute_s: float | None = _figure("table")
+    conv2d_scipy_s: float | None = _figure("table")
+    latency_p50_s: float | None = _figure("table")
     latency_p95_s: float | None = None
-    latency_p99_s: float | None = _column("p99", "ms")
-    mfu: float | None = _column("MFU", "share")
-    needed_bytes_per_device: int | None = _column("GiB needed", "gib")
-    ceiling_images_per_s: float | None = _column("ceiling images/s", "rate")
-    ceiling_bound_by: str | None = _column("bound by", "text")
-    eval_top1: float | None = _column("top-1", "score", over_seeds="top-1")
-    eval_top1_tta: float | None = _column(over_seeds="top-1 with test-time augmentation")
-    eval_dice: float | None = _column("Dice", "score", over_seeds="Dice")
-    eval_bits_per_byte: float | None = _column("bits/byte", "bits", over_seeds="bits per byte")
+    latency_p99_s: float | None = _figure("table")
+    mfu: float | None = _figure("table")
+    needed_bytes_per_device: int | None = _figure("table")
+    ceiling_images_per_s: float | None = _figure("table")
+    ceiling_bound_by: str | None = _figure("table")
+    eval_top1: float | None = _figure("table", "seeds")
+    eval_top1_tta: float | None = _figure("seeds")
+    eval_dice: float | None = _figure("table", "seeds")
+    eval_bits_per_byte: float | None = _figure("table", "seeds")
     best_eval_top1: float | None = None
     best_eval_dice: float | None = None
     epochs_done: int | None = None
-    training_flops: int | None = _column(over_seeds="training FLOPs")
+    training_flops: int | None = _figure("seeds")
     target_value: float | None = None
     target_reached: bool | None = None
-    target_s: float | None = _column("to target", "s", over_seeds="seconds to the target")
-    target_epoch: int | None = _column(over_seeds="epochs to the target")
-    target_images: int | None = _column(over_seeds="images to the target")
-    target_flops: int | None = _column(over_seeds="training FLOPs to the target")
-    target_energy_j: float | None = _column(over_seeds="joules to the target")
-    target_usd: float | None = _column(over_seeds="USD to the target")
-    usd: float | None = _column("USD", "usd")
+    target_s: float | None = _figure("table", "seeds")
+    target_epoch: int | None = _figure("seeds")
+    target_images: int | None = _figure("seeds")
+    target_flops: int | None = _figure("seeds")
+    target_energy_j: float | None = _figure("seeds")
+    target_usd: float | None = _figure("seeds")
+    usd: float | None = _figure("table")
     energy_j: float | None = None
     planned_bytes_per_device: int | None = None
     device_memory_bytes: int | None = None
@@ -88,8 +87,8 @@ class TrialResult:
     """How one trial of a sweep ended: a line of results.jsonl, a row of sweep.csv."""
 
     place: dict[str, str]
-    status: str = column()
-    figures: TrialFigures = column()
+    status: TrialStatus = column()
+    figures: TrialFigures
     reason: str | None = column()
     warnings: tuple[str, ...] = dataclasses.field(default=(), metadata={"csv": True})
     wall_s: float = column()
@@ -110,11 +109,12 @@ class TrialResult:
         """Return the row of sweep.csv; a field of the grid takes the place of a column."""
         row: dict[str, Any] = dict(self.place)
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            value = "; ".join(value) if field.name == "warnings" else value
-            if field.metadata.get("csv"):
-                row |= vars(value) if field.name == "figures" else {field.name: value}
-        return row | self.place
+            if field.name == "figures":
+                names = self.figures.__dataclass_fields__
+                row |= {name: getattr(self.figures, name) for name in names}
+            elif field.metadata.get("csv"):
+                row[field.name] = getattr(self, field.name)
+        return row | {"warnings": "; ".join(self.warnings)} | self.place
 
     def to_json(self) -> dict[str, Any]:
         """Return the line of results.jsonl."""

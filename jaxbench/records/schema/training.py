@@ -55,7 +55,7 @@ class StepRecord(Record):
     kind = "step"
     step: int
     epoch: int
-    loss: float = column()
+    loss: float | None = column()
     top1: float | None = column()
     top1_std: float | None = column()
     top1_min: float | None = column()
@@ -65,7 +65,7 @@ class StepRecord(Record):
     dice_min: float | None = column()
     dice_max: float | None = column()
     bits_per_byte: float | None = column()
-    metrics: dict[str, float] | None = custom_metrics()
+    metrics: dict[str, float | None] | None = custom_metrics()
     models: list[dict[str, Any]] | None = None
     learning_rate: float = column()
     loss_scale: float | None = column()
@@ -95,7 +95,7 @@ class EpochTraining(Record):
     tokens_per_s: float | None = column()
     mfu: float | None = column()
     profiled_steps: int = column()
-    train_loss: float = column()
+    train_loss: float | None = column()
     train_top1: float | None = column()
     train_top1_std: float | None = column()
     train_top1_min: float | None = column()
@@ -105,7 +105,7 @@ class EpochTraining(Record):
     train_dice_min: float | None = column()
     train_dice_max: float | None = column()
     train_bits_per_byte: float | None = column()
-    train_metrics: dict[str, float] | None = custom_metrics()
+    train_metrics: dict[str, float | None] | None = custom_metrics()
     train_models: list[dict[str, Any]] | None = None
 
 
@@ -128,7 +128,7 @@ class Evaluation(Record):
     eval_dice_min: float | None = column()
     eval_dice_max: float | None = column()
     eval_bits_per_byte: float | None = column()
-    eval_metrics: dict[str, float] | None = custom_metrics()
+    eval_metrics: dict[str, float | None] | None = custom_metrics()
     eval_models: list[dict[str, Any]] | None = None
     eval_count: int | None = column()
 
@@ -197,7 +197,7 @@ class TrainSummary(Utilization, Evaluation, Rate, Summary):
     loss_scale_models: list[dict[str, Any]] | None = None
     best_eval_top1: float | None = None
     best_eval_dice: float | None = None
-    best_eval_metrics: dict[str, float] | None = None
+    best_eval_metrics: dict[str, float | None] | None = None
     best_epoch: int | None = None
     diverged_seeds: list[int] | None = None
     target_accuracy: TargetAccuracy | None = None

@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxbench.analysis.steady_rate import describe_steady_rate
 from jaxbench.clock import duration
+from jaxbench.metrics import METRICS, plain
 from jaxbench.records.schema import (
     AllReduceRecord,
     CompileRecord,
@@ -18,15 +19,13 @@ from jaxbench.records.schema import (
     TrainSummary,
 )
 from jaxbench.records.schema.training import SCORES
-from jaxbench.records.writers.rows import noun, rate_in_words
+from jaxbench.records.writers.rows import heading, noun, rate_in_words, text
 from jaxbench.records.writers.tables import text_table
 
-_SCALING_HEADINGS = (
-    *("scaling", "devices", "batch", "each", "{noun}/s", "95 % interval"),
-    *("efficiency", "interval", "equal after"),
+_SCALING = (
+    *("scaling", "num_devices", "batch_size", "batch_per_device", "images_per_s"),
+    *("images_per_s_low", "efficiency", "efficiency_low"),
 )
-
-
 # Phases that are shorter would be told as 0.0 s.
 SHORTEST_S = 0.05
 
@@ -41,10 +40,11 @@ def describe_record(record: Record) -> list[str]:
 def _describe_compile(record: CompileRecord) -> list[str]:
     if not record.memory:
         return []
+    show = METRICS["planned_bytes_per_device"].show
     line = f"{record.function}: estimated memory (XLA) on each device: "
-    line += f"{record.memory['total_bytes'] / 2**20:,.1f} MiB"
+    line += f"{show(record.memory['total_bytes'])} MiB"
     if record.device_memory_bytes:
-        line += f" of {record.device_memory_bytes / 2**20:,.0f}"
+        line += f" of {show(record.device_memory_bytes)}"
     return [line]
 
 
@@ -56,9 +56,9 @@ def _score(record: TrainSummary) -> str:
         if name.startswith("eval_") and value is not None
     }
     own = figures.get("metrics", {})
-    parts = [f"{name} {value:.4g}" for name, value in own.items()]
+    parts = [f"{name} {plain(value)}" for name, value in own.items()]
     if record.eval_bits_per_byte is not None:
-        parts.append(f"{record.eval_bits_per_byte:.4f} bits per byte")
+        parts.append(f"{plain(record.eval_bits_per_byte)} bits per byte")
     names = [name for name in SCORES if name in figures]
     return " ".join([*(_known_score(name, figures) for name in names), *parts])
 
@@ -77,33 +77,26 @@ def _describe_all_reduce(record: AllReduceRecord) -> list[str]:
     share = record.share_of_weak_step
     return [
         f"all-reduce of {record.bytes:,} bytes over {record.num_devices} devices: "
-        f"{record.all_reduce_s * 1e3:,.3f} ms (95 % interval "
-        f"{record.all_reduce_s_low * 1e3:,.3f} to {record.all_reduce_s_high * 1e3:,.3f}), "
-        f"bus {record.bus_bytes_per_s / 1e9:,.2f} GB/s"
+        f"{plain(record.all_reduce_s * 1e3)} ms (95 % interval "
+        f"{plain(record.all_reduce_s_low * 1e3)} to {plain(record.all_reduce_s_high * 1e3)}), "
+        f"bus {plain(record.bus_bytes_per_s / 1e9)} GB/s"
         + (f", {share:.1%} of the weak step" if share is not None else "")
     ]
 
 
 def scaling_table(records: Sequence[ScalingRecord]) -> list[str]:
     """Return the lines of the table of a scaling run; its records have no lines of their own."""
-    rows = [_scaling_row(record) for record in records]
-    images = noun(next((r.tokens_per_image for r in records if r.tokens_per_image), None))
-    headings = [heading.format(noun=images) for heading in _SCALING_HEADINGS]
-    return text_table(headings, rows, spare=("95 % interval", "each", "interval"))
+    first = next((record for record in records if record.tokens_per_s), records[0])
+    headings = [*(heading(first, name) for name in _SCALING), "equal after"]
+    rows = [[*(text(record, name) for name in _SCALING), _equality(record)] for record in records]
+    return text_table(headings, rows, spare=[headings[place] for place in (3, 7, 2, 5)])
 
 
-def _scaling_row(record: ScalingRecord) -> list[str]:
-    r, equal = record, record.replicas_equal_after_steps
-    row = [r.scaling, f"{r.num_devices}", f"{r.batch_size}", f"{r.batch_per_device}"]
-    if r.images_per_s is None:
-        return [*row, r.status, *4 * [""]]
-    row += [f"{r.images_per_s:,.1f}", f"{r.images_per_s_low:,.1f} to {r.images_per_s_high:,.1f}"]
-    if r.efficiency is None:
-        row += ["unknown", ""]
-    else:
-        row += [f"{r.efficiency:.1%}", f"{r.efficiency_low:.1%} to {r.efficiency_high:.1%}"]
-    compared = f"{r.steps} steps" if equal else f"DIFFER ({r.steps})"
-    return [*row, "" if equal is None else compared]
+def _equality(record: ScalingRecord) -> str:
+    if record.status != "done":
+        return record.status
+    steps = f"{record.steps} steps"
+    return {None: "", True: steps, False: f"DIFFER ({steps})"}[record.replicas_equal_after_steps]
 
 
 @describe_record.register
@@ -133,7 +126,7 @@ def _describe_training(record: TrainSummary) -> list[str]:
     lines = []
     for model in record.eval_models or ():
         scores = [f"{SCORES[name]} {model[name]:.2%}" for name in SCORES if name in model]
-        scores = scores or [f"{name} {v:.4g}" for name, v in model.items() if name != "seed"]
+        scores = scores or [f"{name} {plain(v)}" for name, v in model.items() if name != "seed"]
         lines.append(f"seed {model['seed']}: {', '.join(scores)}")
     first_s, median_s = record.first_epoch_s, record.median_epoch_s
     if first_s is not None or median_s is not None:
@@ -172,7 +165,7 @@ def _training_rate(record: TrainSummary) -> str:
     per_device = record.images_per_s_per_device  # None where other devices took part
     return (
         f"{rate_in_words(record.images_per_s, record.tokens_per_image)} ("
-        + (f"{per_device:,.1f} per device; " if per_device is not None else "")
+        + (f"{plain(per_device)} per device; " if per_device is not None else "")
         + f"{describe_steady_rate(vars(record))})"
     )
 
@@ -187,7 +180,7 @@ def _target(target: Mapping[str, Any]) -> str:
         )
     else:
         line += "never reached"
-    return line + (f" for {target['usd']:,.4f} USD" if target["usd"] is not None else "")
+    return line + (f" for {plain(target['usd'])} USD" if target["usd"] is not None else "")
 
 
 def _describe_scaling(record: ScalingSummary) -> list[str]:
@@ -213,8 +206,8 @@ def _describe_scaling(record: ScalingSummary) -> list[str]:
             + (": it bounds every step" if found["differ"] else ": no significant difference")
         )
         lines.append(
-            f"at best: {found['even_split_images_per_s']:,.1f} {images}/s split evenly, "
-            f"{found['uneven_split_images_per_s']:,.1f} split by what each can do"
+            f"at best: {plain(found['even_split_images_per_s'])} {images}/s split evenly, "
+            f"{plain(found['uneven_split_images_per_s'])} split by what each can do"
         )
     return lines + _predictions(record.predictions, images)
 
@@ -222,16 +215,16 @@ def _describe_scaling(record: ScalingSummary) -> list[str]:
 def _predictions(predictions: Sequence[Mapping[str, Any]], images: str) -> list[str]:
     lines = [
         f"PREDICTED, weak, {line['num_devices']:>4} devices: "
-        f"{line['images_per_s_no_overlap']:,.0f} to {line['images_per_s_full_overlap']:,.0f} "
+        f"{plain(line['images_per_s_no_overlap'])} to {plain(line['images_per_s_full_overlap'])} "
         f"{images}/s, {line['efficiency_no_overlap']:.1%} to {line['efficiency_full_overlap']:.1%}"
         for line in predictions
     ]
     for first in predictions[:1]:
         lines.append(
             "PREDICTED rates and efficiencies: nothing overlaps, or all that can; from "
-            f"a step of {first['one_device_step_s'] * 1e3:,.3f} ms, "
+            f"a step of {plain(first['one_device_step_s'] * 1e3)} ms, "
             f"{first['gradient_bytes']:,} bytes of gradient and "
-            f"{first['link_bytes_per_s'] / 1e9:,.2f} GB/s, {first['link_source']}; assuming "
+            f"{plain(first['link_bytes_per_s'] / 1e9)} GB/s, {first['link_source']}; assuming "
             f"{first['assumptions']}"
         )
     return lines
@@ -240,12 +233,12 @@ def _predictions(predictions: Sequence[Mapping[str, Any]], images: str) -> list[
 def _costs(record: Summary) -> list[str]:
     lines = []
     if record.usd is not None:
-        lines.append(f"the whole run: {record.usd:,.4f} USD")
+        lines.append(f"the whole run: {plain(record.usd)} USD")
     telemetry = record.telemetry or {}
     if telemetry.get("joules_per_image") is not None:
         lines.append(
-            f"energy: {telemetry['joules_per_image']:.4g} J an image, "
-            f"{telemetry['images_per_kwh']:,.0f} images/kWh over {telemetry['measured_s']:.1f} s"
+            f"energy: {plain(telemetry['joules_per_image'])} J an image, "
+            f"{plain(telemetry['images_per_kwh'])} images/kWh over {telemetry['measured_s']:.1f} s"
             + ("" if telemetry["energy_window_long_enough"] else " (too short for the sampling)")
             + f"; {telemetry['energy_covers']}"
         )

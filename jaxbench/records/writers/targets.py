@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
+from jaxbench.metrics import METRICS, plain
 from jaxbench.records.schema import TargetRecord
 from jaxbench.records.writers.tables import text_table
 
 TITLE = "Compiled, not measured. The ceilings, in images/s or sequences/s, are predicted."
-_SHARED = ("batch", "fits", "GiB", "ceiling", "bound by")
+_SHARED = ("batch", "fits", "needed [GiB]", "ceiling", "bound by")
 _HEADINGS = ("target", *_SHARED, "compile", "lowering")
 _SCALED = ("devices", *_SHARED, "exchanged", "efficiency", "compile", "lowering")
 _SPARE = ("lowering", "compile", "batch")
@@ -37,7 +38,7 @@ def _facts(record: TargetRecord) -> list[str]:
         f"  library calls: {', '.join(calls) or 'none'}",
         f"  activations: {_sized('transposes', record.transposes)}, "
         + _sized("converts", record.converts),
-        f"  memory traffic: {record.moved_bytes / 1e6:,.1f} MB{_distance(record)}",
+        f"  memory traffic: {plain(record.moved_bytes / 1e6)} MB{_distance(record)}",
         "  state: " + ("donated whole" if record.state_donated else "not donated whole"),
     ]
 
@@ -46,17 +47,17 @@ def _distance(record: TargetRecord) -> str:
     if not record.bytes_lower_bound:
         return ""
     ratio = record.moved_bytes / record.bytes_lower_bound
-    least = f"{record.bytes_lower_bound / 1e6:,.1f} MB"
+    least = f"{plain(record.bytes_lower_bound / 1e6)} MB"
     return f", {ratio:.2f} times the least of {least} (predicted)"
 
 
 def _row(record: TargetRecord) -> list[str]:
-    needed = "?" if record.needed_bytes is None else f"{record.needed_bytes / 2**30:.2f}"
+    show = METRICS["device_memory_bytes"].show
     row = [f"{record.batch_size:,}", "yes" if record.fits else "no"]
-    row.append(f"{needed} of {record.device_memory_bytes / 2**30:.2f}")
+    row.append(f"{show(record.needed_bytes)} of {show(record.device_memory_bytes)}")
     # What does not fit reaches no rate.
     rate = record.fits and record.ceiling and record.ceiling["images_per_s"]
-    return [*row, *([f"{rate:,.0f}", record.ceiling["bound_by"]] if rate else ["-", "-"])]
+    return [*row, *([plain(rate), record.ceiling["bound_by"]] if rate else ["-", "-"])]
 
 
 def _scaled(record: TargetRecord) -> list[str]:
@@ -64,7 +65,7 @@ def _scaled(record: TargetRecord) -> list[str]:
     if record.collectives is None:
         return [*row, "-", "-"]
     exchanged_bytes = sum(each["bytes"] for each in record.collectives.values())
-    row.append(f"{exchanged_bytes / 1e6:,.1f} MB" if exchanged_bytes else "nothing")
+    row.append(f"{plain(exchanged_bytes / 1e6)} MB" if exchanged_bytes else "nothing")
     if record.efficiency_no_overlap is None:
         return [*row, "-"]
     low, high = record.efficiency_no_overlap, record.efficiency_full_overlap
@@ -77,4 +78,4 @@ def _times(record: TargetRecord) -> list[str]:
 
 
 def _sized(name: str, found: Mapping[str, int]) -> str:
-    return f"{found['count']} {name} ({found['bytes'] / 1e6:,.1f} MB)"
+    return f"{found['count']} {name} ({plain(found['bytes'] / 1e6)} MB)"
