@@ -113,7 +113,7 @@ def _warnings_of(run: ReportedRun) -> list[str]:
         )
     if changed := changes(vars(run.document)):
         lines.append(f"was resumed on something else: {words(describe_changes(changed))}")
-    if run.environment.get("git", {}).get("dirty") is True:
+    if (run.environment.get("git") or {}).get("dirty") is True:
         lines.append("measured with changes to jaxbench that were not committed")
     return lines
 
@@ -158,17 +158,17 @@ def _environments(runs: Sequence[ReportedRun]) -> list[Table]:
 
 def _describe(run: ReportedRun) -> dict[str, str]:
     environment = run.environment
-    commit = environment.get("git", {}).get("commit")
+    commit = (environment.get("git") or {}).get("commit")
     described = {
         name: environment.get(name)
         for name in ("hostname", "platform", "backend", "device_kind", "driver", "cpu", "cpu_cores")
     }
     described["host memory [MiB]"] = mebibytes(environment.get("host_memory_bytes"))
     described["python"] = environment.get("python")
-    described |= environment.get("versions") | environment.get("variables")
+    described |= environment.get("versions", {}) | environment.get("variables", {})
     described["fp32 multiplies in"] = environment.get("matmul_precision") or "backend's default"
     if "compile_cache" in environment:
         described["compilation cache"] = "off" if environment["compile_cache"] is None else "on"
-    dirty = " with changes" if environment.get("git", {}).get("dirty") is True else ""
+    dirty = " with changes" if (environment.get("git") or {}).get("dirty") is True else ""
     described["jaxbench commit"] = f"{commit[:12]}{dirty}" if commit else UNKNOWN
     return {name: words(value) for name, value in described.items()}

@@ -116,7 +116,7 @@ def telemetry(context: ReportContext) -> Section | None:
     more = f" Panels of the {len(drawn)} longest of {len(files)} runs."
     rows = []
     for run in context.runs:
-        for device, figures in run.telemetry.get("devices").items():
+        for device, figures in run.telemetry.get("devices", {}).items():
             # A host's load is that of its processor.
             load = find(figures, "load_percent_mean") or find(figures, "cpu_percent_mean")
             shares = figures.get("throttle_reasons") or {}

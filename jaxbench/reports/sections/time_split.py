@@ -78,7 +78,7 @@ def _goodput(context: ReportContext) -> Table:
 
 def _split(run: ReportedRun) -> dict[str, Any]:
     parts_s = dict.fromkeys(_PARTS, 0.0)
-    phases_s = run.summary.phases_s
+    phases_s = run.summary.phases_s or {}
     for phase in phases_s:
         parts_s[_PART_OF.get(phase, "other")] += phases_s[phase]
     sum_s, wall_s = sum(parts_s.values()), run.summary.wall_s
