@@ -1,13 +1,13 @@
 """Runs that were compiled for machines that are not here, and what is known of the same work."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.analysis.pricing import Price, usd_per_million_images
 from jaxbench.analysis.published import load_published
 from jaxbench.metrics import count
-from jaxbench.records.schema import TargetRecord
+from jaxbench.records.schema import Record, TargetRecord
 from jaxbench.reports.context import STAGES, Measurement, ReportContext
 from jaxbench.reports.prices import is_of_other_hardware
 from jaxbench.reports.published import (
@@ -53,7 +53,7 @@ class CompiledStep:
     """A training step that was compiled for a machine.
 
     Attributes:
-      record: the `target` record; empty where the compiler came to none.
+      record: the `target` record; the summary of a run without one.
       largest: the largest batch of the machine and setting.
       setting: what tells it apart from the other steps of its experiment and machine.
       measured: the best rate that a run of this report measured of the same work on that machine.
@@ -62,7 +62,7 @@ class CompiledStep:
     """
 
     run: ReportedRun
-    record: Mapping[str, Any]
+    record: Record
     largest: LargestBatch
     setting: str = ""
     measured: Measurement | None = None
@@ -142,8 +142,8 @@ def _whole_machine(context: ReportContext) -> Iterator[ReportedRun]:
             yield run
 
 
-def _record(run: ReportedRun) -> Mapping[str, Any]:
-    return next(iter(run.of_kind(TargetRecord)), {})
+def _record(run: ReportedRun) -> Record:
+    return next(iter(run.of_kind(TargetRecord)), run.summary)
 
 
 def _below(run: ReportedRun, folders: Sequence[Any]) -> bool:

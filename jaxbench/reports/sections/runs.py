@@ -7,7 +7,6 @@ from jaxbench.metrics import UNKNOWN, percent, plain, words
 from jaxbench.records.attempts import changes, describe_changes
 from jaxbench.reports.blocks import Cell, Section, Table
 from jaxbench.reports.context import ReportContext, make_section, setting_column
-from jaxbench.reports.fields import known
 from jaxbench.reports.formats import mebibytes, moment, span
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.settings import grouped
@@ -23,7 +22,7 @@ _WARNINGS = (Column("what", "what"), Column("run", "runs", left=True))
 def list_runs(context: ReportContext) -> Section | None:
     """Return the states, warnings, the table of runs, and environments with their differences."""
     runs, sweeps = context.collection.runs, context.collection.sweeps
-    days = known(run.document.started_at for run in runs)
+    days = [run.document.started_at for run in runs if run.document.started_at]
     when = f", {span(days, lambda day: day[:10])}" if days else ""
     of = f" and {len(sweeps)} sweep{'s' if len(sweeps) > 1 else ''}" if sweeps else ""
     compiled = len(runs) - len(context.runs)
