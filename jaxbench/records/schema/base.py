@@ -57,7 +57,8 @@ class Record:
 
     def __getattr__(self, name: str) -> None:
         """Return None for a metric that only other kinds of records have."""
-        if name in METRICS:
+        # msgspec asks here, too, which of the class's fields a line has left out.
+        if name in METRICS and name not in self.__dataclass_fields__:
             return None
         raise AttributeError(f"{type(self).__name__} has no {name}")
 
