@@ -104,7 +104,7 @@ class Record:
 @functools.cache
 def _curves(cls: type[Record]) -> dict[str, str]:
     """Return {field: curve}; a curve that ends in / or _ is the prefix of a custom task's."""
-    curves = {name: metric_of(cls.kind, name).curve for name in cls.__dataclass_fields__}
+    curves = {one.name: metric_of(cls.kind, one.name).curve for one in dataclasses.fields(cls)}
     return {name: curve for name, curve in curves.items() if curve}
 
 
