@@ -45,6 +45,14 @@ SUMMARIES = {
 }
 STARTED = "2026-03-04T05:06:07+00:00"
 GIB = 2**30
+PRICE = {
+    "offer": "stated",
+    "hardware": "",
+    "devices": None,
+    "usd_per_hour": 3.6,
+    "date": "2026-03-04",
+    "source": "--usd_per_hour",
+}
 
 
 def filled(cls: type[Filled], **fields: Any) -> Filled:

@@ -27,6 +27,7 @@ from jaxbench.reports.prices import Prices
 from jaxbench.reports.write import write_report
 from tests.cards import made
 from tests.recorded import (
+    PRICE,
     change_json,
     compiled,
     conv2d_record,
@@ -42,7 +43,6 @@ from tests.recorded import (
 )
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
-PRICE = {"usd_per_hour": 3.6, "date": "2026-03-04", "source": "--usd_per_hour", "offer": "stated"}
 CPU = {"device_kind": "cpu", "num_devices": 4, "cpu": "Xeon", "num_processes": 1}
 
 
