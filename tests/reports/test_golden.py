@@ -124,13 +124,15 @@ def write_ways_to_a_target(folder):
     """Five seeds that got there, one that never did, one that was broken off."""
     own = {"price": PRICE, "training_flops_per_image": 10**9, "experiment": "way"}
     for seed, scores in enumerate([(0.5, 0.8), (0.7, 0.79, 0.81), (0.9,), (0.85,), (0.8,), (0.6,)]):
-        on_the_way(folder / f"seed{seed}", scores, config={"seed": seed}, **own)
+        cache = {"compile_cache": "hit" if seed else "miss"}
+        on_the_way(folder / f"seed{seed}", scores, config={"seed": seed}, summary=cache, **own)
     on_the_way(folder / "seed6", (0.3,), status="preempted", config={"seed": 6}, **own)
     on_the_way(folder / "again", (0.9,), config={"seed": 0}, **own)
     on_the_way(folder / "longer", (0.9,), config={"epochs": 9}, **own)
     changed = {"step": 50, "elapsed_s": 5.0, "lost_s": 9.0, "price": PRICE | {"usd_per_hour": 10.0}}
     on_the_way(folder / "dearer", (0.5, 0.9), resumes=[changed], **own)
-    (folder / "offers").mkdir()
+    network = {"model": "ResNet", "parameters": 25_557_032, "experiment": "resnet50"}
+    on_the_way(folder / "resnet", (0.76,), 0.757, **network)
     offers = [
         {"name": "H200:1", "folder": "h200-1", "target": "gpu:h200:1"},
         {"name": "H100:8", "folder": "h100-8", "target": "gpu:h100:8"},
