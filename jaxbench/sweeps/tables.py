@@ -71,11 +71,11 @@ def figures_of(run: RunRecords, status: str | None = None) -> TrialFigures:
     for record in run.of_kind(Conv2dRecord):
         figures.setdefault("conv2d_compute_s", record.compute_s)
         figures.setdefault("conv2d_scipy_s", record.scipy_s)
-    summary = run.document.summary or {}
-    figures |= {name: value for name, value in summary.items() if value is not None}
+    summary = reported.summary
+    figures |= {name: value for name, value in vars(summary).items() if value is not None}
     epochs = run.of_kind(EpochRecord)
-    if epochs and "compile_s" in summary:
-        figures["total_s"] = summary["compile_s"] + sum(e.epoch_time_s for e in epochs)
+    if epochs and summary.compile_s is not None:
+        figures["total_s"] = summary.compile_s + sum(e.epoch_time_s for e in epochs)
     if flops := run.document.training_flops_per_image:
         figures["training_flops"] = flops * sum(e.images for e in epochs) if epochs else None
     if found := time_to_target(reported, None):
