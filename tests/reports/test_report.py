@@ -132,8 +132,10 @@ def test_what_differs_in_more_than_the_batch_is_on_no_common_line(tmp_path, fiel
 
 def test_seeds_of_one_setting_share_a_line(tmp_path):
     for seed in (0, 1):
-        throughput(tmp_path / f"{seed}", 1000.0 + 100 * seed, config={"seed": seed})
-        throughput(tmp_path / f"b{seed}", 9.0, config={"seed": seed, "batch_size": 256})
+        # Whole numbers of two kinds are one setting.
+        config = {"seed": seed, "width": 3.0 if seed else 3}
+        throughput(tmp_path / f"{seed}", 1000.0 + 100 * seed, config=config)
+        throughput(tmp_path / f"b{seed}", 9.0, config=config | {"batch_size": 256})
     [chart, _] = charts(sections_of(tmp_path)["rates"])
     [series] = chart.series
     # Two repeats are dots about their mean, without a bar: their range is no interval.
@@ -141,7 +143,7 @@ def test_seeds_of_one_setting_share_a_line(tmp_path):
     assert series.points[0][1:3] == (mean, None) and series.points[0].runs == [1000.0, 1100.0]
     assert series.points[0].told == "2 runs, no interval"
     # Three have the interval over runs that a verdict rests on, here wider than their own.
-    throughput(tmp_path / "2", 1200.0, config={"seed": 2})
+    throughput(tmp_path / "2", 1200.0, config={"seed": 2, "width": 3})
     [chart, latency] = charts(sections_of(tmp_path)["rates"])
     point = chart.series[0].points[0]
     logs = [math.log(rate) for rate in (1000, 1100, 1200)]
