@@ -8,8 +8,10 @@ import sys
 import pytest
 
 from tests.conftest import ROOT
+from tests.recorded import write_telemetry
 from tests.reports.many_runs import write_many
-from tests.reports.test_report import Page, everything, page_of, write_telemetry  # noqa: F401
+from tests.reports.pages import Page, page_of
+from tests.reports.test_report import everything  # noqa: F401
 
 
 def test_jax_is_not_imported(everything):  # noqa: F811
