@@ -61,6 +61,8 @@ def write_trainings(folder):
     """Rates, intervals, seeds, settings, other tasks, and where the time went."""
     for seed in range(3):
         telemetry = {"joules_per_image": 0.02, "energy_j": 3.6e6, "energy_covers": "GPU boards"}
+        gpu = {"samples": 60.0, "load_percent_mean": 95.0, "throttle_reasons": {"power cap": 0.5}}
+        telemetry["devices"] = {"gpu0": gpu, "host": {"cpu_percent_mean": 20.0}}
         trained(
             folder / f"seed{seed}",
             5000.0 + 100 * seed,
@@ -73,7 +75,11 @@ def write_trainings(folder):
     bf16 = {"precision": "bf16", "epochs": 2.5, "batch_size": 256}
     # A slow epoch does not move the rate; an interval is of six epochs or more.
     rates = [500.0, 9000.0, 9001.0, 9002.0, 100.0, 9003.0, 9004.0]
-    recorded_run(folder / "interval", epochs(rates, mfu=[0.1] + [0.4] * 6), config=bf16)
+    recorded_run(
+        folder / "interval",
+        epochs(rates, mfu=[0.1, 0.4, 0.41, 0.42, 0.43, 0.44, 0.45]),
+        config=bf16,
+    )
     recorded_run(folder / "range", epochs(rates[:-1]), config=bf16 | {"label_smoothing": 0.1})
     trained(folder / "pair", 9000.0, environment={"num_devices": 2})
     trained(folder / "pair256", 9500.0, environment={"num_devices": 2}, config={"batch_size": 256})
@@ -88,7 +94,12 @@ def write_trainings(folder):
     trained(
         folder / "resumed",
         summary={"phases_s": phases_s, **goodput, "warnings": ["the clock was set"]},
-        environment={"versions": {"jax": "0.9.0"}, "hostname": "attic"},
+        environment={
+            "versions": {"jax": "0.9.0"},
+            "hostname": "attic",
+            "git": {"commit": "beef" * 10, "dirty": True},
+            "compile_cache": None,
+        },
         resumes=[
             {"step": 300, "elapsed_s": 5.0, "lost_s": 12.5},
             {"step": 500, "elapsed_s": 20.0, "lost_s": 1.5, "versions": {"jax": "0.10.2"}},
@@ -185,7 +196,8 @@ def write_measurements(folder):
     summary = {"predictions": [prediction], "compile_s": 3.0, "peak_memory_bytes": 7}
     recorded_run(folder / "scaling", steps, mode="scaling", summary=summary)
     recorded_run(folder / "simulated", steps[:2], mode="scaling", environment=CPU)
-    cells = [conv2d_record(1), conv2d_record(2, speedup=1.9)]
+    published = {"kernel": 3, "channels": 1, "width": 100, "images": 840}
+    cells = [conv2d_record(1), conv2d_record(2, speedup=1.9), conv2d_record(1, **published)]
     conv2d = {"experiment": "conv2d", "model": None, "parameters": None, "mode": "conv2d"}
     recorded_run(folder / "conv2d", cells, **conv2d, summary={"cells": 2, "findings": ["as fast"]})
     memory = {"planned_bytes_per_device": 2**30, "peak_memory_bytes": 2**31}
