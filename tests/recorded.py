@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from jaxbench.records.schema import (
-    RECORDS,
     CompileSummary,
     Conv2dRecord,
     Conv2dSummary,
@@ -24,7 +23,6 @@ from jaxbench.records.schema import (
     Record,
     ScalingRecord,
     ScalingSummary,
-    Summary,
     TargetRecord,
     ThroughputRecord,
     ThroughputSummary,
@@ -64,18 +62,18 @@ def filled(cls: type[Filled], **fields: Any) -> Filled:
 def _plain_values(cls: type) -> dict[str, Any]:
     """Return {required field: None if it may be, else an empty value of its type}."""
     hints = typing.get_type_hints(cls)
-    return {
-        field.name: None
-        if type(None) in typing.get_args(hints[field.name])
-        else (typing.get_origin(hints[field.name]) or hints[field.name])()
-        for field in dataclasses.fields(cls)
-        if field.default is field.default_factory is dataclasses.MISSING
-    }
-
-
-def record_of_each_kind() -> list[Record]:
-    """Return a record of every class but the summaries."""
-    return [filled(cls) for cls in RECORDS if not issubclass(cls, Summary)]
+    values = {}
+    for field in dataclasses.fields(cls):
+        if field.default is field.default_factory is dataclasses.MISSING:
+            hint = hints[field.name]
+            choices = typing.get_args(hint)
+            if type(None) in choices:
+                values[field.name] = None
+            elif typing.get_origin(hint) is typing.Literal:
+                values[field.name] = choices[0]
+            else:
+                values[field.name] = (typing.get_origin(hint) or hint)()
+    return values
 
 
 def recorded_run(

@@ -57,7 +57,7 @@ class Record:
 
     def __getattr__(self, name: str) -> None:
         """Return None for a metric that only other kinds of records have."""
-        # msgspec asks here, too, which of the class's fields a line has left out.
+        # A field of its own is missing while msgspec decodes a line without it, and is an error.
         if name in METRICS and name not in self.__dataclass_fields__:
             return None
         raise AttributeError(f"{type(self).__name__} has no {name}")
