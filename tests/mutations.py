@@ -402,8 +402,8 @@ each_signal_is_an_end_of_its_own parallel/signals.py: signals
 + if _first
 
 lost_work_counts_as_done_on_other_devices records/attempts.py: attempts
-- if starts[place] >= min(
-+ if starts[place] > min(
+- if starts[position] >= min(
++ if starts[position] > min(
 
 oldest_checkpoint_for_the_newest checkpoints/checkpoint.py: resume
 - for name in reversed(list_checkpoints(folder)):
@@ -450,14 +450,14 @@ batches_prepared_before_are_counted modes/throughput.py: throughput
 + self._fill = 0
 
 warmup_epoch_is_counted analysis/steady_rate.py: summary compare
-- and epoch["epoch"] > 1
-+ and epoch["epoch"] > 0
+- and one.epoch > 1
++ and one.epoch > 0
 
 whole_run_for_the_steady_state training/records.py: summary
 - images_per_s_whole_run=images / train_time_s if images else None,
 + images_per_s_whole_run=images_per_s,
 
-mfu_of_all_epochs reports/context.py: report
+mfu_of_all_epochs reports/context.py: golden
 - [epoch.mfu for epoch in epochs if
 + [epoch.mfu for epoch in run.of_kind(EpochRecord) if
 
@@ -543,9 +543,9 @@ kilowatt_hours_of_kilojoules analysis/pricing.py: cost
 - S_PER_HOUR, J_PER_KWH = 3600.0, 3.6e6
 + S_PER_HOUR, J_PER_KWH = 3600.0, 3.6e3
 
-target_must_be_exceeded analysis/pricing.py: cost
-- own is not None and own >= target
-+ own is not None and own > target
+target_must_be_exceeded reports/time_to_target.py: cost
+- in evaluated if value >= target
++ in evaluated if value > target
 
 ## Report, comparison, sweep.
 
@@ -553,15 +553,15 @@ largest_batch_of_a_device_by_all_devices sweeps/max_batch.py: sweep
 - BatchLayout.create(config, best.num_devices).batch_per_device
 + largest // best.num_devices
 
-report_shows_the_mean_rate analysis/statistics.py: report report_cost
+report_shows_the_mean_rate analysis/statistics.py: golden
 - median, low, high = median_interval(samples)
 + median, low, high = (sum(samples) / len(samples), *median_interval(samples)[1:])
 
-report_draws_invalid_runs reports/context.py: report report_cost
+report_draws_invalid_runs reports/context.py: golden
 - return self.run.status == "done"
 + return self.run.status != "failed"
 
-interval_of_two_windows analysis/statistics.py: report
+interval_of_two_windows analysis/statistics.py: golden
 - enough = n >= FEWEST_FOR_INTERVAL
 + enough = n >= 2
 

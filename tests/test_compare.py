@@ -1,21 +1,20 @@
 """python -m jaxbench.compare: ratios with intervals, and no more said than they allow."""
 
-import copy
-import dataclasses
 import functools
+import itertools
 import json
 import math
-import random
 
 import pytest
 
 from jaxbench.analysis.comparison import are_interleaved, ratio
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import load_run
-from jaxbench.records.schema import Summary
 from jaxbench.reports.sides import judge, match_trials, read_sides
-from tests.conftest import run_document
-from tests.records.test_validity import EPOCH, STAGE
+from tests.recorded import epochs, throughput, write_results
+
+# Runs of one process would be copies.
+_PIDS = itertools.count(1)
 
 
 def write_run(
@@ -25,54 +24,27 @@ def write_run(
     spread=0.02,
     status="done",
     feed="synthetic",
-    epochs=(),
+    epoch_rates=(),
     busy=False,
     began="2026-01-01T00:00:00",
     host=None,
     **config,
 ):
-    folder.mkdir(parents=True)
-    telemetry = {
-        "host_busy": busy,
-        "devices": {"host": {"other_cpu_percent_mean": 60.0 if busy else 1.0}},
-    }
-    summary = Summary(status=status, telemetry=telemetry).to_json()
-    document = run_document(
-        mode="throughput",
+    load = {"other_cpu_percent_mean": 60.0 if busy else 1.0}
+    run = throughput(
+        folder,
+        rate,
+        spread=spread,
+        more=epochs(epoch_rates),
         status=status,
-        reason=None if status == "done" else "out of luck",
-        experiment="cnn10",
         started_at=began,
-        config={"precision": "fp32", "batch_size": 128, "seed": 0} | config,
+        pid=next(_PIDS),
+        config=config,
         data={"feed": feed},
-        environment={"versions": {"jax": "0.10.2"}, "device_kind": "cpu"}
-        | ({"hostname": host} if host else {}),
-        summary={name: value for name, value in summary.items() if name != "kind"},
+        environment={"hostname": host} if host else {},
+        summary={"telemetry": {"host_busy": busy, "devices": {"host": load}}},
     )
-    low, high = rate * (1 - spread), rate * (1 + spread)
-    stage = dataclasses.replace(
-        STAGE, images_per_s=rate, images_per_s_low=low, images_per_s_high=high
-    )
-    records = [
-        stage,
-        *(
-            dataclasses.replace(EPOCH, epoch=number, images_per_s=value)
-            for number, value in enumerate(epochs, 1)
-        ),
-    ]
-    lines = [*(record.to_json() for record in records), summary]
-    write_records(folder, document.to_json(), lines)
-    return str(folder)
-
-
-def write_records(folder, document, records):
-    (folder / "run.json").write_text(json.dumps(document))
-    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(own)}\n" for own in records))
-
-
-def read_records(folder):
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return json.loads((folder / "run.json").read_text()), [json.loads(line) for line in lines]
+    return str(run)
 
 
 def write_repeats(folder, *rates, hour=0, **how):
@@ -148,20 +120,13 @@ def test_runs_on_one_host_must_be_interleaved(tmp_path, order, interleaved):
         assert verdict == ("slower" if interleaved else "inconclusive: not interleaved")
 
 
-def test_runs_that_nobody_dated_are_not_interleaved(tmp_path):
-    paths = [write_repeats(tmp_path / side, 100.0, 100.1) for side in "ab"]
-    for path in tmp_path.glob("a/*/run.json"):
-        path.write_text(path.read_text().replace("started_at", "begun"))
-    assert compared(*paths)["interleaved"] is False
-
-
 def test_different_hosts_need_not_be_interleaved_and_what_that_means_is_said(run_compare, tmp_path):
     a = write_repeats(tmp_path / "a", 100.0, 100.1, spread=0.001, host="one")
     b = write_repeats(tmp_path / "b", 50.0, 50.1, spread=0.001, hour=1, host="two")
     found = compared(a, b)
     assert found["stages"]["train_step"]["verdict"] == "slower" and not found["same_host"]
     assert "temperature of each host are part of the ratio" in unwrapped(run_compare(a, b))
-    c = write_repeats(tmp_path / "c", 50.0, 50.1, spread=0.001, hour=1)  # on a host without a name
+    c = write_repeats(tmp_path / "c", 50.0, 50.1, spread=0.001, hour=1, host="one")
     assert "not interleaved" in compared(a, c)["stages"]["train_step"]["verdict"]
 
 
@@ -207,8 +172,8 @@ def test_of_a_host_that_nobody_watched_nothing_is_said(tmp_path):
 
 
 def test_epochs_but_the_first_are_a_training_runs_rate(tmp_path):
-    for name, epochs in (("a", (1.0, 50, 51, 52)), ("b", (900.0, 25, 25, 26))):
-        write_run(tmp_path / name, epochs=epochs)
+    for name, rates in (("a", (1.0, 50, 51, 52)), ("b", (900.0, 25, 25, 26))):
+        write_run(tmp_path / name, epoch_rates=rates)
     stages = compared(tmp_path / "a", tmp_path / "b")["stages"]
     assert stages["training"]["ratio"] == pytest.approx(25 / 51)
 
@@ -260,66 +225,38 @@ def test_damaged_run_directories_are_told(tmp_path):
 
 @pytest.mark.parametrize("times", [0, 2])
 def test_a_run_that_lost_or_doubled_its_records_is_refused(tmp_path, times):
-    base, folder = write_run(tmp_path / "a"), tmp_path / "b"
-    write_run(folder)
-    document, records = read_records(folder)
-    write_records(folder, document, [*records[:-1], *records[-1:] * times])
+    base, other = write_run(tmp_path / "a"), write_run(tmp_path / "b")
+    metrics = tmp_path / "b" / "metrics.jsonl"
+    *lines, summary = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join([*lines, *[summary] * times]))
     told = "records are doubled" if times else "records are lost"
     with pytest.raises(BadInput, match=f"status is corrupt .*{told}"):
-        compared(base, folder)
+        compared(base, other)
 
 
-_JUNK = (None, True, -1, 0, 1e308, math.nan, math.inf, "x", "", [], ["x"], {}, {"a": {"b": 1}})
-
-
-def test_records_of_wrong_types_are_one_line(tmp_path):
-    """Whatever stands in a field: a comparison, or BadInput."""
-    base, folder = write_run(tmp_path / "a"), tmp_path / "b"
-    write_run(folder, epochs=(1.0, 50, 51, 52))
-    genuine, generator, refused = read_records(folder), random.Random(0), 0
-
-    def places(of):
-        for key in of if isinstance(of, dict) else range(len(of)):
-            yield of, key
-            if isinstance(of[key], (dict, list)):
-                yield from places(of[key])
-
-    count = len(list(places(list(genuine))))
-    for number in range(2 * count):
-        damaged = copy.deepcopy(list(genuine))
-        for own, key in list(places(damaged))[number % count :][: 1 + number // count]:
-            if own is not damaged and own is not damaged[1]:
-                own[key] = generator.choice(_JUNK)
-        write_records(folder, *damaged)
-        try:
-            compared(base, folder)
-        except BadInput as error:
-            refused += 1
-            assert len(str(error).splitlines()) == 1
-    assert refused > 10
+@pytest.mark.parametrize("rates", [(100.0, None, 102.0), (100.0, -98.0, 102.0), (9.0, 98.0, 102.0)])
+def test_a_rate_that_cannot_be_is_refused(tmp_path, rates):
+    base, other = write_run(tmp_path / "a"), write_run(tmp_path / "b")
+    rate, low, high = rates
+    interval = {"images_per_s": rate, "images_per_s_low": low, "images_per_s_high": high}
+    lines = (tmp_path / "b" / "metrics.jsonl").read_text().splitlines()
+    lines[0] = json.dumps(json.loads(lines[0]) | interval)
+    (tmp_path / "b" / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    with pytest.raises(BadInput, match="its rate of 'train_step' is none"):
+        compared(base, other)
 
 
 def write_sweep(folder, rates, **how):
     """Writes a sweep of {(batch, seed): rate}; None is out of memory."""
-    folder.mkdir()
-    lines = []
     for (batch, seed), rate in rates.items():
         name = f"trials/{batch}-{seed}"
-        if rate is not None:
+        trial = {"key": name, "place": {"batch_size": str(batch), "seed": str(seed)}}
+        if rate is None:
+            trial |= {"status": "oom", "reason": "out of memory"}
+        else:
             write_run(folder / name / "run1", rate, batch_size=batch, seed=seed, **how)
-        lines.append(
-            {
-                "key": name,
-                "status": "oom" if rate is None else "done",
-                "reason": "out of memory" if rate is None else None,
-                "place": {"batch_size": str(batch), "seed": str(seed)},
-                "figures": {},
-                "wall_s": 1.0,
-                "log": f"{name}/run1.log",
-                "run": None if rate is None else f"{name}/run1",
-            }
-        )
-    (folder / "results.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+            trial["run"] = f"{name}/run1"
+        write_results(folder, trial)
     return str(folder)
 
 
@@ -435,7 +372,7 @@ def test_a_gate_passes_fails_or_is_undecided(run_compare, tmp_path, rates, how, 
     [
         ({"precision": "bf16"}, "precision"),
         ({"batch_size": 256}, "batch_size"),
-        ({"data": {"image_shape": [16, 16, 1]}}, "data.image_shape"),
+        ({"data": {"source": "tfds", "image_shape": [16, 16, 1]}}, "data.image_shape"),
         ({"data": {"source": "cifar10"}}, "data.source"),
         ({"model": {"depth": 16}}, "model.depth"),
     ],

@@ -96,7 +96,7 @@ def _label(trial: ReportedRun) -> str:
 def _rates(run: ReportedRun) -> dict[str, Interval]:
     rates = RunRecords(run.path, run.document, list(run.records)).rates()
     for stage, (rate, low, high) in rates.items():
-        if not 0 < low <= rate <= high:
+        if None in (rate, low, high) or not 0 < low <= rate <= high:
             raise BadInput(f"{run.path}: its rate of {stage!r} is none: {(rate, low, high)}")
     return rates
 

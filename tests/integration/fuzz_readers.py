@@ -28,8 +28,9 @@ from jaxbench.data.images.decode import CorruptImageError, CropBox, Image
 from jaxbench.data.sources import cifar10, npz, tfds
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import load_run, missing_records, read_document, read_results
-from jaxbench.records.run_dir import create_run_dir
+from jaxbench.records.schema.sweep import TrialFigures
 from tests.data.cifar10_files import write_batches
+from tests.recorded import on_the_way, write_results
 from tests.tfds_files import image_feature, write_tfds
 
 # More than any of these small files needs; less than what a few bytes can claim.
@@ -38,7 +39,7 @@ _LONGEST_CASE_S = 10
 _REFUSALS = (BadInput, CorruptImageError, checkpoint.DamagedCheckpointError)
 # What JSON may hold in a number's, a text's or a list's place.
 _VALUES = (
-    *("null", "-1", "0", "1e999", "NaN", "true", '""', '"x"', "[]", "{}", "1" * 400),
+    *("null", "-1", "0", "1e999", "NaN", "true", '""', '"x"', "[]", "{}", "1" * 40),
     *('"\\u001b[2J\\n"', "[" * 3000, '{"a":' * 3000, '"2026-13-45"', "18446744073709551616"),
 )
 _NUMBERS = (b"\xff" * 4, b"\x7f\xff\xff\xff", b"\xff\xff\xff\x7f", bytes(8), b"\x00\x00\x00\x80")
@@ -138,17 +139,7 @@ def set_readers(folder: pathlib.Path) -> Iterator[tuple[str, Reader]]:
 
 
 def record_readers(folder: pathlib.Path) -> Iterator[tuple[str, Reader]]:
-    from tests.conftest import run_document
-
-    run = folder / "run"
-    run_dir = create_run_dir(
-        str(run), "some", run_document(config={"seed": 0, "data": {"a": 1}}, data={})
-    )
-    summary = {"kind": "summary", "status": "preempted", "epochs_done": 2, "warnings": ["a"]}
-    run_dir.end("preempted", "by a test", summary=summary)
-    run_dir.close()
-    lines = [{"kind": "epoch", "epoch": n, "complete": True, "images_per_s": 1.0} for n in (1, 2)]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in [*lines, summary]))
+    run = on_the_way(folder / "run", (0.5, 0.9), status="preempted", experiment="some")
 
     def read():
         read_document(run)
@@ -158,9 +149,8 @@ def record_readers(folder: pathlib.Path) -> Iterator[tuple[str, Reader]]:
     yield "run.json", Reader(run / "run.json", read, mutate_json)
     yield "metrics.jsonl", Reader(run / "metrics.jsonl", read, mutate_json)
 
-    results = folder / "results.jsonl"
-    line = {"key": "k", "status": "done", "figures": {"a": 1.5}, "wall_s": 2.0, "place": {"b": 2}}
-    results.write_text((json.dumps(line) + "\n") * 3)
+    trial = {"figures": TrialFigures(usd=1.5), "place": {"b": "2"}, "run": "trials/1/run1"}
+    results = write_results(folder, trial, trial | {"key": "k"}, trial) / "results.jsonl"
     yield "results.jsonl", Reader(results, lambda: read_results(results), mutate_json)
 
     prices = folder / "prices.csv"

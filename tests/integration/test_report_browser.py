@@ -36,7 +36,7 @@ from tests.conftest import MICRO, ROOT, UNOPTIMIZED, run_json
 from tests.in_process import run_command
 from tests.integration.conftest import program
 from tests.launchers.fakes import fake_child
-from tests.reports.test_before_you_rent import compiled
+from tests.recorded import compiled
 
 # In the order of the page; another section of the report is added here.
 SECTIONS = (

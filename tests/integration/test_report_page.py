@@ -2,11 +2,10 @@
 
 import pytest
 
-from jaxbench.reports.page import render_html
-from jaxbench.reports.sections import make_sections
 from tests.integration.test_report_browser import DESKTOP, PAPER, PHONE, chromium  # noqa: F401
+from tests.recorded import trained
 from tests.reports.many_runs import write_many
-from tests.reports.test_report import context_of, trained
+from tests.reports.pages import page_of
 
 _HOSTILE = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
 
@@ -18,7 +17,7 @@ def report(tmp_path_factory):
     write_many(folder, 70)
     trained(folder / "z", experiment=_HOSTILE, environment={"device_kind": _HOSTILE})
     path = folder / "report.html"
-    path.write_text(render_html(make_sections(context_of(folder)), "a report"))
+    path.write_text(page_of(folder))
     return path
 
 

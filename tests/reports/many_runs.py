@@ -2,7 +2,7 @@
 
 import itertools
 
-from tests.reports.test_report import epochs, throughput, write_run, write_telemetry
+from tests.recorded import PRICE, epochs, recorded_run, throughput, write_telemetry
 
 _EXPERIMENTS = {
     "cnn10": ("Cnn10", 1_900_000),
@@ -43,22 +43,23 @@ def write_many(folder, count, num_epochs=20, telemetry_rows=0):
                 "optimizer": {"name": "sgd", "learning_rate": rate},
             },
             "environment": {"device_kind": kind, "num_devices": devices, "hostname": "lab"},
-            "price": {"usd_per_hour": usd_per_hour, "date": "2026-03-04", "source": "me"},
+            "price": PRICE | {"usd_per_hour": usd_per_hour},
         }
         place = folder / experiment / f"run{number:03d}"
         if number % 17 == 16:
-            write_run(place, status="oom", **fields)
+            recorded_run(place, status="oom", **fields)
             continue
         if number % 7 == 6:
             throughput(place, images_per_s * 1.2, **fields)
             continue
         top1 = 0.9 + 0.01 * (number % 5)
-        records = epochs([images_per_s * (1 + 0.002 * (n % 4)) for n in range(num_epochs)], top1)
-        for record in records:
-            record["elapsed_s"] = 20 + record["epoch"] * 50_000 / images_per_s
+        records = epochs(
+            [images_per_s * (1 + 0.002 * (n % 4)) for n in range(num_epochs)],
+            top1,
+            elapsed_s=[20 + (n + 1) * 50_000 / images_per_s for n in range(num_epochs)],
+        )
         summary = {
             "eval_top1": top1,
-            "epochs_done": num_epochs,
             "compile_s": 7.0,
             "median_epoch_s": 50_000 / images_per_s,
             "phases_s": {"compile": 7.0, "train": 80.0, "eval": 12.0, "other": 1.0},
@@ -70,7 +71,7 @@ def write_many(folder, count, num_epochs=20, telemetry_rows=0):
             },
             "telemetry": {"joules_per_image": 0.05 / speed, "energy_j": 5e4},
         }
-        run = write_run(place, records, summary=summary, **fields)
+        run = recorded_run(place, records, summary=summary, **fields)
         if telemetry_rows and number < 5:
             write_telemetry(run, telemetry_rows)
     return folder

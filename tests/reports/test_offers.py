@@ -10,14 +10,10 @@ from jaxbench.errors import BadInput
 from jaxbench.offering.folder import OFFERS, read_offers
 from jaxbench.reports.collect import collect
 from jaxbench.reports.prices import Prices
-from tests.reports.test_report import (
-    run_report,  # noqa: F401
-    tables,
-    texts,
-    throughput,
-    trained,
-)
-from tests.reports.test_report_cost import on_the_way, sections_of
+from tests.recorded import on_the_way, throughput, trained
+from tests.reports import pages
+from tests.reports.pages import sections_of, tables
+from tests.reports.test_report import run_report  # noqa: F401
 
 # Made up, in the form of SkyPilot's files.
 CATALOGUE = """\
@@ -55,14 +51,14 @@ H100 = ("H100:8", "h100-8", "gpu:h100:8")
 
 def rows_of(section):
     [table] = tables(section).values()
-    return [dict(zip(table.columns, texts(row), strict=True)) for row in table.rows]
+    return pages.rows_of(table)
 
 
 def test_each_offer_has_its_figures_or_has_not_run(tmp_path, catalogue):
     folder = listed(tmp_path / "offers", H200, H100)
     on_the_way(folder / "h200-1", (0.5, 0.9))
     prices = Prices(listed=read_prices(str(catalogue)))
-    section = sections_of(folder, prices)["offers"]
+    section = sections_of(folder, prices=prices)["offers"]
     came_back, waiting = rows_of(section)
     assert (came_back["offer"], came_back["state"], came_back["run or card"]) == (
         *("H200:1", "done"),
@@ -97,7 +93,9 @@ def test_what_has_not_run_has_the_price_of_a_catalogue(tmp_path, catalogue, run_
 def test_a_target_that_was_not_reached_costs_no_amount(tmp_path, catalogue):
     folder = listed(tmp_path / "offers", H200)
     on_the_way(folder / "h200-1", (0.5, 0.6))
-    [row] = rows_of(sections_of(folder, Prices(listed=read_prices(str(catalogue))))["offers"])
+    [row] = rows_of(
+        sections_of(folder, prices=Prices(listed=read_prices(str(catalogue))))["offers"]
+    )
     assert row["time to it [s]"] == row["USD to it"] == "∞"
 
 

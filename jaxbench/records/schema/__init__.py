@@ -81,6 +81,8 @@ def decode_document(document: Mapping[str, Any]) -> RunDocument:
       ValueError: a field is missing or has a value of another type.
     """
     msgspec.convert(document, RunDocument)
+    if document.get("summary"):
+        decode_record({"kind": "summary", **document["summary"]})
     return RunDocument(**{name: document[name] for name in _DOCUMENT if name in document})
 
 

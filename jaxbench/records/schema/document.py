@@ -53,7 +53,7 @@ class Data(TypedDict, total=False):
     statistics: str
 
 
-class RecordedPrice(TypedDict, total=False):
+class RecordedPrice(TypedDict):
     """The price of the hardware, see analysis/pricing.py."""
 
     offer: str | None

@@ -1,0 +1,92 @@
+"""What tests ask of a report: its sections, tables, charts, CSV rows, and its page as HTML."""
+
+import collections
+import csv
+import html.parser
+import io
+
+from jaxbench.reports.blocks import LineChart
+from jaxbench.reports.collect import collect
+from jaxbench.reports.context import ReportContext
+from jaxbench.reports.csv_rows import render_csv
+from jaxbench.reports.page import render_html
+from jaxbench.reports.prices import Prices
+from jaxbench.reports.sections import make_sections
+
+_VOID = {"meta", "link", "br", "wbr", "hr", "img", "input"}
+
+
+def context_of(*folders, prices=None, target=None):
+    return ReportContext(collect([str(folder) for folder in folders]), prices or Prices(), target)
+
+
+def sections_of(*folders, **asked):
+    return {section.name: section for section in make_sections(context_of(*folders, **asked))}
+
+
+def page_of(*folders, title="a report"):
+    return render_html(make_sections(context_of(*folders)), title)
+
+
+def tables(section):
+    return {block.title: block for block in section.blocks if hasattr(block, "columns")}
+
+
+def texts(row):
+    return [cell.text for cell in row]
+
+
+def rows_of(table):
+    """{column: text} of each row."""
+    return [dict(zip(table.columns, texts(row), strict=False)) for row in table.rows]
+
+
+def column_of(table, name):
+    return [row[name] for row in rows_of(table)]
+
+
+def charts(section, kind=LineChart):
+    return [block for block in section.blocks if isinstance(block, kind)]
+
+
+def csv_rows(*folders):
+    """The rows of CSV that are not published ones."""
+    read = csv.DictReader(io.StringIO(render_csv(context_of(*folders))))
+    return [row for row in read if row["origin"] != "published"]
+
+
+def figures(row, *names):
+    return [float(row[name]) if row[name] else None for name in names]
+
+
+class Page(html.parser.HTMLParser):
+    """Fails where an element is not closed in its place; keeps text, ids and addresses."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.open, self.ids, self.links, self.loads, self.words = [], [], [], [], []
+        self.attributes = collections.defaultdict(list)
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.handle_startendtag(tag, attributes)
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        for name, value in attributes:
+            self.attributes[name].append(value)
+            if name == "id":
+                self.ids.append(value)
+            if name == "href" and tag == "a":
+                self.links.append(value)
+            elif name in ("src", "href", "srcset", "data", "xlink:href", "action"):
+                self.loads.append(value)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
