@@ -12,6 +12,7 @@ from absl import flags
 
 from jaxbench.analysis import pricing
 from jaxbench.analysis.pricing import J_PER_KWH, S_PER_HOUR, Price
+from jaxbench.analysis.statistics import Estimate
 from jaxbench.analysis.steady_rate import describe_steady_rate, steady_rate
 from jaxbench.cli import entry_point
 from jaxbench.cli.price_flags import PRICES, check_fraction, check_positive, stated_price
@@ -19,7 +20,7 @@ from jaxbench.errors import BadInput
 from jaxbench.metrics import plain
 from jaxbench.paths import user_path
 from jaxbench.records.schema import EpochRecord
-from jaxbench.reports.prices import Prices, price_mark
+from jaxbench.reports.prices import Prices, at_price, price_mark
 from jaxbench.reports.runs import ReportedRun, read_run
 from jaxbench.reports.time_to_target import time_to_target
 from jaxbench.terminal import print_wrapped, printable
@@ -158,17 +159,9 @@ def _electricity(energy_j: float | None) -> float | None:
     return None if energy_j is None else pricing.electricity_usd(energy_j, _USD_PER_KWH.value)
 
 
-def _per_price(rate: float, price: Price, tokens: float | None = None) -> dict[str, float]:
-    """Return what a rate of images costs; of sequences, also what their tokens cost."""
-    found = {
-        "images_per_s_per_usd_per_hour": pricing.rate_per_price(rate, price.usd_per_hour),
-        "usd_per_million_images": pricing.usd_per_million_images(rate, price.usd_per_hour),
-    }
-    if tokens:
-        found["usd_per_billion_tokens"] = pricing.usd_per_billion_tokens(
-            rate, price.usd_per_hour, tokens
-        )
-    return found
+def _per_price(rate: float, price: Price, tokens: int | None = None) -> dict[str, float]:
+    costs = at_price(Estimate(rate), price, tokens)
+    return {name: cost.value for name, cost in costs.items()}
 
 
 def _describe(price: Price) -> str:
