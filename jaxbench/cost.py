@@ -117,8 +117,8 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
     if note := changed_price or (price_mark(price, run) if price else ""):
         found["price_note"] = note
     found |= _per_price(rate, price, run.sequence_length) if price else {}
-    # A run that is done has a summary.
-    wall_s, paid_s = run.summary.wall_s, run.paid_s(run.summary.wall_s)
+    wall_s = run.summary.wall_s
+    paid_s = None if wall_s is None else run.paid_s(wall_s)
     found |= {"wall_s": wall_s, "paid_s": paid_s, "wall_usd": _usd(paid_s, price)}
     to_target = None
     if _TARGET_ACCURACY.value is not None:
@@ -151,8 +151,8 @@ def rate_of(run: ReportedRun) -> tuple[float | None, dict[str, Any]]:
     return fields["images_per_s"], fields | {"rate_is": definition}
 
 
-def _usd(time_s: float, price: Price | None) -> float | None:
-    return price and pricing.usd(time_s, price.usd_per_hour)
+def _usd(time_s: float | None, price: Price | None) -> float | None:
+    return None if None in (time_s, price) else pricing.usd(time_s, price.usd_per_hour)
 
 
 def _electricity(energy_j: float | None) -> float | None:
@@ -189,7 +189,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
         lines.append(f"images are sequences: {amount} USD per billion tokens")
     if "time_s" in found:
         lines.append(_with_usd(found["time_s"] / S_PER_HOUR, "h", found["usd"], digits=2))
-    if "wall_s" in found:
+    if found.get("wall_s") is not None:
         took = _with_usd(found["paid_s"] / S_PER_HOUR, "h", found["wall_usd"])
         lost = found["paid_s"] > found["wall_s"]
         lines.append(f"the whole run{', with the work that was lost' * lost}: {took}")
