@@ -12,6 +12,7 @@ from absl import flags
 
 from jaxbench.analysis import pricing
 from jaxbench.analysis.pricing import J_PER_KWH, S_PER_HOUR, Price
+from jaxbench.analysis.statistics import Estimate
 from jaxbench.analysis.steady_rate import describe_steady_rate, steady_rate
 from jaxbench.cli import entry_point
 from jaxbench.cli.price_flags import PRICES, check_fraction, check_positive, stated_price
@@ -19,7 +20,7 @@ from jaxbench.errors import BadInput
 from jaxbench.metrics import plain
 from jaxbench.paths import user_path
 from jaxbench.records.schema import EpochRecord
-from jaxbench.reports.prices import Prices, price_mark
+from jaxbench.reports.prices import Prices, at_price, price_mark
 from jaxbench.reports.runs import ReportedRun, read_run
 from jaxbench.reports.time_to_target import time_to_target
 from jaxbench.terminal import print_wrapped, printable
@@ -116,8 +117,8 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
     if note := changed_price or (price_mark(price, run) if price else ""):
         found["price_note"] = note
     found |= _per_price(rate, price, run.sequence_length) if price else {}
-    # A run that is done has a summary.
-    wall_s, paid_s = run.summary.wall_s, run.paid_s(run.summary.wall_s)
+    wall_s = run.summary.wall_s
+    paid_s = None if wall_s is None else run.paid_s(wall_s)
     found |= {"wall_s": wall_s, "paid_s": paid_s, "wall_usd": _usd(paid_s, price)}
     to_target = None
     if _TARGET_ACCURACY.value is not None:
@@ -150,25 +151,17 @@ def rate_of(run: ReportedRun) -> tuple[float | None, dict[str, Any]]:
     return fields["images_per_s"], fields | {"rate_is": definition}
 
 
-def _usd(time_s: float, price: Price | None) -> float | None:
-    return price and pricing.usd(time_s, price.usd_per_hour)
+def _usd(time_s: float | None, price: Price | None) -> float | None:
+    return None if None in (time_s, price) else pricing.usd(time_s, price.usd_per_hour)
 
 
 def _electricity(energy_j: float | None) -> float | None:
     return None if energy_j is None else pricing.electricity_usd(energy_j, _USD_PER_KWH.value)
 
 
-def _per_price(rate: float, price: Price, tokens: float | None = None) -> dict[str, float]:
-    """Return what a rate of images costs; of sequences, also what their tokens cost."""
-    found = {
-        "images_per_s_per_usd_per_hour": pricing.rate_per_price(rate, price.usd_per_hour),
-        "usd_per_million_images": pricing.usd_per_million_images(rate, price.usd_per_hour),
-    }
-    if tokens:
-        found["usd_per_billion_tokens"] = pricing.usd_per_billion_tokens(
-            rate, price.usd_per_hour, tokens
-        )
-    return found
+def _per_price(rate: float, price: Price, tokens: int | None = None) -> dict[str, float]:
+    costs = at_price(Estimate(rate), price, tokens)
+    return {name: cost.value for name, cost in costs.items()}
 
 
 def _describe(price: Price) -> str:
@@ -196,7 +189,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
         lines.append(f"images are sequences: {amount} USD per billion tokens")
     if "time_s" in found:
         lines.append(_with_usd(found["time_s"] / S_PER_HOUR, "h", found["usd"], digits=2))
-    if "wall_s" in found:
+    if found.get("wall_s") is not None:
         took = _with_usd(found["paid_s"] / S_PER_HOUR, "h", found["wall_usd"])
         lost = found["paid_s"] > found["wall_s"]
         lines.append(f"the whole run{', with the work that was lost' * lost}: {took}")

@@ -109,7 +109,7 @@ def _parse(path: str, line: int, row: dict[str | None, Any]) -> Price:
     if wrong or None in row:
         raise BadInput(
             f"--prices={path}: line {line} has "
-            + (f"no valid {', '.join(wrong)}" if wrong else "more cells than the first line")
+            + ("more cells than the first line" if None in row else f"no valid {', '.join(wrong)}")
             + '; a text with a comma stands in quotation marks ("like, this"), devices is a whole '
             "number above 0 or nothing, usd_per_hour a number above 0"
         )

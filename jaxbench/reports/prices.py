@@ -5,7 +5,9 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
+from jaxbench.analysis import pricing
 from jaxbench.analysis.pricing import Price
+from jaxbench.analysis.statistics import Estimate
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peak_table import devices_per_chip
 from jaxbench.metrics import plain, words
@@ -72,6 +74,19 @@ def _smallest(offers: Sequence[Price], run: ReportedRun) -> list[Price]:
     listed = [own for own in offers if words(own.hardware).casefold() in names]
     fewest = min((own.devices or 0 for own in listed), default=0)
     return [own for own in offers if own not in listed or (own.devices or 0) == fewest]
+
+
+def at_price(rate: Estimate, price: Price, tokens: int | None = None) -> dict[str, Estimate]:
+    """Return what a rate of images costs; of sequences, also what their tokens cost."""
+    paid = price.usd_per_hour
+    costs = {
+        "images_per_s_per_usd_per_hour": rate.map(lambda x: pricing.rate_per_price(x, paid)),
+        "usd_per_million_images": rate.map(lambda x: pricing.usd_per_million_images(x, paid)),
+    }
+    if tokens:
+        per_token = lambda x: pricing.usd_per_billion_tokens(x, paid, tokens)  # noqa: E731
+        costs["usd_per_billion_tokens"] = rate.map(per_token)
+    return costs
 
 
 def price_words(price: Price, run: ReportedRun | None) -> str:

@@ -11,7 +11,7 @@ from jaxbench.reports import published
 from jaxbench.reports.blocks import Dot, DotChart, Section
 from jaxbench.reports.columns import run_ids, setting_column, shared
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
-from jaxbench.reports.prices import price_label, price_mark, price_words
+from jaxbench.reports.prices import at_price, price_label, price_mark, price_words
 from jaxbench.reports.published import Sources, is_synthetic, other_work
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.work import grouped, labelled
@@ -20,6 +20,7 @@ from jaxbench.tables.table import Table, make_table, with_figures
 
 _MOST_DOTS = 16
 _PUBLISHED_DOT = "{machine}, {framework}, {precision}, {price.offer} ({date})"
+_PER_PRICE = "images_per_s_per_usd_per_hour"
 _COSTS = (
     *shared("run", "status", "experiment", "precision"),
     Column("what", lambda row: STAGES[row["own"].stage]),
@@ -27,9 +28,10 @@ _COSTS = (
     *shared("batch", "devices"),
     *metric_columns("price.usd_per_hour"),
     metric_column("images_per_s", "own.rate.value"),
-    *estimate_columns("rate_per_price", "images_per_s_per_usd_per_hour"),
+    *estimate_columns(_PER_PRICE, _PER_PRICE),
     *estimate_columns("usd_per_million_images", "usd_per_million_images")[:2],
-    *metric_columns("usd_per_billion_tokens", "wall_s", "usd"),
+    metric_column("usd_per_billion_tokens", "usd_per_billion_tokens.value"),
+    *metric_columns("wall_s", "usd"),
     Column("price: offer, date, source", "origin", left=True),
 )
 # Behind the devices.
@@ -49,7 +51,7 @@ _PUBLISHED = (
     *(published.PRECISION, published.BATCH),
     Column("data", "data"),
     *metric_columns("images_per_s", "price.usd_per_hour"),
-    metric_column("images_per_s_per_usd_per_hour", "rate_per_price.value"),
+    metric_column(_PER_PRICE, f"{_PER_PRICE}.value"),
     metric_column("usd_per_million_images", "usd_per_million_images.value"),
     Column("offer", "price.offer"),
     published.SOURCE,
@@ -99,29 +101,16 @@ def cost(context: ReportContext) -> Section | None:
     )
 
 
-def _at_price(rate: Estimate, price: Price) -> _Priced:
-    paid = price.usd_per_hour
-    return {
-        "price": price,
-        "rate_per_price": rate.map(lambda x: pricing.rate_per_price(x, paid)),
-        "usd_per_million_images": rate.map(lambda x: pricing.usd_per_million_images(x, paid)),
-    }
-
-
 def _measured(row: Measurement, price: Price) -> _Priced:
-    run, paid = row.run, price.usd_per_hour
-    tokens = run.sequence_length
+    run = row.run
     wall_s = run.summary.wall_s if row.stage == "training" else None
-    mark = "bad" if price_mark(price, run) else ""
-    return _at_price(row.rate, price) | {
+    return at_price(row.rate, price, run.sequence_length) | {
+        "price": price,
         "own": row,
         "run": run,
-        "usd_per_billion_tokens": pricing.usd_per_billion_tokens(row.rate.value, paid, tokens)
-        if tokens
-        else None,
         "wall_s": wall_s,
-        "usd": None if wall_s is None else pricing.usd(run.paid_s(wall_s), paid),
-        "origin": Cell(price_words(price, run), mark),
+        "usd": None if wall_s is None else pricing.usd(run.paid_s(wall_s), price.usd_per_hour),
+        "origin": Cell(price_words(price, run), "bad" if price_mark(price, run) else ""),
     }
 
 
@@ -133,7 +122,7 @@ def _published(sources: Sources, networks: set[str | None]) -> list[_Priced]:
         lambda row: row["model"] in networks and any(_is_offer_of(offer, row) for offer in offers),
     )
     return [
-        row | _at_price(Estimate(row["images_per_s"]), price)
+        row | {"price": price} | at_price(Estimate(row["images_per_s"]), price)
         for row in rows
         for price in offers
         if _is_offer_of(price, row)
@@ -161,7 +150,11 @@ def _charts(
     for group in grouped(usable, lambda row: row["own"].work).values():
         own = group[0]["own"]
         beside = [
-            Dot(_PUBLISHED_DOT.format(**row), row["rate_per_price"].value, published=True)
+            Dot(
+                _PUBLISHED_DOT.format(**row),
+                row[_PER_PRICE].value,
+                published=True,
+            )
             for row in published
             if not other_work(own, row["model"], row["dataset"])
             and (row["data"] == "synthetic") == is_synthetic(own)
@@ -178,7 +171,7 @@ def _chart(group: Sequence[_Priced], beside: Sequence[Dot], table: Table) -> Dot
         group, lambda row: {**row["own"].setting, "batch_size": row["run"].batch_size}
     ):
         name = f"{row['run'].id} {label}, {price_label(row['price'], row['run'])}"
-        dots.append(Dot(name, *row["rate_per_price"].span))
+        dots.append(Dot(name, *row[_PER_PRICE].span))
     dots.sort(key=lambda dot: dot.value)
     more = f"; the best {_MOST_DOTS} of {len(dots)}" if len(dots) > _MOST_DOTS else ""
     hollow = "; hollow: estimated from a published training rate and price" if beside else ""

@@ -133,15 +133,16 @@ def read_readings(path: pathlib.Path) -> tuple[_Readings, int]:
                 device = readings.setdefault(row["device"], {})
                 for name, value in values.items():
                     curve = device.setdefault(name, (array.array("d"), array.array("d")))
-                    for own, number in zip(curve, (elapsed_s, value), strict=True):
-                        own.append(number)
+                    if math.isfinite(value):
+                        curve[0].append(elapsed_s)
+                        curve[1].append(value)
     except (OSError, csv.Error):
         skipped += 1
     return readings, skipped
 
 
 def _panels(run: ReportedRun, readings: _Readings, skipped: int) -> Iterator[LineChart]:
-    ends_s = [times[-1] for curves in readings.values() for times, _ in curves.values()]
+    ends_s = [times[-1] for curves in readings.values() for times, _ in curves.values() if times]
     longest_s = max(ends_s, default=0.0)
     units = (("s", 1.0, 600), ("min", 60.0, 3 * 3600), ("h", 3600.0, math.inf))
     unit, unit_s = next((name, size) for name, size, most in units if longest_s < most)
@@ -174,9 +175,7 @@ def buckets(
     times: Sequence[float], values: Sequence[float], unit_s: float = 1.0, factor: float = 1.0
 ) -> list[Point]:
     """Return the mean, least and most of up to `_BUCKETS` equal spans of time."""
-    found = np.array([times, values])
-    found = found[:, np.isfinite(found[1])]
-    x, y = found[:, np.argsort(found[0], kind="stable")]
+    x, y = np.array([times, values])[:, np.argsort(times, kind="stable")]
     x, y = x / unit_s, y * factor
     width = (x[-1] - x[0]) / _BUCKETS if len(x) else 0
     if len(x) <= _BUCKETS or width <= 0:
