@@ -226,10 +226,10 @@ def test_a_run_without_what_a_cost_is_of_is_one_line(run_cost, tmp_path, fields,
 
 def test_costs_by_the_reports_rate_and_electricity_without_a_price(run_cost, tmp_path):
     target = {"value": 0.9, "score": "top1", "reached": True, "energy_j": 3.6e6}
-    summary = {"wall_s": None, "telemetry": {"energy_j": 7.2e6}, "target_accuracy": target}
+    summary = {"telemetry": {"energy_j": 7.2e6}, "target_accuracy": target}
     run = write_run(tmp_path / "run", (0.5, 0.8, 0.95), [100.0, 1000.0, 1200.0], summary)
     cost = cost_of(run_cost(run, *_EACH, "--json"))
-    assert (cost["images_per_s"], cost["price"], cost["wall_s"]) == (1100.0, None, None)
+    assert (cost["images_per_s"], cost["price"], cost["wall_usd"]) == (1100.0, None, None)
     assert cost["electricity_usd"] == 0.5 and cost["target_electricity_usd"] == 0.25
     name, *told = run_cost(run, *_EACH).stdout.splitlines()
     assert name == run and max(map(len, told)) <= 80
