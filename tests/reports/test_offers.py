@@ -65,11 +65,11 @@ def test_each_offer_has_its_figures_or_has_not_run(tmp_path, catalogue):
         "R1",
     )
     # 20 s at 3.6 USD/h; 5,000 images/s are 0.2 USD for a million.
-    assert came_back["time to it [s]"] == "20.00" and came_back["USD to it"] == "0.02000"
+    assert came_back["to target [s]"] == "20.00" and came_back["to the target [USD]"] == "0.02000"
     assert came_back["USD per million images"] == "0.2000"
     assert "2026-11-20" in came_back["price: offer, date, source"]
     assert (waiting["offer"], waiting["state"]) == ("H100:8", "not yet run")
-    assert {waiting[name] for name in ("images/s", "USD to it", "run or card")} == {"–"}
+    assert {waiting[name] for name in ("images/s", "to the target [USD]", "run or card")} == {"–"}
     assert "2 machines to rent, 1 of them not yet run" in section.lead
 
 
@@ -96,7 +96,7 @@ def test_a_target_that_was_not_reached_costs_no_amount(tmp_path, catalogue):
     [row] = rows_of(
         sections_of(folder, prices=Prices(listed=read_prices(str(catalogue))))["offers"]
     )
-    assert row["time to it [s]"] == row["USD to it"] == "∞"
+    assert row["to target [s]"] == row["to the target [USD]"] == "∞"
 
 
 def test_runs_elsewhere_are_of_no_offer(tmp_path):

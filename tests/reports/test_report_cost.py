@@ -145,7 +145,7 @@ def test_another_target_may_be_asked_for(tmp_path):
     assert (row["reached"], row["median [s]"], row["mean [s]"]) == ("1", "∞", "∞")
     # Energy is known up to a run's own target alone.
     [row] = seeds_of(tmp_path, target=0.55)
-    assert (row["reached"], row["median [s]"], row["energy, median [J]"]) == ("2", "20.00", "–")
+    assert (row["reached"], row["median [s]"], row["energy [J], median"]) == ("2", "20.00", "–")
 
 
 def test_seeds_of_a_sweep_count_as_its_own_table_counts_them(tmp_path):
