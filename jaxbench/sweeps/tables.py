@@ -74,7 +74,7 @@ def figures_of(run: RunRecords, status: str | None = None) -> TrialFigures:
         figures["target_reached"] = found.reached if found.ended else None
         if found.reached:
             figures |= {"target_s": found.time_s, "target_epoch": found.epoch}
-            figures |= {"target_images": found.images, "target_flops": found.flops}
+            figures |= {"target_images": found.images, "target_flops": found.training_flops}
             figures["target_usd"] = (summary.target_accuracy or {}).get("usd")
     figures["energy_j"] = (summary.telemetry or {}).get("energy_j")
     return TrialFigures(**{field.name: figures.get(field.name) for field in _FIGURES})

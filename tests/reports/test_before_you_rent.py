@@ -72,10 +72,9 @@ def test_a_search_is_its_first_batch_and_the_largest(tmp_path):
     # The search of another precision, which is not the same step.
     search(tmp_path / "bf16", {128: False, 64: True}, config={"precision": "bf16"})
     rows = rows_of(tmp_path)
-    found = [
-        (row["precision"], row["global batch"], row["largest batch (compiled)"]) for row in rows
-    ]
-    assert found == [
+    names = ("precision", "global batch", "largest batch (compiled)")
+    shown = [tuple(row[name] for name in names) for row in rows]
+    assert shown == [
         ("bf16", "128", "64; not 128"),
         ("bf16", "64", "64; not 128"),
         ("fp32", "128", "1,024; not 1,152"),
