@@ -386,7 +386,7 @@ a_running_run_is_not_seen records/run_lock.py: run_dir resume report
 + fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 run_json_has_no_room_to_spare records/run_dir.py: run_dir
-- (len(text) // _BLOCK_BYTES + 2) * _BLOCK_BYTES
+- blocks * _BLOCK_BYTES
 + len(text)
 
 orbax_finds_out_that_the_disk_is_full checkpoints/checkpoint.py: resume

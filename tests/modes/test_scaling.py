@@ -334,7 +334,7 @@ def test_the_command_and_its_flags(run_cli):
     ):
         assert words in done.stdout, words
     assert max(map(len, done.stdout.splitlines())) <= 80
-    assert re.search(r"^ *weak +2 +64 +[\d,.]+ ", done.stdout, re.MULTILINE)
+    assert re.search(r"^ *weak +2 +[\d,.]+ ", done.stdout, re.MULTILINE)
     done = run_cli(f"--experiment={MICRO}", "--scaling=weak")
     assert done.returncode == 2
     assert "--scaling with --mode=train: it needs --mode=scaling" in done.stderr

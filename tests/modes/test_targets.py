@@ -16,7 +16,7 @@ from jaxbench.launchers import local
 from jaxbench.modes import target_run, targets
 from jaxbench.parallel.child import ProcessResult
 from jaxbench.records.reader import load_run
-from jaxbench.records.schema import decode_record
+from jaxbench.records.schema import TargetRecord, decode_record
 from tests.conftest import MICRO, needs_devices
 from tests.launchers.fakes import fake_child
 
@@ -138,9 +138,9 @@ def test_a_step_larger_than_what_jax_takes_of_a_gpu_does_not_fit(
     row = next(line for line in done.stdout.splitlines() if " no " in line)
     assert row.split()[-6:-4] == ["-", "-"], row  # no ceiling of what does not fit
     run = load_run(str(tmp_path / "run"))
-    [record] = run.of_kind("target")
-    assert not record["fits"] and record["needed_bytes"] > record["device_memory_bytes"]
-    assert run.document["status"] == "oom" and "may use" in run.document["reason"]
+    [record] = run.of_kind(TargetRecord)
+    assert not record.fits and record.needed_bytes > record.device_memory_bytes
+    assert run.document.status == "oom" and "may use" in run.document.reason
 
 
 def test_a_run_directory_of_a_target(children, run_cli, tmp_path):
@@ -148,13 +148,13 @@ def test_a_run_directory_of_a_target(children, run_cli, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "Compiled, not measured" in done.stdout
     run = load_run(str(tmp_path / "run"))
-    assert (run.document["mode"], run.document["target"]) == ("compile", "gpu:h100:2")
-    summary, [record] = run.document["summary"], run.of_kind("target")
-    assert summary["ceiling_images_per_s"] == record["ceiling"]["images_per_s"]
+    assert (run.document.mode, run.document.target) == ("compile", "gpu:h100:2")
+    summary, [record] = run.document.summary, run.of_kind(TargetRecord)
+    assert summary["ceiling_images_per_s"] == record.ceiling["images_per_s"]
     assert "images_per_s" not in summary and summary["compile_s"] > 0
-    assert summary["phases_s"]["compile"] > 0 and run.document["parameters"] > 0
-    environment = run.document["environment"]
-    assert (environment["device_kind"], environment["num_devices"]) == (record["device_kind"], 2)
+    assert summary["phases_s"]["compile"] > 0 and run.document.parameters > 0
+    environment = run.document.environment
+    assert (environment["device_kind"], environment["num_devices"]) == (record.device_kind, 2)
 
 
 def test_a_crash_of_a_compiler_is_the_run_s_end_and_its_reason(children, run_cli, tmp_path):
@@ -162,7 +162,7 @@ def test_a_crash_of_a_compiler_is_the_run_s_end_and_its_reason(children, run_cli
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "jaxbench: gpu:l4: killed by SIGSEGV"
     document = load_run(str(tmp_path / "run")).document
-    assert (document["status"], document["target"]) == ("failed", "gpu:l4")
+    assert (document.status, document.target) == ("failed", "gpu:l4")
     # A machine that its compiler does not know is bad input: nothing is written.
     done = run_cli(*MEMORY, "--target=gpu:t4", "--workdir=other")
     assert done.returncode == 2 and not (tmp_path / "other").exists()
