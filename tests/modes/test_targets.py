@@ -136,7 +136,7 @@ def test_a_step_larger_than_what_jax_takes_of_a_gpu_does_not_fit(
     done = run_cli(*MEMORY, "--target=gpu:h100", "--workdir=run")
     assert done.returncode == 1 and "GiB on each device and may use 0.00" in done.stderr
     row = next(line for line in done.stdout.splitlines() if " no " in line)
-    assert row.split()[-6:-4] == ["-", "-"], row  # no ceiling of what does not fit
+    assert row.split().count("-") == 2, row  # no ceiling of what does not fit
     run = load_run(str(tmp_path / "run"))
     [record] = run.of_kind(TargetRecord)
     assert not record.fits and record.needed_bytes > record.device_memory_bytes
