@@ -386,8 +386,8 @@ a_running_run_is_not_seen records/run_lock.py: run_dir resume report
 + fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 run_json_has_no_room_to_spare records/run_dir.py: run_dir
-- text.ljust(blocks * _BLOCK_BYTES
-+ text.ljust(len(text)
+- blocks * _BLOCK_BYTES
++ len(text)
 
 orbax_finds_out_that_the_disk_is_full checkpoints/checkpoint.py: resume
 - disk.free < sum(

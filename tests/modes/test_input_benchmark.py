@@ -106,7 +106,7 @@ def test_the_verdict_needs_intervals_that_do_not_overlap(host, device, told):
 
 def test_a_language_models_rates_are_of_sequences_and_tokens():
     stages = [record(name, 1, 2, tokens_per_s=96.0) for name in ("prepare", "send", "train_step")]
-    assert "can feed 1.5 sequences/s" in input_benchmark.verdict(stages)
+    assert "can feed 1.500 sequences/s" in input_benchmark.verdict(stages)
     assert [cell.title for cell in record_row(stages[0])][-1] == "tokens/s"
 
 
