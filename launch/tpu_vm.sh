@@ -278,15 +278,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 commit=$(git rev-parse --short HEAD 2>/dev/null) || bad "$PWD: is no git checkout, of which the tracked files are sent"
 # Variant, fields and flags can be checked only where jaxbench is installed.
 check='
-from absl import flags
 from jaxbench.cli import entry_point, main_flags
 
-def check():
-    experiment = flags.FLAGS.experiment
-    experiment.validate()
+def check(spec, overrides):
+    experiment = entry_point.load_experiment(spec, overrides)
     main_flags.reads_data(experiment, main_flags.chosen_mode(experiment))
 
-entry_point.run(check)'
+entry_point.run_with_experiment(check)'
 check_experiment() {
   local python
   git cat-file -e "HEAD:${file#./}" 2>/dev/null ||

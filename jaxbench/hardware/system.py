@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
-import psutil
 
 from jaxbench.errors import BadInput
 
@@ -69,6 +68,8 @@ def storage_read_bytes() -> int | None:
 
     Bytes from the page cache are not counted. None where the system does not count.
     """
+    import psutil  # not needed to read flags
+
     process = psutil.Process()
     total = 0
     try:
