@@ -17,6 +17,9 @@ from jaxbench.launchers.hosts import read_hosts
 from jaxbench.offering.folder import OFFERS, read_offers
 from jaxbench.records import reader
 from jaxbench.records.reader import load_run, read_results
+from jaxbench.records.schema import EpochRecord, StepRecord
+from jaxbench.records.schema.document import RunDocument
+from tests.recorded import filled
 
 # {name of a file: what reads it}
 READERS = {
@@ -67,8 +70,9 @@ def test_a_file_as_large_as_its_limit_is_read(tmp_path):
 
 def test_steps_do_not_count_against_a_runs_records(tmp_path, monkeypatch):
     monkeypatch.setattr(reader, "_MOST_RECORDS", 1000)
-    (tmp_path / "run.json").write_text('{"schema_version": 2, "status": "done"}')
-    step, epoch = ({"kind": kind, "step": 1} for kind in ("step", "epoch"))
+    document = filled(RunDocument, status="done").to_json()
+    (tmp_path / "run.json").write_text(json.dumps(document))
+    step, epoch = (filled(kind).to_json() for kind in (StepRecord, EpochRecord))
     lines = [json.dumps(record) + "\n" for record in [step] * 1000 + [epoch]]
     (tmp_path / "metrics.jsonl").write_text("".join(lines))
     assert len(load_run(str(tmp_path)).records) == 1

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from jaxbench.cards.card import Card, Figure
 from jaxbench.cards.compare import FEWEST, common_figures, compare_fleet, differ_in_size, difference
 from jaxbench.cards.figures import FIGURES, NETWORK
-from jaxbench.records.writers.tables import text_table
+from jaxbench.tables.text import text_table
 from jaxbench.terminal import four_digits, printable
 
 # The widest first column that leaves 80 columns to a table.

@@ -38,7 +38,7 @@ from jaxbench.records.run_dir import check_workdir
 from jaxbench.records.schema import Conv2dRecord, Conv2dSummary
 from jaxbench.records.validity import impossible_arithmetic
 from jaxbench.records.writers.console import Console, create_console
-from jaxbench.records.writers.tables import text_table
+from jaxbench.tables.text import text_table
 from jaxbench.training.compilation import compile_step
 from jaxbench.xla.compile_cache import without_cache
 

@@ -8,7 +8,7 @@ from jaxbench.cards.card import Card, Figure, Part
 from jaxbench.cards.figures import FIGURES, NETWORK
 from jaxbench.cards.verdict import failures
 from jaxbench.clock import duration
-from jaxbench.records.writers.tables import text_table
+from jaxbench.tables.text import text_table
 from jaxbench.terminal import four_digits
 
 # {unit of the console: how many make one of the figure's own}.

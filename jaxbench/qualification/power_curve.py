@@ -25,7 +25,7 @@ from jaxbench.hardware.telemetry.nvml import (
 from jaxbench.modes.throughput import measure_throughput
 from jaxbench.qualification.bench import Bench, InnerConsole
 from jaxbench.qualification.networks import make_config, name_of, pace_of
-from jaxbench.records.writers.tables import text_table
+from jaxbench.tables.text import text_table
 from jaxbench.terminal import four_digits
 
 COLUMNS = ("power_limit_w", "images_per_s", "images_per_s_low", "images_per_s_high")

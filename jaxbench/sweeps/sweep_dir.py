@@ -17,7 +17,7 @@ from jaxbench.paths import check_can_be_made
 from jaxbench.records.reader import TRIALS, read_results
 from jaxbench.records.run_dir import close_abandoned
 from jaxbench.records.schema.sweep import TrialResult
-from jaxbench.records.writers.tables import inert_cell
+from jaxbench.tables.spreadsheet import inert_cell
 
 _RESULTS, _LOCK = "results.jsonl", "lock"
 

@@ -21,10 +21,10 @@ from jaxbench.records.schema import (
     ThroughputRecord,
 )
 from jaxbench.records.schema.sweep import MaxBatchResult, TrialFigures, TrialResult
-from jaxbench.records.writers.tables import text_table
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.time_to_target import NEVER_REACHED, time_to_target
 from jaxbench.sweeps.grid import Trial
+from jaxbench.tables.text import text_table
 
 _FIGURES = dataclasses.fields(TrialFigures)
 # Columns that are shown even if the console is narrow.

@@ -18,7 +18,7 @@ from jaxbench.records.writers import console as consoles
 from jaxbench.records.writers.console import PlainConsole, RichConsole, create_console
 from jaxbench.records.writers.describe import describe_record
 from jaxbench.records.writers.rows import record_row
-from jaxbench.records.writers.tables import GrowingTable
+from jaxbench.tables.text import GrowingTable
 from tests.conftest import MICRO, needs_devices
 from tests.sweeps.test_sweep import RESULT, make
 

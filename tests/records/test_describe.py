@@ -9,8 +9,8 @@ from jaxbench.records.reader import load_run
 from jaxbench.records.schema import ScalingRecord, Summary, TargetRecord
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.records.writers.describe import describe_record, scaling_table
-from jaxbench.records.writers.tables import text_table
 from jaxbench.records.writers.targets import compiled_facts, target_table
+from jaxbench.tables.text import text_table
 from tests.conftest import ROOT
 
 # Runs of `micro`, shortened, one for each mode.

@@ -16,7 +16,6 @@ import pytest
 
 from jaxbench.errors import BadInput
 from jaxbench.records.run_lock import lock_run
-from jaxbench.records.writers.tables import inert_cell
 from jaxbench.reports.blocks import (
     BarChart,
     Dot,
@@ -33,6 +32,7 @@ from jaxbench.reports.markdown import render_markdown
 from jaxbench.reports.plot import draw
 from jaxbench.reports.sections import make_sections
 from jaxbench.sweeps.sweep_dir import SweepDir
+from jaxbench.tables.spreadsheet import inert_cell
 from tests.conftest import ROOT
 from tests.recorded import (
     change_json,

@@ -13,7 +13,7 @@ from jaxbench.records.schema import Record, Summary
 from jaxbench.records.writers import Writer
 from jaxbench.records.writers.describe import SHORTEST_S, describe_record
 from jaxbench.records.writers.rows import record_row
-from jaxbench.records.writers.tables import GrowingTable
+from jaxbench.tables.text import GrowingTable
 
 # Without a terminal there is no bar: one line of progress each such interval.
 _PLAIN_INTERVAL_S = 10.0

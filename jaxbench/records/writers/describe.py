@@ -20,7 +20,7 @@ from jaxbench.records.schema import (
 )
 from jaxbench.records.schema.training import SCORES
 from jaxbench.records.writers.rows import heading, noun, rate_in_words, text
-from jaxbench.records.writers.tables import text_table
+from jaxbench.tables.text import text_table
 
 _SCALING = (
     *("scaling", "num_devices", "batch_size", "batch_per_device", "images_per_s"),

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from jaxbench.metrics import METRICS, plain
 from jaxbench.records.schema import Conv2dRecord, DeviceRecord, EpochRecord, Record
 from jaxbench.records.schema.measurements import Stage
-from jaxbench.records.writers.tables import Cell
+from jaxbench.tables.text import Cell
 
 _RATE = ("images_per_s", "images_per_s_low", "tokens_per_s")
 # The metrics in the row of a kind of record; one that a record does not have gets no cell.

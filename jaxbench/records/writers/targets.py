@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from jaxbench.metrics import METRICS, plain
 from jaxbench.records.schema import TargetRecord
-from jaxbench.records.writers.tables import text_table
+from jaxbench.tables.text import text_table
 
 TITLE = "Compiled, not measured. The ceilings, in images/s or sequences/s, are predicted."
 _SHARED = ("batch", "fits", "needed [GiB]", "ceiling", "bound by")
