@@ -19,8 +19,10 @@ from jaxbench.cards.card import Card, HostLoad, Part, Verdict, measured
 from jaxbench.cards.card_file import write_card
 from jaxbench.config import OptimizerConfig
 from jaxbench.errors import BadInput
+from jaxbench.records.schema import ThroughputRecord
 from jaxbench.xla.hlo import count_work, instructions
 from tests.conftest import ROOT
+from tests.recorded import filled, recorded_run
 
 
 @pytest.fixture
@@ -492,15 +494,15 @@ def test_a_card_is_judged_by_its_slowest_device(run_script, tmp_path, share, out
 def test_a_tpu_has_rates_of_its_own(run_script, tmp_path):
     """What was broken off is left where it is; a chip's goal is not the other's."""
     (tmp_path / "resnet_rate-1").mkdir()
-    folder = tmp_path / "resnet_rate-2"
-    folder.mkdir()
-    environment = {"device_kind": "TPU v6 lite", "driver": None, "versions": {"jax": "1"}}
-    document = {"schema_version": 2, "status": "done", "experiment": "resnet50_synthetic"}
-    document |= {"config": {"batch_size": 1024}, "environment": environment | {"git": None}}
-    (folder / "run.json").write_text(json.dumps(document))
-    ends = {"images_per_s": 20_000.0, "images_per_s_low": 19_900.0, "images_per_s_high": 20_100.0}
-    record = {"kind": "throughput", "stage": "train_step", "mfu": 0.1} | ends
-    (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    rates = {"images_per_s": 20_000.0, "images_per_s_low": 19_900.0, "images_per_s_high": 20_100.0}
+    recorded_run(
+        tmp_path / "resnet_rate-2",
+        [filled(ThroughputRecord, stage="train_step", mfu=0.1, **rates)],
+        mode="throughput",
+        experiment="resnet50_synthetic",
+        config={"batch_size": 1024},
+        environment={"device_kind": "TPU v6 lite", "driver": None},
+    )
     for machine, reached in (("v5e-8", "yes"), ("v6e-8", "no")):
         arguments = ("--only=resnet_rate", f"--machine={machine}", f"--out={tmp_path}")
         done = run_script("goals", *arguments)
@@ -510,13 +512,11 @@ def test_a_tpu_has_rates_of_its_own(run_script, tmp_path):
 def test_a_run_that_was_broken_off_is_no_result(load_script, tmp_path):
     finished_run = load_script("goals").finished_run
     assert finished_run(tmp_path) is None
-    for status, metrics in (("running", ""), ("done", None), ("done", '{"kind": "epoch"}\n')):
-        (tmp_path / "metrics.jsonl").unlink(missing_ok=True)
-        (tmp_path / "run.json").write_text(json.dumps({"schema_version": 2, "status": status}))
-        if metrics is not None:
-            (tmp_path / "metrics.jsonl").write_text(metrics)
-        run = finished_run(tmp_path)
-        assert (run is not None) == (status == "done" and metrics is not None)
+    for status in ("running", "done"):
+        run = finished_run(recorded_run(tmp_path / status, status=status))
+        assert (run is not None) == (status == "done")
+    (tmp_path / "done/metrics.jsonl").unlink()
+    assert finished_run(tmp_path / "done") is None
     (tmp_path / "run.json").write_text('{"status"')
     assert finished_run(tmp_path) is None
 
