@@ -1,5 +1,6 @@
 """Find the accelerators that the system shows, without JAX, and how to install JAX for them."""
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import importlib.util
@@ -50,9 +51,11 @@ def ask_nvml() -> Accelerators:
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
         capabilities = [tuple(nvml.nvmlDeviceGetCudaComputeCapability(one)) for one in handles]
         driver = nvml.nvmlSystemGetDriverVersion()
-        nvml.nvmlShutdown()
     except nvml.NVMLError:
         return Accelerators("cuda", 0)
+    finally:
+        with contextlib.suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
     return Accelerators("cuda", len(handles), driver, min(capabilities, default=None))
 
 

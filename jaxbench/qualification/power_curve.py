@@ -109,7 +109,7 @@ def measure_power_curve(bench: Bench, time_s: float) -> None:
             )
             row = {name: result.summary.get(name) for name in COLUMNS}
             row["power_limit_w"] = limit_w
-            row["energy_j_per_image"] = energy_j_per_image(result.summary["telemetry"])
+            row["energy_j_per_image"] = energy_j_per_image(result.summary.get("telemetry"))
             rows.append(row)
             with open(bench.folder / _FILE, "w", encoding="utf-8", newline="") as file:
                 writer = csv.DictWriter(file, COLUMNS)

@@ -64,7 +64,7 @@ def measure_soak(bench: Bench, time_s: float) -> None:
             for name, count in counts.items()
         ]
     [record] = result.of_kind(ThroughputRecord)
-    bench.figures += soak_figures(record, result.summary["telemetry"], _RUN)
+    bench.figures += soak_figures(record, result.summary.get("telemetry"), _RUN)
     if result.summary["status"] == "invalid":
         raise PartFailed("; ".join(result.summary["invalid"]))
 

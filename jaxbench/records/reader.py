@@ -17,7 +17,6 @@ from jaxbench.paths import user_path
 from jaxbench.records.schema import (
     EpochRecord,
     Record,
-    StepRecord,
     Summary,
     ThroughputRecord,
     decode_document,
@@ -44,13 +43,11 @@ class RunRecords:
       document: run.json.
       records: the lines of metrics.jsonl, in order. Training steps, of which a run may have
         millions, are excluded unless they were asked for.
-      last_step: the last of the training steps that were excluded.
     """
 
     path: pathlib.Path
     document: RunDocument
     records: list[Record]
-    last_step: StepRecord | None = None
 
     def of_kind(self, kind: type[Kind]) -> list[Kind]:
         return [record for record in self.records if isinstance(record, kind)]
@@ -81,7 +78,6 @@ def load_run(path: str, *, steps: bool = False) -> RunRecords:
     """
     folder = user_path(path)
     records: list[Record] = []
-    last_step = None
     try:
         content = json.loads(read_text(folder / "run.json"))
         for number, line in enumerate(read_records(path, steps=steps), 1):
@@ -89,8 +85,6 @@ def load_run(path: str, *, steps: bool = False) -> RunRecords:
                 records.append(
                     _decoded(decode_record, line, f"{path}: metrics.jsonl, record {number}")
                 )
-            else:
-                last_step = line
     except FileNotFoundError as error:
         missing = pathlib.Path(error.filename).name
         raise BadInput(f"{path}: no run directory, it has no {missing}") from error
@@ -105,10 +99,7 @@ def load_run(path: str, *, steps: bool = False) -> RunRecords:
     if version != SCHEMA_VERSION:
         raise BadInput(f"{path}: has schema {version}; this jaxbench reads {SCHEMA_VERSION}")
     document = _decoded(decode_document, content, f"{path}: run.json")
-    last_step = last_step and _decoded(
-        decode_record, last_step, f"{path}: metrics.jsonl, last step"
-    )
-    return RunRecords(folder, document, records, last_step)
+    return RunRecords(folder, document, records)
 
 
 def _decoded(decode: Callable[[Any], Any], value: Any, source: str) -> Any:

@@ -159,11 +159,12 @@ def _without_run(sweep: Sweep, result: TrialResult, runs: Sequence[ReportedRun])
     )
     varied = {f: _parse_number(point[f]) for f in ("batch_size", "seed") if f in point}
     same = dict.fromkeys(varied)
-    alike = (run.document for run in runs if {**run.point, **same} == {**point, **same})
-    document = next(alike, document)
+    alike = [run.document for run in runs if {**run.point, **same} == {**point, **same}]
+    document = alike[0] if alike else document
     document = dataclasses.replace(
         document,
-        experiment=result.experiment,
+        # A result has what followed --experiment=, a run its name.
+        experiment=document.experiment if alike else result.experiment,
         config=document.config | varied,
         started_at=result.finished_at,
         summary=None,

@@ -115,7 +115,7 @@ def compare_machines(context: ReportContext) -> list[Comparison]:
     """Return the machines of each experiment, stage and feed; whole trainings come first."""
     by_work = work.grouped(_rates(context), lambda rate: rate.work)
     comparisons = [_compare(context, rates) for rates in by_work.values()]
-    experiments = [run.experiment for run in context.runs]
+    experiments = [*dict.fromkeys(one.run.experiment for one in context.measurements)]
     stages = [*STAGES.values(), "weak scaling", "strong scaling"]
     comparisons.sort(
         key=lambda one: (experiments.index(one.first.run.experiment), stages.index(one.first.stage))

@@ -37,9 +37,9 @@ def run(tmp_path):
 def test_steps_are_read_only_where_they_are_asked_for(run):
     path = run()
     loaded = load_run(path)
-    assert loaded.records == [EPOCH] and loaded.last_step.step == 5
+    assert loaded.records == [EPOCH]
     everything = load_run(path, steps=True)
-    assert len(everything.records) == 6 and everything.last_step is None
+    assert len(everything.records) == 6
     assert jaxbench.Run(path).records == [record.to_json() for record in everything.records]
     # One line at a time.
     assert [one["kind"] for one in itertools.islice(read_records(path), 3)][2] == "epoch"

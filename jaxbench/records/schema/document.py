@@ -1,7 +1,7 @@
 """run.json: what a run is, on what it ran, and how it ended."""
 
 import dataclasses
-from typing import Any, TypedDict
+from typing import Any, Required, TypedDict
 
 from jaxbench.records.schema.base import SCHEMA_VERSION, stated_fields
 
@@ -79,9 +79,9 @@ class Resumption(TypedDict, total=False):
 
     started_at: str
     checkpoint: str | None
-    step: int
-    elapsed_s: float
-    lost_s: float
+    step: Required[int]
+    elapsed_s: Required[float]
+    lost_s: Required[float]
     damaged_checkpoints: dict[str, str]
     before: dict[str, Any]
     command_line: list[str]

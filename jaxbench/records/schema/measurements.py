@@ -189,7 +189,7 @@ class Conv2dRecord(Record):
     scipy_s: float | None = column()
     scipy_per_compute: float | None = column()
     scipy_per_steady_total: float | None = column()
-    max_relative_error: float = column()
+    max_relative_error: float | None = column()
     memory: dict[str, int] | None
     samples: dict[str, list[float]]
 

@@ -67,7 +67,7 @@ class StepRecord(Record):
     bits_per_byte: float | None = column()
     metrics: dict[str, float | None] | None = custom_metrics()
     models: list[dict[str, Any]] | None = None
-    learning_rate: float = column()
+    learning_rate: float | None = column()
     loss_scale: float | None = column()
     skipped_steps: int | None = column()
     loss_scale_models: list[dict[str, Any]] | None = None

@@ -40,7 +40,7 @@ def batches(context: ReportContext) -> Section | None:
     """Return tables of each experiment and mode that was run with more than one batch size."""
     rows = [row for row in context.measurements if row.run.batch_size is not None]
     rows = [row for row in rows if row.stage in ("training", "train_step", None)]
-    rows = [row for row in rows if row.run.mode in ("train", "throughput", None)]
+    rows = [row for row in rows if row.run.mode in ("train", "throughput", "")]
     tables = []
     for own in grouped(rows, key=_title).values():
         if len({row.run.batch_size for row in own}) > 1:

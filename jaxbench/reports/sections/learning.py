@@ -90,7 +90,7 @@ class _Course(NamedTuple):
             else:
                 custom = getattr(record, f"{part}_metrics") or {}
                 known = metric in custom
-                values[record.epoch] = custom[metric] if known else getattr(record, field)
+                values[record.epoch] = custom[metric] if known else getattr(record, field, None)
         return {epoch: value for epoch, value in values.items() if value is not None}
 
 
@@ -167,7 +167,7 @@ def _courses(run: ReportedRun) -> list[_Course]:
     )
     if len(seeds) < 2:
         return [_Course(run, run.seed, run.status)]
-    lost = run.summary.diverged_seeds if run.status == "done" else ()
+    lost = (run.summary.diverged_seeds if run.status == "done" else None) or ()
     return [_Course(run, s, "diverged" if s in lost else run.status, True) for s in seeds]
 
 

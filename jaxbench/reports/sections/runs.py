@@ -18,7 +18,6 @@ from jaxbench.tables.table import Table, make_table
 _MOST_ENVIRONMENTS = 6
 # More runs than these are listed by experiment.
 _MOST_TOGETHER = 60
-_MEMORY = METRICS["host_peak_memory_bytes"]
 _WARNINGS = (Column("what", "what"), Column("run", "runs", left=True))
 
 
