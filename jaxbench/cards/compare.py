@@ -172,7 +172,7 @@ def figures_to_compare(card: Card, by_device: bool) -> Iterator[Figure]:
     for figure in card.figures():
         if by_device and "collective" in figure.labels:
             continue
-        if by_device and "batch" in figure.labels:
+        if by_device and isinstance(figure.labels.get("batch"), int):
             num_devices = card.environment["num_devices"]
             share = 1 / num_devices if figure.name == "images_per_s" else 1.0
             batch = figure.labels["batch"] / num_devices

@@ -145,7 +145,7 @@ class Conv2dBenchmark(Measurement):
             warnings += dependent(f"{name}: rounds", record.samples["compute_s"])
             invalid += [f"{name}: {why}" for why in impossible_arithmetic(flops_per_s, limit)]
             if not np.isfinite(record.max_relative_error):
-                invalid.append(f"{name}: the result is not finite in {self.config.precision}")
+                invalid.append(f"{name}: the result is not finite in {self.setup.config.precision}")
         return Conv2dSummary(
             status=status,
             cells=len(records),
