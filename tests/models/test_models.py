@@ -168,7 +168,7 @@ def test_arithmetic_counts_agree_with_xlas():
 def test_initial_parameters_depend_on_the_seed():
     leaves = []
     for seed in (0, 0, 1):
-        state = program_with("quickstart:tiny", seed=seed).create_train_state()
+        state = program_with("quickstart:tiny", seed=seed).initial_state()
         leaves.append(jax.device_get(state.params["stem"]["kernel"]))
     assert (leaves[0] == leaves[1]).all()
     assert (leaves[0] != leaves[2]).any()
