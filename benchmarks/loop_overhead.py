@@ -29,7 +29,7 @@ def main(spec: str | None, overrides: list[str]) -> int:
     from jaxbench.analysis.statistics import median_interval
     from jaxbench.clock import Stopwatch
     from jaxbench.hardware.backend_flags import prepare_backend
-    from jaxbench.modes.setup import prepare_run
+    from jaxbench.modes.runner import prepare_run
     from jaxbench.modes.train import prepare
     from jaxbench.parallel.signals import graceful_stop
     from jaxbench.records.schema import EpochRecord
@@ -38,8 +38,7 @@ def main(spec: str | None, overrides: list[str]) -> int:
     from jaxbench.records.writers.files import CsvWriter, JsonlWriter
     from jaxbench.records.writers.tensorboard import TensorBoardWriter
     from jaxbench.train import train_epoch
-    from jaxbench.training.meter import StepMeter
-    from jaxbench.training.run import TrainPlan, TrainRun
+    from jaxbench.training.run import StepMeter, TrainPlan, TrainRun
 
     config = entry_point.load_experiment(spec, overrides)
     prepare_backend()

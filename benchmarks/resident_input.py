@@ -130,7 +130,7 @@ def main(spec: str | None, overrides: list[str]) -> int:
     from jaxbench.data.sources.load import load_dataset
     from jaxbench.hardware.backend_flags import prepare_backend
     from jaxbench.microbench.interleaved import check_window_s, warm_up
-    from jaxbench.modes.setup import with_feed
+    from jaxbench.modes.runner import with_feed
     from jaxbench.modes.windows import wait_for_steps
     from jaxbench.parallel.mesh import create_training_mesh
     from jaxbench.precision import get_precision

@@ -146,7 +146,7 @@ class Form:
         from jaxbench.data.feeds.feed import abstract_args, create_feed
         from jaxbench.data.sources.load import load_dataset
         from jaxbench.modes.describe import list_layers
-        from jaxbench.modes.setup import with_feed
+        from jaxbench.modes.runner import with_feed
         from jaxbench.modes.throughput import repeat_train_step
         from jaxbench.precision import get_precision
         from jaxbench.train import build_program
@@ -215,7 +215,7 @@ class Form:
 
         from jaxbench.clock import Stopwatch
         from jaxbench.modes.windows import wait_for_steps
-        from jaxbench.training.meter import DispatchLimiter
+        from jaxbench.training.run import DispatchLimiter
 
         with self.enabled():
             if self._state is None:

@@ -57,7 +57,7 @@ from jaxbench.config import Config, DataConfig
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peak_table import find_peak
 from jaxbench.microbench.interleaved import check_window_s, unsettled_warnings, warm_up
-from jaxbench.modes.setup import with_feed
+from jaxbench.modes.runner import with_feed
 from jaxbench.modes.windows import describe_windows
 
 VARIANTS = ("eager", "channels_last", "compile", "channels_last_compile")

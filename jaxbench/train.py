@@ -36,12 +36,16 @@ from jaxbench.records.schema import EpochRecord
 from jaxbench.records.validity import impossible_epoch
 from jaxbench.tasks import pack_sums
 from jaxbench.training.loss_scale import LossScale, all_finite, first_loss_scale
-from jaxbench.training.meter import MetricsQueue, StepMeter
 from jaxbench.training.optimizers import num_updates
 from jaxbench.training.prediction import predict
 from jaxbench.training.program import Program
-from jaxbench.training.records import describe_models, write_step_record
-from jaxbench.training.run import TrainRun
+from jaxbench.training.run import (
+    MetricsQueue,
+    StepMeter,
+    TrainRun,
+    describe_models,
+    write_step_record,
+)
 
 
 class TrainState(flax.struct.PyTreeNode):

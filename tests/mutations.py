@@ -227,7 +227,7 @@ every_process_reads_the_first_share batch_layout.py: sampler
 - first = self.process_index * self.devices_per_process
 + first = 0
 
-layout_is_computed_again modes/setup.py: layout
+layout_is_computed_again modes/runner.py: layout
 - create_feed(config, dataset, mesh, layout, precision.param_dtype)
 + create_feed(config, dataset, *create_training_mesh(config), precision.param_dtype)
 
@@ -351,7 +351,7 @@ a_part_of_an_epoch_is_complete train.py: train profiler
 - complete=timed_steps == run.plan.steps_per_epoch
 + complete=trained.steps == len(run.plan.steps(trained.epoch))
 
-first_epoch_is_in_the_median training/records.py: summary train
+first_epoch_is_in_the_median modes/train.py: summary train
 - later = [epoch for epoch in complete if epoch.epoch > 1]
 + later = [epoch for epoch in complete if epoch.epoch > 0]
 
@@ -453,7 +453,7 @@ warmup_epoch_is_counted analysis/steady_rate.py: summary compare
 - and one.epoch > 1
 + and one.epoch > 0
 
-whole_run_for_the_steady_state training/records.py: summary
+whole_run_for_the_steady_state modes/train.py: summary
 - images_per_s_whole_run=images / train_time_s if images else None,
 + images_per_s_whole_run=images_per_s,
 

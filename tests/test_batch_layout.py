@@ -7,7 +7,7 @@ import pytest
 from jaxbench.batch_layout import BatchLayout, batch_multiple
 from jaxbench.cli import registry
 from jaxbench.errors import BadInput
-from jaxbench.modes.setup import prepare_run
+from jaxbench.modes.runner import prepare_run
 from jaxbench.records.writers.console import PlainConsole
 from tests.conftest import MICRO, needs_devices, set_fields
 

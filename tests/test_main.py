@@ -37,7 +37,7 @@ PING = """
 import dataclasses
 
 from jaxbench.modes.runner import Measurement, run_mode
-from jaxbench.modes.setup import prepare_run
+from jaxbench.modes.runner import prepare_run
 from jaxbench.records.schema import Summary
 
 

@@ -29,8 +29,7 @@ from jaxbench.models.convolution import (
     convolve_with_scipy,
     make_inputs,
 )
-from jaxbench.modes.runner import Measurement, RunResult, run_mode
-from jaxbench.modes.setup import RunContext, check_device_counts
+from jaxbench.modes.runner import Measurement, RunContext, RunResult, check_device_counts, run_mode
 from jaxbench.parallel.mesh import DataMesh, create_mesh
 from jaxbench.precision import get_precision
 from jaxbench.records.recorder import Recorder

@@ -22,8 +22,7 @@ from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.system import available_cores, drop_from_page_cache, storage_read_bytes
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.metrics import plain
-from jaxbench.modes.runner import Measurement, RunResult, run_mode
-from jaxbench.modes.setup import prepare_run
+from jaxbench.modes.runner import Measurement, RunResult, prepare_run, run_mode
 from jaxbench.modes.windows import ENDLESS, Stepper, window_warnings
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.schema import InputRecord, InputSummary, Record

@@ -12,8 +12,7 @@ import jax
 from jaxbench.config import Config
 from jaxbench.hardware.environment import private_memory_bytes
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
-from jaxbench.modes.runner import Measurement, RunResult, run_mode
-from jaxbench.modes.setup import prepare_run, with_feed
+from jaxbench.modes.runner import Measurement, RunResult, prepare_run, run_mode, with_feed
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.schema import CompileRecord, MemorySummary
 from jaxbench.records.writers.console import Console

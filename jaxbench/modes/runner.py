@@ -1,4 +1,4 @@
-"""Run a mode. What all modes share is here: a mode itself only measures and summarizes.
+"""What all modes share: prepare a run, run its mode, and record how it ends.
 
 A new mode is a `Measurement` and a function that passes it to `run_mode`, as in modes/memory.py,
 with its line in modes/__init__.py. A summary with other fields belongs to the list RECORDS of
@@ -8,33 +8,362 @@ records/schema.
 import abc
 import contextlib
 import dataclasses
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
+import jax
+import numpy as np
+
 from jaxbench.analysis.pricing import Price
-from jaxbench.clock import now
+from jaxbench.clock import Clock, now, wait_until
+from jaxbench.config import Config, Experiment
+from jaxbench.custom import config_record
+from jaxbench.data import augment
+from jaxbench.data.dataset import Dataset
+from jaxbench.data.feeds.feed import Feed, create_feed
+from jaxbench.data.sources.load import load_dataset
+from jaxbench.errors import BadInput
+from jaxbench.fields import without_unused
 from jaxbench.hardware.accelerators import unused_accelerators
 from jaxbench.hardware.backend_flags import wrong_sums
 from jaxbench.hardware.environment import describe_environment, host_peak_memory_bytes
-from jaxbench.hardware.telemetry.sampler import (
-    INTERVAL_S,
-    Telemetry,
-    create_readers,
-    no_telemetry,
-)
-from jaxbench.modes.setup import RunContext
+from jaxbench.hardware.telemetry.sampler import INTERVAL_S, Telemetry, create_readers, no_telemetry
 from jaxbench.parallel import processes
-from jaxbench.parallel.mesh import mixed_devices, peak_memory_bytes
+from jaxbench.parallel.mesh import (
+    DataMesh,
+    all_ready,
+    broadcast_arrays,
+    create_training_mesh,
+    mixed_devices,
+    peak_memory_bytes,
+)
 from jaxbench.parallel.signals import defer_signals
+from jaxbench.precision import get_precision
 from jaxbench.records.next_steps import say_next_steps
 from jaxbench.records.recorder import Recorder, classify
-from jaxbench.records.run_dir import RunDir, create_run_dir
+from jaxbench.records.run_dir import RunDir, check_workdir, create_run_dir
 from jaxbench.records.schema import CompileRecord, Record, Summary
 from jaxbench.records.schema.document import RunDocument
-from jaxbench.records.validity import clock_disagreements
+from jaxbench.records.validity import clock_disagreements, missing_arithmetic
+from jaxbench.records.writers.console import Console, create_console
 from jaxbench.records.writers.files import CsvWriter, JsonlWriter
+from jaxbench.train import TrainState, build_program
+from jaxbench.training.compilation import compile_step
+from jaxbench.training.program import Program
+from jaxbench.xla.jaxpr import FLOPS_PER_MAC
+
+# ----------------------------------------------------------------------------------- prepare a run
+
+
+@dataclasses.dataclass(frozen=True)
+class RunContext:
+    """What every run has. Nothing has run yet, nothing has been written."""
+
+    config: Experiment
+    clock: Clock  # counts from the run's first moment
+    console: Console
+    mesh: DataMesh
+    unused: Sequence[str]  # the warning about fields without effect, see `without_unused`
+
+    def document(self) -> dict[str, Any]:
+        """Return run.json's fields at the start."""
+        return {"config": config_record(self.config)}
+
+    def document_at_end(self) -> dict[str, Any]:
+        """Return run.json's fields that take seconds to compute."""
+        return {}
+
+    def warnings(self, records: Sequence[Record]) -> list[str]:
+        """Return what is doubtful about the run, from what it has recorded."""
+        return []
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSetup(RunContext):
+    """What a run on a network has."""
+
+    config: Config
+    dataset: Dataset | None  # None with a synthetic feed
+    feed: Feed
+    program: Program
+
+    def document(self) -> dict[str, Any]:
+        config, program, feed = self.config, self.program, self.feed
+        layout, dataset = program.layout, self.dataset
+        sync = config.batch_norm == "sync"
+        batch_norm_examples = layout.global_batch if sync else layout.batch_per_device
+        data = {"feed": feed.name, "steps_per_epoch": feed.steps_per_epoch, **feed.resources}
+        if dataset is not None:
+            data |= {
+                "description": dataset.description,
+                "encoded": dataset.encoded,
+                "cache": dataset.cache,
+                "train_examples": len(dataset.train),
+                "eval_examples": len(dataset.eval),
+                "train_checksum": dataset.train.sample_checksum(),
+                "eval_checksum": dataset.eval.sample_checksum(),
+            }
+        if dataset is not None and dataset.statistics is not None:
+            # What normalises the pixels, on the scale 0 to 255.
+            mean, std, statistics = None, None, "each image's own"
+            if config.data.standardization != "per_image":
+                mean, std = (values_C.tolist() for values_C in dataset.channel_statistics)
+                statistics = dataset.statistics
+            data |= {"mean": mean, "std": std, "statistics": statistics}
+        return super().document() | {
+            **describe_program(program),
+            "models": layout.num_models,
+            "seeds": list(config.seeds(self.mesh.num_devices)),
+            "data": data,
+            "batch_per_device": layout.batch_per_device,
+            # How many images a batch-norm layer takes its statistics from.
+            "batch_norm_examples": batch_norm_examples // layout.gradient_accumulation_steps
+            if program.analysis.batch_norm
+            else None,
+        }
+
+    def document_at_end(self) -> dict[str, Any]:
+        return {"training_flops_per_image": self.program.training_flops}
+
+    def warnings(self, records: Sequence[Record]) -> list[str]:
+        warnings = self.program.analysis.warnings(self.config, self.program.precision)
+        for record in records:
+            if not isinstance(record, CompileRecord):
+                continue
+            if record.function == "train_step":
+                warnings += self._exchange_warnings(record)
+            # On GPUs products are calls of libraries, whose arithmetic XLA need not know.
+            if self.mesh.devices[0].platform != "gpu":
+                warnings += missing_arithmetic(record, self._least_flops(record))
+        return warnings
+
+    def _least_flops(self, record: CompileRecord) -> float:
+        """Return the least FLOPs of the network on a device in a call of a compiled step.
+
+        Bodies of loops count once, gradient accumulation's too; 0 for steps that are such a loop.
+        """
+        program, layout = self.program, self.program.layout
+        images = layout.batch_per_device
+        if record.num_devices:  # its network ran on some of the devices
+            images = record.batch_size // record.num_devices
+        if record.function == "train_step":
+            macs = program.work.step_macs_once / layout.gradient_accumulation_steps
+        elif record.function == "eval_step":
+            macs = program.analysis.macs_once
+            # The evaluation batch may be smaller than the training batch, or not full.
+            per_device = (layout.global_eval_batch, self.feed.num_eval)
+            images = min(images, *(count // layout.devices_per_model for count in per_device))
+        else:
+            return 0.0
+        return FLOPS_PER_MAC * macs * images
+
+    def _exchange_warnings(self, record: CompileRecord) -> list[str]:
+        """Return a warning if the compiled step does not exchange what the config says."""
+        if record.collectives is None or (record.num_devices or self.mesh.num_devices) == 1:
+            return []
+        exchanged_bytes = sum(count["bytes"] for count in record.collectives.values())
+        expected = exchanged_bytes and exchanged_bytes >= self.gradient_bytes
+        if self.config.replicas == "independent":
+            expected = not exchanged_bytes
+        if expected:
+            return []
+        return [
+            f"replicas={self.config.replicas}, but the compiled step exchanges {exchanged_bytes:,} "
+            f"bytes; its gradients have {self.gradient_bytes:,}"
+        ]
+
+    @property
+    def gradient_bytes(self) -> int:
+        params = jax.tree.leaves(self.program.abstract_train_state().params)
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in params)
+
+    def place_train_state(
+        self, saved: TrainState | None = None, wait_for_init: Callable[[], Any] | None = None
+    ) -> TrainState:
+        """Initialise the state on the devices, or place a saved one; timed and shown."""
+        title = "initialising the parameters" if saved is None else "placing the saved state"
+        with self.clock.phase("init"), self.console.phase(title):
+            if wait_for_init:
+                wait_for_init()
+            if saved is None:
+                state = self.program.place_train_state()
+            else:
+                state = self.program.place_saved_state(saved)
+            wait_until(lambda: all_ready(state))
+            return state
+
+    def compile(
+        self, name: str, step: Any, state: TrainState, data: Any, batch: Any, title: str = ""
+    ) -> CompileRecord:
+        """Compile a step for these arguments; return its record."""
+        with self.console.phase(f"compiling {name} for {self.mesh.num_devices} device(s){title}"):
+            return compile_step(name, step, state, data, batch, clock=self.clock)
+
+
+def describe_program(program: Program) -> dict[str, Any]:
+    """Return run.json's fields of the network."""
+    attention = "cudnn" if program.analysis.cudnn_attention else "xla"
+    return {
+        "task": program.task.name,
+        "model": program.config.model.network_name.removesuffix("Config"),
+        "parameters": program.num_parameters(),
+        "forward_macs_per_image": program.forward_macs,
+        "forward_macs_by_dtype": program.analysis.macs_by_dtype,
+        "attention": attention if program.config.model.has_blocks else None,
+    }
+
+
+@contextlib.contextmanager
+def prepare_run(
+    config: Config,
+    workdir: str | None = None,
+    console: Console | None = None,
+    *,
+    checked: bool = False,
+) -> Iterator[RunSetup]:
+    """Check everything that can be checked before anything is written; close it all at the end.
+
+    Args:
+      config: a valid experiment.
+      workdir: where the records will go, see `check_workdir`.
+      console: where progress is shown; None picks one for standard output.
+      checked: whether `workdir` has been checked already.
+
+    Raises:
+      BadInput: the experiment cannot run here.
+    """
+    if not checked and processes.is_primary():
+        check_workdir(workdir, config.name)
+    config, unused = without_unused(config)
+    if processes.count() > 1:
+        across = f"across {processes.count()} processes"
+        if config.replicas == "independent":
+            raise BadInput(
+                f"replicas='independent' {across}: each would know its own models only; give each "
+                "seed a run, or each process a run of its own"
+            )
+        if config.data.max_corrupt:
+            raise BadInput(
+                f"data.max_corrupt={config.data.max_corrupt} {across}: each would count its own "
+                "corrupt images; it must be 0"
+            )
+    clock = Clock()
+    with contextlib.ExitStack() as stack:
+        precision = get_precision(config.precision)
+        stack.enter_context(precision.enabled())
+        console = console or create_console()
+        stack.callback(console.close)
+        with clock.phase("devices"):
+            mesh, layout = create_training_mesh(config)
+        console.say(_banner(config, mesh))
+        dataset = None
+        if config.data.feed != "synthetic":
+            with clock.phase("read_data"), console.phase(f"reading {config.data.source} data"):
+                dataset = load_dataset(config, console.say, console.progress)
+                if processes.count() > 1:
+                    processes.check_same("the data", dataset.fingerprint())
+        data_dependent_params = _data_dependent_params(config, dataset, mesh, clock)
+        with clock.phase("place_data"):
+            feed = create_feed(config, dataset, mesh, layout, precision.param_dtype)
+            stack.callback(feed.close)
+            # Otherwise sending the data would be timed as part of the next phase.
+            wait_until(lambda: all_ready((feed.train_data, feed.eval_data)))
+        with clock.phase("build"):
+            program = build_program(config, mesh, layout, feed.steps_per_epoch)
+            program.data_dependent_params = data_dependent_params
+            program.check()
+        yield RunSetup(config, clock, console, mesh, unused, dataset, feed, program)
+
+
+def _data_dependent_params(
+    config: Config, dataset: Dataset | None, mesh: DataMesh, clock: Clock
+) -> Callable[[], dict[str, Any]]:
+    """Return a function that computes, once, the parameters that follow from training images.
+
+    Without a data set it computes none, and all are drawn. A resumed run has them in its
+    checkpoint. Raise BadInput if the images are decoded on the fly.
+    """
+    count = config.model.num_init_images()
+    if not count or dataset is None:
+        return dict
+    if dataset.encoded:
+        raise BadInput(
+            f"{config.model.network_name} computes parameters from {count} training images, "
+            f"which are decoded on the fly in {dataset.description}; data.feed=resident and "
+            "data.random_resized_crop=False read them whole"
+        )
+
+    def compute() -> dict[str, Any]:
+        with clock.phase("init_from_images"):
+            images_NxHxWxC = dataset.train.inputs_Nx[:count]
+            if config.data.standardization == "per_image":
+                images_NxHxWxC = np.asarray(
+                    augment.per_image_standardization(images_NxHxWxC, np.float32, np.float32)
+                )
+            else:
+                statistics = dataset.normalization(np.float32)
+                images_NxHxWxC = augment.normalize(
+                    images_NxHxWxC, statistics["mean"], statistics["std"], np.float32
+                )
+            params = config.model.parameters_from_images(images_NxHxWxC)
+            if mesh.process[1] == 1:
+                return params
+            # This may be the first collective: see `barrier_before_first_step`.
+            processes.barrier("the parameters from images")
+            # Hosts with different processors may round differently, and replicas would differ.
+            return broadcast_arrays(params)
+
+    return functools.cache(compute)
+
+
+def with_feed(config: Config, feed: str) -> Config:
+    """Return a valid experiment with another feed: `resident`, `stream` or `synthetic`.
+
+    A synthetic feed, one batch on the devices, measures only them; no experiment has it itself.
+
+    Raises:
+      BadInput: the experiment is not valid, or not with this feed.
+    """
+    config.validate()
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, feed=feed))
+    if feed != "synthetic":
+        config.validate()
+    return config
+
+
+def check_device_counts(name: str, counts: Sequence[int], mesh: DataMesh) -> list[int]:
+    """Return the numbers of devices that a flag or field gives, in rising order.
+
+    Raises:
+      BadInput: a number is less than 1, or more than the mesh has.
+    """
+    most = mesh.num_devices
+    if min(counts) < 1 or max(counts) > most:
+        raise BadInput(
+            f"{name}={','.join(map(str, counts))}: must lie within 1 and {most}, the "
+            f"{mesh.devices[0].device_kind} device(s) that take part"
+        )
+    return sorted(set(counts))
+
+
+def _banner(config: Config, mesh: DataMesh) -> str:
+    models = config.num_models(mesh.num_devices)
+    each = f"{models} independent models, each with batch" if models > 1 else "global batch"
+    # The command line gives whole numbers as 4.0 too.
+    epochs = f"{config.epochs:,.10g} epoch{'s' * (config.epochs > 1)}"
+    return (
+        f"{config.name or 'experiment'} on {mesh.num_devices} x {mesh.devices[0].device_kind}"
+        f"{f' in {mesh.process[1]} processes' if mesh.process[1] > 1 else ''}: "
+        f"{each} {config.batch_size}, {config.data.feed} feed, "
+        f"{config.precision}, {config.parallelism}, "
+        f"batch norm {config.batch_norm}, {epochs}, seed {config.seed}"
+    )
+
+
+# ------------------------------------------------------------------------------------ run its mode
 
 
 @dataclasses.dataclass

@@ -25,8 +25,15 @@ from jaxbench.hardware.system import available_cores
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.microbench.collectives import Collective
 from jaxbench.microbench.interleaved import Interleaved, in_turn
-from jaxbench.modes.runner import Measurement, RunResult, run_mode
-from jaxbench.modes.setup import RunSetup, check_device_counts, prepare_run, with_feed
+from jaxbench.modes.runner import (
+    Measurement,
+    RunResult,
+    RunSetup,
+    check_device_counts,
+    prepare_run,
+    run_mode,
+    with_feed,
+)
 from jaxbench.modes.windows import (
     Stepper,
     StepWindows,

@@ -28,8 +28,7 @@ from jaxbench.hardware.peak_table import find_bandwidth, find_peak
 from jaxbench.hardware.targets.target import Target, smaller_targets
 from jaxbench.hardware.targets.topology import compiler_version, create_devices
 from jaxbench.modes.describe import list_layers
-from jaxbench.modes.runner import Measurement, RunResult, run_mode
-from jaxbench.modes.setup import RunContext, describe_program
+from jaxbench.modes.runner import Measurement, RunContext, RunResult, describe_program, run_mode
 from jaxbench.modes.targets import RESULT_VARIABLE, Answer, ask_compiler, check_target
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.precision import get_precision

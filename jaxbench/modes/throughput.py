@@ -21,8 +21,7 @@ from jaxbench.errors import BadInput
 from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.microbench.interleaved import in_turn
-from jaxbench.modes.runner import Measurement, RunResult, run_mode
-from jaxbench.modes.setup import RunSetup, prepare_run, with_feed
+from jaxbench.modes.runner import Measurement, RunResult, RunSetup, prepare_run, run_mode, with_feed
 from jaxbench.modes.windows import (
     ENDLESS,
     Stepper,
@@ -37,9 +36,9 @@ from jaxbench.records.schema import CompileRecord, Record, ThroughputRecord, Thr
 from jaxbench.records.validity import impossible
 from jaxbench.records.writers.console import Console
 from jaxbench.train import TrainState, train_step
-from jaxbench.training.meter import DispatchLimiter
 from jaxbench.training.profiler import Profiler, check_end, parse_steps
 from jaxbench.training.program import Program
+from jaxbench.training.run import DispatchLimiter
 from jaxbench.xla.compile_cache import without_cache
 
 # The last step that --profile may name, of the steps that follow the measurement.

@@ -3,12 +3,16 @@
 import contextlib
 import dataclasses
 import functools
+import math
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxbench.analysis.pricing import Price
+from jaxbench.analysis.statistics import dependent, held_up, slowed_down
+from jaxbench.analysis.steady_rate import steady_rate
 from jaxbench.checkpoints.checkpoint import NO_CHECKPOINTS, Checkpoint, Checkpoints, Policy
 from jaxbench.checkpoints.resume import (
     CHECKPOINTS,
@@ -25,8 +29,7 @@ from jaxbench.errors import BadInput, Terminated
 from jaxbench.fields import without_unused
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.hardware.telemetry.summary import Window
-from jaxbench.modes.runner import Measurement, RunResult, run_mode
-from jaxbench.modes.setup import RunSetup, prepare_run
+from jaxbench.modes.runner import Measurement, RunResult, RunSetup, prepare_run, run_mode
 from jaxbench.parallel import processes
 from jaxbench.parallel.processes import barrier_before_first_step
 from jaxbench.parallel.signals import defer_signals
@@ -35,7 +38,9 @@ from jaxbench.records.goodput import begin_attempt, mark_phases, measure_goodput
 from jaxbench.records.next_steps import say_next_steps
 from jaxbench.records.recorder import Recorder, classify
 from jaxbench.records.run_dir import RunDir
-from jaxbench.records.schema import CompileRecord, Record, TrainSummary
+from jaxbench.records.schema import CompileRecord, EpochRecord, Record, TrainSummary
+from jaxbench.records.schema.training import Evaluation, metric_fields
+from jaxbench.records.validity import impossible_total
 from jaxbench.records.writers.console import Console, create_console
 from jaxbench.records.writers.tensorboard import TensorBoardWriter
 from jaxbench.records.writers.wandb import WandbWriter
@@ -43,8 +48,7 @@ from jaxbench.train import TrainState, checkpoint_hook, profile_hook, train_and_
 from jaxbench.training.compilation import compile_together, in_background
 from jaxbench.training.loss_scale import LossScales
 from jaxbench.training.profiler import Profiler, check_end, parse_steps
-from jaxbench.training.records import epochs_table, summarize
-from jaxbench.training.run import RunProgress, TrainPlan, TrainRun
+from jaxbench.training.run import RunProgress, TrainPlan, TrainRun, comparable, epochs_table
 
 # What is unknown of devices that changed meanwhile.
 _PER_DEVICE = ("flops_per_s_per_device", "mfu", "peak", "images_per_s_per_device")
@@ -316,3 +320,91 @@ def prepare(
         progress.compile_s = compile_s
         progress.compile_cache = [record.compile_cache for record in records]
     return state, records
+
+
+# A run compiles several programs: it has a hit only if all of them were fetched.
+_OUTCOMES = ("miss", "off", "hit")
+
+
+def summarize(
+    progress: RunProgress,
+    *,
+    primary_metric: str,
+    num_devices: int,
+    loss_scales: LossScales,
+    wall_s: float,
+    warnings: Sequence[str] = (),
+    **fields: Any,
+) -> TrainSummary:
+    """Return the summary record, of however much has been done.
+
+    Evaluations are judged by `primary_metric`. The warnings are those of the checkpoints.
+    `fields` are others of the summary, its status among them.
+    """
+    epochs, compile_s = progress.epochs, progress.compile_s
+    complete = [epoch for epoch in epochs if epoch.complete]
+    later = [epoch for epoch in complete if epoch.epoch > 1]
+    evaluated_s = [epoch.epoch_time_s for epoch in later if epoch.eval_count is not None]
+    first_epoch_s = next((epoch.epoch_time_s for epoch in complete if epoch.epoch == 1), None)
+    train_time_s = sum(epoch.train_time_s for epoch in epochs)
+    images = sum(epoch.images for epoch in epochs)
+    rate = steady_rate(epochs)
+    images_per_s = rate["images_per_s"]
+    return TrainSummary(
+        **fields,
+        steps=progress.step,
+        epochs_done=len(epochs),
+        compile_s=compile_s or None,  # None: it ended before
+        compile_cache=min(progress.compile_cache, key=_OUTCOMES.index, default=None),
+        first_step_s=progress.first_step_s,
+        import_s=progress.import_s,
+        startup_s=progress.startup_s,
+        first_epoch_s=first_epoch_s,
+        first_epoch_with_compile_s=first_epoch_s and first_epoch_s + compile_s,
+        # An epoch without an evaluation is less work.
+        median_epoch_s=statistics.median(evaluated_s) if evaluated_s else None,
+        train_time_s=train_time_s,
+        eval_time_s=sum(epoch.eval_time_s for epoch in epochs),
+        **rate,
+        images_per_s_per_device=images_per_s and images_per_s / num_devices,
+        images_per_s_whole_run=images / train_time_s if images else None,
+        **loss_scales.describe(),
+        **_last_and_best(epochs, primary_metric, loss_scales.lost_R),
+        # Without evaluations, which not every epoch has; the first epoch is warm-up.
+        warnings=[
+            *dependent("epochs", [epoch.train_time_s for epoch in later]),
+            *slowed_down("epochs", [epoch.train_time_s for epoch in later]),
+            *held_up("epoch", {epoch.epoch: epoch.train_time_s for epoch in later}),
+            *held_up(
+                "the evaluation of epoch",
+                {epoch.epoch: epoch.eval_time_s for epoch in later if epoch.eval_count is not None},
+            ),
+            *warnings,
+        ],
+        invalid=progress.invalid
+        + impossible_total((epoch.epoch_time_s for epoch in epochs), wall_s),
+    )
+
+
+def _last_and_best(
+    epochs: Sequence[EpochRecord], primary_metric: str, lost_R: np.ndarray | None
+) -> dict[str, Any]:
+    """Return the last evaluation's metrics, the best score, and which models have diverged."""
+    evaluated = [epoch for epoch in epochs if epoch.eval_count is not None]
+    if not evaluated:
+        return {}
+    last = evaluated[-1]
+    best = max(evaluated, key=lambda epoch: comparable(epoch.evaluated(primary_metric)))
+    fields = {field.name: getattr(last, field.name) for field in dataclasses.fields(Evaluation)}
+    fields |= metric_fields(
+        TrainSummary, "best_eval_", {primary_metric: best.evaluated(primary_metric)}
+    )
+    fields["best_epoch"] = best.epoch
+    if last.eval_models:
+        # Under fp16 a model that skips all steps keeps its parameters, and their finite loss.
+        fields["diverged_seeds"] = [
+            model["seed"]
+            for r, model in enumerate(last.eval_models)
+            if (lost_R is not None and lost_R[r]) or not math.isfinite(comparable(model["loss"]))
+        ]
+    return fields

@@ -17,9 +17,9 @@ from jaxbench.analysis.statistics import (
 )
 from jaxbench.errors import Diverged
 from jaxbench.microbench.interleaved import Interleaved, unsettled_warnings
-from jaxbench.modes.setup import RunSetup
+from jaxbench.modes.runner import RunSetup
 from jaxbench.training.loss_scale import LOWEST_SCALE, describe_scales
-from jaxbench.training.meter import DispatchLimiter
+from jaxbench.training.run import DispatchLimiter
 
 # More batches than are ever taken: epoch after epoch, as training reads them.
 ENDLESS = 2**40

@@ -15,8 +15,7 @@ from jaxbench.cli import registry
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
 from jaxbench.errors import OUT_OF_MEMORY, first_line
-from jaxbench.modes.runner import RunResult
-from jaxbench.modes.setup import prepare_run, with_feed
+from jaxbench.modes.runner import RunResult, prepare_run, with_feed
 from jaxbench.modes.throughput import measure_throughput
 from jaxbench.qualification.bench import Bench, InnerConsole, PartFailed
 from jaxbench.records.run_dir import folder_name

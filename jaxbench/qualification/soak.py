@@ -15,8 +15,7 @@ from jaxbench.cards.run_figures import device_number, soak_figures
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import first_line
 from jaxbench.hardware.telemetry.nvml import cuda_ordinals, read_error_counters
-from jaxbench.modes.runner import Measurement, run_mode
-from jaxbench.modes.setup import prepare_run, with_feed
+from jaxbench.modes.runner import Measurement, prepare_run, run_mode, with_feed
 from jaxbench.modes.throughput import TrainStage
 from jaxbench.modes.windows import Stepper
 from jaxbench.qualification.bench import Bench, InnerConsole, PartFailed

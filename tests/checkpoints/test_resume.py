@@ -37,12 +37,11 @@ from jaxbench.checkpoints.resume import (
 from jaxbench.cli import registry
 from jaxbench.data.dataset import Split
 from jaxbench.errors import BadInput, Terminated
-from jaxbench.modes import setup
 from jaxbench.modes.train import run_training
 from jaxbench.parallel import signals
 from jaxbench.records import run_lock
 from jaxbench.records.writers.console import PlainConsole
-from jaxbench.training import meter
+from jaxbench.training import run as training_run
 from tests.conftest import LOOP, MICRO, needs_devices, records, run_json, set_fields
 
 # What depends on when and how fast, and on what a process holds.
@@ -144,14 +143,14 @@ class _Stop(Exception):
 
 def stop_after(monkeypatch, steps, error=_Stop):
     """Has the training loop end with an error once so many steps have been counted."""
-    genuine = meter.count_step
+    genuine = training_run.count_step
 
     def counting(run, metrics):
         if run.progress.step == steps:
             raise error
         return genuine(run, metrics)
 
-    monkeypatch.setattr(meter, "count_step", counting)
+    monkeypatch.setattr(training_run, "count_step", counting)
 
 
 def save_every(monkeypatch, steps):
@@ -598,7 +597,7 @@ def test_a_run_branches_off_into_a_new_folder(undisturbed, tmp_path):
 
 
 def another_data_set(monkeypatch, run):
-    genuine = setup.load_dataset
+    genuine = runner.load_dataset
 
     def load(*args):
         dataset = genuine(*args)
@@ -606,7 +605,7 @@ def another_data_set(monkeypatch, run):
         images[0, 0, 0, 0] ^= 1
         return dataclasses.replace(dataset, eval=Split(images, labels))
 
-    monkeypatch.setattr(setup, "load_dataset", load)
+    monkeypatch.setattr(runner, "load_dataset", load)
 
 
 def another_target(monkeypatch, run):

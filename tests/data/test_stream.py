@@ -16,7 +16,7 @@ from jaxbench.config import ModelConfig
 from jaxbench.data.feeds.stream import StreamFeed
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.models.layers import Network
-from jaxbench.modes.setup import prepare_run
+from jaxbench.modes.runner import prepare_run
 from jaxbench.modes.train import run_training
 from jaxbench.parallel.signals import raise_on_signals
 from jaxbench.records.writers.console import PlainConsole

@@ -17,7 +17,7 @@ from jaxbench.checkpoints.checkpoint import Checkpoints, Policy, list_checkpoint
 from jaxbench.checkpoints.resume import CHECKPOINTS
 from jaxbench.cli import registry
 from jaxbench.clock import Stopwatch, pause, wait_until
-from jaxbench.modes.setup import prepare_run
+from jaxbench.modes.runner import prepare_run
 from jaxbench.records.writers.console import PlainConsole
 from tests.checkpoints.test_resume import assert_same_run
 from tests.conftest import MICRO, ROOT, last_step, records, run_json

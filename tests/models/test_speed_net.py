@@ -17,7 +17,7 @@ from jaxbench.data.augment import evaluation_views
 from jaxbench.data.sources import synthetic
 from jaxbench.errors import BadInput
 from jaxbench.models.speed_net import SpeedNetConfig, _gelu, identity_first, whitening_kernel
-from jaxbench.modes.setup import _data_dependent_params, prepare_run
+from jaxbench.modes.runner import _data_dependent_params, prepare_run
 from jaxbench.modes.train import run_training
 from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.records.writers.console import PlainConsole
@@ -198,7 +198,7 @@ def test_processes_meet_before_the_first_of_them_sends_what_images_tell(monkeypa
         return params
 
     monkeypatch.setattr("jaxbench.parallel.processes.barrier", done.append)
-    monkeypatch.setattr("jaxbench.modes.setup.broadcast_arrays", send)
+    monkeypatch.setattr("jaxbench.modes.runner.broadcast_arrays", send)
     mesh = types.SimpleNamespace(process=(0, 2))
     dataset = synthetic.load(DataConfig(train_examples=128, eval_examples=50))
     look = _data_dependent_params(config_with(), dataset, mesh, Clock())

@@ -12,7 +12,7 @@ from jaxbench.modes import input_benchmark
 from jaxbench.records.schema import InputRecord
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.records.writers.rows import record_row
-from jaxbench.training.meter import DispatchLimiter
+from jaxbench.training.run import DispatchLimiter
 from tests.conftest import MICRO, records, run_json
 
 

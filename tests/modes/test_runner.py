@@ -10,8 +10,7 @@ from jaxbench.cli import entry_point
 from jaxbench.clock import Clock
 from jaxbench.config import Experiment
 from jaxbench.errors import Diverged, MixedDevices, Terminated
-from jaxbench.modes.runner import Measurement, run_mode
-from jaxbench.modes.setup import RunContext
+from jaxbench.modes.runner import Measurement, RunContext, run_mode
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.records.schema import CompileRecord, Conv2dRecord, Summary
 from jaxbench.records.writers.console import PlainConsole

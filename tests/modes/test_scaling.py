@@ -15,8 +15,8 @@ from jaxbench.cli import registry
 from jaxbench.config import ModelConfig
 from jaxbench.errors import BadInput, MixedDevices
 from jaxbench.modes import scaling
+from jaxbench.modes.runner import prepare_run
 from jaxbench.modes.scaling import ScalingTrial, efficiency_warnings
-from jaxbench.modes.setup import prepare_run
 from jaxbench.parallel.mesh import DataMesh, unequal_copies
 from jaxbench.records.reader import load_run
 from jaxbench.records.schema import CompileRecord, ScalingRecord

@@ -394,7 +394,7 @@ def test_rates_that_no_processor_has_make_a_run_invalid(train, monkeypatch):
     """And what is doubtful about its compiled steps and its test split is among its warnings."""
     monkeypatch.setattr("jaxbench.training.run.flops_limit", lambda devices: 1.0)
     monkeypatch.setattr(
-        "jaxbench.modes.setup.missing_arithmetic", lambda record, flops: [record.function]
+        "jaxbench.modes.runner.missing_arithmetic", lambda record, flops: [record.function]
     )
     summary = train(MICRO, epochs=2, data__eval_examples=20).summary
     assert summary["status"] == "invalid"

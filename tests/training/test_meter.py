@@ -5,7 +5,7 @@ import types
 import pytest
 
 import jaxbench
-from jaxbench.training.meter import DispatchLimiter, MetricsQueue
+from jaxbench.training.run import DispatchLimiter, MetricsQueue
 from tests.conftest import MICRO
 
 

@@ -16,7 +16,7 @@ from jaxbench.hardware import peaks
 from jaxbench.hardware.peak_table import find_peak
 from jaxbench.modes.describe import list_layers
 from jaxbench.modes.memory import measure_memory
-from jaxbench.modes.setup import prepare_run
+from jaxbench.modes.runner import prepare_run
 from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.train import build_program

@@ -19,8 +19,8 @@ from jaxbench.modes.throughput import measure_throughput
 from jaxbench.modes.train import run_training
 from jaxbench.records.schema import ThroughputRecord
 from jaxbench.records.writers.console import PlainConsole
-from jaxbench.training.meter import MetricsQueue
 from jaxbench.training.profiler import parse_steps
+from jaxbench.training.run import MetricsQueue
 from jaxbench.xla.compile_cache import without_cache
 from tests.conftest import MICRO, records, run_json
 

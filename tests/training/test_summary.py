@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
+from jaxbench.modes.train import summarize
 from jaxbench.records.schema import EpochRecord
 from jaxbench.training.loss_scale import LossScales
-from jaxbench.training.records import summarize
 from jaxbench.training.run import RunProgress, TrainPlan
 
 

@@ -19,7 +19,7 @@ from jaxbench.data.sources.load import load_dataset
 from jaxbench.models.layers import Network, classify, dropout
 from jaxbench.models.mnist_cnn import MnistCnnConfig
 from jaxbench.models.vgg import VggConfig
-from jaxbench.modes.setup import prepare_run
+from jaxbench.modes.runner import prepare_run
 from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.tasks import get_task
