@@ -37,6 +37,7 @@ from jaxbench.checkpoints.resume import (
 from jaxbench.cli import registry
 from jaxbench.data.dataset import Split
 from jaxbench.errors import BadInput, Terminated
+from jaxbench.modes import runner
 from jaxbench.modes.train import run_training
 from jaxbench.parallel import signals
 from jaxbench.records import run_lock
