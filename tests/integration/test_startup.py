@@ -33,7 +33,7 @@ def check(when, unwanted):
 check("importing jaxbench.main", {_UNUSED + _LATER})
 without = {_ON_THE_SIDE}
 sys.modules |= dict.fromkeys(without)  # importing them fails
-rooms = ("config", "training.program", "modes.windows", "modes.setup", "data.feeds.feed")
+rooms = ("config", "training.program", "modes.windows", "data.feeds.feed")
 for name in (*rooms, "models.wide_resnet"):
     importlib.import_module("jaxbench." + name)
 for name in without:
