@@ -309,8 +309,12 @@ def times_the_base(record: dict[str, Any], base: dict[str, Any]) -> dict[str, An
 
 def absent_devices(name: str) -> Any:
     """Returns the devices of a target, which can only be compiled for."""
-    from jaxbench.hardware.targets.target import parse_target
-    from jaxbench.hardware.targets.topology import compiler_version, create_devices, environment
+    from jaxbench.hardware.targets.target import (
+        compiler_version,
+        create_devices,
+        environment,
+        parse_target,
+    )
 
     target = parse_target(name)
     compiler_version(target)
@@ -320,9 +324,7 @@ def absent_devices(name: str) -> Any:
         sys.stdout.flush()
         command = [sys.executable, *sys.orig_argv[1:]]
         os.execve(sys.executable, command, os.environ | variables)
-    from jaxbench.hardware.peak_table import find_bandwidth
-
-    return create_devices(target, find_bandwidth(target.kind))
+    return create_devices(target)
 
 
 def main(spec: str | None, overrides: list[str]) -> int:

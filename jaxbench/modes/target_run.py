@@ -25,8 +25,13 @@ from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.errors import OUT_OF_MEMORY, BadInput, CompilerFailed, DoesNotFit, first_line
 from jaxbench.fields import without_unused
 from jaxbench.hardware.peak_table import find_bandwidth, find_peak
-from jaxbench.hardware.targets.target import Target, smaller_targets
-from jaxbench.hardware.targets.topology import compiler_version, create_devices
+from jaxbench.hardware.targets.target import (
+    Target,
+    compiler_version,
+    create_devices,
+    l2_bytes,
+    smaller_targets,
+)
 from jaxbench.modes.describe import list_layers
 from jaxbench.modes.runner import Measurement, RunResult, run_mode
 from jaxbench.modes.setup import RunContext, describe_program
@@ -82,88 +87,85 @@ def write_answer(config: Config, name: str) -> None:
     pathlib.Path(os.environ[RESULT_VARIABLE]).write_text(json.dumps(answer))
 
 
+_WORK = ("custom_calls", "transposes", "converts", "moved_bytes")
+
+
 def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, dict[str, Any]]:
     """Return what the compiler reports about a training step on a target, and `Answer.network`.
 
-    It needs a valid experiment and a process in the variables of `topology.environment`.
+    It needs a valid experiment and a process in the variables of `target.environment`.
 
     Raises:
       BadInput: the compiler is missing or does not know the machine, or the batch does not split
         over its devices.
     """
     config, _ = without_unused(config.for_all_devices())
-    devices = create_devices(target, find_bandwidth(target.kind))
+    devices = create_devices(target)
     layout = BatchLayout.create(config, len(devices))
     with get_precision(config.precision).enabled():
-        mesh = DataMesh(devices, config.parallelism)
-        program = build_program(config, mesh, layout, steps_per_epoch=1)
+        program = build_program(config, DataMesh(devices, config.parallelism), layout, 1)
         program.check()
         network = describe_program(program) | {
             "layers": list_layers(program),
             "training_flops_per_image": program.training_flops,
         }
-        return _compile(program, target), network
-
-
-_WORK = ("custom_calls", "transposes", "converts", "moved_bytes")
-
-
-def _compile(program: Program, target: Target) -> TargetRecord:
-    config, layout = program.config, program.layout
-    record = TargetRecord(
-        target=target.name,
-        origin="compiled",
-        compiler=compiler_version(target),
-        device_kind=target.kind,
-        num_devices=layout.num_devices,
-        batch_size=config.batch_size,
-        batch_per_device=layout.batch_per_device,
-        precision=config.precision,
-        device_memory_bytes=target.usable_bytes,
-        fits=False,
-    )
-    labels = program.task.label_shape(config.data.example_shape)
-    args = abstract_args(config, layout, labels, program.precision.param_dtype)
-    state = program.abstract_placed_state()
-    try:
-        compiled, text = begin_compile("train_step", program.train_step, state, *args)()
-    except jax.errors.JaxRuntimeError as error:
-        words = " ".join(str(error).split())
-        if not is_refusal(words):
-            raise
-        return dataclasses.replace(record, refusal=words, needed_bytes=needed_bytes(words))
-    cache_bytes = int(float(target.specs.get("l2_mib", 0)) * 2**20)  # between cores and memory
-    work = count_work(text, _activation_sizes(program), cache_bytes)
-    memory, state_bytes = compiled.memory, program.state_bytes_per_device()
-    least_moved_bytes = least_traffic(memory, work["uncached_bytes"], cache_bytes)
-    precision = program.main_precision
-    peak, fast_rate = find_peak(target.kind, precision), fast_convolution_rate(target, precision)
-    limits = ceiling(
-        images_per_step=layout.images_per_step,
-        flops_per_device=program.least_training_flops(fast_rate) * layout.batch_per_device,
-        bytes_per_device=least_moved_bytes,
-        exchanged_bytes=all_reduced_bytes(compiled.collectives or {}, layout.num_devices),
-        num_devices=layout.num_devices,
-        peak_flops_per_s=peak.flops_per_s if peak else None,
-        memory_bytes_per_s=find_bandwidth(target.kind),
-        link_bytes_per_s=target.link_bytes_per_s,
-    )
-    limits |= {"origin": "predicted", "peak": peak and peak._asdict(), "link": target.link}
-    return dataclasses.replace(
-        record,
-        # A TPU's compiler has refused what does not fit.
-        fits=target.platform == "tpu" or memory["total_bytes"] <= target.usable_bytes,
-        needed_bytes=memory["total_bytes"],
-        lower_s=compiled.lower_s,
-        compile_s=compiled.compile_s,
-        memory=memory,
-        state_donated=memory["alias_bytes"] >= state_bytes,
-        collectives=compiled.collectives or {},
-        flops_per_image=program.training_flops,
-        bytes_lower_bound=program.analysis.bytes_lower_bound(layout.batch_per_device, state_bytes),
-        ceiling=limits | {"least_moved_bytes": least_moved_bytes},
-        **{name: work[name] for name in _WORK},
-    )
+        labels = program.task.label_shape(config.data.example_shape)
+        args = abstract_args(config, layout, labels, program.precision.param_dtype)
+        state = program.abstract_placed_state()
+        record = TargetRecord(
+            target=target.name,
+            origin="compiled",
+            compiler=compiler_version(target),
+            device_kind=target.kind,
+            num_devices=layout.num_devices,
+            batch_size=config.batch_size,
+            batch_per_device=layout.batch_per_device,
+            precision=config.precision,
+            device_memory_bytes=target.usable_bytes,
+            fits=False,
+        )
+        try:
+            compiled, text = begin_compile("train_step", program.train_step, state, *args)()
+        except jax.errors.JaxRuntimeError as error:
+            words = " ".join(str(error).split())
+            if not is_refusal(words):
+                raise
+            refused = dataclasses.replace(record, refusal=words, needed_bytes=needed_bytes(words))
+            return refused, network
+        cache_bytes = l2_bytes(target.kind) or 0  # between cores and memory
+        work = count_work(text, _activation_sizes(program, network["layers"]), cache_bytes)
+        memory, state_bytes = compiled.memory, program.state_bytes_per_device()
+        batch, precision = layout.batch_per_device, program.main_precision
+        peak = find_peak(target.kind, precision)
+        fast_rate = fast_convolution_rate(target, precision)
+        least_moved_bytes = least_traffic(memory, work["uncached_bytes"], cache_bytes)
+        limits = ceiling(
+            images_per_step=layout.images_per_step,
+            flops_per_device=program.least_training_flops(fast_rate) * batch,
+            bytes_per_device=least_moved_bytes,
+            exchanged_bytes=all_reduced_bytes(compiled.collectives or {}, layout.num_devices),
+            num_devices=layout.num_devices,
+            peak_flops_per_s=peak.flops_per_s if peak else None,
+            memory_bytes_per_s=find_bandwidth(target.kind),
+            link_bytes_per_s=target.link_bytes_per_s,
+        )
+        limits |= {"origin": "predicted", "peak": peak and peak._asdict(), "link": target.link}
+        compiled_record = dataclasses.replace(
+            record,
+            # A TPU's compiler has refused what does not fit.
+            fits=target.platform == "tpu" or memory["total_bytes"] <= target.usable_bytes,
+            needed_bytes=memory["total_bytes"],
+            lower_s=compiled.lower_s,
+            compile_s=compiled.compile_s,
+            memory=memory,
+            state_donated=memory["alias_bytes"] >= state_bytes,
+            collectives=compiled.collectives or {},
+            flops_per_image=program.training_flops,
+            bytes_lower_bound=program.analysis.bytes_lower_bound(batch, state_bytes),
+            ceiling=limits | {"least_moved_bytes": least_moved_bytes},
+            **{name: work[name] for name in _WORK},
+        )
+        return compiled_record, network
 
 
 def fast_convolution_rate(target: Target, precision: str) -> float:
@@ -178,15 +180,14 @@ def fast_convolution_rate(target: Target, precision: str) -> float:
     return ieee.flops_per_s / peak.flops_per_s
 
 
-def _activation_sizes(program: Program) -> set[int]:
+def _activation_sizes(program: Program, layers: Sequence[dict[str, Any]]) -> set[int]:
     """Return how many values the activations have in a step on one device.
 
     A parameter of as many values cannot be told from an activation, so that size is left out.
     """
     layout = program.layout
     images = layout.batch_per_device // layout.gradient_accumulation_steps
-    shapes = [program.config.data.example_shape]
-    shapes += [row["output_shape"] for row in list_layers(program)]
+    shapes = [program.config.data.example_shape, *(row["output_shape"] for row in layers)]
     rank = 2 if program.config.data.sequence_length else 3
     sizes = {images * math.prod(shape) for shape in shapes if len(shape) == rank}
     return sizes - {leaf.size for leaf in jax.tree.leaves(program.abstract_train_state().params)}
@@ -312,13 +313,13 @@ class Compilation(Measurement):
 
 def _efficiency(record: TargetRecord, base: TargetRecord) -> dict[str, float]:
     """Return the scaling efficiency against the smallest size, from the least times of a step."""
-    least_s = []
-    for one in (record, base):
-        of_one = one.ceiling["least_s"] if one.ceiling else {}
-        if not {"compute", "memory"} <= of_one.keys():
-            return {}
-        least_s.append((max(of_one["compute"], of_one["memory"]), of_one.get("links", 0.0)))
-    step_and_links_s, base_s = least_s
+    times_s = [one.ceiling["least_s"] if one.ceiling else {} for one in (record, base)]
+    if not all({"compute", "memory"} <= least_s.keys() for least_s in times_s):
+        return {}
+    step_and_links_s, base_s = (
+        (max(least_s["compute"], least_s["memory"]), least_s.get("links", 0.0))
+        for least_s in times_s
+    )
     images = record.batch_per_device / base.batch_per_device
     # The smallest size may have links too, and overlaps alike: a chip of TPU v2 is two devices.
     return {

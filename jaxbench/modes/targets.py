@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.config import Config, Experiment
 from jaxbench.errors import BadInput
-from jaxbench.hardware.targets.target import Target, parse_target
-from jaxbench.hardware.targets.topology import compiler_version, environment
+from jaxbench.hardware.targets.target import Target, compiler_version, environment, parse_target
 from jaxbench.parallel.child import run_child
 from jaxbench.records.schema import TargetRecord, decode_record
 from jaxbench.records.writers.console import PlainConsole, create_console
@@ -47,9 +46,8 @@ def split_targets(names: str) -> list[str]:
     listed = names.split(",")
     if not all(listed):
         raise BadInput(f"--target={names}: must name machines; --target=list shows all")
-    for name in listed:
-        if listed.count(name) > 1:
-            raise BadInput(f"--target={names}: names {name} twice")
+    if twice := [name for name in listed if listed.count(name) > 1]:
+        raise BadInput(f"--target={names}: names {twice[0]} twice")
     return listed
 
 
@@ -119,21 +117,17 @@ def describe_targets(
         with console.phase(f"compiling for {target.name}"):
             answers[target.name] = ask_compiler(arguments, target, strict=len(targets) == 1)
     failed = {name: answer.failed for name, answer in answers.items() if answer.failed}
-    compiled = [answer for answer in answers.values() if answer.record]
+    records = [answer.record for answer in answers.values() if answer.record]
     if as_json:
-        rows = [
-            answer.record.to_json() if answer.record else {"target": name, "failed": answer.failed}
-            for name, answer in answers.items()
-        ]
-        print(json.dumps(rows))
+        rows = [record.to_json() for record in records]
+        print(json.dumps(rows + [{"target": name, "failed": why} for name, why in failed.items()]))
         return int(bool(failed))
     from jaxbench.modes.describe import print_network  # imports JAX
 
     console = create_console()
-    if compiled:
-        print_network(compiled[0].network)
+    if records:
+        print_network(answers[records[0].target].network)
         print()
-    records = [answer.record for answer in compiled]
     for line in [*target_table(records), *compiled_facts(records)]:
         console.say(line)
     for name, reason in failed.items():

@@ -11,8 +11,7 @@ import os
 import sys
 
 from jaxbench.cli.entry_point import load_experiment
-from jaxbench.hardware.targets.target import parse_target
-from jaxbench.hardware.targets.topology import environment
+from jaxbench.hardware.targets.target import environment, parse_target
 
 
 def main(name: str, *steps: str) -> None:

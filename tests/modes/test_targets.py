@@ -10,8 +10,7 @@ import pytest
 
 from jaxbench.cli import entry_point
 from jaxbench.errors import CompilerFailed, DoesNotFit
-from jaxbench.hardware.targets import topology
-from jaxbench.hardware.targets.target import parse_target
+from jaxbench.hardware.targets.target import environment, parse_target
 from jaxbench.launchers import local
 from jaxbench.modes import target_run, targets
 from jaxbench.parallel.child import ProcessResult
@@ -28,7 +27,7 @@ MEMORY = (f"--experiment={MICRO}", "--mode=memory")
 def cpus(monkeypatch):
     """CPU devices in place of a target's."""
 
-    def devices(target, bytes_per_s):
+    def devices(target):
         needs_devices(target.num_devices)
         return tuple(jax.devices()[: target.num_devices])
 
@@ -237,7 +236,7 @@ def test_a_machine_that_only_its_compiler_does_not_know(children, run_cli):
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.splitlines()[-1] == "jaxbench: --target=gpu:t4: not known"
     done = run_cli(*DESCRIBE, "--target=gpu:t4,gpu:h100:2", "--json")
-    failed, record = json.loads(done.stdout.splitlines()[-1])
+    record, failed = json.loads(done.stdout.splitlines()[-1])
     assert failed == {"target": "gpu:t4", "failed": "--target=gpu:t4: not known"}
     assert done.returncode == 1 and record["fits"]
 
@@ -343,5 +342,5 @@ def test_the_list_of_targets_needs_no_experiment(run_cli):
 
 def test_the_variables_of_a_process_that_compiles_for_tpus():
     target = parse_target("tpu:v5e:2x4")
-    variables = topology.environment(target)
+    variables = environment(target)
     assert variables["TPU_ACCELERATOR_TYPE"] == "v5litepod-4"
