@@ -132,7 +132,8 @@ def print_description(
             rows.append((*image, *sizes, f"{problem['macs'] / 1e9:.4g}", *mib))
         headings = ">images|>size|>kernel|>channels|>filters|>GMAC|>in MiB|>out MiB"
         _print_table(console, "problems", headings, rows)
-        line = f"devices: {devices}; {description['shared_by']}"
+        counts = ", ".join(map(str, description["device_counts"]))
+        line = f"devices: {devices}; measured on {counts}"
         console.print("\n".join(wrap(line)), soft_wrap=True)
         return
     for line in description["warnings"]:
