@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxbench.analysis.scaling_model import Interval
 from jaxbench.analysis.statistics import (
     autocorrelation,
     dependent,
@@ -146,19 +147,20 @@ class StepWindows(Interleaved):
         return fields | {"step_s": step_s, "steps_per_window": self.steps_per_window}
 
 
+def named_interval(name: str, interval: Interval) -> dict[str, float]:
+    """Return the fields of a record that hold a median and the ends of its interval."""
+    return dict(zip((name, f"{name}_low", f"{name}_high"), interval, strict=True))
+
+
 def describe_windows(images: float, windows_s: Sequence[float]) -> dict[str, Any]:
     """Return the rate of windows that hold this many images each, and its spread."""
     rates_R = [images / window_s for window_s in windows_s]
     rate, low, high = median_interval(rates_R)
-    return {
-        "images_per_s": rate,
-        "images_per_s_low": low,
-        "images_per_s_high": high,
+    spread = statistics.stdev(rates_R)
+    return named_interval("images_per_s", (rate, low, high)) | {
         # Rates over equal work average harmonically.
         "images_per_s_mean": statistics.harmonic_mean(rates_R),
-        "images_per_s_standard_error": (
-            statistics.stdev(rates_R) / math.sqrt(effective_size(rates_R))
-        ),
+        "images_per_s_standard_error": spread / math.sqrt(effective_size(rates_R)),
         "autocorrelation": autocorrelation(rates_R),
         "jitter": 1.4826 * statistics.median(abs(r - rate) for r in rates_R) / rate,
         "windows_s": list(windows_s),
