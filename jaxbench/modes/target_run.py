@@ -22,7 +22,7 @@ from jaxbench.batch_layout import BatchLayout, batch_multiple
 from jaxbench.clock import Clock
 from jaxbench.config import Config, Experiment
 from jaxbench.data.feeds.feed import abstract_args
-from jaxbench.errors import OUT_OF_MEMORY, BadInput, CompilerFailed, DoesNotFit, first_line
+from jaxbench.errors import OUT_OF_MEMORY, CompilerFailed, DoesNotFit, first_line
 from jaxbench.fields import without_unused
 from jaxbench.hardware.peak_table import find_bandwidth, find_peak
 from jaxbench.hardware.targets.target import (
@@ -72,16 +72,10 @@ def needed_bytes(refusal: str) -> int | None:
 
 
 def write_answer(config: Config, name: str) -> None:
-    """Compile in this process, which `ask_compiler` started, and write the `Answer`.
-
-    Raises:
-      BadInput: the compiler does not know this machine.
-    """
+    """Compile in this process, which `ask_compiler` started, and write the `Answer`."""
     try:
         record, network = compile_for_target(config, check_target(config, name))
         answer = {"record": record.to_json(), "network": network}
-    except BadInput:
-        raise
     except Exception as error:  # a compiler raises errors of any kind
         answer = {"failed": f"{type(error).__name__}: {first_line(error)}"}
     pathlib.Path(os.environ[RESULT_VARIABLE]).write_text(json.dumps(answer))
@@ -96,8 +90,7 @@ def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, di
     It needs a valid experiment and a process in the variables of `target.environment`.
 
     Raises:
-      BadInput: the compiler is missing or does not know the machine, or the batch does not split
-        over its devices.
+      BadInput: the compiler is missing, or the batch does not split over the machine's devices.
     """
     config, _ = without_unused(config.for_all_devices())
     devices = create_devices(target)
@@ -228,7 +221,6 @@ def compile_for(
         mesh = DataMesh(machine.stand_ins(), config.parallelism)
         setup = RunContext(config, Clock(), console, mesh, unused)
         compilation = Compilation(setup, arguments, machine, sizes, scaling)
-        # A machine that its compiler does not know ends the run before anything is written.
         compilation.ask(*sizes[0][1:])
         return run_mode(compilation, workdir, telemetry_s=0.0)
 
@@ -268,7 +260,7 @@ class Compilation(Measurement):
         title = f"compiling for {target.name}, batch {batch_size:,}"
         with self.setup.console.phase(title), self.setup.clock.phase("compile"):
             arguments = [*self.arguments, f"--experiment.batch_size={batch_size}"]
-            self.answers[step] = ask_compiler(arguments, target, strict=not self.answers)
+            self.answers[step] = ask_compiler(arguments, target)
         return self.answers[step]
 
     def measure(self, recorder: Recorder) -> None:

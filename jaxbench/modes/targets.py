@@ -69,14 +69,10 @@ class Answer(NamedTuple):
     failed: str | None = None
 
 
-def ask_compiler(arguments: Sequence[str], target: Target, *, strict: bool) -> Answer:
-    """Return a compiler's answer.
+def ask_compiler(arguments: Sequence[str], target: Target) -> Answer:
+    """Return a compiler's answer about a target.
 
-    Args:
-      arguments: of `jaxbench.main`: the experiment, its overrides, and flags for XLA.
-      target: the machine.
-      strict: whether a machine that the compiler does not know raises BadInput; else it is a
-        failure, and no reason to lose the answers about other machines.
+    `arguments` are those of `jaxbench.main`: the experiment, its overrides, and flags for XLA.
     """
     command = [sys.executable, "-m", "jaxbench.main", *arguments]
     command += ["--mode=describe", f"--target={target.name}"]
@@ -84,8 +80,6 @@ def ask_compiler(arguments: Sequence[str], target: Target, *, strict: bool) -> A
         result = pathlib.Path(folder, "result.json")
         variables = environment(target) | {RESULT_VARIABLE: str(result)}
         ended = run_child(command, pathlib.Path(folder, "log"), variables=variables)
-        if ended.exit_code == 2 and strict:
-            raise BadInput(ended.reason)
         if not result.is_file():
             return Answer(failed=ended.reason or "no answer")
         answer = Answer(**json.loads(result.read_text()))
@@ -107,15 +101,14 @@ def describe_targets(
       The exit code: 1 if a compiler failed.
 
     Raises:
-      BadInput: see `check_target` and `split_targets`; also for a single machine that its compiler
-        does not know.
+      BadInput: see `check_target` and `split_targets`.
     """
     targets = [check_target(experiment, name) for name in split_targets(names)]
     answers: dict[str, Answer] = {}
     console = PlainConsole(sys.stderr)  # standard output is for the answers
     for target in targets:
         with console.phase(f"compiling for {target.name}"):
-            answers[target.name] = ask_compiler(arguments, target, strict=len(targets) == 1)
+            answers[target.name] = ask_compiler(arguments, target)
     failed = {name: answer.failed for name, answer in answers.items() if answer.failed}
     records = [answer.record for answer in answers.values() if answer.record]
     if as_json:
