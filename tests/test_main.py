@@ -10,6 +10,7 @@ import pytest
 from jaxbench import modes
 from jaxbench.cli import registry
 from jaxbench.modes import MODES, options
+from jaxbench.parallel.signals import GRACE_PERIOD_S
 from jaxbench.records import recorder
 from jaxbench.records.reader import load_run
 from tests.conftest import MICRO, needs_devices, records, run_json
@@ -31,6 +32,11 @@ def test_every_mode_is_a_function_that_takes_its_options(name):
     module = vars(sys.modules[function.__module__]).values()
     own = [one for one in module if getattr(one, "__module__", "") == function.__module__]
     assert [one.mode for one in own if hasattr(one, "measure") and hasattr(one, "mode")] == [name]
+
+
+def test_the_table_of_options_repeats_what_the_code_says():
+    assert options.OPTIONS["mode"].type == (*MODES, "describe")
+    assert options.OPTIONS["grace_period_s"].default == GRACE_PERIOD_S
 
 
 PING = """
