@@ -16,7 +16,7 @@ from jaxbench.cli.entry_point import load_experiment
 from jaxbench.config import Experiment
 from jaxbench.custom import config_record
 from jaxbench.errors import BadInput
-from jaxbench.modes.targets import check_target
+from jaxbench.hardware.targets.target import check_target
 from jaxbench.xla.variables import decisive_variables
 
 _LONGEST_NAME = 100

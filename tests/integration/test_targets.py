@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from jaxbench.hardware.targets.target import environment, list_targets, parse_target
-from jaxbench.modes.target_run import needed_bytes
+from jaxbench.modes.targets import needed_bytes
 from tests.conftest import ROOT
 from tests.published_rates import published_rates
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxbench.modes.target_run import is_refusal, needed_bytes
+from jaxbench.modes.targets import is_refusal, needed_bytes
 
 G, T = 2**30, 2**40
 

@@ -10,9 +10,10 @@ import pytest
 
 from jaxbench.cli import entry_point
 from jaxbench.errors import CompilerFailed, DoesNotFit
+from jaxbench.hardware.targets import target
 from jaxbench.hardware.targets.target import environment, parse_target
 from jaxbench.launchers import local
-from jaxbench.modes import target_run, targets
+from jaxbench.modes import targets
 from jaxbench.parallel.child import ProcessResult
 from jaxbench.records.reader import load_run
 from jaxbench.records.schema import TargetRecord, decode_record
@@ -31,13 +32,13 @@ def cpus(monkeypatch):
         needs_devices(target.num_devices)
         return tuple(jax.devices()[: target.num_devices])
 
-    monkeypatch.setattr(target_run, "create_devices", devices)
-    for module in (targets, target_run):
+    monkeypatch.setattr(targets, "create_devices", devices)
+    for module in (targets, target):
         monkeypatch.setattr(module, "compiler_version", lambda target: "some 1.0")
 
 
 def compiled(config, target):
-    record, network = target_run.compile_for_target(config, parse_target(target))
+    record, network = targets.compile_for_target(config, parse_target(target))
     assert network["parameters"] > 0
     return record
 
@@ -54,7 +55,7 @@ def children(cpus, monkeypatch):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("JAXBENCH_TARGET_RESULT", variables["JAXBENCH_TARGET_RESULT"])
             config = entry_point.load_experiment(spec, overrides)
-            target_run.write_answer(config, name)
+            targets.write_answer(config, name)
         return ProcessResult("exited", None, 0, 1.0)
 
     def run_trial(command, log, **limits):
@@ -65,7 +66,7 @@ def children(cpus, monkeypatch):
         config = entry_point.load_experiment(spec, overrides)
         try:
             with open(log, "w") as output, contextlib.redirect_stdout(output):
-                target_run.compile_for(name, config, run, arguments)
+                targets.compile_for(name, config, run, arguments)
         except (CompilerFailed, DoesNotFit) as error:
             return ProcessResult("exited", str(error), 1, 1.0)
         return ProcessResult("exited", None, 0, 1.0)
@@ -92,16 +93,16 @@ def test_a_step_is_described_for_a_target(cpus):
 @pytest.fixture
 def refusing(monkeypatch):
     """A compiler that refuses more than 96 images."""
-    build_program, begin_compile = target_run.build_program, target_run.begin_compile
+    build_program, begin_compile = targets.build_program, targets.begin_compile
     words = "RESOURCE_EXHAUSTED: too large.\nUsed (11.13G) exceeds available HBM (7.48G)"
     refuse = mock.Mock(side_effect=jax.errors.JaxRuntimeError(words))
 
     def build(config, *args, **kwargs):
         how = refuse if config.batch_size > 96 else begin_compile
-        monkeypatch.setattr(target_run, "begin_compile", how)
+        monkeypatch.setattr(targets, "begin_compile", how)
         return build_program(config, *args, **kwargs)
 
-    monkeypatch.setattr(target_run, "build_program", build)
+    monkeypatch.setattr(targets, "build_program", build)
 
 
 def test_a_step_that_the_compiler_refuses_does_not_fit(cpus, refusing):
@@ -121,7 +122,7 @@ def test_a_step_that_the_compiler_refuses_does_not_fit(cpus, refusing):
 )
 def test_a_refusal_that_is_not_of_a_device_s_memory_needs_no_bytes_of_it(cpus, monkeypatch, words):
     refuse = mock.Mock(side_effect=jax.errors.JaxRuntimeError(words))
-    monkeypatch.setattr(target_run, "begin_compile", refuse)
+    monkeypatch.setattr(targets, "begin_compile", refuse)
     record = compiled(entry_point.load_experiment(MICRO), "tpu:v5e:2x2")
     assert not record.fits and record.refusal == words and record.needed_bytes is None
 
@@ -165,9 +166,9 @@ def test_a_crash_of_a_compiler_is_the_run_s_end_and_its_reason(children, run_cli
 def test_an_error_of_a_compiler_is_one_line(cpus, monkeypatch, tmp_path):
     monkeypatch.setenv("JAXBENCH_TARGET_RESULT", str(tmp_path / "result.json"))
     error = OverflowError("Python int 8589934592 too large\nat batch_norm.py")
-    monkeypatch.setattr(target_run, "begin_compile", mock.Mock(side_effect=error))
+    monkeypatch.setattr(targets, "begin_compile", mock.Mock(side_effect=error))
     config = entry_point.load_experiment(MICRO)
-    target_run.write_answer(config, "gpu:h100")
+    targets.write_answer(config, "gpu:h100")
     found = json.loads((tmp_path / "result.json").read_text())
     assert found["failed"] == "OverflowError: Python int 8589934592 too large"
 

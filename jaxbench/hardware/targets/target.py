@@ -24,6 +24,8 @@ import pathlib
 import re
 from typing import Any, NamedTuple
 
+from jaxbench.batch_layout import BatchLayout
+from jaxbench.config import Config, Experiment
 from jaxbench.errors import BadInput, nearest
 from jaxbench.files import read_table
 from jaxbench.hardware.accelerators import pip_command
@@ -157,6 +159,36 @@ def _parse(text: str) -> Target:
         link_bytes_per_s /= devices_per_chip(row["kind"])
     kind = row["kind"]
     return Target(text, platform, kind, dimensions, int(memory_bytes), link, link_bytes_per_s, row)
+
+
+def check_target(experiment: Experiment, name: str) -> Target:
+    """Return the target of this name.
+
+    Raises:
+      BadInput: an unknown or impossible target, no compiler for it, a batch that does not split
+        over its devices, or an experiment without a network.
+    """
+    if not isinstance(experiment, Config):
+        raise BadInput(f"--target: {experiment.name} trains no network; only those are compiled")
+    experiment.validate()
+    target = parse_target(name)
+    compiler_version(target)
+    BatchLayout.create(experiment, target.num_devices)
+    return target
+
+
+def split_targets(names: str) -> list[str]:
+    """Return names that commas separate.
+
+    Raises:
+      BadInput: a name is given twice.
+    """
+    listed = names.split(",")
+    if not all(listed):
+        raise BadInput(f"--target={names}: must name machines; --target=list shows all")
+    if twice := [name for name in listed if listed.count(name) > 1]:
+        raise BadInput(f"--target={names}: names {twice[0]} twice")
+    return listed
 
 
 def smaller_targets(target: Target) -> list[Target]:
