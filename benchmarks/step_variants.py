@@ -309,12 +309,7 @@ def times_the_base(record: dict[str, Any], base: dict[str, Any]) -> dict[str, An
 
 def absent_devices(name: str) -> Any:
     """Returns the devices of a target, which can only be compiled for."""
-    from jaxbench.hardware.targets.target import (
-        compiler_version,
-        create_devices,
-        environment,
-        parse_target,
-    )
+    from jaxbench.hardware.targets.target import compiler_version, environment, parse_target
 
     target = parse_target(name)
     compiler_version(target)
@@ -324,6 +319,8 @@ def absent_devices(name: str) -> Any:
         sys.stdout.flush()
         command = [sys.executable, *sys.orig_argv[1:]]
         os.execve(sys.executable, command, os.environ | variables)
+    from jaxbench.modes.targets import create_devices
+
     return create_devices(target)
 
 

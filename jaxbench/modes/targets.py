@@ -19,22 +19,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+from jax.experimental import topologies
 
 from jaxbench.analysis.ceiling import all_reduced_bytes, ceiling, least_traffic
 from jaxbench.batch_layout import BatchLayout, batch_multiple
 from jaxbench.clock import Clock
 from jaxbench.config import Config, Experiment
 from jaxbench.data.feeds.feed import abstract_args
-from jaxbench.errors import OUT_OF_MEMORY, CompilerFailed, DoesNotFit, first_line
+from jaxbench.errors import OUT_OF_MEMORY, BadInput, CompilerFailed, DoesNotFit, first_line
 from jaxbench.fields import without_unused
 from jaxbench.hardware.peak_table import find_bandwidth, find_peak
 from jaxbench.hardware.targets.target import (
     Target,
-    check_target,
     compiler_version,
-    create_devices,
+    describe_gpu,
     environment,
     l2_bytes,
+    parse_target,
     smaller_targets,
     split_targets,
 )
@@ -75,6 +76,22 @@ def needed_bytes(refusal: str) -> int | None:
         return None
     size, unit = (group for group in match.groups() if group is not None)
     return int(float(size) * 1024 ** " KMGT".index(unit or " "))
+
+
+def check_target(experiment: Experiment, name: str) -> Target:
+    """Return the target of this name.
+
+    Raises:
+      BadInput: an unknown or impossible target, no compiler for it, a batch that does not split
+        over its devices, or an experiment without a network.
+    """
+    if not isinstance(experiment, Config):
+        raise BadInput(f"--target: {experiment.name} trains no network; only those are compiled")
+    experiment.validate()
+    target = parse_target(name)
+    compiler_version(target)
+    BatchLayout.create(experiment, target.num_devices)
+    return target
 
 
 # A process that compiles for a target has it: the file for its answer.
@@ -120,6 +137,25 @@ def write_answer(config: Config, name: str) -> None:
     except Exception as error:  # a compiler raises errors of any kind
         answer = {"failed": f"{type(error).__name__}: {first_line(error)}"}
     pathlib.Path(os.environ[RESULT_VARIABLE]).write_text(json.dumps(answer))
+
+
+def create_devices(target: Target) -> tuple[Any, ...]:
+    """Return the JAX devices of a target; they can be compiled for, and run nothing.
+
+    A compiler that does not know a machine of this size raises what it will.
+    """
+    size = "x".join(map(str, target.dimensions))
+    if target.platform == "gpu":
+        topology = {"platform": "cuda", "topology": f"1x{size}"}
+        topology["target_config"] = describe_gpu(target)
+    else:
+        topology = {"platform": "tpu", "topology_name": f"{target.specs['name']}:{size}"}
+        if target.specs["chip_config"]:
+            # libtpu's default for v4 has two devices a chip; JAX on a v4 has one.
+            topology["chip_config_name"] = target.specs["chip_config"]
+        if math.prod(target.dimensions) == 1:
+            topology["chips_per_host_bounds"] = (1, 1, 1)  # a single chip is no whole host
+    return tuple(topologies.get_topology_desc(**topology).devices)
 
 
 _WORK = ("custom_calls", "transposes", "converts", "moved_bytes")

@@ -21,7 +21,8 @@ import re
 import sys
 import jax
 from jax.sharding import SingleDeviceSharding
-from jaxbench.hardware.targets.target import create_devices, parse_target
+from jaxbench.hardware.targets.target import parse_target
+from jaxbench.modes.targets import create_devices
 
 for name in sys.argv[1:]:
     target = parse_target(name)

@@ -1,4 +1,4 @@
-"""Machines to compile for that are not here: look them up by name, and make their devices.
+"""Machines to compile for that are not here: look them up by name, and describe them to XLA.
 
     tpu:v5e:2x4     a slice of 2x4 chips of TPU v5e
     tpu:v4:2x2x1    v4 and v5p have three dimensions
@@ -14,7 +14,7 @@ a PCIe 5.0 x16 slot's, which none exceeds. `bridge_gb_per_s` is an optional NVLi
 bounds measurements but is in no ceiling.
 
 XLA's compilers for TPUs and GPUs need no such device. A process makes devices of one kind, in an
-environment that is set before it imports JAX: see `environment`. This imports JAX only then.
+environment that is set before it imports JAX: see `environment`. JAX is not imported here.
 """
 
 import dataclasses
@@ -24,8 +24,6 @@ import pathlib
 import re
 from typing import Any, NamedTuple
 
-from jaxbench.batch_layout import BatchLayout
-from jaxbench.config import Config, Experiment
 from jaxbench.errors import BadInput, nearest
 from jaxbench.files import read_table
 from jaxbench.hardware.accelerators import pip_command
@@ -161,22 +159,6 @@ def _parse(text: str) -> Target:
     return Target(text, platform, kind, dimensions, int(memory_bytes), link, link_bytes_per_s, row)
 
 
-def check_target(experiment: Experiment, name: str) -> Target:
-    """Return the target of this name.
-
-    Raises:
-      BadInput: an unknown or impossible target, no compiler for it, a batch that does not split
-        over its devices, or an experiment without a network.
-    """
-    if not isinstance(experiment, Config):
-        raise BadInput(f"--target: {experiment.name} trains no network; only those are compiled")
-    experiment.validate()
-    target = parse_target(name)
-    compiler_version(target)
-    BatchLayout.create(experiment, target.num_devices)
-    return target
-
-
 def split_targets(names: str) -> list[str]:
     """Return names that commas separate.
 
@@ -239,18 +221,19 @@ def most_link_bytes_per_s(device_kind: str, to_host: bool) -> float:
     """
     platform = "tpu" if device_kind.startswith("TPU") else "gpu"
     row = _row_of(device_kind, platform)
-    rows = [row] if row else _rows(platform).values()
-    return max(_link_bytes_per_s(row, to_host) for row in rows)
-
-
-def _link_bytes_per_s(row: dict[str, str], to_host: bool) -> float:
+    rows = [row] if row else [*_rows(platform).values()]
     if to_host:
-        return float(row["host_gb_per_s"]) * 1e9
-    if "link_gbit_per_s_per_chip" not in row:
-        return max(float(row[name] or 0) for name in ("link_gb_per_s", "bridge_gb_per_s")) * 1e9
-    if devices_per_chip(row["kind"]) > 1:  # two devices of a chip exchange through no link
-        return find_bandwidth(row["kind"])
-    return float(row["link_gbit_per_s_per_chip"]) * 1e9 / 8
+        return max(float(row["host_gb_per_s"]) for row in rows) * 1e9
+    if platform == "gpu":
+        names = ("link_gb_per_s", "bridge_gb_per_s")
+        return max(float(row[name] or 0) for row in rows for name in names) * 1e9
+    return max(
+        # Two devices of a chip exchange through no link.
+        find_bandwidth(row["kind"])
+        if devices_per_chip(row["kind"]) > 1
+        else float(row["link_gbit_per_s_per_chip"]) * 1e9 / 8
+        for row in rows
+    )
 
 
 def _row_of(device_kind: str, platform: str = "gpu") -> dict[str, str] | None:
@@ -299,27 +282,6 @@ def compiler_version(target: Target) -> str:
             f"pip install '{package}[with-cuda]=={jaxlib}'"
         )
     return f"{package} {version}"
-
-
-def create_devices(target: Target) -> tuple[Any, ...]:
-    """Return the JAX devices of a target; they can be compiled for, and run nothing.
-
-    A compiler that does not know a machine of this size raises what it will.
-    """
-    from jax.experimental import topologies
-
-    size = "x".join(map(str, target.dimensions))
-    if target.platform == "gpu":
-        topology = {"platform": "cuda", "topology": f"1x{size}"}
-        topology["target_config"] = describe_gpu(target)
-    else:
-        topology = {"platform": "tpu", "topology_name": f"{target.specs['name']}:{size}"}
-        if target.specs["chip_config"]:
-            # libtpu's default for v4 has two devices a chip; JAX on a v4 has one.
-            topology["chip_config_name"] = target.specs["chip_config"]
-        if math.prod(target.dimensions) == 1:
-            topology["chips_per_host_bounds"] = (1, 1, 1)  # a single chip is no whole host
-    return tuple(topologies.get_topology_desc(**topology).devices)
 
 
 def describe_gpu(target: Target) -> str:
