@@ -12,7 +12,7 @@ from jaxbench.config import Experiment
 from jaxbench.errors import BadInput, nearest
 from jaxbench.fields import check_fraction
 from jaxbench.files import read_table
-from jaxbench.modes import MODES
+from jaxbench.modes import CHECKPOINTS, MODES
 
 RUNS = tuple(MODES)
 PRICED = ("train", "throughput")
@@ -24,26 +24,23 @@ _PROCESSES = (
     *COORDINATOR_FLAGS,
     *("local_processes", "initialization_timeout_s", "heartbeat_timeout_s"),
 )
-_CHECKPOINTS = ("checkpoint_minutes", "checkpoint_epochs", "keep_checkpoints")
 
 
 class Option(NamedTuple):
-    """An option, a keyword of the functions of the modes that take it.
+    """An option: a flag, and a keyword of the functions of the modes that take it.
 
     Attributes:
       type: bool, int, float, str, or the words that it may be.
-      modes: those that take it; none: it is about the process, and a flag only.
       low, high: the bounds of a number.
       same: whether it decides which steps the devices take, so that all processes must agree.
     """
 
     type: Any
     default: Any
-    modes: tuple[str, ...]
-    low: float | None
-    high: float | None
-    same: bool
     help: str
+    low: float | None = None
+    high: float | None = None
+    same: bool = False
 
 
 def _read_option(row: dict[str, str]) -> Option:
@@ -55,7 +52,6 @@ def _read_option(row: dict[str, str]) -> Option:
     return Option(
         type=kind if row["type"] in kinds else tuple(row["type"].split()),
         default=bool(default) if kind is bool else default,
-        modes=RUNS if row["modes"] == "runs" else tuple(row["modes"].split()),
         low=low,
         high=high,
         same=bool(row["same"]),
@@ -63,22 +59,31 @@ def _read_option(row: dict[str, str]) -> Option:
     )
 
 
-OPTIONS = {row["name"]: _read_option(row) for row in read_table(__file__, "options.csv")}
+OPTIONS = {
+    "mode": Option(
+        type=(*MODES, "describe"),
+        default=None,
+        help="What to do; the default is the experiment's own mode. "
+        + "".join(f"{name}: {mode.help}. " for name, mode in MODES.items())
+        + "describe: show the experiment, run nothing.",
+    ),
+    **{row["name"]: _read_option(row) for row in read_table(__file__, "options.csv")},
+}
 
 
 def modes_of_flags() -> dict[str, tuple[str, ...]]:
     """Return {flag: the modes that it is for}, without the flags that every mode takes."""
-    limited = {name: option.modes for name, option in OPTIONS.items() if option.modes}
+    limited = {"workdir": RUNS, "telemetry_s": RUNS, "json": ("describe",)}
+    limited["target"] = ("describe", "memory", "scaling")
+    for mode, each in MODES.items():
+        limited |= {name: (*limited.get(name, ()), mode) for name in each.options}
     return limited | dict.fromkeys((*PRICE, *_PROCESSES), PRICED)
 
 
 def options_of(mode: str) -> dict[str, Option]:
     """Return the options that are keywords of a mode."""
-    return {
-        name: option
-        for name, option in OPTIONS.items()
-        if mode in option.modes and name not in ("workdir", "target")
-    }
+    names = ("telemetry_s", *MODES[mode].options) if mode in MODES else ()
+    return {name: option for name, option in OPTIONS.items() if name in names}
 
 
 def mode_keywords(mode: str, experiment: Experiment, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,7 +122,7 @@ def mode_keywords(mode: str, experiment: Experiment, values: Mapping[str, Any]) 
     if "resume" in keywords:
         keywords["resume"] = os.fspath(keywords["resume"])
     if "checkpoint_minutes" in keywords:
-        keywords["checkpoints"] = Policy(*map(keywords.pop, _CHECKPOINTS))
+        keywords["checkpoints"] = Policy(*map(keywords.pop, CHECKPOINTS))
     if "device_counts" in keywords:
         keywords["device_counts"] = _parse_counts(keywords["device_counts"] or ())
     accuracy = keywords.get("target_accuracy")
