@@ -89,7 +89,7 @@ class StepWindows(Interleaved):
     Attributes:
       batches: the batch of each call.
       images_per_step: over all devices and models.
-      steps: taken so far, in and between windows; `warmup_steps` of them in the warm-up.
+      steps: taken so far, in and between windows.
     """
 
     steps_per_call = 1
@@ -107,7 +107,7 @@ class StepWindows(Interleaved):
         self.setup, self.stepper = setup, stepper
         self.step, self.batches = step, batches
         self.images_per_step = setup.program.layout.images_per_step
-        self.steps, self.warmup_steps = 0, None
+        self.steps = 0
 
     @property
     def steps_per_window(self) -> int:
@@ -123,11 +123,6 @@ class StepWindows(Interleaved):
         self.steps += calls * self.steps_per_call
         self.stepper.wait()
 
-    def warm_up(self, rounds: int) -> None:
-        before = self.steps
-        super().warm_up(rounds)
-        self.warmup_steps = self.steps - before
-
     def describe_steps(self) -> dict[str, Any]:
         """Return the fields that the records of all stages share; no rate from a single window."""
         config = self.setup.config
@@ -135,7 +130,7 @@ class StepWindows(Interleaved):
             "precision": config.precision,
             "num_devices": self.setup.mesh.num_devices,
             "batch_size": config.batch_size,
-            "warmup_steps": self.warmup_steps,
+            "warmup_steps": self.warmup and self.warmup.calls * self.steps_per_call,
             "warmup_settled": self.warmup and self.warmup.settled,
         }
         if len(self.windows_s) < 2:
@@ -176,7 +171,7 @@ def window_warnings(name: str, windows_s: Sequence[float]) -> list[str]:
 def unsettled_stages(stages: Sequence[Interleaved]) -> list[str]:
     """Return the warning about stages whose windows never agreed in the warm-up."""
     warmups = {
-        stage.name: (stage.warmup, getattr(stage, "warmup_steps", stage.warmup.calls))
+        stage.name: (stage.warmup, stage.warmup.calls * getattr(stage, "steps_per_call", 1))
         for stage in stages
         if stage.warmup
     }

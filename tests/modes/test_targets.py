@@ -113,14 +113,8 @@ def test_a_step_that_the_compiler_refuses_does_not_fit(cpus, refusing):
     assert record.refusal.startswith("RESOURCE_EXHAUSTED: too large. Used (11.13G)")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "RESOURCE_EXHAUSTED: Allocation (size=9) would exceed memory (size=8), space=vmem",
-        "UNIMPLEMENTED: Stable sorting of more than 2^31-1 elements is not implemented",
-    ],
-)
-def test_a_refusal_that_is_not_of_a_device_s_memory_needs_no_bytes_of_it(cpus, monkeypatch, words):
+def test_a_refusal_that_is_not_of_a_device_s_memory_needs_no_bytes_of_it(cpus, monkeypatch):
+    words = "RESOURCE_EXHAUSTED: Allocation (size=9) would exceed memory (size=8), space=vmem"
     refuse = mock.Mock(side_effect=jax.errors.JaxRuntimeError(words))
     monkeypatch.setattr(targets, "begin_compile", refuse)
     record = compiled(entry_point.load_experiment(MICRO), "tpu:v5e:2x2")
@@ -261,8 +255,6 @@ def test_the_largest_batch_on_a_target(children, refusing, run_cli, tmp_path):
     [
         (("--target=gpu:h100,gpu:h100",), "names gpu:h100 twice"),
         (("--target=gpu:h10",), "did you mean 'h100'?"),
-        (("--target=gpu:H100",), "must name a GPU, one of"),
-        (("--target=gpu:H100",), "did you mean 'h100'?"),
         (("--target=gpu:h100:3", "--experiment.batch_size=64"), "does not divide over 3 devices"),
         (("--target=gpu:h100", "--mode=memory", "--feed=resident"), "--feed with --target"),
         (("--target=gpu:h100", "--mode=train"), "--mode=describe or memory or scaling"),
