@@ -23,9 +23,8 @@ code 1 if one does, or does not donate its whole state.
     python benchmarks/step_variants.py ... --target=gpu:h200
 
 compiles for a machine that is not here and runs nothing (feed=resident: a data set of one batch
-stands in). docs/howto/targets.md has the targets, a GPU by XLA's own description of it
-(gpu:h200.txtpb) among them, and what they need. XLA then picks cuDNN's algorithms unmeasured:
-kernels, layouts and bytes are the GPU's, times stay unknown.
+stands in). docs/howto/targets.md has the targets, and what they need. XLA then picks cuDNN's
+algorithms unmeasured: kernels, layouts and bytes are the GPU's, times stay unknown.
 """
 
 import contextlib

@@ -263,6 +263,15 @@ def _activation_sizes(program: Program, layers: Sequence[dict[str, Any]]) -> set
     return sizes - {leaf.size for leaf in jax.tree.leaves(program.abstract_train_state().params)}
 
 
+class StandIn(NamedTuple):
+    """What run.json says of a device that no compiler has made, under JAX's names."""
+
+    id: int
+    platform: str
+    device_kind: str
+    process_index: int = 0
+
+
 def compile_for(
     target: str,
     config: Experiment,
@@ -295,7 +304,9 @@ def compile_for(
     # No device is used here. JAX would look for all, and its plugins complain about missing ones.
     jax.config.update("jax_platforms", "cpu")
     with contextlib.closing(create_console()) as console:
-        mesh = DataMesh(machine.stand_ins(), config.parallelism)
+        numbers, kind = range(machine.num_devices), machine.kind
+        devices = tuple(StandIn(number, machine.platform, kind) for number in numbers)
+        mesh = DataMesh(devices, config.parallelism)
         setup = RunContext(config, Clock(), console, mesh, unused)
         compilation = Compilation(setup, arguments, machine, sizes, scaling)
         compilation.ask(*sizes[0][1:])

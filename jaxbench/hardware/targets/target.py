@@ -22,7 +22,7 @@ import functools
 import math
 import pathlib
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxbench.errors import BadInput, nearest
 from jaxbench.files import read_table
@@ -78,20 +78,6 @@ class Target:
         """What a program may use of a device's memory: what `fits` compares with."""
         share = _GPU_MEMORY_SHARE if self.platform == "gpu" else 1.0
         return int(self.memory_bytes * share)
-
-    def stand_ins(self) -> tuple["StandIn", ...]:
-        """Return what describes its devices if no compiler has made them."""
-        platform, kind = self.platform, self.kind
-        return tuple(StandIn(number, platform, kind) for number in range(self.num_devices))
-
-
-class StandIn(NamedTuple):
-    """What run.json says of a device, under JAX's names."""
-
-    id: int
-    platform: str
-    device_kind: str
-    process_index: int = 0
 
 
 def list_targets() -> list[str]:
