@@ -61,7 +61,6 @@ from goal_figures import (
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, median_interval
 from jaxbench.cards.card_file import CARD
 from jaxbench.cli import entry_point
-from jaxbench.clock import Stopwatch
 from jaxbench.errors import BadInput, nearest
 from jaxbench.parallel.child import run_child
 from jaxbench.records.reader import RunRecords
@@ -78,7 +77,6 @@ _TINY = flags.DEFINE_bool("tiny", False, "Small networks and few steps; judges n
 
 # Below it a mean over seeds is no result.
 _FEWEST_SEEDS = 5
-_SAY_EVERY_S = 30.0
 _BENCHMARKS = pathlib.Path(__file__).resolve().parent
 
 
@@ -139,17 +137,9 @@ def _chosen() -> list[str]:
 
 def _measure(part: Part, out: pathlib.Path) -> str | None:
     """Runs a command to its end; returns why it failed, None if it did not."""
-    print(f"{part.goal}: python {' '.join(part.command)}", flush=True)
     log = out / f"{part.result.stem}.log"
-    watch, last = Stopwatch(), _SAY_EVERY_S
-
-    def say(line: str) -> None:
-        nonlocal last
-        if line and watch.elapsed_s() >= last:
-            last = watch.elapsed_s() + _SAY_EVERY_S
-            print(f"  {watch.elapsed_s():.0f} s: {line[:120]}", flush=True)
-
-    ending = run_child([sys.executable, *part.command], log, watch=say)
+    print(f"{part.goal}: python {' '.join(part.command)}; output in {log}", flush=True)
+    ending = run_child([sys.executable, *part.command], log)
     print(f"  ended after {ending.wall_s:.0f} s, exit code {ending.exit_code}", flush=True)
     return f"{ending.reason} ({log})" if ending.exit_code else None
 

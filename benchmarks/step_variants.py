@@ -23,9 +23,8 @@ code 1 if one does, or does not donate its whole state.
     python benchmarks/step_variants.py ... --target=gpu:h200
 
 compiles for a machine that is not here and runs nothing (feed=resident: a data set of one batch
-stands in). docs/howto/targets.md has the targets, a GPU by XLA's own description of it
-(gpu:h200.txtpb) among them, and what they need. XLA then picks cuDNN's algorithms unmeasured:
-kernels, layouts and bytes are the GPU's, times stay unknown.
+stands in). docs/howto/targets.md has the targets, and what they need. XLA then picks cuDNN's
+algorithms unmeasured: kernels, layouts and bytes are the GPU's, times stay unknown.
 """
 
 import contextlib
@@ -309,8 +308,7 @@ def times_the_base(record: dict[str, Any], base: dict[str, Any]) -> dict[str, An
 
 def absent_devices(name: str) -> Any:
     """Returns the devices of a target, which can only be compiled for."""
-    from jaxbench.hardware.targets.target import parse_target
-    from jaxbench.hardware.targets.topology import compiler_version, create_devices, environment
+    from jaxbench.hardware.targets.target import compiler_version, environment, parse_target
 
     target = parse_target(name)
     compiler_version(target)
@@ -320,9 +318,9 @@ def absent_devices(name: str) -> Any:
         sys.stdout.flush()
         command = [sys.executable, *sys.orig_argv[1:]]
         os.execve(sys.executable, command, os.environ | variables)
-    from jaxbench.hardware.peak_table import find_bandwidth
+    from jaxbench.modes.targets import create_devices
 
-    return create_devices(target, find_bandwidth(target.kind))
+    return create_devices(target)
 
 
 def main(spec: str | None, overrides: list[str]) -> int:

@@ -6,7 +6,6 @@
 """
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -18,10 +17,9 @@ from jaxbench.clock import process_age_s
 from jaxbench.config import Experiment
 from jaxbench.custom import config_record
 from jaxbench.errors import BadInput
-from jaxbench.hardware.targets.target import list_targets
+from jaxbench.hardware.targets.target import list_targets, split_targets
 from jaxbench.modes import import_mode
 from jaxbench.modes.options import OPTIONS, PRICED
-from jaxbench.modes.targets import RESULT_VARIABLE, describe_targets, split_targets
 from jaxbench.parallel import processes
 from jaxbench.parallel.launch_local import run_local_processes
 from jaxbench.parallel.signals import defer_signals, set_grace_period
@@ -52,7 +50,7 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
     keywords = main_flags.check_flags(experiment, mode)
     arguments = _compiler_arguments(spec, overrides) if target else []
     if target and mode != "describe":
-        from jaxbench.modes.target_run import compile_for
+        from jaxbench.modes.targets import compile_for
 
         if len(split_targets(target)) > 1:
             raise BadInput(
@@ -114,18 +112,14 @@ def _compiler_arguments(spec: str | None, overrides: Sequence[str]) -> list[str]
 
 
 def _describe(experiment: Experiment, target: str | None, arguments: list[str]) -> int:
-    as_json = flags.FLAGS.json
-    if target and RESULT_VARIABLE in os.environ:
-        from jaxbench.modes.target_run import write_answer
-
-        write_answer(experiment, target)
-        return 0
     if target:
-        return describe_targets(experiment, target, arguments, as_json=as_json)
+        from jaxbench.modes.targets import describe_targets
+
+        return describe_targets(experiment, target, arguments, as_json=flags.FLAGS.json)
     from jaxbench.modes.describe import describe, print_description
 
     description = describe(experiment)
-    if as_json:
+    if flags.FLAGS.json:
         print(json.dumps(description))
     else:
         print_description(description, experiment)

@@ -17,10 +17,9 @@ from absl import flags
 from jaxbench.cli import entry_point, main_flags
 from jaxbench.cli.main_flags import check_flags, chosen_mode
 from jaxbench.errors import BadInput
-from jaxbench.hardware.targets.target import list_targets
+from jaxbench.hardware.targets.target import list_targets, split_targets
 from jaxbench.launchers.launcher import LAUNCHERS, Limits, create_launcher
 from jaxbench.modes.options import COORDINATOR_FLAGS
-from jaxbench.modes.targets import split_targets
 from jaxbench.records.reader import TRIAL_STATUSES
 from jaxbench.records.writers.console import create_console
 from jaxbench.sweeps.grid import make_trials, parse_grid

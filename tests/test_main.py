@@ -10,6 +10,7 @@ import pytest
 from jaxbench import modes
 from jaxbench.cli import registry
 from jaxbench.modes import MODES, options
+from jaxbench.parallel.signals import GRACE_PERIOD_S
 from jaxbench.records import recorder
 from jaxbench.records.reader import load_run
 from tests.conftest import MICRO, needs_devices, records, run_json
@@ -31,6 +32,10 @@ def test_every_mode_is_a_function_that_takes_its_options(name):
     module = vars(sys.modules[function.__module__]).values()
     own = [one for one in module if getattr(one, "__module__", "") == function.__module__]
     assert [one.mode for one in own if hasattr(one, "measure") and hasattr(one, "mode")] == [name]
+
+
+def test_the_table_of_options_repeats_what_the_code_says():
+    assert options.OPTIONS["grace_period_s"].default == GRACE_PERIOD_S
 
 
 PING = """
@@ -65,12 +70,10 @@ class Ping(Measurement):
 def test_a_new_mode_is_one_file_one_line_and_its_options(run_cli, tmp_path, monkeypatch):
     (tmp_path / "ping.py").write_text(PING)
     monkeypatch.setattr(modes, "__path__", [*modes.__path__, str(tmp_path)])
-    monkeypatch.setitem(MODES, "ping", modes.Mode("ping", "ping"))
+    monkeypatch.setitem(MODES, "ping", modes.Mode("ping", "ping", "answer", ("rounds",)))
     kinds = options.OPTIONS["mode"]
     monkeypatch.setitem(options.OPTIONS, "mode", kinds._replace(type=(*kinds.type, "ping")))
-    for name in ("rounds", "telemetry_s", "workdir"):
-        option = options.OPTIONS[name]
-        monkeypatch.setitem(options.OPTIONS, name, option._replace(modes=(*option.modes, "ping")))
+    monkeypatch.setattr(options, "RUNS", (*options.RUNS, "ping"))
     micro = f"--experiment={MICRO}"
     try:
         done = run_cli(micro, "--mode=ping", "--rounds=7", "--telemetry_s=0", "--workdir=run")

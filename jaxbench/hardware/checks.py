@@ -86,12 +86,12 @@ def check_accelerators() -> Iterator[Check]:
 def check_devices() -> Iterator[Check]:
     """Check the variables that choose JAX's devices, and look at the devices."""
     # Imported late: without JAX the other checks still say so.
-    from jaxbench.xla.flags import refused_xla_flags
+    from jaxbench.xla.flags import xla_refusal
 
     flags = os.environ.get("XLA_FLAGS", "")
     # XLA would end this process at a flag that it does not know.
-    if refused := refused_xla_flags(flags):
-        yield Check("XLA_FLAGS", "problem", "; ".join(refused.values()), "correct it or unset it")
+    if flags and (reason := xla_refusal(flags)):
+        yield Check("XLA_FLAGS", "problem", reason, "correct it or unset it")
         return
     # What jaxbench adds for CPU devices is set before JAX makes them.
     from jaxbench.hardware.backend_flags import prepare_backend, sums_are_right, wrong_sums_text

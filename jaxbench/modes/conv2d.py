@@ -15,11 +15,9 @@ from typing import Any
 
 import jax
 import numpy as np
-import psutil
 
 from jaxbench.analysis.statistics import dependent
 from jaxbench.clock import Clock, Stopwatch, duration
-from jaxbench.errors import BadInput
 from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.models.convolution import (
@@ -59,12 +57,11 @@ def measure_conv2d(
     check_workdir(workdir, config.name)
     with contextlib.closing(console or create_console()) as console:
         mesh = create_mesh(config)
-        counts, problems = _device_counts(config, mesh), config.problems()
-        _check_memory(problems)
+        counts = _device_counts(config, mesh)
         console.say(
             f"{config.name or 'conv2d'} on {mesh.num_devices} x {mesh.devices[0].device_kind}: "
             f"{config.images} images of {config.image_shape[0]}x{config.image_shape[1]}, "
-            f"{len(problems)} problem(s), {_shared_by(config, counts)}, "
+            f"{len(config.problems())} problem(s), on {', '.join(map(str, counts))} device(s), "
             f"{config.precision}, {config.rounds} rounds"
         )
         setup = RunContext(config, Clock(), console, mesh, unused=[])
@@ -83,57 +80,41 @@ class Conv2dBenchmark(Measurement):
 
     def measure(self, recorder: Recorder) -> None:
         console, config = self.setup.console, self.setup.config
-        problems = config.problems()
+        clock, mesh = self.setup.clock, self.setup.mesh
+        problems, watch, rounds, done_macs = config.problems(), Stopwatch(), 0, 0
         total_macs = sum(problem.macs for problem in problems) * config.rounds
-        done_macs: list[int] = []
-        watch = Stopwatch()
-
-        def round_done(problem: Problem) -> None:
-            done_macs.append(problem.macs)
-            # By the arithmetic that is left.
-            left_s = watch.elapsed_s() * (total_macs / sum(done_macs) - 1)
-            console.progress(
-                f"kernel {problem.kernel}, channels {problem.channels}",
-                len(done_macs),
-                len(problems) * config.rounds,
-                f"rounds, about {duration(left_s)} left",
-            )
-
         for problem in problems:
             counts = self.counts
             if config.sweep == "axes" and problem != problems[0]:
                 counts = sorted({counts[0], counts[-1]})
-            for record in self._measure_problem(problem, counts, round_done):
-                recorder.write(record)
+            images_NxHxWxC, kernel = inputs = make_inputs(problem, config.seed)
+            meshes = [dataclasses.replace(mesh, devices=mesh.devices[:count]) for count in counts]
+            trials = [Conv2dTrial(config, problem, first, inputs, clock) for first in meshes]
+            scipy_s = []
+            # The numbers of devices and SciPy are interleaved, so that drift hits all alike.
+            with clock.phase("measure"):
+                for number in range(config.rounds):
+                    for trial in trials:
+                        trial.measure_round()
+                    if number < config.scipy_rounds:
+                        with clock.phase("scipy"):
+                            one_thread = Stopwatch()
+                            convolve_with_scipy(kernel, images_NxHxWxC)
+                            scipy_s.append(one_thread.elapsed_s())
+                    rounds, done_macs = rounds + 1, done_macs + problem.macs
+                    # By the arithmetic that is left.
+                    left_s = watch.elapsed_s() * (total_macs / done_macs - 1)
+                    console.progress(
+                        f"kernel {problem.kernel}, channels {problem.channels}",
+                        rounds,
+                        len(problems) * config.rounds,
+                        f"rounds, about {duration(left_s)} left",
+                    )
+            one_device_s = trials[0].compute_s if counts[0] == 1 else None
+            for trial in trials:
+                recorder.write(trial.describe(one_device_s, scipy_s))
         for line in table(recorder.records):
             console.say(line)
-
-    def _measure_problem(
-        self, problem: Problem, counts: list[int], round_done: Callable[[Problem], None]
-    ) -> list[Conv2dRecord]:
-        """Return the records of one problem, one for each number of devices.
-
-        The numbers of devices and SciPy are interleaved, so that drift hits all alike.
-        """
-        config, clock, mesh = self.setup.config, self.setup.clock, self.setup.mesh
-        images_NxHxWxC, kernel = inputs = make_inputs(problem, config.seed)
-        trials, scipy_s = [], []
-        for count in counts:
-            first = dataclasses.replace(mesh, devices=mesh.devices[:count])
-            trials.append(Conv2dTrial(config, problem, first, inputs))
-            trials[-1].compile(clock)
-        with clock.phase("measure"):
-            for number in range(config.rounds):
-                for trial in trials:
-                    trial.measure_round()
-                if number < config.scipy_rounds:
-                    with clock.phase("scipy"):
-                        watch = Stopwatch()
-                        convolve_with_scipy(kernel, images_NxHxWxC)
-                        scipy_s.append(watch.elapsed_s())
-                round_done(problem)
-        one_device_s = trials[0].compute_s if counts[0] == 1 else None
-        return [trial.describe(one_device_s, scipy_s) for trial in trials]
 
     def summarize(self, status: str, records: Sequence[Conv2dRecord]) -> Conv2dSummary:
         invalid, warnings = [], []
@@ -158,38 +139,17 @@ def describe(config: Conv2dConfig) -> dict[str, Any]:
     """Return the fields that `--mode=describe` shows; nothing is measured."""
     config.validate()
     mesh = create_mesh(config)
-    counts = _device_counts(config, mesh)
     return {
         "experiment": config.name,
         "config": dataclasses.asdict(config),
         "devices": [device.device_kind for device in mesh.devices],
-        "device_counts": counts,
-        "shared_by": _shared_by(config, counts),
+        "device_counts": _device_counts(config, mesh),
         "problems": [
             problem._asdict()
             | {name: getattr(problem, name) for name in ("macs", "input_bytes", "output_bytes")}
             for problem in config.problems()
         ],
     }
-
-
-def _check_memory(problems: list[Problem]) -> None:
-    """Raise BadInput if images, outputs and their copies would fill the memory."""
-    needed_bytes = 3 * max(problem.input_bytes + problem.output_bytes for problem in problems)
-    available_bytes = psutil.virtual_memory().available
-    if needed_bytes > available_bytes:
-        raise BadInput(
-            f"images={problems[0].images}: with their outputs they need "
-            f"{needed_bytes / 2**30:,.1f} GiB; {available_bytes / 2**30:,.1f} GiB are free"
-        )
-
-
-def _shared_by(config: Conv2dConfig, counts: list[int]) -> str:
-    """Say which numbers of devices measure which problems."""
-    all_counts = ", ".join(map(str, counts))
-    if config.sweep == "grid" or len(counts) < 3:
-        return f"each on {all_counts} device(s)"
-    return f"the first on {all_counts} device(s), the others on {counts[0]} and {counts[-1]}"
 
 
 def _device_counts(config: Conv2dConfig, mesh: DataMesh) -> list[int]:
@@ -199,26 +159,18 @@ def _device_counts(config: Conv2dConfig, mesh: DataMesh) -> list[int]:
 
 
 class Conv2dTrial:
-    """One problem on the devices of a mesh."""
+    """One problem on the devices of a mesh; creating it does everything for the first time."""
 
-    def __init__(self, config: Conv2dConfig, problem: Problem, mesh: DataMesh, inputs: Any):
-        self._problem = problem
-        self._calls = config.calls
-        self._mesh = mesh
+    def __init__(
+        self, config: Conv2dConfig, problem: Problem, mesh: DataMesh, inputs: Any, clock: Clock
+    ):
+        self._problem, self._calls, self._mesh = problem, config.calls, mesh
         self._images_NxHxWxC, self._kernel = inputs
         dtype = get_precision(config.precision).compute_dtype
         self._step = mesh.pmap(
             functools.partial(convolve, dtype=dtype), sharded=(False, True), sharded_output=True
         )
         self._samples: dict[str, list[float]] = {part: [] for part in (*_PARTS, "calls")}
-        self._first_use: dict[str, Any] = {}
-
-    @property
-    def compute_s(self) -> float:
-        return statistics.median(self._samples["compute_s"])
-
-    def compile(self, clock: Clock) -> None:
-        """Do everything for the first time, result on the host included."""
         watch = Stopwatch()
         arguments = self._place()
         # Compiling is a part of the first use, which a cache would hide.
@@ -236,6 +188,10 @@ class Conv2dTrial:
             "first_use_s": first_use_s,
             "max_relative_error": float(difference / np.abs(expected).max()),
         }
+
+    @property
+    def compute_s(self) -> float:
+        return statistics.median(self._samples["compute_s"])
 
     def _place(self) -> tuple[jax.Array, jax.Array]:
         images, shape = self._images_NxHxWxC, self._images_NxHxWxC.shape
@@ -303,22 +259,28 @@ def findings(records: Sequence[Conv2dRecord]) -> list[str]:
             f"{first.scipy_per_steady_total:.2f} times computing and moving, "
             f"{first.scipy_s / first.first_use_s:.2f} times the first use"
         )
-    same = [r for r in records if (r.kernel, r.channels) == (first.kernel, first.channels)]
-    if len(same) > 1 and same[-1].speedup:
+
+    def largest(name: str) -> Conv2dRecord:
+        """Return the record that differs from the first one in nothing but the most of this."""
+        others = operator.attrgetter(*({"devices", "kernel", "channels"} - {name}))
+        alike = [record for record in records if others(record) == others(first)]
+        return max(alike, key=operator.attrgetter(name))
+
+    last = largest("devices")
+    if last is not first and last.speedup:
         lines.append(
-            f"from 1 to {same[-1].devices} devices computing becomes {same[-1].speedup:.2f} times "
+            f"from 1 to {last.devices} devices computing becomes {last.speedup:.2f} times "
             "as fast (strong scaling: the same images split over the devices), computing and "
-            f"moving {first.steady_total_s / same[-1].steady_total_s:.2f} times"
+            f"moving {first.steady_total_s / last.steady_total_s:.2f} times"
         )
-    on_first = [record for record in records if record.devices == first.devices]
-    for name, other, power in (("kernel", "channels", 2), ("channels", "kernel", 1)):
-        same = [r for r in on_first if getattr(r, other) == getattr(first, other)]
-        last = max(same, key=operator.attrgetter(name))
-        size, largest = getattr(first, name), getattr(last, name)
-        if largest > size:
+    for name, power in (("kernel", 2), ("channels", 1)):
+        last = largest(name)
+        ratio = getattr(last, name) / getattr(first, name)
+        if ratio > 1:
             lines.append(
-                f"{name} {size} to {largest}: {(largest / size) ** power:.1f} times the "
-                f"arithmetic; computing takes {last.compute_s / first.compute_s:.1f} times as long"
+                f"{name} {getattr(first, name)} to {getattr(last, name)}: {ratio**power:.1f} times "
+                f"the arithmetic; computing takes {last.compute_s / first.compute_s:.1f} times as "
+                "long"
                 + (f", SciPy {last.scipy_s / first.scipy_s:.1f} times" if first.scipy_s else "")
             )
     return lines

@@ -124,15 +124,11 @@ def print_description(
     kinds = Counter(description["devices"])
     devices = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
     if "problems" in description:
-        rows = []
-        for problem in description["problems"]:
-            sizes = (str(problem[name]) for name in ("kernel", "channels", "filters"))
-            mib = (f"{problem[name] / 2**20:,.1f}" for name in ("input_bytes", "output_bytes"))
-            image = str(problem["images"]), f"{problem['height']}x{problem['width']}"
-            rows.append((*image, *sizes, f"{problem['macs'] / 1e9:.4g}", *mib))
-        headings = ">images|>size|>kernel|>channels|>filters|>GMAC|>in MiB|>out MiB"
-        _print_table(console, "problems", headings, rows)
-        line = f"devices: {devices}; {description['shared_by']}"
+        names = ("kernel", "channels", "macs", "input_bytes", "output_bytes")
+        rows = [[f"{one[name]:,}" for name in names] for one in description["problems"]]
+        _print_table(console, "problems", "|".join(f">{name}" for name in names), rows)
+        counts = ", ".join(map(str, description["device_counts"]))
+        line = f"devices: {devices}; measured on {counts} device(s)"
         console.print("\n".join(wrap(line)), soft_wrap=True)
         return
     for line in description["warnings"]:

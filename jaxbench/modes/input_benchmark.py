@@ -7,6 +7,7 @@ the last two bounds a run.
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ from jaxbench.hardware.system import available_cores, drop_from_page_cache, stor
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.metrics import plain
 from jaxbench.modes.runner import Measurement, RunResult, prepare_run, run_mode
-from jaxbench.modes.windows import ENDLESS, Stepper, window_warnings
+from jaxbench.modes.windows import ENDLESS, Stepper, named_interval, window_warnings
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.schema import InputRecord, InputSummary, Record
 from jaxbench.records.validity import impossible_arithmetic
@@ -81,8 +82,8 @@ class InputBenchmark(Measurement):
         stepper = Stepper(setup, state)
         # Each window reads other images than the last one, as long as the data set has others.
         stages = {
-            "prepare": lambda first_batch: feed.host_batches(0, ENDLESS, first_batch),
-            "prepare_and_send": lambda first_batch: feed.train_batches(0, ENDLESS, first_batch),
+            "prepare": functools.partial(feed.host_batches, 0, ENDLESS),
+            "prepare_and_send": functools.partial(feed.train_batches, 0, ENDLESS),
             "train_step": lambda _: (stepper.queue(step, batch) for _ in itertools.count()),
         }
         windows: dict[str, list[tuple[float, int | None]]] = {name: [] for name in stages}
@@ -95,8 +96,25 @@ class InputBenchmark(Measurement):
                 for name, create in stages.items():
                     windows[name].append(self._time(name, create, counts[name]))
                 setup.console.progress("measuring", number, _ROUNDS, "rounds")
+        cores, tokens = available_cores(), setup.config.data.sequence_length
         for name, windows_R in windows.items():
-            recorder.write(self._describe(name, counts[name], windows_R))
+            images = counts[name] * setup.program.layout.images_per_step
+            on_host = name != "train_step"
+            rates_R = [images / elapsed_s for elapsed_s, _ in windows_R]
+            rate, *_ = interval = median_interval(rates_R)
+            record = InputRecord(
+                stage=name,
+                **named_interval("images_per_s", interval),
+                windows_images_per_s=rates_R,
+                batch_size=setup.config.batch_size,
+                num_devices=setup.mesh.num_devices,
+                cores=cores,
+                images_per_s_per_core=rate / cores if on_host else None,
+                tokens_per_s=rate * tokens if tokens else None,
+                # 0 if the page cache had everything.
+                windows_storage_read_bytes=[read for _, read in windows_R] if on_host else None,
+            )
+            recorder.write(record)
 
     def _time(self, name: str, create: Callable, count: int) -> tuple[float, int | None]:
         """Return a window's seconds, and the bytes that storage gave meanwhile, if counted."""
@@ -114,30 +132,6 @@ class InputBenchmark(Measurement):
         if before_bytes is None or after_bytes is None:
             return elapsed_s, None
         return elapsed_s, max(0, after_bytes - before_bytes)
-
-    def _describe(
-        self, name: str, count: int, windows_R: list[tuple[float, int | None]]
-    ) -> InputRecord:
-        """Return a stage's record, given the seconds and bytes of windows of `count` batches."""
-        setup, cores, on_host = self.setup, available_cores(), name != "train_step"
-        images = count * setup.program.layout.images_per_step
-        tokens = setup.config.data.sequence_length
-        rates_R = [images / elapsed_s for elapsed_s, _ in windows_R]
-        rate, low, high = median_interval(rates_R)
-        return InputRecord(
-            stage=name,
-            images_per_s=rate,
-            images_per_s_low=low,
-            images_per_s_high=high,
-            windows_images_per_s=rates_R,
-            batch_size=setup.config.batch_size,
-            num_devices=setup.mesh.num_devices,
-            cores=cores,
-            images_per_s_per_core=rate / cores if on_host else None,
-            tokens_per_s=rate * tokens if tokens else None,
-            # 0 if the page cache had everything.
-            windows_storage_read_bytes=[read for _, read in windows_R] if on_host else None,
-        )
 
     def summarize(self, status: str, records: Sequence[Record]) -> InputSummary:
         stages = [record for record in records if isinstance(record, InputRecord)]

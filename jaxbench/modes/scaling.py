@@ -24,7 +24,7 @@ from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.system import available_cores
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.microbench.collectives import Collective
-from jaxbench.microbench.interleaved import Interleaved, in_turn
+from jaxbench.microbench.interleaved import in_turn
 from jaxbench.modes.runner import (
     Measurement,
     RunResult,
@@ -38,6 +38,7 @@ from jaxbench.modes.windows import (
     Stepper,
     StepWindows,
     falling_loss_warnings,
+    named_interval,
     unsettled_stages,
     window_warnings,
 )
@@ -149,21 +150,22 @@ class ScalingBenchmark(Measurement):
         clock, console = self.setup.clock, self.setup.console
         with clock.phase("init"), console.phase("initialising the parameters"):
             initial = jax.device_get(self.setup.program.initial_state())
-        for trial in self.trials:
-            with self._losing(trial):
-                recorder.write(trial.start(initial))
-        if self.mixed:
-            self.all_reduces = []
-        for all_reduce in self.all_reduces:
-            with console.phase(f"compiling the {all_reduce.name}"):
-                all_reduce.start()
         try:
-            with clock.phase("warm_up"):
-                for position, stage in enumerate(stages := self._interleaved()):
-                    console.progress("warming up", position, len(stages), stage.name)
-                    with self._losing(stage):
-                        stage.warm_up(self.rounds)
-            stages = self._interleaved()
+            for position, trial in enumerate(self.trials):
+                with self._losing(trial):
+                    recorder.write(trial.start(initial))
+                    with clock.phase("warm_up"):
+                        console.progress("warming up", position, len(self.trials), trial.name)
+                        trial.warm_up(self.rounds)
+            if self.mixed:
+                self.all_reduces = []
+            for all_reduce in self.all_reduces:
+                with console.phase(f"compiling the {all_reduce.name}"):
+                    all_reduce.start()
+                with clock.phase("warm_up"):
+                    all_reduce.warm_up(self.rounds)
+            stages = [trial for trial in self.trials if trial.status == "done"]
+            stages += self.all_reduces
             total, watch, done = self.rounds * len(stages), Stopwatch(), 0
             with clock.phase("measure"):
                 for number in range(self.rounds):
@@ -190,24 +192,19 @@ class ScalingBenchmark(Measurement):
             raise self.mixed
 
     @contextlib.contextmanager
-    def _losing(self, stage: Interleaved) -> Iterator[None]:
+    def _losing(self, trial: "ScalingTrial") -> Iterator[None]:
         """Give up a trial that does not fit in memory, or whose devices do not run together."""
         try:
             yield
         except Exception as error:
-            if not isinstance(stage, ScalingTrial):
-                raise
-            mixed = mixed_devices(stage.devices, error)
+            mixed = mixed_devices(trial.devices, error)
             self.mixed = self.mixed or mixed
             status, reason = classify(mixed or error)
             if status != "oom" and not mixed:
                 raise
-            stage.status, stage.reason = status, reason
-            stage.stepper.state = None  # frees the devices' memory
-            self.setup.console.say(f"{stage.name}: {status}")
-
-    def _interleaved(self) -> list[Interleaved]:
-        return [*(trial for trial in self.trials if trial.status == "done"), *self.all_reduces]
+            trial.status, trial.reason = status, reason
+            trial.stepper.state = None  # frees the devices' memory
+            self.setup.console.say(f"{trial.name}: {status}")
 
     def _describe(self) -> Iterator[Record]:
         """Yield the records of what has been measured."""
@@ -236,20 +233,14 @@ class ScalingBenchmark(Measurement):
                 yield DeviceRecord(device_id=device.id, device_kind=kind, **fields[trial])
         for all_reduce in self.all_reduces:
             if all_reduce.windows_s:
-                count = all_reduce.mesh.num_devices
-                time_s, low_s, high_s = all_reduce.call_s()
-                bus, bus_low, bus_high = all_reduce.bus_bytes_per_s()
+                count, interval = all_reduce.mesh.num_devices, all_reduce.call_s()
                 weak_step_s = fields.get(self.scaled.get(("weak", count)), {}).get("step_s")
                 yield AllReduceRecord(
                     num_devices=count,
                     bytes=all_reduce.num_bytes,
-                    all_reduce_s=time_s,
-                    all_reduce_s_low=low_s,
-                    all_reduce_s_high=high_s,
-                    bus_bytes_per_s=bus,
-                    bus_bytes_per_s_low=bus_low,
-                    bus_bytes_per_s_high=bus_high,
-                    share_of_weak_step=time_s / weak_step_s if weak_step_s else None,
+                    **named_interval("all_reduce_s", interval),
+                    **named_interval("bus_bytes_per_s", all_reduce.bus_bytes_per_s()),
+                    share_of_weak_step=interval[0] / weak_step_s if weak_step_s else None,
                     calls_per_window=all_reduce.warmup.calls_per_window,
                     windows_s=all_reduce.windows_s,
                 )
@@ -316,26 +307,17 @@ class ScalingBenchmark(Measurement):
         Nothing is predicted if the links' bandwidth is neither stated nor measured.
         """
         if self.link_gb_per_s is not None:
-            link_bytes_per_s, source = self.link_gb_per_s * 1e9, "stated (--link_gb_per_s)"
+            link = (self.link_gb_per_s * 1e9, "stated (--link_gb_per_s)")
         elif all_reduces:
-            link_bytes_per_s = all_reduces[-1].bus_bytes_per_s
-            source = (
-                f"measured: bus bandwidth of an all-reduce over {all_reduces[-1].num_devices} "
-                f"{one_device.device_kind} devices"
-            )
+            count, kind = all_reduces[-1].num_devices, one_device.device_kind
+            source = f"measured: bus bandwidth of an all-reduce over {count} {kind} devices"
+            link = (all_reduces[-1].bus_bytes_per_s, source)
         else:
             return []
-        return [
-            predict(
-                count,
-                step_s=one_device.step_s,
-                batch_per_device=one_device.batch_size,
-                gradient_bytes=self.gradient_bytes,
-                link_bytes_per_s=link_bytes_per_s,
-                link_source=source,
-            )
-            for count in _PREDICTED_DEVICES
-        ]
+        step = {"step_s": one_device.step_s, "batch_per_device": one_device.batch_size}
+        step |= {"gradient_bytes": self.gradient_bytes}
+        step |= dict(zip(("link_bytes_per_s", "link_source"), link, strict=True))
+        return [predict(count, **step) for count in _PREDICTED_DEVICES]
 
 
 class ScalingTrial(StepWindows):

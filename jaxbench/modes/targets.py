@@ -1,25 +1,80 @@
-"""Machines that are not here: check their names, ask their compilers, print the answers.
+"""Compile a training step for a machine that is not here: --target.
 
-A compiler runs in a child process: its variables must be set before JAX is imported, and its crash
-is a result. JAX is not imported here.
+A compiler runs in a child process (`ask_compiler`): its variables must be set before JAX is
+imported, and its crash is a result. `describe_targets` prints the answers, `compile_for` records
+them. Nothing is measured: what the compiler reports is `compiled`, and a ceiling on the rate is
+`predicted` from it and the machine's peak rates.
 """
 
+import contextlib
+import dataclasses
 import json
+import math
+import os
 import pathlib
+import re
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxbench.batch_layout import BatchLayout
+import jax
+from jax.experimental import topologies
+
+from jaxbench.analysis.ceiling import all_reduced_bytes, ceiling, least_traffic
+from jaxbench.batch_layout import BatchLayout, batch_multiple
+from jaxbench.clock import Clock
 from jaxbench.config import Config, Experiment
-from jaxbench.errors import BadInput
-from jaxbench.hardware.targets.target import Target, parse_target
-from jaxbench.hardware.targets.topology import compiler_version, environment
+from jaxbench.data.feeds.feed import abstract_args
+from jaxbench.errors import OUT_OF_MEMORY, BadInput, CompilerFailed, DoesNotFit, first_line
+from jaxbench.fields import without_unused
+from jaxbench.hardware.peak_table import find_bandwidth, find_peak
+from jaxbench.hardware.targets.target import (
+    Target,
+    compiler_version,
+    describe_gpu,
+    environment,
+    l2_bytes,
+    parse_target,
+    smaller_targets,
+    split_targets,
+)
+from jaxbench.modes.describe import list_layers, print_network
+from jaxbench.modes.runner import Measurement, RunContext, RunResult, describe_program, run_mode
 from jaxbench.parallel.child import run_child
-from jaxbench.records.schema import TargetRecord, decode_record
+from jaxbench.parallel.mesh import DataMesh
+from jaxbench.precision import get_precision
+from jaxbench.records.recorder import Recorder
+from jaxbench.records.run_dir import check_workdir
+from jaxbench.records.schema import CompileSummary, TargetRecord, decode_record
 from jaxbench.records.writers.console import PlainConsole, create_console
 from jaxbench.records.writers.targets import compiled_facts, target_table
+from jaxbench.train import build_program
+from jaxbench.training.compilation import begin_compile
+from jaxbench.training.program import Program
+from jaxbench.xla.hlo import count_work
+
+# The bytes that a step needs of a device's memory, such as `7.48G`, in XLA's words.
+_NEEDED = re.compile(
+    r"\(([\d.]+)([KMGT]?)\) exceeds available HBM|memory space hbm\. Used ([\d.]+)([KMGT]?) of"
+)
+_UNSUPPORTED = re.compile(r"\bUNIMPLEMENTED\b|needs more blocks .* than allowed by hardware")
+
+
+def is_refusal(error: str) -> bool:
+    """Return whether a compiler's error is about a step's size or operations; no bug, no crash.
+
+    For GPUs XLA refuses no step for its memory: its estimate is more than there is.
+    """
+    return bool(OUT_OF_MEMORY.search(error) or _UNSUPPORTED.search(error))
+
+
+def needed_bytes(refusal: str) -> int | None:
+    """Return the device memory that a refused step needs; None if the refusal is about others."""
+    if (match := _NEEDED.search(refusal)) is None:
+        return None
+    size, unit = (group for group in match.groups() if group is not None)
+    return int(float(size) * 1024 ** " KMGT".index(unit or " "))
 
 
 def check_target(experiment: Experiment, name: str) -> Target:
@@ -36,21 +91,6 @@ def check_target(experiment: Experiment, name: str) -> Target:
     compiler_version(target)
     BatchLayout.create(experiment, target.num_devices)
     return target
-
-
-def split_targets(names: str) -> list[str]:
-    """Return names that commas separate.
-
-    Raises:
-      BadInput: a name is given twice.
-    """
-    listed = names.split(",")
-    if not all(listed):
-        raise BadInput(f"--target={names}: must name machines; --target=list shows all")
-    for name in listed:
-        if listed.count(name) > 1:
-            raise BadInput(f"--target={names}: names {name} twice")
-    return listed
 
 
 # A process that compiles for a target has it: the file for its answer.
@@ -71,14 +111,10 @@ class Answer(NamedTuple):
     failed: str | None = None
 
 
-def ask_compiler(arguments: Sequence[str], target: Target, *, strict: bool) -> Answer:
-    """Return a compiler's answer.
+def ask_compiler(arguments: Sequence[str], target: Target) -> Answer:
+    """Return a compiler's answer about a target.
 
-    Args:
-      arguments: of `jaxbench.main`: the experiment, its overrides, and flags for XLA.
-      target: the machine.
-      strict: whether a machine that the compiler does not know raises BadInput; else it is a
-        failure, and no reason to lose the answers about other machines.
+    `arguments` are those of `jaxbench.main`: the experiment, its overrides, and flags for XLA.
     """
     command = [sys.executable, "-m", "jaxbench.main", *arguments]
     command += ["--mode=describe", f"--target={target.name}"]
@@ -86,12 +122,289 @@ def ask_compiler(arguments: Sequence[str], target: Target, *, strict: bool) -> A
         result = pathlib.Path(folder, "result.json")
         variables = environment(target) | {RESULT_VARIABLE: str(result)}
         ended = run_child(command, pathlib.Path(folder, "log"), variables=variables)
-        if ended.exit_code == 2 and strict:
-            raise BadInput(ended.reason)
         if not result.is_file():
             return Answer(failed=ended.reason or "no answer")
         answer = Answer(**json.loads(result.read_text()))
     return answer._replace(record=answer.record and decode_record(answer.record))
+
+
+def write_answer(config: Config, name: str) -> None:
+    """Compile in this process, which `ask_compiler` started, and write the `Answer`."""
+    try:
+        record, network = compile_for_target(config, check_target(config, name))
+        answer = {"record": record.to_json(), "network": network}
+    except Exception as error:  # a compiler raises errors of any kind
+        answer = {"failed": f"{type(error).__name__}: {first_line(error)}"}
+    pathlib.Path(os.environ[RESULT_VARIABLE]).write_text(json.dumps(answer))
+
+
+def create_devices(target: Target) -> tuple[Any, ...]:
+    """Return the JAX devices of a target; they can be compiled for, and run nothing.
+
+    A compiler that does not know a machine of this size raises what it will.
+    """
+    size = "x".join(map(str, target.dimensions))
+    if target.platform == "gpu":
+        topology = {"platform": "cuda", "topology": f"1x{size}"}
+        topology["target_config"] = describe_gpu(target)
+    else:
+        topology = {"platform": "tpu", "topology_name": f"{target.specs['name']}:{size}"}
+        if target.specs["chip_config"]:
+            # libtpu's default for v4 has two devices a chip; JAX on a v4 has one.
+            topology["chip_config_name"] = target.specs["chip_config"]
+        if math.prod(target.dimensions) == 1:
+            topology["chips_per_host_bounds"] = (1, 1, 1)  # a single chip is no whole host
+    return tuple(topologies.get_topology_desc(**topology).devices)
+
+
+_WORK = ("custom_calls", "transposes", "converts", "moved_bytes")
+
+
+def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, dict[str, Any]]:
+    """Return what the compiler reports about a training step on a target, and `Answer.network`.
+
+    It needs a valid experiment and a process in the variables of `target.environment`.
+
+    Raises:
+      BadInput: the compiler is missing, or the batch does not split over the machine's devices.
+    """
+    config, _ = without_unused(config.for_all_devices())
+    devices = create_devices(target)
+    layout = BatchLayout.create(config, len(devices))
+    with get_precision(config.precision).enabled():
+        program = build_program(config, DataMesh(devices, config.parallelism), layout, 1)
+        program.check()
+        network = describe_program(program) | {
+            "layers": list_layers(program),
+            "training_flops_per_image": program.training_flops,
+        }
+        labels = program.task.label_shape(config.data.example_shape)
+        args = abstract_args(config, layout, labels, program.precision.param_dtype)
+        state = program.abstract_placed_state()
+        record = TargetRecord(
+            target=target.name,
+            origin="compiled",
+            compiler=compiler_version(target),
+            device_kind=target.kind,
+            num_devices=layout.num_devices,
+            batch_size=config.batch_size,
+            batch_per_device=layout.batch_per_device,
+            precision=config.precision,
+            device_memory_bytes=target.usable_bytes,
+            fits=False,
+        )
+        try:
+            compiled, text = begin_compile("train_step", program.train_step, state, *args)()
+        except jax.errors.JaxRuntimeError as error:
+            words = " ".join(str(error).split())
+            if not is_refusal(words):
+                raise
+            refused = dataclasses.replace(record, refusal=words, needed_bytes=needed_bytes(words))
+            return refused, network
+        cache_bytes = l2_bytes(target.kind) or 0  # between cores and memory
+        work = count_work(text, _activation_sizes(program, network["layers"]), cache_bytes)
+        memory, state_bytes = compiled.memory, program.state_bytes_per_device()
+        batch, precision = layout.batch_per_device, program.main_precision
+        peak = find_peak(target.kind, precision)
+        fast_rate = fast_convolution_rate(target, precision)
+        least_moved_bytes = least_traffic(memory, work["uncached_bytes"], cache_bytes)
+        limits = ceiling(
+            images_per_step=layout.images_per_step,
+            flops_per_device=program.least_training_flops(fast_rate) * batch,
+            bytes_per_device=least_moved_bytes,
+            exchanged_bytes=all_reduced_bytes(compiled.collectives or {}, layout.num_devices),
+            num_devices=layout.num_devices,
+            peak_flops_per_s=peak.flops_per_s if peak else None,
+            memory_bytes_per_s=find_bandwidth(target.kind),
+            link_bytes_per_s=target.link_bytes_per_s,
+        )
+        limits |= {"origin": "predicted", "peak": peak and peak._asdict(), "link": target.link}
+        compiled_record = dataclasses.replace(
+            record,
+            # A TPU's compiler has refused what does not fit.
+            fits=target.platform == "tpu" or memory["total_bytes"] <= target.usable_bytes,
+            needed_bytes=memory["total_bytes"],
+            lower_s=compiled.lower_s,
+            compile_s=compiled.compile_s,
+            memory=memory,
+            state_donated=memory["alias_bytes"] >= state_bytes,
+            collectives=compiled.collectives or {},
+            flops_per_image=program.training_flops,
+            bytes_lower_bound=program.analysis.bytes_lower_bound(batch, state_bytes),
+            ceiling=limits | {"least_moved_bytes": least_moved_bytes},
+            **{name: work[name] for name in _WORK},
+        )
+        return compiled_record, network
+
+
+def fast_convolution_rate(target: Target, precision: str) -> float:
+    """Return how fast a target may compute Winograd's or Fourier's convolutions, in peaks.
+
+    cuDNN has them for fp32. They run outside of tensor cores, at the rate of IEEE fp32.
+    """
+    peak = find_peak(target.kind, precision)
+    ieee = find_peak(target.kind, "fp32", "highest")
+    if target.platform != "gpu" or precision != "fp32" or not (peak and ieee):
+        return 0.0
+    return ieee.flops_per_s / peak.flops_per_s
+
+
+def _activation_sizes(program: Program, layers: Sequence[dict[str, Any]]) -> set[int]:
+    """Return how many values the activations have in a step on one device.
+
+    A parameter of as many values cannot be told from an activation, so that size is left out.
+    """
+    layout = program.layout
+    images = layout.batch_per_device // layout.gradient_accumulation_steps
+    shapes = [program.config.data.example_shape, *(row["output_shape"] for row in layers)]
+    rank = 2 if program.config.data.sequence_length else 3
+    sizes = {images * math.prod(shape) for shape in shapes if len(shape) == rank}
+    return sizes - {leaf.size for leaf in jax.tree.leaves(program.abstract_train_state().params)}
+
+
+class StandIn(NamedTuple):
+    """What run.json says of a device that no compiler has made, under JAX's names."""
+
+    id: int
+    platform: str
+    device_kind: str
+    process_index: int = 0
+
+
+def compile_for(
+    target: str,
+    config: Experiment,
+    workdir: str | None,
+    arguments: Sequence[str],
+    *,
+    scaling: str | None = None,
+) -> RunResult:
+    """Compile the training step for a target and record what the compiler reports.
+
+    Args:
+      target: the machine's name.
+      config, workdir: see `prepare_run`.
+      arguments: see `ask_compiler`.
+      scaling: weak | strong | both: compile for ever more devices of the target, up to all; a size
+        on which the step does not fit is a result. None: the run's status says whether it fits.
+
+    Raises:
+      BadInput: see `check_target`.
+      DoesNotFit: the compiler refuses the step, or its estimate is more than the memory.
+      CompilerFailed: it crashed, or failed otherwise, for one of the sizes.
+    """
+    machine = check_target(config, target)
+    sizes = [(None, machine, config.batch_size)]
+    if scaling:
+        kinds = ("weak", "strong") if scaling == "both" else (scaling,)
+        sizes = [size for kind in kinds for size in _sizes(config, machine, kind)]
+    check_workdir(workdir, config.name)
+    config, unused = without_unused(config.for_all_devices())
+    # No device is used here. JAX would look for all, and its plugins complain about missing ones.
+    jax.config.update("jax_platforms", "cpu")
+    with contextlib.closing(create_console()) as console:
+        numbers, kind = range(machine.num_devices), machine.kind
+        devices = tuple(StandIn(number, machine.platform, kind) for number in numbers)
+        mesh = DataMesh(devices, config.parallelism)
+        setup = RunContext(config, Clock(), console, mesh, unused)
+        compilation = Compilation(setup, arguments, machine, sizes, scaling)
+        compilation.ask(*sizes[0][1:])
+        return run_mode(compilation, workdir, telemetry_s=0.0)
+
+
+def _sizes(config: Config, machine: Target, kind: str) -> Iterator[tuple[str, Target, int]]:
+    """Yield the sizes of a machine, except those that do not divide the batch."""
+    batch_per_device = config.batch_size // machine.num_devices
+    for target in smaller_targets(machine):
+        weak_batch = batch_per_device * target.num_devices
+        batch_size = weak_batch if kind == "weak" else config.batch_size
+        if batch_size % batch_multiple(config, target.num_devices) == 0:
+            yield kind, target, batch_size
+
+
+@dataclasses.dataclass
+class Compilation(Measurement):
+    """The training step, compiled for one size after the other."""
+
+    arguments: Sequence[str]
+    machine: Target
+    sizes: Sequence[tuple[str | None, Target, int]]  # weak | strong, the machine, the global batch
+    scaling: str | None
+    answers: dict[tuple[str, int], Answer] = dataclasses.field(default_factory=dict)
+    mode = "compile"
+
+    def document(self) -> dict[str, Any]:
+        first = next(iter(self.answers.values()))
+        network = {name: value for name, value in first.network.items() if name != "layers"}
+        scaling = {"scaling": self.scaling} if self.scaling else {}
+        return {"target": self.machine.name} | scaling | network
+
+    def ask(self, target: Target, batch_size: int) -> Answer:
+        """Return the compiler's answer; both kinds of scaling end in the same step, asked once."""
+        step = target.name, batch_size
+        if step in self.answers:
+            return self.answers[step]
+        title = f"compiling for {target.name}, batch {batch_size:,}"
+        with self.setup.console.phase(title), self.setup.clock.phase("compile"):
+            arguments = [*self.arguments, f"--experiment.batch_size={batch_size}"]
+            self.answers[step] = ask_compiler(arguments, target)
+        return self.answers[step]
+
+    def measure(self, recorder: Recorder) -> None:
+        records: list[TargetRecord] = []
+        smallest: dict[str | None, TargetRecord] = {}
+        failed = []
+        for scaling, *step in self.sizes:
+            answer = self.ask(*step)
+            if answer.record is None:
+                failed.append(f"{step[0].name}: {answer.failed}")
+                continue
+            record = dataclasses.replace(answer.record, scaling=scaling)
+            base = smallest.setdefault(scaling, record)
+            records.append(dataclasses.replace(record, **_efficiency(record, base)))
+            recorder.write(records[-1])
+        for line in [*target_table(records), *compiled_facts(records[-1:])]:
+            self.setup.console.say(line)
+        if failed:
+            raise CompilerFailed("; ".join(failed))
+        record = records[-1]
+        if self.scaling is None and not record.fits:
+            why = record.refusal or (
+                f"the step needs {record.needed_bytes / 2**30:.2f} GiB on each device and may use "
+                f"{record.device_memory_bytes / 2**30:.2f}"
+            )
+            raise DoesNotFit(f"{record.target}: {why}")
+
+    def summarize(self, status: str, records: Sequence[TargetRecord]) -> CompileSummary:
+        """Return the values of the whole machine, which comes last."""
+        if not records:
+            return CompileSummary(status=status)
+        last = records[-1]
+        return CompileSummary(
+            status=status,
+            planned_bytes_per_device=last.needed_bytes,
+            device_memory_bytes=last.device_memory_bytes,
+            ceiling_images_per_s=last.ceiling and last.ceiling["images_per_s"],
+            ceiling_bound_by=last.ceiling and last.ceiling["bound_by"],
+            compile_s=sum((r.lower_s or 0.0) + (r.compile_s or 0.0) for r in records) or None,
+        )
+
+
+def _efficiency(record: TargetRecord, base: TargetRecord) -> dict[str, float]:
+    """Return the scaling efficiency against the smallest size, from the least times of a step."""
+    times_s = [one.ceiling["least_s"] if one.ceiling else {} for one in (record, base)]
+    if not all({"compute", "memory"} <= least_s.keys() for least_s in times_s):
+        return {}
+    step_and_links_s, base_s = (
+        (max(least_s["compute"], least_s["memory"]), least_s.get("links", 0.0))
+        for least_s in times_s
+    )
+    images = record.batch_per_device / base.batch_per_device
+    # The smallest size may have links too, and overlaps alike: a chip of TPU v2 is two devices.
+    return {
+        "efficiency_no_overlap": images * sum(base_s) / sum(step_and_links_s),
+        "efficiency_full_overlap": images * max(base_s) / max(step_and_links_s),
+    }
 
 
 def describe_targets(
@@ -109,31 +422,27 @@ def describe_targets(
       The exit code: 1 if a compiler failed.
 
     Raises:
-      BadInput: see `check_target` and `split_targets`; also for a single machine that its compiler
-        does not know.
+      BadInput: see `check_target` and `split_targets`.
     """
+    if RESULT_VARIABLE in os.environ:
+        write_answer(experiment, names)
+        return 0
     targets = [check_target(experiment, name) for name in split_targets(names)]
     answers: dict[str, Answer] = {}
     console = PlainConsole(sys.stderr)  # standard output is for the answers
     for target in targets:
         with console.phase(f"compiling for {target.name}"):
-            answers[target.name] = ask_compiler(arguments, target, strict=len(targets) == 1)
+            answers[target.name] = ask_compiler(arguments, target)
     failed = {name: answer.failed for name, answer in answers.items() if answer.failed}
-    compiled = [answer for answer in answers.values() if answer.record]
+    records = [answer.record for answer in answers.values() if answer.record]
     if as_json:
-        rows = [
-            answer.record.to_json() if answer.record else {"target": name, "failed": answer.failed}
-            for name, answer in answers.items()
-        ]
-        print(json.dumps(rows))
+        rows = [record.to_json() for record in records]
+        print(json.dumps(rows + [{"target": name, "failed": why} for name, why in failed.items()]))
         return int(bool(failed))
-    from jaxbench.modes.describe import print_network  # imports JAX
-
     console = create_console()
-    if compiled:
-        print_network(compiled[0].network)
+    if records:
+        print_network(answers[records[0].target].network)
         print()
-    records = [answer.record for answer in compiled]
     for line in [*target_table(records), *compiled_facts(records)]:
         console.say(line)
     for name, reason in failed.items():

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxbench.analysis.scaling_model import Interval
 from jaxbench.analysis.statistics import (
     autocorrelation,
     dependent,
@@ -88,7 +89,7 @@ class StepWindows(Interleaved):
     Attributes:
       batches: the batch of each call.
       images_per_step: over all devices and models.
-      steps: taken so far, in and between windows; `warmup_steps` of them in the warm-up.
+      steps: taken so far, in and between windows.
     """
 
     steps_per_call = 1
@@ -106,7 +107,7 @@ class StepWindows(Interleaved):
         self.setup, self.stepper = setup, stepper
         self.step, self.batches = step, batches
         self.images_per_step = setup.program.layout.images_per_step
-        self.steps, self.warmup_steps = 0, None
+        self.steps = 0
 
     @property
     def steps_per_window(self) -> int:
@@ -122,11 +123,6 @@ class StepWindows(Interleaved):
         self.steps += calls * self.steps_per_call
         self.stepper.wait()
 
-    def warm_up(self, rounds: int) -> None:
-        before = self.steps
-        super().warm_up(rounds)
-        self.warmup_steps = self.steps - before
-
     def describe_steps(self) -> dict[str, Any]:
         """Return the fields that the records of all stages share; no rate from a single window."""
         config = self.setup.config
@@ -134,7 +130,7 @@ class StepWindows(Interleaved):
             "precision": config.precision,
             "num_devices": self.setup.mesh.num_devices,
             "batch_size": config.batch_size,
-            "warmup_steps": self.warmup_steps,
+            "warmup_steps": self.warmup and self.warmup.calls * self.steps_per_call,
             "warmup_settled": self.warmup and self.warmup.settled,
         }
         if len(self.windows_s) < 2:
@@ -146,19 +142,20 @@ class StepWindows(Interleaved):
         return fields | {"step_s": step_s, "steps_per_window": self.steps_per_window}
 
 
+def named_interval(name: str, interval: Interval) -> dict[str, float]:
+    """Return the fields of a record that hold a median and the ends of its interval."""
+    return dict(zip((name, f"{name}_low", f"{name}_high"), interval, strict=True))
+
+
 def describe_windows(images: float, windows_s: Sequence[float]) -> dict[str, Any]:
     """Return the rate of windows that hold this many images each, and its spread."""
     rates_R = [images / window_s for window_s in windows_s]
     rate, low, high = median_interval(rates_R)
-    return {
-        "images_per_s": rate,
-        "images_per_s_low": low,
-        "images_per_s_high": high,
+    spread = statistics.stdev(rates_R)
+    return named_interval("images_per_s", (rate, low, high)) | {
         # Rates over equal work average harmonically.
         "images_per_s_mean": statistics.harmonic_mean(rates_R),
-        "images_per_s_standard_error": (
-            statistics.stdev(rates_R) / math.sqrt(effective_size(rates_R))
-        ),
+        "images_per_s_standard_error": spread / math.sqrt(effective_size(rates_R)),
         "autocorrelation": autocorrelation(rates_R),
         "jitter": 1.4826 * statistics.median(abs(r - rate) for r in rates_R) / rate,
         "windows_s": list(windows_s),
@@ -174,7 +171,7 @@ def window_warnings(name: str, windows_s: Sequence[float]) -> list[str]:
 def unsettled_stages(stages: Sequence[Interleaved]) -> list[str]:
     """Return the warning about stages whose windows never agreed in the warm-up."""
     warmups = {
-        stage.name: (stage.warmup, getattr(stage, "warmup_steps", stage.warmup.calls))
+        stage.name: (stage.warmup, stage.warmup.calls * getattr(stage, "steps_per_call", 1))
         for stage in stages
         if stage.warmup
     }

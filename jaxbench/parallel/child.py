@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.clock import Stopwatch
@@ -121,21 +121,12 @@ class Child:
             self._process.wait()
 
 
-def run_child(
-    command: Sequence[str],
-    log: pathlib.Path,
-    *,
-    watch: Callable[[str], None] = lambda line: None,
-    **limits: Any,
-) -> ProcessResult:
-    """Run a program to its end, see `Child`; `watch` sees its last line of output now and then.
-
-    An exception in this process ends the program first.
-    """
+def run_child(command: Sequence[str], log: pathlib.Path, **limits: Any) -> ProcessResult:
+    """Run a program to its end, see `Child`; an exception in this process ends it first."""
     child = Child(command, log, **limits)
     try:
         while (result := child.wait()) is None:
-            watch(last_line(log))
+            pass
         return result
     finally:
         child.end()

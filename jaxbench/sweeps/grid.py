@@ -16,7 +16,6 @@ from jaxbench.cli.entry_point import load_experiment
 from jaxbench.config import Experiment
 from jaxbench.custom import config_record
 from jaxbench.errors import BadInput
-from jaxbench.modes.targets import check_target
 from jaxbench.xla.variables import decisive_variables
 
 _LONGEST_NAME = 100
@@ -169,6 +168,8 @@ def make_trials(
         own_spec = own_spec if ".py" in own_spec else config.name
         own_flags = [*flags]
         if targets:
+            from jaxbench.modes.targets import check_target  # imports JAX
+
             own_flags.append(f"--target={check_target(config, place['target']).name}")
         trial = Trial(own_spec, all_overrides, place, config, tuple(own_flags), tuple(limits))
         if trial.key in by_key:

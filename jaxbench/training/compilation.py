@@ -8,7 +8,7 @@ import jax
 
 from jaxbench.clock import Clock, Stopwatch
 from jaxbench.records.schema import CompileRecord
-from jaxbench.xla.compile_cache import CacheWatch
+from jaxbench.xla.compile_cache import watch_cache
 from jaxbench.xla.hlo import count_collectives
 
 
@@ -45,9 +45,9 @@ def begin_compile(
         lower_s = watch.elapsed_s()
 
     def compile_timed() -> tuple[Any, float, str]:
-        with CacheWatch() as cache:
+        with watch_cache() as outcome:
             watch = Stopwatch()
-            return lowered.compile(), watch.elapsed_s(), cache.outcome
+            return lowered.compile(), watch.elapsed_s(), outcome()
 
     with clock.phase("compile"):
         wait = in_background(compile_timed)

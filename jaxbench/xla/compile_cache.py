@@ -4,11 +4,12 @@ JAX keeps compiled programs in a folder, keyed by program, compiler, flags and d
 as they are, so the folder must belong to the user.
 """
 
+import collections
 import contextlib
 import os
 import pathlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 
@@ -64,30 +65,23 @@ def cache_folder(setting: str = "") -> pathlib.Path:
     return (user_path(chosen) if chosen else user_cache("xla")).resolve()
 
 
-class CacheWatch:
-    """Count the cache hits and misses of this thread's compilations inside a `with`."""
+@contextlib.contextmanager
+def watch_cache() -> Iterator[Callable[[], str]]:
+    """Watch this thread's compilations inside the `with`; yield what returns the outcome.
 
-    def __init__(self):
-        self.hits = self.misses = 0
-        self._thread = threading.get_ident()
+    It is `miss` if any program was compiled, `hit` if all were cached, `off` without a cache.
+    """
+    thread, counts = threading.get_ident(), collections.Counter()
 
-    @property
-    def outcome(self) -> str:
-        """Return `miss` if any program was compiled, `hit` if all were cached, `off` without."""
+    def listen(event: str, **_: object) -> None:
+        counts[event] += threading.get_ident() == thread
+
+    jax.monitoring.register_event_listener(listen)
+    try:
         # Without a cache JAX reports neither hits nor misses.
-        return "miss" if self.misses else "hit" if self.hits else "off"
-
-    def _listen(self, event: str, **_: object) -> None:
-        if threading.get_ident() == self._thread:
-            self.hits += event == _HIT
-            self.misses += event == _MISS
-
-    def __enter__(self) -> "CacheWatch":
-        jax.monitoring.register_event_listener(self._listen)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        jax.monitoring.unregister_event_listener(self._listen)
+        yield lambda: "miss" if counts[_MISS] else "hit" if counts[_HIT] else "off"
+    finally:
+        jax.monitoring.unregister_event_listener(listen)
 
 
 @contextlib.contextmanager

@@ -12,8 +12,7 @@ import sys
 
 from jaxbench.errors import BadInput
 
-_UNKNOWN = "XLA does not know"
-_ERROR = re.compile(r"^E\d+ .*?\] (.*?)\.?$", re.MULTILINE)
+_UNKNOWN = "XLA does not know "
 # Makes XLA read XLA_FLAGS; creates no device.
 _READ = "from jaxlib import xla_client; xla_client.CompileOptions()"
 
@@ -37,39 +36,24 @@ def add_xla_flags(text: str) -> list[str]:
         environment.
     """
     flags, before = check_xla_flags(text), os.environ.get("XLA_FLAGS", "")
-    for reason in refused_xla_flags(before).values():
+    if before and (reason := xla_refusal(before)):
         raise BadInput(f"XLA_FLAGS in the environment: {reason}")
-    refused = refused_xla_flags(text)
-    unknown = [flag for flag, reason in refused.items() if reason.startswith(_UNKNOWN)]
-    for flag, reason in refused.items():
-        if flag not in unknown:
-            raise BadInput(f"--xla_flags={text}: {reason}")
+    reason = xla_refusal(text) or _UNKNOWN
+    if not reason.startswith(_UNKNOWN):
+        raise BadInput(f"--xla_flags={text}: {reason}")
+    unknown = reason.removeprefix(_UNKNOWN).split()
     os.environ["XLA_FLAGS"] = " ".join([*before.split(), *(f for f in flags if f not in unknown)])
     return unknown
 
 
-def refused_xla_flags(text: str) -> dict[str, str]:
-    """Return {flag: reason} for the flags of a text at which XLA would abort the process."""
-    flags = text.split()
-    if not flags or not _refusal(text):
-        return {}
-    return {flag: _explain(flag, refusal) for flag in flags if (refusal := _refusal(flag))}
-
-
-def _refusal(flags: str) -> str | None:
-    """Return what XLA prints when it aborts at flags; None if it accepts them."""
-    done = subprocess.run(
-        [sys.executable, "-c", _READ],
-        env=os.environ | {"XLA_FLAGS": flags},
-        capture_output=True,
-        text=True,
-    )
-    return done.stderr if done.returncode else None
-
-
-def _explain(flag: str, refusal: str) -> str:
-    """Return one line: why XLA refuses a flag."""
-    if re.search(r"Unknown flags? in XLA_FLAGS: ", refusal):
-        return f"{_UNKNOWN} {flag}"
-    error = _ERROR.search(refusal)
-    return error[1] if error else f"XLA does not take {flag}"
+def xla_refusal(flags: str) -> str | None:
+    """Return why XLA would abort the process at flags, in one line; None if it accepts them."""
+    variables = os.environ | {"XLA_FLAGS": flags}
+    command = [sys.executable, "-c", _READ]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True)
+    if not done.returncode:
+        return None
+    if unknown := re.search(r"Unknown flags? in XLA_FLAGS: (.*)", done.stderr):
+        return _UNKNOWN + unknown[1].strip()
+    error = re.search(r"^E\d+ .*?\] (.*?)\.?$", done.stderr, re.MULTILINE)
+    return error[1] if error else f"XLA does not take {flags}"

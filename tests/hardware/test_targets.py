@@ -7,9 +7,11 @@ import pytest
 
 from jaxbench.errors import BadInput
 from jaxbench.hardware import peaks
-from jaxbench.hardware.targets import topology
+from jaxbench.hardware.targets import target
 from jaxbench.hardware.targets.target import (
+    compiler_version,
     compute_capability,
+    describe_gpu,
     list_targets,
     most_link_bytes_per_s,
     parse_target,
@@ -54,7 +56,6 @@ def test_a_name_is_a_machine(name, devices, usable_gib):
         ("gpu:h100:8:8", "'8:8' is no size"),
         ("gpu:h100:1x2x3", "must be gpu:NAME, gpu:NAME:N or gpu:NAME:HOSTSxN"),
         ("tpu:v5e:32x16", "has 512 chips; a pod of v5e has 256"),
-        ("gpu:nope.txtpb:2", "nope.txtpb: No such file or directory"),
         ("gpu:h100:99999", "has 99,999 GPUs; at most 8,192"),
         ("gpu:h100:100x100", "has 10,000 GPUs; at most 8,192"),
     ],
@@ -88,54 +89,8 @@ def test_links_carry_in_one_direction_half_of_what_they_carry_in_both(name, gb_p
     assert parse_target(name).link_bytes_per_s == gb_per_s * 1e9
 
 
-@pytest.fixture
-def description(tmp_path, monkeypatch):
-    """The text of `mine.txtpb` in the working folder."""
-    monkeypatch.chdir(tmp_path)
-    text = topology.describe_gpu(parse_target("gpu:rtx2080ti"), 616e9)
-
-    (tmp_path / "mine.txtpb").write_text(text)
-    return text
-
-
-def test_a_gpu_of_one_s_own_is_described_by_a_file(description):
-    target = parse_target("gpu:mine.txtpb:2x4")
-    listed = parse_target("gpu:rtx2080ti:2x4")
-    assert (target.kind, target.num_devices) == ("GeForce RTX 2080 Ti", 8)
-    assert target.memory_bytes == listed.memory_bytes and target.link_bytes_per_s is None
-    assert target.specs["description"] == description
-    assert float(target.specs["l2_mib"]) == float(listed.specs["l2_mib"])
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda text: "", "lacks platform_name, device_description_str, cuda_compute_capability"),
-        (lambda text: text.replace("l2_cache_size", "# l2_cache_size"), "lacks l2_cache_size of"),
-        (lambda text: text.replace("CUDA", "ROCM"), "platform_name is 'ROCM', must be 'CUDA'"),
-        (lambda text: text.replace("11811160064", "11G"), "'11G', must be a whole number above 0"),
-        (lambda text: text.replace("core_count: 68", "core_count: -5"), "must be a whole number"),
-        *(
-            (lambda text, name=name: text.replace(name, f"# {name}"), f"lacks {name} of XLA's")
-            for name in ("threads_per_warp", "block_dim_limit_x", "clock_rate_ghz")
-        ),
-        (lambda text: text.replace("warp: 32", "warp: 0"), "'0', must be a whole number above 0"),
-        (lambda text: text + "#" * 2**20, "has more than 1,048,576 bytes"),
-        (lambda text: "\udc80", "utf-8"),
-    ],
-)
-def test_a_bad_description_of_a_gpu(description, tmp_path, change, words):
-    text = change(description)
-    (tmp_path / "mine.txtpb").write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(BadInput) as refused:
-        parse_target("gpu:mine.txtpb")
-    assert str(refused.value).startswith("--target=gpu:mine.txtpb: mine.txtpb: ")
-    assert words in str(refused.value)
-
-
 def test_every_machine_of_the_list_is_one_with_known_peaks_and_a_source():
     listed = list_targets()
-    assert listed[-1] == "gpu:FILE.txtpb[:N or :HOSTSxN]"
     for platform in ("tpu", "gpu"):
         with open(TABLES / f"{platform}s.csv", newline="") as file:
             rows = list(csv.DictReader(file))
@@ -162,7 +117,7 @@ def test_the_links_of_an_unknown_device_are_the_fastest_known():
 
 
 def test_a_gpu_is_described_to_xla():
-    text = topology.describe_gpu(parse_target("gpu:rtx2080ti:2"), 616e9)
+    text = describe_gpu(parse_target("gpu:rtx2080ti:2"))
     lines = [line.strip() for line in text.splitlines()]
     assert "core_count: 68" in lines and "memory_bandwidth: 616000000000" in lines
     assert "cuda_compute_capability { major: 7 minor: 5 }" in lines
@@ -183,7 +138,7 @@ def test_a_gpu_is_described_to_xla():
     ],
 )
 def test_a_missing_compiler_is_named(monkeypatch, installed, words):
-    monkeypatch.setattr(topology, "installed_version", installed.get)
+    monkeypatch.setattr(target, "installed_version", installed.get)
     with pytest.raises(BadInput) as refused:
-        topology.compiler_version(parse_target("gpu:h100"))
+        compiler_version(parse_target("gpu:h100"))
     assert words in str(refused.value)

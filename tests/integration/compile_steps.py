@@ -11,14 +11,13 @@ import os
 import sys
 
 from jaxbench.cli.entry_point import load_experiment
-from jaxbench.hardware.targets.target import parse_target
-from jaxbench.hardware.targets.topology import environment
+from jaxbench.hardware.targets.target import environment, parse_target
 
 
 def main(name: str, *steps: str) -> None:
     target = parse_target(name)
     os.environ.update(environment(target))  # before JAX is imported
-    from jaxbench.modes.target_run import compile_for_target
+    from jaxbench.modes.targets import compile_for_target
 
     for step in steps:
         experiment, precision = step.split(",")

@@ -6,15 +6,14 @@ import subprocess
 
 import pytest
 
-from jaxbench.hardware.targets import topology
-from jaxbench.hardware.targets.target import list_targets, parse_target
-from jaxbench.modes.target_run import needed_bytes
+from jaxbench.hardware.targets.target import environment, list_targets, parse_target
+from jaxbench.modes.targets import needed_bytes
 from tests.conftest import ROOT
 from tests.published_rates import published_rates
 
 # By platform, a Python that has jaxbench[tpu] or jaxbench[cuda12].
 PYTHONS = {"tpu": os.environ.get("JAXBENCH_TEST_TPU"), "gpu": os.environ.get("JAXBENCH_TEST_GPU")}
-LISTED = [name.split("[")[0] for name in list_targets() if "FILE" not in name]
+LISTED = [name.split("[")[0] for name in list_targets()]
 # Compiles a convolution for targets, and prints the devices of each; for TPUs a program that is too
 # large as well, and prints the bytes that the refusal says are available.
 CONVOLUTION = """
@@ -22,14 +21,12 @@ import re
 import sys
 import jax
 from jax.sharding import SingleDeviceSharding
-from jaxbench.hardware.peak_table import find_peak
 from jaxbench.hardware.targets.target import parse_target
-from jaxbench.hardware.targets.topology import create_devices
+from jaxbench.modes.targets import create_devices
 
 for name in sys.argv[1:]:
     target = parse_target(name)
-    peak = find_peak(target.kind, "fp32")
-    device, *others = create_devices(target, peak.bytes_per_s)
+    device, *others = create_devices(target)
     shapes = [
         jax.ShapeDtypeStruct(shape, "float32", sharding=SingleDeviceSharding(device))
         for shape in ((16, 16, 16, 64), (64, 64, 3, 3))
@@ -84,24 +81,13 @@ def describe(target, *args):
 )
 def test_every_listed_machine_is_one_that_its_compiler_knows(names):
     targets = [parse_target(name) for name in names]
-    variables = topology.environment(targets[0])
+    variables = environment(targets[0])
     done = run(python_for(names[0]), "-c", CONVOLUTION, *names, variables=variables)
     assert done.returncode == 0, done.stderr[-2000:]
     expected = [
         f"{each.name},{each.num_devices},{each.kind},{each.usable_bytes}" for each in targets
     ]
     assert done.stdout.splitlines() == expected
-
-
-def test_an_unknown_field_of_a_description_is_named(tmp_path):
-    text = topology.describe_gpu(parse_target("gpu:h200"), 4.8e12)
-    (tmp_path / "new.txtpb").write_text(text + "memory_of_tomorrow: 3\n")
-    args = ("-m", "jaxbench.main", "--experiment=quickstart:tiny", "--mode=describe")
-    done = run(python_for("gpu:"), *args, "--target=gpu:new.txtpb", cwd=tmp_path)
-    assert done.returncode == 2 and done.stdout == ""
-    line = done.stderr.splitlines()[-1]
-    assert line.startswith("jaxbench: --target=gpu:new.txtpb: line 24: ")
-    assert 'has no field named "memory_of_tomorrow" (jax-cuda1' in line
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from jaxbench.cli import registry
 from jaxbench.hardware.peak_table import find_peak
 from jaxbench.hardware.targets.target import parse_target
 from jaxbench.models.vgg import VggConfig
-from jaxbench.modes.target_run import fast_convolution_rate
+from jaxbench.modes.targets import fast_convolution_rate
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.train import build_program
 from jaxbench.training.program import Program
