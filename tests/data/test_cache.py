@@ -7,9 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from jaxbench.data.images.decode import Image
+from jaxbench.data.images.decode import Image, _resize_to_cover
 from jaxbench.data.images.encoded import Files
-from jaxbench.data.images.resize import _resize_to_cover
 from jaxbench.errors import BadInput
 from tests.data.encoded_images import (
     TRAIN,
