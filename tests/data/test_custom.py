@@ -56,7 +56,6 @@ def test_sources_of_other_libraries(make):
     dataset = read(*(make(image, label) for image, label in zip(IMAGES, (0, 2, 1), strict=True)))
     np.testing.assert_array_equal(dataset.train.inputs_Nx, IMAGES)
     np.testing.assert_array_equal(dataset.eval.labels_Nx, [0, 2, 1])
-    dataset.check()
 
 
 def test_grey_images_get_a_channel_and_a_range_is_kept():

@@ -64,7 +64,6 @@ def left(folder):
 
 
 def check_is_cifar10(dataset):
-    dataset.check()
     made = batches()
     stored = np.concatenate([made[f"data_batch_{number}"] for number in range(1, 6)])
     assert dataset.train.labels_Nx.tolist() == stored[:, 0].tolist()
@@ -104,7 +103,6 @@ def test_it_is_fetched_once_for_all_working_directories(server, load, tmp_path, 
 def test_mnist_is_four_files(server, load, tmp_path):
     server.files = mnist_files()
     dataset, lines, _ = load("gone", "whole", name="mnist", train_split="test")
-    dataset.check()
     assert dataset.image_shape == (28, 28, 1) and len(dataset.eval) == 10
     assert sorted(server.files) == left(cache(tmp_path, "mnist"))
     for name in server.files:
