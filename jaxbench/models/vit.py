@@ -73,8 +73,8 @@ class ViT(Network):
         batch, *sides, _ = images_BxHxWxC.shape
         if any(side % config.patch for side in sides):
             raise BadInput(
-                f"model.patch={config.patch}: both sides of images must be multiples of it, but "
-                f"they are {sides[0]}x{sides[1]}"
+                f"model.patch={config.patch}: images are {sides[0]}x{sides[1]}, and both sides "
+                "must be multiples of it"
             )
         patch = (config.patch, config.patch)
         x = nn.Conv(config.width, patch, patch, "VALID", name="patches", **types)(images_BxHxWxC)
