@@ -45,40 +45,30 @@ def load(
                 f"data.load: {name} returned a {type(sources).__name__}, expected a dict with "
                 f"{' and '.join(map(repr, limits))}, sources with __len__ and __getitem__"
             )
-    splits = [
-        _read(data, split, sources[split], limit, masks, progress)
-        for split, limit in limits.items()
-    ]
+
+    def read(split: str, source: Any, limit: int) -> Split:
+        count, shape = min(len(source), limit or len(source)), tuple(data.image_shape)
+        check_fits_in_memory(f"data.load, {split}", count * math.prod(shape))
+        images_NxHxWxC = np.zeros((count, *shape), np.uint8)
+        labels_Nx = np.zeros((count, *shape[:2]), np.uint8) if masks else np.zeros(count, np.int32)
+        watch = Stopwatch()
+        for index in range(count):
+            try:
+                pair = source[index]
+                image, label = (pair["image"], pair["label"]) if isinstance(pair, Mapping) else pair
+                images_NxHxWxC[index] = _image(image, data)
+                labels_Nx[index] = (_mask if masks else _label)(np.asarray(label), data)
+            except BadInput as mismatch:
+                raise BadInput(f"data.load: {split}[{index}]: {mismatch}") from mismatch
+            except Exception as error:
+                raise BadInput(describe_error(f"data.load: {split}[{index}]", error)) from error
+            if watch.elapsed_s() > _PROGRESS_S:
+                watch = Stopwatch()
+                progress(f"read {index + 1:,} of {count:,} examples of {split}")
+        return Split(images_NxHxWxC, labels_Nx)
+
+    splits = [read(split, sources[split], limit) for split, limit in limits.items()]
     return Dataset(name, *splits, num_classes=data.num_classes)
-
-
-def _read(
-    data: DataConfig,
-    split: str,
-    source: Any,
-    limit: int,
-    masks: bool,
-    progress: Callable[[str], None],
-) -> Split:
-    count, shape = min(len(source), limit or len(source)), tuple(data.image_shape)
-    check_fits_in_memory(f"data.load, {split}", count * math.prod(shape))
-    images_NxHxWxC = np.zeros((count, *shape), np.uint8)
-    labels_Nx = np.zeros((count, *shape[:2]), np.uint8) if masks else np.zeros(count, np.int32)
-    watch = Stopwatch()
-    for index in range(count):
-        try:
-            pair = source[index]
-            image, label = (pair["image"], pair["label"]) if isinstance(pair, Mapping) else pair
-            images_NxHxWxC[index] = _image(image, data)
-            labels_Nx[index] = (_mask if masks else _label)(np.asarray(label), data)
-        except BadInput as mismatch:
-            raise BadInput(f"data.load: {split}[{index}]: {mismatch}") from mismatch
-        except Exception as error:
-            raise BadInput(describe_error(f"data.load: {split}[{index}]", error)) from error
-        if watch.elapsed_s() > _PROGRESS_S:
-            watch = Stopwatch()
-            progress(f"read {index + 1:,} of {count:,} examples of {split}")
-    return Split(images_NxHxWxC, labels_Nx)
 
 
 def _image(image: Any, data: DataConfig) -> np.ndarray:
