@@ -138,25 +138,16 @@ class Config(Experiment):
         elif task == "segmentation" and data.num_classes != 2:
             problem = f"data.num_classes={data.num_classes}: {task=} has 2, foreground, background"
         elif isinstance(task, str) and (task == "language_model") != is_text:
-            problem = (
-                f"{task=} with data.sequence_length={data.sequence_length}: task=language_model "
-                "needs data.sequence_length, and no other task takes it"
-            )
+            problem = f"{task=}: only task=language_model takes data.sequence_length, and needs it"
         elif varied and task != "classification":
             problem = f"{varied[0]} with {task=}: it needs classification"
         elif self.remat == "blocks" and not self.model.has_blocks:
             network = self.model.network_name
             problem = f"remat='blocks' with {network}: only transformers have blocks"
         elif self.replicas == "independent" and self.parallelism == "fsdp":
-            problem = (
-                "parallelism='fsdp' with replicas='independent': a model on one device has nothing "
-                "to split"
-            )
+            problem = "parallelism='fsdp' with replicas='independent': there is nothing to split"
         elif self.replicas == "independent" and self.batch_norm == "sync":
-            problem = (
-                "batch_norm='sync' with replicas='independent': the models exchange nothing; use "
-                "batch_norm=local"
-            )
+            problem = "batch_norm='sync' with replicas='independent': must be local"
         if problem:
             raise BadInput(problem)
 

@@ -129,10 +129,7 @@ class DataConfig(HoldsCode):
         elif len(self.value_range) != 2 or self.value_range[0] >= self.value_range[1]:
             problem = f"value_range={self.value_range}: must be (lowest,highest), such as (0,1)"
         elif self.sequence_length and self.source not in ("text", "synthetic"):
-            problem = (
-                f"sequence_length={self.sequence_length} with data.source={self.source!r}: "
-                "sequences of tokens come with data.source=text or synthetic"
-            )
+            problem = f"sequence_length={self.sequence_length}: needs data.source=text or synthetic"
         elif self.source == "text" and not self.sequence_length:
             problem = "source='text' needs data.sequence_length, such as 256"
         elif len(shape) != 3:
@@ -140,15 +137,9 @@ class DataConfig(HoldsCode):
         elif self.decodes_on_the_fly and channels != 3:
             problem = f"image_shape={shape}: images decoded on the fly have 3 channels"
         elif self.cache == "resized" and self.cache_side <= min(height, width):
-            problem = (
-                f"cache_side={self.cache_side}: images are {height}x{width}, so at least "
-                f"{min(height, width) + 1}: a copy of that size itself would not be cropped"
-            )
+            problem = f"cache_side={self.cache_side}: must be larger than images, {height}x{width}"
         elif self.crop_padding >= min(height, width):
-            problem = (
-                f"crop_padding={self.crop_padding}: images are {height}x{width}, so at most "
-                f"{min(height, width) - 1}"
-            )
+            problem = f"crop_padding={self.crop_padding}: must be smaller than {height} and {width}"
         elif len(self.rand_augment) != 2 or operations != int(operations):
             problem = f"rand_augment={self.rand_augment}: must be (operations,magnitude), as (2,10)"
         elif operations and channels != 3:

@@ -105,19 +105,13 @@ class OptimizerConfig(HoldsCode):
         decays, interval = [0, *self.decay_at, 1], self.norm_interval
         problem = ""
         if self.name == "custom" and self.update_rule is None:
-            problem = (
-                "name='custom': the experiment file must give OptimizerConfig(update_rule=...)"
-            )
+            problem = "name='custom': needs OptimizerConfig(update_rule=...) in the experiment file"
         elif len(self.newton_schulz_coefficients) != 3:
             problem = (
-                f"newton_schulz_coefficients={self.newton_schulz_coefficients}: must be (a,b,c), "
-                "such as (3.4445,-4.775,2.0315)"
+                f"newton_schulz_coefficients={self.newton_schulz_coefficients}: must be (a,b,c)"
             )
         elif interval and (len(interval) != 2 or interval[0] > interval[1]):
-            problem = (
-                f"norm_interval={interval}: must be () or (at first,at last) in steps, the last no "
-                "shorter, such as (2,17)"
-            )
+            problem = f"norm_interval={interval}: must be () or (shortest,longest), such as (2,17)"
         elif decays != sorted(set(decays)):
             problem = f"decay_at={self.decay_at}: must rise, between 0 and 1, such as (0.3,0.6)"
         elif self.schedule == "step" and not self.decay_at:

@@ -83,18 +83,12 @@ class Conv2dConfig(Experiment):
             raise BadInput("parallelism='fsdp': a convolution has no state to split")
         height, width = self.image_shape
         if max(self.kernels) > min(height, width):
-            raise BadInput(
-                f"kernels={self.kernels}: images are {height}x{width}, so at most "
-                f"{min(height, width)}"
-            )
+            raise BadInput(f"kernels={self.kernels}: images are only {height}x{width}")
         if self.scipy_rounds > self.rounds:
             raise BadInput(f"scipy_rounds={self.scipy_rounds}: at most rounds={self.rounds}")
         for count in self.device_counts:
             if self.images % count:
-                raise BadInput(
-                    f"device_counts={self.device_counts}: {self.images} images do not divide over "
-                    f"{count} devices"
-                )
+                raise BadInput(f"device_counts: {count} must divide images={self.images}")
 
     def problems(self) -> list[Problem]:
         """Return the convolutions to measure, in order."""

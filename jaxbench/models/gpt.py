@@ -56,8 +56,7 @@ class GptConfig(TransformerConfig):
         multiple = self.heads * (2 if self.positions == "rotary" else 1)
         if self.width % multiple:
             raise BadInput(
-                f"model.width={self.width}: no multiple of {multiple}, for {self.heads} heads with "
-                f"{self.positions} positions"
+                f"model.width={self.width}: no multiple of {multiple} ({self.positions} positions)"
             )
 
     def create(self, **options):

@@ -74,10 +74,7 @@ class UNet(Network):
         width, levels = self.config.width, self.config.levels
         size, step = images_BxHxWxC.shape[1:3], 2**levels
         if size[0] % step or size[1] % step:
-            raise ValueError(
-                f"images of {size[0]}x{size[1]} cannot be halved {levels} times; "
-                f"both sides must be multiples of {step}"
-            )
+            raise ValueError(f"both sides of {size[0]}x{size[1]} must be multiples of {step}")
 
         def block(channels, name):
             options = {"norm": self.config.norm, "norm_axis": self.norm_axis, **self.types}

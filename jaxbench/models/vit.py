@@ -72,10 +72,7 @@ class ViT(Network):
         config, types = self.config, self.types
         batch, *sides, _ = images_BxHxWxC.shape
         if any(side % config.patch for side in sides):
-            raise BadInput(
-                f"model.patch={config.patch}: images are {sides[0]}x{sides[1]}, and both sides "
-                "must be multiples of it"
-            )
+            raise BadInput(f"model.patch={config.patch}: must divide {sides[0]} and {sides[1]}")
         patch = (config.patch, config.patch)
         x = nn.Conv(config.width, patch, patch, "VALID", name="patches", **types)(images_BxHxWxC)
         positions_TxD = sincos_positions(*x.shape[1:3], config.width, self.param_dtype)

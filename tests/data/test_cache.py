@@ -166,7 +166,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_made(writable, tmp_path, mo
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"cache": "resized", "cache_side": 16}, "so at least 17"),
+        ({"cache": "resized", "cache_side": 16}, "must be larger than images, 24x16"),
         ({"cache": "resized", "cache_dir": "/proc/none"}, "cannot hold copies"),
     ],
 )

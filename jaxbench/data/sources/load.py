@@ -81,17 +81,11 @@ def _problem(dataset: Dataset, config: Config, label_shape: tuple[int, ...]) -> 
         if labels.min() < 0 or labels.max() >= dataset.num_classes:
             labels_run = f"labels run from {labels.min()} to {labels.max()}"
             return f"{split_name}: {labels_run}, expected 0 to {dataset.num_classes - 1}"
-    made_for = "the experiment is made for"
-    if dataset.image_shape != config.data.example_shape:
-        return (
-            f": images are {dataset.image_shape}, {made_for} {config.data.example_shape}; "
-            f"--experiment.data.image_shape='{dataset.image_shape}' changes it"
-        )
-    if dataset.num_classes != config.data.num_classes:
-        return (
-            f": has {dataset.num_classes} classes, {made_for} {config.data.num_classes}; "
-            f"--experiment.data.num_classes={dataset.num_classes} changes it"
-        )
-    count, batch_size = len(dataset.train), config.batch_size
-    too_small = f": has {count} training examples, fewer than batch_size={batch_size}"
-    return too_small if batch_size > count else ""
+    data, flag = config.data, "the experiment is made for others; set --experiment.data."
+    if dataset.image_shape != data.example_shape:
+        return f": images are {dataset.image_shape}, {flag}image_shape='{dataset.image_shape}'"
+    if dataset.num_classes != data.num_classes:
+        return f": has {dataset.num_classes} classes, {flag}num_classes={dataset.num_classes}"
+    if config.batch_size > len(dataset.train):
+        return f": {len(dataset.train)} training examples, less than batch_size={config.batch_size}"
+    return ""
