@@ -139,7 +139,9 @@ class DataConfig(HoldsCode):
         elif self.cache == "resized" and self.cache_side <= min(height, width):
             problem = f"cache_side={self.cache_side}: must be larger than images, {height}x{width}"
         elif self.crop_padding >= min(height, width):
-            problem = f"crop_padding={self.crop_padding}: must be smaller than {height} and {width}"
+            problem = (
+                f"crop_padding={self.crop_padding}: must be smaller than images, {height}x{width}"
+            )
         elif len(self.rand_augment) != 2 or operations != int(operations):
             problem = f"rand_augment={self.rand_augment}: must be (operations,magnitude), as (2,10)"
         elif operations and channels != 3:

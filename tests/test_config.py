@@ -28,7 +28,7 @@ from tests.conftest import MICRO, records, set_fields
         ("optimizer__warmup_epochs", 17, "must be at most epochs=16"),
         ("model__depth", 18, "must be 6n+4"),
         ("data__image_shape", (8, 8), "must be (height, width, channels)"),
-        ("data__crop_padding", 8, "at most 7"),
+        ("data__crop_padding", 8, "must be smaller than images, 8x8"),
         ("data__flip", 1, "must be true or false"),
         ("batch_size", 2**31, "must be within [1, 2147483647]"),
     ],
