@@ -258,7 +258,7 @@ def _models(experiments: dict[str, Experiment]) -> set[type[ModelConfig]]:
 
 
 def _describe_fields(cls: type, prefix: str, *, is_target: bool = True) -> Iterator[str]:
-    hints = typing.get_type_hints(cls)
+    hints, meanings = typing.get_type_hints(cls), meanings_of(cls)
     for field in dataclasses.fields(cls):
         # Parts of an experiment have sections of their own; its name is no flag's.
         if dataclasses.is_dataclass(hints[field.name]) or prefix + field.name == "name":
@@ -266,7 +266,7 @@ def _describe_fields(cls: type, prefix: str, *, is_target: bool = True) -> Itera
         yield f"```{{confval}} {prefix}{field.name}"
         if not is_target:
             yield ":no-index:"
-        yield f"\n{_escape(field.metadata.get('help', ''))}\n"
+        yield f"\n{_escape(meanings[field.name])}\n"
         # What is no field stands in the help.
         conditions = [
             f"`{prefix}{selector}` = {_or(map(_literal, values))}"
@@ -365,14 +365,18 @@ def _describe_record(cls: type) -> Iterator[str]:
 
 
 def meanings_of(cls: type) -> dict[str, str]:
-    """Return {field: meaning}; of a class of a card, from its docstring's `Attributes:`."""
+    """Return {field: meaning}: of a record from metrics.csv, else from `Attributes:` sections.
+
+    They are sections of the docstrings of the class and of its bases.
+    """
     if cls in KINDS:
         return {f.name: metric_of(KINDS[cls], f.name).meaning for f in dataclasses.fields(cls)}
     meanings: dict[str, str] = {}
-    _, _, section = inspect.getdoc(cls).partition("Attributes:\n")
-    for entry in re.split(r"\n(?=\S)", textwrap.dedent(section)):
-        names, _, meaning = " ".join(entry.split()).partition(": ")
-        meanings |= dict.fromkeys(names.split(", "), meaning)
+    for base in reversed(cls.__mro__):
+        _, _, section = (inspect.getdoc(base) or "").partition("Attributes:\n")
+        for entry in re.split(r"\n(?=\S)", textwrap.dedent(section)):
+            names, _, meaning = " ".join(entry.split()).partition(": ")
+            meanings |= dict.fromkeys(names.split(", "), meaning)
     return meanings
 
 

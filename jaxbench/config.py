@@ -21,30 +21,26 @@ _MOST_IMAGES = 2**31 - 1
 
 @dataclasses.dataclass(kw_only=True)
 class Experiment(HoldsCode):
-    """The fields of every experiment; `Config` is the one that trains a network."""
+    """The fields of every experiment; `Config` is the one that trains a network.
+
+    Attributes:
+      name: What followed `--experiment=`. The registry sets it; it names the runs folder.
+      seed: Seed of the initial parameters, of the order of the examples, of augmentation and of
+        dropout.
+      num_devices: Devices that take part, over all processes; 0 takes all.
+      parallelism: How the step is distributed over the devices. pmap, shard_map: by that function
+        of JAX, with all parameters on every device. fsdp: parameters and the optimizer's arrays are
+        split over the devices, and gathered where the network reads them. All give the same
+        numbers.
+    """
 
     # The mode that runs it.
     job: typing.ClassVar[str] = ""
 
-    name: str = plain(
-        "", help="What followed `--experiment=`. The registry sets it; it names the runs folder."
-    )
-    seed: int = number(
-        0,
-        high=2**32 - 1,
-        help="Seed of the initial parameters, of the order of the examples, of augmentation and "
-        "of dropout.",
-    )
-    num_devices: int = number(0, help="Devices that take part, over all processes; 0 takes all.")
-    parallelism: str = choice(
-        "pmap",
-        "shard_map",
-        "fsdp",
-        help="How the step is distributed over the devices. pmap, shard_map: by that function of "
-        "JAX, with all parameters on every device. fsdp: parameters and the optimizer's arrays are "
-        "split over the devices, and gathered where the network reads them. All give the same "
-        "numbers.",
-    )
+    name: str = plain("")
+    seed: int = number(0, high=2**32 - 1)
+    num_devices: int = number(0)
+    parallelism: str = choice("pmap", "shard_map", "fsdp")
 
     def validate(self) -> None:
         """Raise BadInput for the first field whose value is not allowed."""
@@ -58,116 +54,71 @@ class Experiment(HoldsCode):
 
 @dataclasses.dataclass(kw_only=True)
 class Config(Experiment):
-    """An experiment that trains a network."""
+    """An experiment that trains a network.
+
+    Attributes:
+      task: What the network predicts. classification: one class for each image (top-1).
+        segmentation: foreground or background for each pixel (Dice). language_model: each next
+        token of a sequence (top-1 and, of bytes, bits per byte). An experiment file may give a
+        custom object (`jaxbench.tasks.Task`).
+      batch_size: Global batch: images that one model sees in a step, over all its devices. The
+        learning rate is scaled with it.
+      replicas: What the devices train. data_parallel: one model, its batch split over the devices.
+        independent: one model on each device, with the seeds `seed`, `seed + 1` ..., and nothing
+        exchanged; `batch_size` is then the batch of each model.
+      gradient_accumulation_steps: Parts N into which each device splits its batch; their gradients
+        are added up. For a batch that does not fit in memory at once. Batch norm then sees one part
+        at a time, and its running averages move N times in a step.
+      eval_batch_size: Global batch of the evaluation, in images; 0 takes `batch_size`. Any size:
+        the last batch is padded, and every example counts once.
+      epochs: Epochs to train; with a fraction such as 7.5 the last one is cut short, and schedules
+        end there.
+      max_steps: Stop after this many training steps, whatever `epochs` says; 0 is off. Schedules
+        stay those of `epochs`.
+      eval_every_epochs: Evaluate after every N epochs, and after the last.
+      test_time_augmentation: Also evaluate the mean output over views of each test image, as a
+        metric of its own (`eval_top1_tta`). mirror: the image and its mirror image.
+        mirror_translate: also both moved by one pixel up and left, and down and right.
+      test_time_augmentation_fraction: Fraction of the test images, those of which the network is
+        least sure, that are evaluated in views; the others count as they are. Of each device's part
+        of an evaluation batch, so it depends on `eval_batch_size`.
+      label_smoothing: Fraction of the training target that is spread evenly over all classes.
+      precision: What the network computes in. Parameters, batch-norm statistics, logits and loss
+        are fp32 under fp32, bf16 and fp16. fp16: with a loss scale, for GPUs without bf16 units.
+        fp64: everything in fp64, for checking.
+      remat: What the backward pass recomputes instead of keeping in memory. save_dots: all but the
+        outputs of convolutions and dense layers and the statistics of batch norm. XLA then plans
+        less memory for a GPU, and more for a CPU. blocks: each transformer block, from its input.
+      batch_norm: What batch norm's statistics are taken over. local: each device's batch. sync: the
+        global batch.
+      log_every_steps: Steps that one `step` record in metrics.jsonl covers.
+      step_log: Print a line for each `step` record, and record the steps' time and rate.
+    """
 
     job: typing.ClassVar[str] = "train"
 
     # A custom flax module class or function becomes a ModelConfig, a custom task a `Code`.
     model: ModelConfig = dataclasses.field(metadata={"custom": model_config})
-    task: str = choice(
-        "classification",
-        "segmentation",
-        "language_model",
-        custom=custom_task,
-        help="What the network predicts. classification: one class for each image (top-1). "
-        "segmentation: foreground or background for each pixel (Dice). language_model: each next "
-        "token of a sequence (top-1 and, of bytes, bits per byte). An experiment file may give a "
-        "custom object (`jaxbench.tasks.Task`).",
-    )
+    task: str = choice("classification", "segmentation", "language_model", custom=custom_task)
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
-    batch_size: int = number(
-        128,
-        low=1,
-        high=_MOST_IMAGES,
-        help="Global batch: images that one model sees in a step, over all its devices. The "
-        "learning rate is scaled with it.",
-    )
-    replicas: str = choice(
-        "data_parallel",
-        "independent",
-        help="What the devices train. data_parallel: one model, its batch split over the devices. "
-        "independent: one model on each device, with the seeds `seed`, `seed + 1` ..., and nothing "
-        "exchanged; `batch_size` is then the batch of each model.",
-    )
-    gradient_accumulation_steps: int = number(
-        1,
-        low=1,
-        help="Parts N into which each device splits its batch; their gradients are added up. For a "
-        "batch that does not fit in memory at once. Batch norm then sees one part at a time, and "
-        "its running averages move N times in a step.",
-    )
-    eval_batch_size: int = number(
-        0,
-        high=_MOST_IMAGES,
-        help="Global batch of the evaluation, in images; 0 takes `batch_size`. Any size: the last "
-        "batch is padded, and every example counts once.",
-    )
-    epochs: float = number(
-        1,
-        low=1,
-        help="Epochs to train; with a fraction such as 7.5 the last one is cut short, and "
-        "schedules end there.",
-    )
-    max_steps: int = number(
-        0,
-        help="Stop after this many training steps, whatever `epochs` says; 0 is off. Schedules "
-        "stay those of `epochs`.",
-    )
-    eval_every_epochs: int = number(
-        1, low=1, help="Evaluate after every N epochs, and after the last."
-    )
-    test_time_augmentation: str = choice(
-        "none",
-        "mirror",
-        "mirror_translate",
-        help="Also evaluate the mean output over views of each test image, as a metric of its own "
-        "(`eval_top1_tta`). mirror: the image and its mirror image. mirror_translate: also both "
-        "moved by one pixel up and left, and down and right.",
-    )
+    batch_size: int = number(128, low=1, high=_MOST_IMAGES)
+    replicas: str = choice("data_parallel", "independent")
+    gradient_accumulation_steps: int = number(1, low=1)
+    eval_batch_size: int = number(0, high=_MOST_IMAGES)
+    epochs: float = number(1, low=1)
+    max_steps: int = number(0)
+    eval_every_epochs: int = number(1, low=1)
+    test_time_augmentation: str = choice("none", "mirror", "mirror_translate")
     test_time_augmentation_fraction: float = number(
-        1.0,
-        low=0.01,
-        high=1,
-        only_with={"test_time_augmentation": ["mirror", "mirror_translate"]},
-        help="Fraction of the test images, those of which the network is least sure, that are "
-        "evaluated in views; the others count as they are. Of each device's part of an evaluation "
-        "batch, so it depends on `eval_batch_size`.",
+        1.0, low=0.01, high=1, only_with={"test_time_augmentation": ["mirror", "mirror_translate"]}
     )
-    label_smoothing: float = fraction(
-        0.0,
-        help="Fraction of the training target that is spread evenly over all classes.",
-    )
-    precision: str = choice(
-        "fp32",
-        "bf16",
-        "fp16",
-        "fp64",
-        help="What the network computes in. Parameters, batch-norm statistics, logits and loss are "
-        "fp32 under fp32, bf16 and fp16. fp16: with a loss scale, for GPUs without bf16 units. "
-        "fp64: everything in fp64, for checking.",
-    )
-    remat: str = choice(
-        "none",
-        "save_dots",
-        "blocks",
-        help="What the backward pass recomputes instead of keeping in memory. save_dots: all "
-        "but the outputs of convolutions and dense layers and the statistics of batch norm. XLA "
-        "then plans less memory for a GPU, and more for a CPU. blocks: each transformer block, "
-        "from its input.",
-    )
-    batch_norm: str = choice(
-        "local",
-        "sync",
-        help="What batch norm's statistics are taken over. local: each device's batch. sync: the "
-        "global batch.",
-    )
-    log_every_steps: int = number(
-        10, low=1, help="Steps that one `step` record in metrics.jsonl covers."
-    )
-    step_log: bool = plain(
-        False, help="Print a line for each `step` record, and record the steps' time and rate."
-    )
+    label_smoothing: float = fraction(0.0)
+    precision: str = choice("fp32", "bf16", "fp16", "fp64")
+    remat: str = choice("none", "save_dots", "blocks")
+    batch_norm: str = choice("local", "sync")
+    log_every_steps: int = number(10, low=1)
+    step_log: bool = plain(False)
 
     def validate(self) -> None:
         super().validate()
@@ -187,25 +138,16 @@ class Config(Experiment):
         elif task == "segmentation" and data.num_classes != 2:
             problem = f"data.num_classes={data.num_classes}: {task=} has 2, foreground, background"
         elif isinstance(task, str) and (task == "language_model") != is_text:
-            problem = (
-                f"{task=} with data.sequence_length={data.sequence_length}: task=language_model "
-                "needs data.sequence_length, and no other task takes it"
-            )
+            problem = f"{task=}: only task=language_model takes data.sequence_length, and needs it"
         elif varied and task != "classification":
             problem = f"{varied[0]} with {task=}: it needs classification"
         elif self.remat == "blocks" and not self.model.has_blocks:
             network = self.model.network_name
             problem = f"remat='blocks' with {network}: only transformers have blocks"
         elif self.replicas == "independent" and self.parallelism == "fsdp":
-            problem = (
-                "parallelism='fsdp' with replicas='independent': a model on one device has nothing "
-                "to split"
-            )
+            problem = "parallelism='fsdp' with replicas='independent': there is nothing to split"
         elif self.replicas == "independent" and self.batch_norm == "sync":
-            problem = (
-                "batch_norm='sync' with replicas='independent': the models exchange nothing; use "
-                "batch_norm=local"
-            )
+            problem = "batch_norm='sync' with replicas='independent': must be local"
         if problem:
             raise BadInput(problem)
 

@@ -3,26 +3,19 @@
 import dataclasses
 import math
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from jaxbench.custom import Code, as_code
 from jaxbench.errors import BadInput, nearest
 
 
-def plain(
-    default: Any,
-    *,
-    help: str = "",
-    only_with: Mapping[str, Sequence] | None = None,
-    **metadata: Any,
-) -> Any:
+def plain(default: Any, **metadata: Any) -> Any:
     """Declare a field that takes any value of its type.
 
     `only_with`, {selector: values}: the field has an effect only if the attribute `selector` of the
     same dataclass has one of these values; see `without_unused`.
     """
-    metadata |= {"help": help, "only_with": only_with or {}}
     return dataclasses.field(default=default, metadata=metadata)
 
 

@@ -261,11 +261,11 @@ a_folder_has_its_own_statistics data/sources/folder.py: resize
 - statistics="ImageNet's",
 + statistics="the training split's",
 
-the_centre_is_resized_less data/images/resize.py: resize
+the_centre_is_resized_less data/images/decode.py: resize
 - _RESIZE_PER_CROP = 256 / 224
 + _RESIZE_PER_CROP = 1
 
-an_image_of_the_right_size_is_cut data/images/resize.py: resize
+an_image_of_the_right_size_is_cut data/images/decode.py: resize
 - if pixels_HxWx3.shape[:2] == (height, width):
 + if pixels_HxWx3.shape[:2] == (0, 0):
 

@@ -1,14 +1,12 @@
 """The dataclasses' own checks."""
 
-import dataclasses
-
 import pytest
 
 from jaxbench.cli import registry
 from jaxbench.cli.entry_point import load_experiment
 from jaxbench.cli.overrides import create_experiment
 from jaxbench.errors import BadInput
-from jaxbench.fields import walk_fields, without_unused
+from jaxbench.fields import without_unused
 from tests.conftest import MICRO, records, set_fields
 
 
@@ -30,7 +28,7 @@ from tests.conftest import MICRO, records, set_fields
         ("optimizer__warmup_epochs", 17, "must be at most epochs=16"),
         ("model__depth", 18, "must be 6n+4"),
         ("data__image_shape", (8, 8), "must be (height, width, channels)"),
-        ("data__crop_padding", 8, "at most 7"),
+        ("data__crop_padding", 8, "must be smaller than images, 8x8"),
         ("data__flip", 1, "must be true or false"),
         ("batch_size", 2**31, "must be within [1, 2147483647]"),
     ],
@@ -119,13 +117,6 @@ def test_a_field_without_effect_changes_nothing_and_is_recorded(train):
     )
     assert losses == expected != []
     assert "optimizer.warmup_epochs=1" in other.summary["warnings"][0]
-
-
-def test_every_field_of_every_shipped_experiment_has_its_help():
-    for experiment in registry.available():
-        for name, value, _, field in walk_fields(registry.load(experiment)):
-            help_ = field.metadata.get("help", "")
-            assert dataclasses.is_dataclass(value) or help_.endswith("."), (experiment, name)
 
 
 def test_published_recipes_are_what_was_published():

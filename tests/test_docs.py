@@ -69,6 +69,15 @@ def test_every_field_of_a_record_says_what_it_means(generate):
     assert "train/loss" in generate.records_page()
 
 
+def test_every_field_of_an_experiment_says_what_it_means(generate):
+    configs = {name: generate.registry.load(name) for name in generate.registry.available()}
+    parts = {generate.DataConfig, generate.OptimizerConfig, *generate._models(configs)}
+    for cls in (*map(type, configs.values()), *parts):
+        names = {field.name for field in dataclasses.fields(cls)} - {"model", "data", "optimizer"}
+        assert names == generate.meanings_of(cls).keys() - {"", "has_blocks"}, cls.__name__
+    assert "confval} data.cache_side" in generate.fields_page(configs)
+
+
 def test_every_line_of_the_catalogue_is_used(generate):
     used = {
         metric_of(kind, field.name).name

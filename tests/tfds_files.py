@@ -11,6 +11,13 @@ def image_feature(channels):
     }
 
 
+def label_feature(num_classes):
+    return {
+        "classLabel": {"numClasses": str(num_classes)},
+        "pythonClassName": "tensorflow_datasets.core.features.class_label_feature.ClassLabel",
+    }
+
+
 def write_tfds(folder, name, features, splits):
     """A prepared TFDS folder, written without TensorFlow: PNG images in tf.train.Examples.
 

@@ -40,16 +40,13 @@ class Split:
         return self.inputs_Nx.shape[1:]
 
     def checksum(self) -> int:
-        """Return the CRC-32 of all pixels and labels."""
-        images = zlib.crc32(np.ascontiguousarray(self.inputs_Nx))
-        return zlib.crc32(np.ascontiguousarray(self.labels_Nx), images)
-
-    def sample_checksum(self) -> int:
         """Return the CRC-32 of some examples, evenly spaced, and of the labels of all images."""
         rows = sample_indices(len(self), _SAMPLE_EXAMPLES)
-        sampled = Split(self.inputs_Nx[rows], self.labels_Nx[rows]).checksum()
         labels = self.labels_Nx if self.labels_Nx.ndim == 1 else self.labels_Nx[:0]
-        return zlib.crc32(np.ascontiguousarray(labels), sampled)
+        checksum = 0
+        for array in (self.inputs_Nx[rows], self.labels_Nx[rows], labels):
+            checksum = zlib.crc32(np.ascontiguousarray(array), checksum)
+        return checksum
 
     def first(self, num_examples: int) -> "Split":
         """Return a split of the first `num_examples`, of all for 0."""
@@ -92,36 +89,6 @@ class Dataset:
     def image_shape(self) -> tuple[int, int, int]:
         """(height, width, channels), or (tokens,) of sequences."""
         return self.train.image_shape
-
-    def check(self, label_shape: tuple[int, ...] = ()) -> None:
-        """Check the arrays of splits held in memory; `label_shape` is that of one example's label.
-
-        Raises:
-          BadInput: a wrong type or shape, no examples, or labels that are not 0 to K-1.
-        """
-        for name, split in (("train", self.train), ("eval", self.eval)):
-            if isinstance(split, EncodedSplit):
-                continue  # checked when they are decoded
-            inputs, labels, problem = split.inputs_Nx, split.labels_Nx, ""
-            expected = (len(inputs), *label_shape)
-            if self.statistics and (inputs.ndim != 4 or inputs.dtype != np.uint8):
-                problem = (
-                    f"images are {inputs.dtype} of shape {inputs.shape}, "
-                    "expected uint8 of shape (N, height, width, channels)"
-                )
-            elif labels.shape != expected:
-                noun = "masks" if label_shape else "labels"
-                problem = f"{len(inputs)} images but {noun} of shape {labels.shape}, "
-                problem += f"expected {expected}"
-            elif not len(inputs):
-                problem = "has no examples"
-            elif inputs.shape[1:] != self.image_shape:
-                problem = f"images are {inputs.shape[1:]}, in training {self.image_shape}"
-            elif labels.min() < 0 or labels.max() >= self.num_classes:
-                problem = f"labels run from {labels.min()} to {labels.max()}, "
-                problem += f"expected 0 to {self.num_classes - 1}"
-            if problem:
-                raise BadInput(f"{self.description}, {name} split: {problem}")
 
     def fingerprint(self) -> dict[str, int]:
         """Return counts and checksums, equal on two hosts that hold the same set in one order."""

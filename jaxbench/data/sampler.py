@@ -22,26 +22,20 @@ def epoch_order(num_examples: int, seed: int, epoch: int) -> np.ndarray:
     return generator.permutation(num_examples).astype(np.int32)
 
 
-def train_order(
-    num_examples: int,
-    *,
-    seed: int,
-    epoch: int,
-    batch_size: int,
-    num_devices: int,
-    num_parts: int = 1,
-) -> np.ndarray:
-    """Return order_DxSxB of one epoch, B in equal parts; an incomplete last batch is dropped."""
-    steps = num_examples // batch_size
-    order_N = epoch_order(num_examples, seed, epoch)[: steps * batch_size]
-    return _split(order_N.reshape(steps, batch_size), num_devices, num_parts)
+def train_order(layout: BatchLayout, num_examples: int, seed: int, epoch: int) -> np.ndarray:
+    """Return order_DxSxB of a model's epoch, B in equal parts; drop an incomplete last batch."""
+    steps = num_examples // layout.global_batch
+    order_N = epoch_order(num_examples, seed, epoch)[: steps * layout.global_batch]
+    order_SxN = order_N.reshape(steps, layout.global_batch)
+    return _split(order_SxN, layout.devices_per_model, layout.gradient_accumulation_steps)
 
 
-def eval_order(num_examples: int, *, batch_size: int, num_devices: int) -> np.ndarray:
+def eval_order(layout: BatchLayout, num_examples: int) -> np.ndarray:
     """Return order_DxSxB that holds every example exactly once, the remainder PADDING.
 
-    Any batch size will do: each step's batch is padded to a multiple of the devices.
+    Any batch size will do: each step's batch is padded to a multiple of the model's devices.
     """
+    batch_size, num_devices = layout.global_eval_batch, layout.devices_per_model
     steps = -(-num_examples // batch_size)
     padded_batch = -(-batch_size // num_devices) * num_devices
     order_SxN = np.full((steps, padded_batch), PADDING, np.int32)
@@ -76,11 +70,7 @@ class EpochSampler:
         self.seeds_L = device_seeds(layout, seeds_R)
         self._seeds_R = seeds_R
         self._train_by_epoch: dict[int, np.ndarray] = {}
-        model_DxSxB = eval_order(
-            num_eval,
-            batch_size=layout.global_eval_batch,
-            num_devices=layout.devices_per_model,
-        )
+        model_DxSxB = eval_order(layout, num_eval)
         self.eval_LxSxB = np.concatenate([model_DxSxB] * len(seeds_R))[layout.local_slice]
         self.eval_steps = self.eval_LxSxB.shape[1]
 
@@ -88,17 +78,7 @@ class EpochSampler:
         """Return the order of an epoch, 0 the first; several threads may call this."""
         order_LxSxB = self._train_by_epoch.get(epoch)
         if order_LxSxB is None:
-            orders = [
-                train_order(
-                    self.num_train,
-                    seed=seed,
-                    epoch=epoch,
-                    batch_size=self.layout.global_batch,
-                    num_devices=self.layout.devices_per_model,
-                    num_parts=self.layout.gradient_accumulation_steps,
-                )
-                for seed in self._seeds_R
-            ]
+            orders = [train_order(self.layout, self.num_train, s, epoch) for s in self._seeds_R]
             order_LxSxB = np.concatenate(orders)[self.layout.local_slice]
             # Two epochs are read at once when one ends and the other begins.
             last = {key: kept for key, kept in self._train_by_epoch.items() if key == epoch - 1}

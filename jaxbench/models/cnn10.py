@@ -18,20 +18,22 @@ from jaxbench.models.layers import Network, classify
 
 @dataclasses.dataclass(kw_only=True)
 class Cnn10Config(ModelConfig):
-    channels: tuple[int, ...] = number(
-        (64, 128, 256),
-        low=1,
-        help="Channels at full, half and quarter resolution, three convolutions each.",
-    )
+    """Configuration of `Cnn10`.
+
+    Attributes:
+      channels: Channels at full, half and quarter resolution, three convolutions each.
+    """
+
+    channels: tuple[int, ...] = number((64, 128, 256), low=1)
 
     def create(self, **options):
-        return Cnn10(**vars(self), **options)
+        return Cnn10(config=self, **options)
 
 
 class Cnn10(Network):
     """Images in, logits out; arguments and result as in `WideResNet`."""
 
-    channels: tuple[int, ...]
+    config: Cnn10Config
     num_classes: int
 
     @nn.compact
@@ -39,7 +41,7 @@ class Cnn10(Network):
         conv, norm = self.layers(train)
 
         x = images_BxHxWxC
-        for stage, channels in enumerate(self.channels):
+        for stage, channels in enumerate(self.config.channels):
             if stage > 0:
                 if min(x.shape[1:3]) < 2:
                     raise ValueError(f"no pixels are left to halve before stage {stage + 1}")

@@ -42,40 +42,38 @@ class Problem(typing.NamedTuple):
 
 @dataclasses.dataclass(kw_only=True)
 class Conv2dConfig(Experiment):
-    """A convolution over many images, split over 1..N devices."""
+    """A convolution over many images, split over 1..N devices.
+
+    Attributes:
+      images: Number of images.
+      image_shape: Height and width of an image, in pixels.
+      kernels: Sides of the square kernels to measure, in pixels.
+      channels: Numbers of input channels to measure.
+      sweep: Which combinations are measured. axes: devices, kernel and channels vary one at a time,
+        and the others keep their first value (devices: the fewest and the most). grid: all
+        combinations.
+      filters: Number of output channels.
+      device_counts: Numbers of devices that share the images; () takes every number, 1 to all, that
+        divides `images`.
+      precision: What the convolution computes in.
+      rounds: Rounds; everything is measured once in each.
+      calls: Calls that one window of computing holds, fewer if a call takes long.
+      scipy_rounds: Rounds in which SciPy does the same on one CPU thread; 0 leaves it out.
+    """
 
     job: typing.ClassVar[str] = "conv2d"
 
-    images: int = number(840, low=1, help="Number of images.")
-    image_shape: tuple[int, ...] = number(
-        (100, 100), low=1, help="Height and width of an image, in pixels."
-    )
-    kernels: tuple[int, ...] = number(
-        (3,), low=1, help="Sides of the square kernels to measure, in pixels."
-    )
-    channels: tuple[int, ...] = number((1,), low=1, help="Numbers of input channels to measure.")
-    sweep: str = choice(
-        "axes",
-        "grid",
-        help="Which combinations are measured. axes: devices, kernel and channels vary one at a "
-        "time, and the others keep their first value (devices: the fewest and the most). grid: all "
-        "combinations.",
-    )
-    filters: int = number(1, low=1, help="Number of output channels.")
-    device_counts: tuple[int, ...] = number(
-        (),
-        low=1,
-        help="Numbers of devices that share the images; () takes every number, 1 to all, that "
-        "divides `images`.",
-    )
-    precision: str = choice("fp32", "bf16", "fp16", help="What the convolution computes in.")
-    rounds: int = number(5, low=3, help="Rounds; everything is measured once in each.")
-    calls: int = number(
-        10, low=1, help="Calls that one window of computing holds, fewer if a call takes long."
-    )
-    scipy_rounds: int = number(
-        3, help="Rounds in which SciPy does the same on one CPU thread; 0 leaves it out."
-    )
+    images: int = number(840, low=1)
+    image_shape: tuple[int, ...] = number((100, 100), low=1)
+    kernels: tuple[int, ...] = number((3,), low=1)
+    channels: tuple[int, ...] = number((1,), low=1)
+    sweep: str = choice("axes", "grid")
+    filters: int = number(1, low=1)
+    device_counts: tuple[int, ...] = number((), low=1)
+    precision: str = choice("fp32", "bf16", "fp16")
+    rounds: int = number(5, low=3)
+    calls: int = number(10, low=1)
+    scipy_rounds: int = number(3)
 
     def validate(self) -> None:
         super().validate()
@@ -85,18 +83,12 @@ class Conv2dConfig(Experiment):
             raise BadInput("parallelism='fsdp': a convolution has no state to split")
         height, width = self.image_shape
         if max(self.kernels) > min(height, width):
-            raise BadInput(
-                f"kernels={self.kernels}: images are {height}x{width}, so at most "
-                f"{min(height, width)}"
-            )
+            raise BadInput(f"kernels={self.kernels}: images are only {height}x{width}")
         if self.scipy_rounds > self.rounds:
             raise BadInput(f"scipy_rounds={self.scipy_rounds}: at most rounds={self.rounds}")
         for count in self.device_counts:
             if self.images % count:
-                raise BadInput(
-                    f"device_counts={self.device_counts}: {self.images} images do not divide over "
-                    f"{count} devices"
-                )
+                raise BadInput(f"device_counts: {count} must divide images={self.images}")
 
     def problems(self) -> list[Problem]:
         """Return the convolutions to measure, in order."""

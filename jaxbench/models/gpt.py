@@ -37,61 +37,61 @@ _INIT_STD = 0.02
 
 @dataclasses.dataclass(kw_only=True)
 class GptConfig(TransformerConfig):
-    """NanoDO's default; GPT-2 small is `width=768, depth=12, heads=12`."""
+    """NanoDO's default; GPT-2 small is `width=768, depth=12, heads=12`.
 
-    width: int = number(512, low=2, help="Width of the tokens, a multiple of `model.heads`.")
-    depth: int = number(6, low=1, help="Number of transformer blocks.")
-    heads: int = number(8, low=1, help="Attention heads, which divide `model.width`.")
-    positions: str = choice(
-        "learned",
-        "rotary",
-        help="How the network knows the order of the tokens. learned: a vector for each position, "
-        "added to its token. rotary: queries and keys are rotated by their positions (RoPE).",
-    )
+    Attributes:
+      width: Width of the tokens, a multiple of `model.heads`.
+      depth: Number of transformer blocks.
+      heads: Attention heads, which divide `model.width`.
+      positions: How the network knows the order of the tokens. learned: a vector for each position,
+        added to its token. rotary: queries and keys are rotated by their positions (RoPE).
+    """
+
+    width: int = number(512, low=2)
+    depth: int = number(6, low=1)
+    heads: int = number(8, low=1)
+    positions: str = choice("learned", "rotary")
 
     def validate(self) -> None:
         multiple = self.heads * (2 if self.positions == "rotary" else 1)
         if self.width % multiple:
             raise BadInput(
-                f"model.width={self.width}: no multiple of {multiple}, for {self.heads} heads with "
-                f"{self.positions} positions"
+                f"model.width={self.width}: no multiple of {multiple} ({self.positions} positions)"
             )
 
     def create(self, **options):
-        return Gpt(**vars(self) | options)
+        return Gpt(config=self, **options)
 
 
 class Gpt(Network):
     """Tokens_BxT in, logits_BxTxK in `param_dtype` out."""
 
-    width: int
-    depth: int
-    heads: int
-    mlp_ratio: int
-    positions: str
-    attention: str
+    config: GptConfig
     num_classes: int
+    attention: str = "xla"
     block: Any = TransformerBlock
 
     @nn.compact
     def __call__(self, tokens_BxT):
-        types = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        config, types = self.config, self.types
         init = nn.initializers.normal(_INIT_STD)
-        embed = nn.Embed(self.num_classes, self.width, name="tokens", embedding_init=init, **types)
+        embed = nn.Embed(
+            self.num_classes, config.width, name="tokens", embedding_init=init, **types
+        )
         x_BxTxD = embed(tokens_BxT)
-        if self.positions == "learned":
+        if config.positions == "learned":
             positions_T = jnp.arange(tokens_BxT.shape[1])
             x_BxTxD += nn.Embed(
-                len(positions_T), self.width, name="positions", embedding_init=init, **types
+                len(positions_T), config.width, name="positions", embedding_init=init, **types
             )(positions_T)
         x_BxTxD = apply_blocks(
             self,
             x_BxTxD,
             causal=True,
-            rotary=self.positions == "rotary",
+            rotary=config.positions == "rotary",
             kernel_init=init,
             # Each block adds twice; the sum's variance then does not grow with the depth.
-            residual_init=nn.initializers.normal(_INIT_STD / (2 * self.depth) ** 0.5),
+            residual_init=nn.initializers.normal(_INIT_STD / (2 * config.depth) ** 0.5),
         )
         stored = embed.get_variable("params", "embedding")
         part = stored if isinstance(stored, nn.meta.AxisMetadata) else None

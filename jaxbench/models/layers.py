@@ -24,13 +24,12 @@ class Network(nn.Module):
     norm_axis: str | None
 
     @property
-    def numerics(self) -> dict[str, Any]:
-        """These attributes, for a block inside this one."""
-        return {name: getattr(self, name) for name in ("dtype", "param_dtype", "norm_axis")}
+    def types(self) -> dict[str, Any]:
+        """The two types, for a layer."""
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
 
     def layers(self, train: bool) -> tuple[Any, Any]:
         """Return a 2-D convolution layer without bias, and the batch norm layer to follow it."""
-        types = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         conv = functools.partial(
             nn.Conv,
             use_bias=False,
@@ -38,10 +37,10 @@ class Network(nn.Module):
             # He initialisation by fan-out keeps the variance of the gradients.
             kernel_init=nn.initializers.variance_scaling(2.0, "fan_out", "normal"),
             conv_general_dilated=_conv_general_dilated,
-            **types,
+            **self.types,
         )
         norm = functools.partial(
-            BatchNorm, use_running_average=not train, axis_name=self.norm_axis, **types
+            BatchNorm, use_running_average=not train, axis_name=self.norm_axis, **self.types
         )
         return conv, norm
 

@@ -15,42 +15,40 @@ from jaxbench.models.layers import Network, classify, dropout, max_pool
 
 @dataclasses.dataclass(kw_only=True)
 class MnistCnnConfig(ModelConfig):
-    channels: tuple[int, ...] = number((32, 64), low=1, help="Channels of each convolution.")
-    hidden: int = number(128, low=1, help="Width of the hidden dense layer.")
-    dropout: tuple[float, ...] = number(
-        (0.25, 0.5),
-        low=0,
-        high=0.99,
-        help="Dropout rates after the pooling and after the hidden layer.",
-    )
+    """Configuration of `MnistCnn`.
+
+    Attributes:
+      channels: Channels of each convolution.
+      hidden: Width of the hidden dense layer.
+      dropout: Dropout rates after the pooling and after the hidden layer.
+    """
+
+    channels: tuple[int, ...] = number((32, 64), low=1)
+    hidden: int = number(128, low=1)
+    dropout: tuple[float, ...] = number((0.25, 0.5), low=0, high=0.99)
 
     def create(self, **options):
-        return MnistCnn(**vars(self), **options)
+        return MnistCnn(config=self, **options)
 
 
 class MnistCnn(Network):
     """Images in, logits out; arguments and result as in `WideResNet`. `keys_B` drives dropout."""
 
-    channels: tuple[int, ...]
-    hidden: int
-    dropout: tuple[float, ...]
+    config: MnistCnnConfig
     num_classes: int
 
     @nn.compact
     def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
-        types = {
-            "dtype": self.dtype,
-            "param_dtype": self.param_dtype,
-            "kernel_init": nn.initializers.glorot_uniform(),
-        }
+        config = self.config
+        types = self.types | {"kernel_init": nn.initializers.glorot_uniform()}
         x = images_BxHxWxC
-        for layer, channels in enumerate(self.channels, 1):
+        for layer, channels in enumerate(config.channels, 1):
             x = nn.relu(nn.Conv(channels, (3, 3), padding="VALID", name=f"conv{layer}", **types)(x))
         x = max_pool(x, window=2, stride=2)
         if train:
-            x = dropout(x, self.dropout[0], keys_B, layer=0)
+            x = dropout(x, config.dropout[0], keys_B, layer=0)
         x = x.reshape(x.shape[0], -1)
-        x = nn.relu(nn.Dense(self.hidden, name="hidden", **types)(x))
+        x = nn.relu(nn.Dense(config.hidden, name="hidden", **types)(x))
         if train:
-            x = dropout(x, self.dropout[1], keys_B, layer=1)
+            x = dropout(x, config.dropout[1], keys_B, layer=1)
         return classify(x, self.num_classes, self.param_dtype)

@@ -20,22 +20,21 @@ from jaxbench.models.layers import Network, classify, max_pool
 
 @dataclasses.dataclass(kw_only=True)
 class ResNetConfig(ModelConfig):
-    stages: tuple[int, ...] = number(
-        (3, 4, 6, 3),
-        low=1,
-        help="Bottleneck blocks of each stage: (3,4,6,3) is ResNet-50, (3,4,23,3) ResNet-101.",
-    )
-    width: int = number(
-        64, low=1, help="Channels inside the first stage's blocks; each stage doubles them."
-    )
-    zero_init: bool = plain(
-        True,
-        help="Start with every block as the identity: its last batch norm scales by 0 "
-        "(Goyal et al. 2017).",
-    )
+    """Configuration of `ResNet`.
+
+    Attributes:
+      stages: Bottleneck blocks of each stage: (3,4,6,3) is ResNet-50, (3,4,23,3) ResNet-101.
+      width: Channels inside the first stage's blocks; each stage doubles them.
+      zero_init: Start with every block as the identity: its last batch norm scales by 0 (Goyal et
+        al. 2017).
+    """
+
+    stages: tuple[int, ...] = number((3, 4, 6, 3), low=1)
+    width: int = number(64, low=1)
+    zero_init: bool = plain(True)
 
     def create(self, **options):
-        return ResNet(**vars(self), **options)
+        return ResNet(config=self, **options)
 
 
 class Bottleneck(Network):
@@ -67,25 +66,27 @@ class Bottleneck(Network):
 class ResNet(Network):
     """Images in, logits out; arguments and result as in `WideResNet`."""
 
-    stages: tuple[int, ...]
-    width: int
-    zero_init: bool
+    config: ResNetConfig
     num_classes: int
 
     @nn.compact
     def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
+        config = self.config
         conv, norm = self.layers(train)
 
-        x = conv(self.width, (7, 7), (2, 2), padding=((3, 3), (3, 3)), name="stem")(images_BxHxWxC)
+        x = conv(config.width, (7, 7), (2, 2), padding=((3, 3), (3, 3)), name="stem")(
+            images_BxHxWxC
+        )
         x = norm(name="stem_norm", relu=True)(x)
         x = max_pool(x, window=3, stride=2, padding=1)
-        for stage, num_blocks in enumerate(self.stages):
+        for stage, num_blocks in enumerate(config.stages):
             for block in range(num_blocks):
                 x = Bottleneck(
-                    channels=self.width * 2**stage,
+                    channels=config.width * 2**stage,
                     stride=2 if stage > 0 and block == 0 else 1,
-                    zero_init=self.zero_init,
-                    **self.numerics,
+                    zero_init=config.zero_init,
+                    norm_axis=self.norm_axis,
+                    **self.types,
                     name=f"stage{stage + 1}_block{block + 1}",
                 )(x, train)
         features_BxF = jnp.mean(x.astype(self.param_dtype), axis=(1, 2))

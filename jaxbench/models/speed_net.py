@@ -39,34 +39,26 @@ _ACTIVATIONS = {"gelu": _gelu, "silu": nn.silu}
 
 @dataclasses.dataclass(kw_only=True)
 class SpeedNetConfig(ModelConfig):
-    channels: tuple[int, ...] = number((64, 256, 256), low=1, help="Channels of the three groups.")
-    whitening_images: int = number(
-        5000,
-        low=0,
-        help="Training images from which the first convolution's kernel is computed, to whiten "
-        "their patches; the kernel is then not trained. 0 draws the kernel and trains it.",
-    )
-    whitening_bias_epochs: float = number(
-        3.0,
-        low=0,
-        help="Epochs in which the first convolution's bias is trained, at a rate that falls to 0.",
-    )
-    norm_momentum: float = number(
-        0.6, low=0, high=1, help="Decay of batch norm's running averages in a step."
-    )
-    activation: str = choice(
-        "gelu",
-        "silu",
-        help="Activation of the three groups; the whitened patches always go through GELU.",
-    )
+    """Configuration of `SpeedNet`.
+
+    Attributes:
+      channels: Channels of the three groups.
+      whitening_images: Training images from which the first convolution's kernel is computed, to
+        whiten their patches; the kernel is then not trained. 0 draws the kernel and trains it.
+      whitening_bias_epochs: Epochs in which the first convolution's bias is trained, at a rate that
+        falls to 0.
+      norm_momentum: Decay of batch norm's running averages in a step.
+      activation: Activation of the three groups; the whitened patches always go through GELU.
+    """
+
+    channels: tuple[int, ...] = number((64, 256, 256), low=1)
+    whitening_images: int = number(5000, low=0)
+    whitening_bias_epochs: float = number(3.0, low=0)
+    norm_momentum: float = number(0.6, low=0, high=1)
+    activation: str = choice("gelu", "silu")
 
     def create(self, **options):
-        return SpeedNet(
-            channels=self.channels,
-            norm_momentum=self.norm_momentum,
-            activation=self.activation,
-            **options,
-        )
+        return SpeedNet(config=self, **options)
 
     def num_init_images(self):
         return self.whitening_images
@@ -111,21 +103,19 @@ def identity_first(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Ar
 class SpeedNet(Network):
     """Images in, logits out; arguments and result as in `WideResNet`."""
 
-    channels: tuple[int, ...]
-    norm_momentum: float
-    activation: str
+    config: SpeedNetConfig
     num_classes: int
 
     @nn.compact
     def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
         conv, norm = self.layers(train)
-        norm = functools.partial(norm, momentum=self.norm_momentum, use_scale=False)
+        norm = functools.partial(norm, momentum=self.config.norm_momentum, use_scale=False)
         outputs = 2 * _SIDE**2 * images_BxHxWxC.shape[-1]
         whitening = conv(outputs, (_SIDE, _SIDE), use_bias=True, padding="VALID", name="whitening")
         x = _gelu(whitening(images_BxHxWxC))
         conv = functools.partial(conv, kernel_size=(3, 3), kernel_init=identity_first)
-        activation = _ACTIVATIONS[self.activation]
-        for group, channels in enumerate(self.channels, 1):
+        activation = _ACTIVATIONS[self.config.activation]
+        for group, channels in enumerate(self.config.channels, 1):
             x = max_pool(conv(channels, name=f"conv{group}_1")(x), window=2, stride=2)
             x = activation(norm(name=f"norm{group}_1")(x))
             x = conv(channels, name=f"conv{group}_2")(x)

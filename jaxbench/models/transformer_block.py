@@ -26,22 +26,20 @@ _CUDNN_CAPABILITY, _CUDNN_HEAD_WIDTH = 8.0, 128
 
 @dataclasses.dataclass(kw_only=True)
 class TransformerConfig(ModelConfig):
-    """Base of the transformers' configurations, which add `width`, `depth` and `heads`."""
+    """Base of the transformers' configurations, which add `width`, `depth` and `heads`.
+
+    Attributes:
+      mlp_ratio: Width of the hidden layer of each block's MLP, in widths of the tokens.
+      attention: Implementation of attention (`jax.nn.dot_product_attention`). xla: matrix products
+        and a softmax in fp32, on any device; memory grows with the square of the tokens. cudnn:
+        cuDNN's flash attention, for NVIDIA GPUs from Ampere on under bf16 or fp16. auto: cudnn if
+        it can, else xla; run.json records which (`attention`).
+    """
 
     has_blocks: typing.ClassVar[bool] = True
 
-    mlp_ratio: int = number(
-        4, low=1, help="Width of the hidden layer of each block's MLP, in widths of the tokens."
-    )
-    attention: str = choice(
-        "auto",
-        "xla",
-        "cudnn",
-        help="Implementation of attention (`jax.nn.dot_product_attention`). xla: matrix products "
-        "and a softmax in fp32, on any device; memory grows with the square of the tokens. cudnn: "
-        "cuDNN's flash attention, for NVIDIA GPUs from Ampere on under bf16 or fp16. auto: cudnn "
-        "if it can, else xla; run.json records which (`attention`).",
-    )
+    mlp_ratio: int = number(4, low=1)
+    attention: str = choice("auto", "xla", "cudnn")
 
 
 class TransformerBlock(nn.Module):
@@ -97,17 +95,17 @@ class TransformerBlock(nn.Module):
 
 def apply_blocks(network: Any, x_BxTxD: jax.Array, **options: Any) -> jax.Array:
     """Apply a network's blocks, each with these options, and the last norm, inside of its call."""
-    types = {"dtype": network.dtype, "param_dtype": network.param_dtype}
-    for index in range(1, network.depth + 1):
+    config = network.config
+    for index in range(1, config.depth + 1):
         x_BxTxD = network.block(
-            heads=network.heads,
-            mlp_width=network.mlp_ratio * network.width,
+            heads=config.heads,
+            mlp_width=config.mlp_ratio * config.width,
             attention=network.attention,
             name=f"block{index}",
-            **types,
+            **network.types,
             **options,
         )(x_BxTxD)
-    return nn.LayerNorm(name="norm", **types)(x_BxTxD)
+    return nn.LayerNorm(name="norm", **network.types)(x_BxTxD)
 
 
 def gelu(x: jax.Array) -> jax.Array:

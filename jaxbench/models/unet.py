@@ -24,28 +24,27 @@ from jaxbench.models.layers import Network, max_pool
 
 @dataclasses.dataclass(kw_only=True)
 class UNetConfig(ModelConfig):
-    width: int = number(
-        64, low=1, help="Channels of the first level; each level down has twice as many."
-    )
-    levels: int = number(4, low=1, high=8, help="Levels down; each halves height and width.")
-    upsampling: str = choice(
-        "resize",
-        "transposed",
-        help="How a level doubles height and width. resize: repeat each pixel 2x2, then convolve "
-        "2x2. transposed: a transposed 2x2 convolution with stride 2, which some backends compile "
-        "for minutes.",
-    )
-    norm: str = choice(
-        "batch",
-        "none",
-        help="What follows each 3x3 convolution. batch: batch norm, and the convolution has no "
-        "bias. none: nothing, as in the 2015 paper.",
-    )
+    """Configuration of `UNet`.
+
+    Attributes:
+      width: Channels of the first level; each level down has twice as many.
+      levels: Levels down; each halves height and width.
+      upsampling: How a level doubles height and width. resize: repeat each pixel 2x2, then convolve
+        2x2. transposed: a transposed 2x2 convolution with stride 2, which some backends compile for
+        minutes.
+      norm: What follows each 3x3 convolution. batch: batch norm, and the convolution has no bias.
+        none: nothing, as in the 2015 paper.
+    """
+
+    width: int = number(64, low=1)
+    levels: int = number(4, low=1, high=8)
+    upsampling: str = choice("resize", "transposed")
+    norm: str = choice("batch", "none")
 
     def create(self, *, num_classes, **options):
         if num_classes != 2:
             raise BadInput(f"UNet separates 2 classes, not {num_classes}")
-        return UNet(**vars(self), **options)
+        return UNet(config=self, **options)
 
 
 class DoubleConv(Network):
@@ -68,39 +67,34 @@ class DoubleConv(Network):
 class UNet(Network):
     """Images in, logits_BxHxW in `param_dtype` out; arguments as in `WideResNet`."""
 
-    width: int
-    levels: int
-    upsampling: str
-    norm: str
+    config: UNetConfig
 
     @nn.compact
     def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
-        size, step = images_BxHxWxC.shape[1:3], 2**self.levels
+        width, levels = self.config.width, self.config.levels
+        size, step = images_BxHxWxC.shape[1:3], 2**levels
         if size[0] % step or size[1] % step:
-            raise ValueError(
-                f"images of {size[0]}x{size[1]} cannot be halved {self.levels} times; "
-                f"both sides must be multiples of {step}"
-            )
+            raise ValueError(f"both sides of {size[0]}x{size[1]} must be multiples of {step}")
 
         def block(channels, name):
-            return DoubleConv(channels=channels, norm=self.norm, name=name, **self.numerics)
+            options = {"norm": self.config.norm, "norm_axis": self.norm_axis, **self.types}
+            return DoubleConv(channels=channels, name=name, **options)
 
         x, kept = images_BxHxWxC, []
-        for level in range(self.levels):
-            x = block(self.width * 2**level, f"down{level + 1}")(x, train)
+        for level in range(levels):
+            x = block(width * 2**level, f"down{level + 1}")(x, train)
             kept.append(x)
             x = max_pool(x, window=2, stride=2)
-        x = block(self.width * 2**self.levels, "bottom")(x, train)
-        for level in reversed(range(self.levels)):
-            channels = self.width * 2**level
-            types = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-            if self.upsampling == "transposed":
+        x = block(width * 2**levels, "bottom")(x, train)
+        for level in reversed(range(levels)):
+            channels = width * 2**level
+            if self.config.upsampling == "transposed":
                 resize = functools.partial(nn.ConvTranspose, strides=(2, 2))
             else:
                 # Each pixel four times: cheaper than jax.image.resize, and the same as "nearest".
                 x = jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2)
                 resize = nn.Conv
-            x = resize(channels, (2, 2), name=f"up{level + 1}_resize", **types)(x)
+            x = resize(channels, (2, 2), name=f"up{level + 1}_resize", **self.types)(x)
             x = block(channels, f"up{level + 1}")(jnp.concatenate([kept[level], x], -1), train)
         # In `param_dtype`: half-precision logits cost accuracy.
         types = {"dtype": self.param_dtype, "param_dtype": self.param_dtype}

@@ -17,56 +17,48 @@ from jaxbench.models.layers import Network, classify, dropout, max_pool
 
 @dataclasses.dataclass(kw_only=True)
 class VggConfig(ModelConfig):
-    stages: tuple[int, ...] = number((2, 2, 3, 3, 3), low=1, help="Convolutions of each stage.")
-    width: int = number(
-        64,
-        low=1,
-        help="Channels of the first stage; each stage doubles them, up to 8 times as many.",
-    )
-    hidden: int = number(512, low=1, help="Width of the hidden dense layer.")
-    dropout: float = number(
-        0.5, low=0, high=0.99, help="Dropout rate after the hidden dense layer."
-    )
-    norm: str = choice(
-        "none",
-        "batch",
-        help="What follows each convolution. none: nothing, as in the 2014 paper. batch: batch "
-        "norm.",
-    )
+    """Configuration of `Vgg`.
+
+    Attributes:
+      stages: Convolutions of each stage.
+      width: Channels of the first stage; each stage doubles them, up to 8 times as many.
+      hidden: Width of the hidden dense layer.
+      dropout: Dropout rate after the hidden dense layer.
+      norm: What follows each convolution. none: nothing, as in the 2014 paper. batch: batch norm.
+    """
+
+    stages: tuple[int, ...] = number((2, 2, 3, 3, 3), low=1)
+    width: int = number(64, low=1)
+    hidden: int = number(512, low=1)
+    dropout: float = number(0.5, low=0, high=0.99)
+    norm: str = choice("none", "batch")
 
     def create(self, **options):
-        return Vgg(**vars(self), **options)
+        return Vgg(config=self, **options)
 
 
 class Vgg(Network):
     """Images in, logits out; arguments and result as in `WideResNet`. `keys_B` drives dropout."""
 
-    stages: tuple[int, ...]
-    width: int
-    hidden: int
-    dropout: float
-    norm: str
+    config: VggConfig
     num_classes: int
 
     @nn.compact
     def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
-        types = {
-            "dtype": self.dtype,
-            "param_dtype": self.param_dtype,
-            # Without batch norm a network so deep learns nothing from smaller values.
-            "kernel_init": nn.initializers.he_normal(),
-        }
+        config = self.config
+        # Without batch norm a network so deep learns nothing from smaller values.
+        types = self.types | {"kernel_init": nn.initializers.he_normal()}
         _, norm = self.layers(train)
         x = images_BxHxWxC
-        for stage, num_convs in enumerate(self.stages, 1):
-            channels = self.width * min(2 ** (stage - 1), 8)
+        for stage, num_convs in enumerate(config.stages, 1):
+            channels = config.width * min(2 ** (stage - 1), 8)
             for number_ in range(1, num_convs + 1):
                 x = nn.Conv(channels, (3, 3), name=f"conv{stage}_{number_}", **types)(x)
                 name = f"norm{stage}_{number_}"
-                x = norm(name=name, relu=True)(x) if self.norm == "batch" else nn.relu(x)
+                x = norm(name=name, relu=True)(x) if config.norm == "batch" else nn.relu(x)
             x = max_pool(x, window=2, stride=2)
         x = x.reshape(x.shape[0], -1)
-        x = nn.relu(nn.Dense(self.hidden, name="hidden", **types)(x))
-        if train and self.dropout:
-            x = dropout(x, self.dropout, keys_B, layer=0)
+        x = nn.relu(nn.Dense(config.hidden, name="hidden", **types)(x))
+        if train and config.dropout:
+            x = dropout(x, config.dropout, keys_B, layer=0)
         return classify(x, self.num_classes, self.param_dtype)

@@ -35,56 +35,48 @@ from jaxbench.models.transformer_block import TransformerBlock, TransformerConfi
 
 @dataclasses.dataclass(kw_only=True)
 class ViTConfig(TransformerConfig):
-    """ViT-S/16; ViT-B/16 is `width=768, heads=12`."""
+    """ViT-S/16; ViT-B/16 is `width=768, heads=12`.
 
-    patch: int = number(
-        16, low=1, help="Side of the square patches, in pixels, that become a token each."
-    )
-    width: int = number(
-        384,
-        low=8,
-        help="Width of the tokens: 192 (Ti), 384 (S), 768 (B), a multiple of 4 and of the heads.",
-    )
-    depth: int = number(12, low=1, help="Number of transformer blocks.")
-    heads: int = number(6, low=1, help="Attention heads: 3 (Ti), 6 (S), 12 (B).")
-    pre_logits: bool = plain(
-        True, help="A hidden layer with tanh before the logits, as wide as the tokens."
-    )
+    Attributes:
+      patch: Side of the square patches, in pixels, that become a token each.
+      width: Width of the tokens: 192 (Ti), 384 (S), 768 (B), a multiple of 4 and of the heads.
+      depth: Number of transformer blocks.
+      heads: Attention heads: 3 (Ti), 6 (S), 12 (B).
+      pre_logits: A hidden layer with tanh before the logits, as wide as the tokens.
+    """
+
+    patch: int = number(16, low=1)
+    width: int = number(384, low=8)
+    depth: int = number(12, low=1)
+    heads: int = number(6, low=1)
+    pre_logits: bool = plain(True)
 
     def validate(self) -> None:
         if self.width % math.lcm(4, self.heads):
             raise BadInput(f"model.width={self.width}: no multiple of 4 and of {self.heads} heads")
 
     def create(self, **options):
-        return ViT(**vars(self) | options)
+        return ViT(config=self, **options)
 
 
 class ViT(Network):
     """Images in, logits out; arguments and result as in `WideResNet`."""
 
-    patch: int
-    width: int
-    depth: int
-    heads: int
-    mlp_ratio: int
-    pre_logits: bool
-    attention: str
+    config: ViTConfig
     num_classes: int
+    attention: str = "xla"
     block: Any = TransformerBlock
 
     @nn.compact
     def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
-        types = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        config, types = self.config, self.types
         batch, *sides, _ = images_BxHxWxC.shape
-        if any(side % self.patch for side in sides):
-            raise BadInput(
-                f"model.patch={self.patch}: images are {sides[0]}x{sides[1]}, and both sides must "
-                "be multiples of it"
-            )
-        patch = (self.patch, self.patch)
-        x = nn.Conv(self.width, patch, patch, "VALID", name="patches", **types)(images_BxHxWxC)
-        positions_TxD = sincos_positions(*x.shape[1:3], self.width, self.param_dtype)
-        x_BxTxD = x.reshape(batch, -1, self.width) + positions_TxD.astype(self.dtype)
+        if any(side % config.patch for side in sides):
+            raise BadInput(f"model.patch={config.patch}: must divide {sides[0]} and {sides[1]}")
+        patch = (config.patch, config.patch)
+        x = nn.Conv(config.width, patch, patch, "VALID", name="patches", **types)(images_BxHxWxC)
+        positions_TxD = sincos_positions(*x.shape[1:3], config.width, self.param_dtype)
+        x_BxTxD = x.reshape(batch, -1, config.width) + positions_TxD.astype(self.dtype)
         x_BxTxD = apply_blocks(self, x_BxTxD)
         x_BxD = jnp.mean(x_BxTxD.astype(self.param_dtype), axis=1)
         # The rest is in `param_dtype`, as `layers.classify` says; the head starts at 0.
@@ -92,8 +84,8 @@ class ViT(Network):
         dense = nn.Dense
         if self.block is not TransformerBlock:  # as under fsdp: these keep no parameter either
             dense = nn.remat(dense, policy=keep_products_and_sums)
-        if self.pre_logits:
-            x_BxD = jnp.tanh(dense(self.width, name="pre_logits", **types)(x_BxD))
+        if config.pre_logits:
+            x_BxD = jnp.tanh(dense(config.width, name="pre_logits", **types)(x_BxD))
         zeros = nn.initializers.zeros
         return dense(self.num_classes, name="head", kernel_init=zeros, **types)(x_BxD)
 

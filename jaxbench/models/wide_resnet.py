@@ -17,17 +17,22 @@ from jaxbench.models.layers import Network, classify
 
 @dataclasses.dataclass(kw_only=True)
 class WideResNetConfig(ModelConfig):
-    depth: int = number(28, low=10, help="Number of convolutions, projections included: 6n+4.")
-    width: int = number(
-        10, low=1, help="Widening factor: the groups have 16, 32 and 64 channels times this."
-    )
+    """Configuration of `WideResNet`.
+
+    Attributes:
+      depth: Number of convolutions, projections included: 6n+4.
+      width: Widening factor: the groups have 16, 32 and 64 channels times this.
+    """
+
+    depth: int = number(28, low=10)
+    width: int = number(10, low=1)
 
     def validate(self) -> None:
         if (self.depth - 4) % 6:
             raise BadInput(f"model.depth={self.depth}: must be 6n+4, such as 10, 16, 22, 28 or 40")
 
     def create(self, **options):
-        return WideResNet(**vars(self), **options)
+        return WideResNet(config=self, **options)
 
 
 class WideBlock(Network):
@@ -66,22 +71,22 @@ class WideResNet(Network):
       logits_BxK in `param_dtype`.
     """
 
-    depth: int
-    width: int
+    config: WideResNetConfig
     num_classes: int
 
     @nn.compact
     def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
         conv, norm = self.layers(train)
-        blocks_per_group = (self.depth - 4) // 6
+        blocks_per_group = (self.config.depth - 4) // 6
 
         x = conv(16, (3, 3), name="stem")(images_BxHxWxC)
         for group, channels in enumerate((16, 32, 64)):
             for block in range(blocks_per_group):
                 x = WideBlock(
-                    channels=channels * self.width,
+                    channels=channels * self.config.width,
                     stride=2 if group > 0 and block == 0 else 1,
-                    **self.numerics,
+                    norm_axis=self.norm_axis,
+                    **self.types,
                     name=f"group{group + 1}_block{block + 1}",
                 )(x, train)
         x = norm(name="norm", relu=True)(x)

@@ -103,8 +103,8 @@ class RunSetup(RunContext):
                 "cache": dataset.cache,
                 "train_examples": len(dataset.train),
                 "eval_examples": len(dataset.eval),
-                "train_checksum": dataset.train.sample_checksum(),
-                "eval_checksum": dataset.eval.sample_checksum(),
+                "train_checksum": dataset.train.checksum(),
+                "eval_checksum": dataset.eval.checksum(),
             }
         if dataset is not None and dataset.statistics is not None:
             # What normalises the pixels, on the scale 0 to 255.

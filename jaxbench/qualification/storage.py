@@ -12,9 +12,8 @@ from jaxbench.analysis.statistics import median_interval
 from jaxbench.cards.card import Figure, measured
 from jaxbench.checkpoints.checkpoint import create_orbax, read_checkpoint, write_checkpoint
 from jaxbench.clock import Stopwatch
-from jaxbench.data.images.decode import Image, load_decoder
+from jaxbench.data.images.decode import Image, centre_crop, load_decoder
 from jaxbench.data.images.encoded import read_image_file
-from jaxbench.data.images.resize import centre_crop
 from jaxbench.hardware.system import drop_from_page_cache
 from jaxbench.qualification.bench import Bench
 

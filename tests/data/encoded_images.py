@@ -11,7 +11,7 @@ from jaxbench.data.feeds.feed import create_feed
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.parallel.mesh import create_training_mesh
 from tests.conftest import MICRO
-from tests.tfds_files import image_feature, write_tfds
+from tests.tfds_files import image_feature, label_feature, write_tfds
 
 TRAIN, EVAL = 22, 13
 
@@ -99,12 +99,8 @@ def write_imagenet2012(root):
         height, width = generator.integers(20, 50, 2)
         return {"image": np.full((height, width, 3), 20 * number, np.uint8), "label": number % 2}
 
-    label = {
-        "classLabel": {"numClasses": "2"},
-        "pythonClassName": "tensorflow_datasets.core.features.class_label_feature.ClassLabel",
-    }
     splits = {"train": [example(n) for n in range(10)], "validation": [example(n) for n in (4, 7)]}
-    write_tfds(root, "imagenet2012", {"image": image_feature(3), "label": label}, splits)
+    write_tfds(root, "imagenet2012", {"image": image_feature(3), "label": label_feature(2)}, splits)
 
 
 def check_tfds_images(tmp_path, num_workers):

@@ -7,9 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from jaxbench.data.images.decode import Image
+from jaxbench.data.images.decode import Image, _resize_to_cover
 from jaxbench.data.images.encoded import Files
-from jaxbench.data.images.resize import _resize_to_cover
 from jaxbench.errors import BadInput
 from tests.data.encoded_images import (
     TRAIN,
@@ -167,7 +166,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_made(writable, tmp_path, mo
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"cache": "resized", "cache_side": 16}, "so at least 17"),
+        ({"cache": "resized", "cache_side": 16}, "must be larger than images, 24x16"),
         ({"cache": "resized", "cache_dir": "/proc/none"}, "cannot hold copies"),
     ],
 )

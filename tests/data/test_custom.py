@@ -56,7 +56,6 @@ def test_sources_of_other_libraries(make):
     dataset = read(*(make(image, label) for image, label in zip(IMAGES, (0, 2, 1), strict=True)))
     np.testing.assert_array_equal(dataset.train.inputs_Nx, IMAGES)
     np.testing.assert_array_equal(dataset.eval.labels_Nx, [0, 2, 1])
-    dataset.check()
 
 
 def test_grey_images_get_a_channel_and_a_range_is_kept():
@@ -92,11 +91,8 @@ def test_masks():
         ((IMAGES[0], "cat"), "the label 'cat' is <U3 of shape ()"),
         ((IMAGES[0], 0.5), "float64 of shape (), expected a whole number from 0"),
         ((IMAGES[0], np.ones(3)), "or one-hot of data.num_classes=3"),
-        (
-            {"img": IMAGES[0], "label": 0},
-            "it is a dict with 'img', 'label', expected (image, label)",
-        ),
-        (IMAGES[0], "it is a ndarray, expected (image, label)"),
+        ({"img": IMAGES[0], "label": 0}, "data.load: train[1]: KeyError: 'image'"),
+        (IMAGES[0], "data.load: train[1]: ValueError: too many values to unpack"),
     ],
 )
 def test_the_first_mismatch_is_told(example, reason):
@@ -109,8 +105,8 @@ def test_the_first_mismatch_is_told(example, reason):
     ("load", "reason"),
     [
         (lambda: [1], "returned a list, expected a dict with 'train' and 'test'"),
-        (lambda: {"train": []}, "returned a dict with 'train', expected a dict with"),
-        (lambda: {"train": 3, "test": []}, "'train' is a int, expected a source with __len__"),
+        (lambda: {"train": []}, "returned a dict, expected a dict with 'train' and 'test', sour"),
+        (lambda: {"train": 3, "test": []}, "returned a dict, .* sources with __len__"),
         (lambda: {}["x"], r"test_custom.py:\d+: data.load \(<lambda>\) fails: KeyError: 'x'"),
     ],
 )

@@ -7,8 +7,14 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from jaxbench.data.images.decode import CorruptImageError, CropBox, Image, draw_crop_box
-from jaxbench.data.images.resize import centre_crop, shrink
+from jaxbench.data.images.decode import (
+    CorruptImageError,
+    CropBox,
+    Image,
+    centre_crop,
+    draw_crop_box,
+    shrink,
+)
 from tests.data.encoded_images import psnr_db
 
 

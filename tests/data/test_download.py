@@ -15,7 +15,7 @@ from jaxbench.errors import BadInput
 from tests.conftest import MICRO, records, run_json
 from tests.data.cifar10_files import batches
 from tests.data.file_server import Server, cifar10_archive, mnist_files
-from tests.tfds_files import image_feature, write_tfds
+from tests.tfds_files import image_feature, label_feature, write_tfds
 
 CIFAR10 = "cifar-10-binary.tar.gz"
 
@@ -64,7 +64,6 @@ def left(folder):
 
 
 def check_is_cifar10(dataset):
-    dataset.check()
     made = batches()
     stored = np.concatenate([made[f"data_batch_{number}"] for number in range(1, 6)])
     assert dataset.train.labels_Nx.tolist() == stored[:, 0].tolist()
@@ -104,7 +103,6 @@ def test_it_is_fetched_once_for_all_working_directories(server, load, tmp_path, 
 def test_mnist_is_four_files(server, load, tmp_path):
     server.files = mnist_files()
     dataset, lines, _ = load("gone", "whole", name="mnist", train_split="test")
-    dataset.check()
     assert dataset.image_shape == (28, 28, 1) and len(dataset.eval) == 10
     assert sorted(server.files) == left(cache(tmp_path, "mnist"))
     for name in server.files:
@@ -222,12 +220,8 @@ def test_fetching_can_be_forbidden(server, load, tmp_path, monkeypatch):
 
 
 def test_a_prepared_set_is_preferred(server, load, tmp_path):
-    label = {
-        "classLabel": {"numClasses": "10"},
-        "pythonClassName": "tensorflow_datasets.core.features.class_label_feature.ClassLabel",
-    }
     example = {"image": np.zeros((32, 32, 3), np.uint8), "label": 1}
-    features = {"image": image_feature(3), "label": label}
+    features = {"image": image_feature(3), "label": label_feature(10)}
     write_tfds(tmp_path, "cifar10", features, {"train": [example], "test": [example]})
     assert load("whole", path=str(tmp_path))[0].description == "tfds cifar10/1.0.0"
     # Elsewhere it is not: then that is the folder to fetch into.

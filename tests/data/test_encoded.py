@@ -193,16 +193,14 @@ def test_a_set_is_known_by_its_images_names_and_order(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "copy")
     here, elsewhere = (load_dataset(config_of(at)) for at in (folder, tmp_path / "copy"))
     assert here.fingerprint() == elsewhere.fingerprint()
-    assert here.train.sample_checksum() == elsewhere.train.sample_checksum()
     (tmp_path / "copy/train/ape/000.jpg").rename(tmp_path / "copy/train/bee/000.jpg")
     other = load_dataset(config_of(tmp_path / "copy"))
-    assert {key for key, value in other.fingerprint().items() if value != here.fingerprint()[key]}
-    assert other.train.sample_checksum() != here.train.sample_checksum()
+    assert other.fingerprint() != here.fingerprint()
     # Another image of the same name.
     shutil.copytree(folder, tmp_path / "changed")
     shutil.copyfile(folder / "train/ape/002.jpg", tmp_path / "changed/train/ape/000.jpg")
     changed = load_dataset(config_of(tmp_path / "changed"))
-    assert changed.train.sample_checksum() != here.train.sample_checksum()
+    assert changed.fingerprint() != here.fingerprint()
     held = [
         load_dataset(config_of(at, feed="resident", random_resized_crop=False))
         for at in (folder, folder)

@@ -16,7 +16,7 @@ from jaxbench.errors import BadInput
 from tests.data.cifar10_files import OFFICIAL_NAMES, write_batches
 from tests.data.encoded_images import config_of
 from tests.data.test_sources import arrays
-from tests.tfds_files import image_feature, write_tfds
+from tests.tfds_files import image_feature, label_feature, write_tfds
 
 # A class of a module that notes its import, under each name and in each place that TFDS reads.
 _EVIL = "hostile_feature.Feature"
@@ -72,9 +72,7 @@ def test_a_tfds_folder_imports_nothing(tmp_path, monkeypatch, where):
 
 
 def test_a_tfds_split_of_terabytes_is_refused(tmp_path):
-    label = {"classLabel": {"numClasses": "2"}}
-    label["pythonClassName"] = f"{_IN}class_label_feature.ClassLabel"
-    folder = tfds_folder(tmp_path, label)
+    folder = tfds_folder(tmp_path, label_feature(2))
     info = folder / "dataset_info.json"
     many = f'"shardLengths": ["{2**40}"]'
     info.write_text(info.read_text().replace('"shardLengths": ["1"]', many))
@@ -83,9 +81,7 @@ def test_a_tfds_split_of_terabytes_is_refused(tmp_path):
 
 
 def test_a_tfds_splits_name_steers_no_terminal(tmp_path):
-    label = {"classLabel": {"numClasses": "2"}}
-    label["pythonClassName"] = f"{_IN}class_label_feature.ClassLabel"
-    info = tfds_folder(tmp_path, label) / "dataset_info.json"
+    info = tfds_folder(tmp_path, label_feature(2)) / "dataset_info.json"
     info.write_text(info.read_text().replace('"train"', '"tra\\u001b[2J\\nin"'))
     error = tfds_error(tmp_path)
     assert "it has tra?[2J?in" in error and error.isprintable()

@@ -17,7 +17,7 @@ from jaxbench.data.sources.load import load_dataset
 from jaxbench.errors import BadInput
 from jaxbench.precision import get_precision
 from tests.data.encoded_images import config_of, feed_of, psnr_db, resized
-from tests.tfds_files import image_feature, write_tfds
+from tests.tfds_files import image_feature, label_feature, write_tfds
 
 # (height, width): larger, smaller, longer, exactly SHAPE, and one side of it.
 SIZES = [(375, 500), (500, 333), (91, 40), (30, 37), (40, 200), (64, 48), (64, 300), (73, 55)]
@@ -144,16 +144,12 @@ def test_evaluation_of_smaller_copies_is_close_to_the_originals(photographs, tmp
 
 def test_tfds_images_of_the_right_size_are_the_same_decoded_early_or_on_the_fly(tmp_path):
     generator = np.random.default_rng(0)
-    label = {
-        "classLabel": {"numClasses": "2"},
-        "pythonClassName": "tensorflow_datasets.core.features.class_label_feature.ClassLabel",
-    }
     examples = [
         {"image": generator.integers(0, 256, SHAPE, dtype=np.uint8), "label": number % 2}
         for number in range(8)
     ]
     splits = {"train": examples, "val": examples}
-    write_tfds(tmp_path, "one_size", {"image": image_feature(3), "label": label}, splits)
+    write_tfds(tmp_path, "one_size", {"image": image_feature(3), "label": label_feature(2)}, splits)
     feeds = [
         shown(
             folder_config(
@@ -189,6 +185,13 @@ def claims(size, kind):
     return bytes(content)
 
 
+def one_a_class(root):
+    """Yield the path of an image to write for each split and class."""
+    for folder in ("train/ape", "train/bee", "val/ape", "val/bee"):
+        (root / folder).mkdir(parents=True)
+        yield root / folder / "0.png"
+
+
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
@@ -210,21 +213,15 @@ def test_what_a_header_claims_is_checked_before_anything_is_decoded(
     content = claims(65_500, kind)
     with pytest.raises(CorruptImageError, match=f"^{reason}"):
         Image(content)
-    for split in ("train", "val"):
-        for name in ("ape", "bee"):
-            path = tmp_path / split / name / "0.png"
-            path.parent.mkdir(parents=True)
-            path.write_bytes(content)
+    for path in one_a_class(tmp_path):
+        path.write_bytes(content)
     with pytest.raises(BadInput, match=f"0.png: cannot be decoded as an image: {reason}"):
         load_dataset(folder_config(tmp_path, "resident", batch_size=2))
 
 
 def test_an_image_too_long_to_be_resized_is_corrupt(tmp_path):
     """1 x 30,000 pixels become 256 x 7,680,000."""
-    for split in ("train", "val"):
-        for name in ("ape", "bee"):
-            path = tmp_path / split / name / "0.png"
-            path.parent.mkdir(parents=True)
-            PIL.Image.new("RGB", (30_000, 1)).save(path)
+    for path in one_a_class(tmp_path):
+        PIL.Image.new("RGB", (30_000, 1)).save(path)
     with pytest.raises(BadInput, match="as an image: 256x7680000 pixels, the limit is"):
         load_dataset(folder_config(tmp_path, "resident", (224, 224, 3), batch_size=2))

@@ -7,6 +7,18 @@ from jaxbench.batch_layout import BatchLayout
 from jaxbench.data.sampler import PADDING, EpochSampler, epoch_order, eval_order, train_order
 
 
+def layout_of(num_devices, eval_batch=10, process=(0, 1), models=1, parts=1):
+    return BatchLayout(
+        global_batch=24,
+        global_eval_batch=eval_batch,
+        num_devices=num_devices,
+        process_index=process[0],
+        num_processes=process[1],
+        num_models=models,
+        gradient_accumulation_steps=parts,
+    )
+
+
 def test_an_epoch_is_a_permutation_and_no_two_are_alike():
     orders = [epoch_order(1000, seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
     for order in orders:
@@ -18,9 +30,7 @@ def test_an_epoch_is_a_permutation_and_no_two_are_alike():
 @pytest.mark.parametrize("num_parts", [1, 3])
 @pytest.mark.parametrize("num_devices", [1, 2, 4, 8])
 def test_the_parts_of_a_global_batch_are_the_same_on_any_number_of_devices(num_devices, num_parts):
-    order_DxSxB = train_order(
-        100, seed=3, epoch=5, batch_size=24, num_devices=num_devices, num_parts=num_parts
-    )
+    order_DxSxB = train_order(layout_of(num_devices, parts=num_parts), 100, seed=3, epoch=5)
     order_DxSxPxN = order_DxSxB.reshape(num_devices, 4, num_parts, -1)
     parts_SxPxN = epoch_order(100, 3, 5)[:96].reshape(4, num_parts, -1)
     for step in range(4):
@@ -32,7 +42,7 @@ def test_the_parts_of_a_global_batch_are_the_same_on_any_number_of_devices(num_d
 @pytest.mark.parametrize("num_examples", [1, 7, 8, 9, 63, 64, 65, 1000])
 @pytest.mark.parametrize("batch_size", [1, 7, 8, 9, 64])
 def test_evaluation_reads_every_example_once(num_examples, batch_size):
-    order_DxSxB = eval_order(num_examples, batch_size=batch_size, num_devices=8)
+    order_DxSxB = eval_order(layout_of(8, eval_batch=batch_size), num_examples)
     read = order_DxSxB[order_DxSxB != PADDING]
     assert sorted(read) == list(range(num_examples))
 
@@ -40,15 +50,7 @@ def test_evaluation_reads_every_example_once(num_examples, batch_size):
 @pytest.mark.parametrize(("num_processes", "seeds"), [(2, (3,)), (4, (3,)), (2, (3, 4, 5, 6))])
 def test_processes_read_their_share_and_together_everything(num_processes, seeds):
     def sampler(index, count):
-        layout = BatchLayout(
-            global_batch=24,
-            global_eval_batch=10,
-            num_devices=4,
-            process_index=index,
-            num_processes=count,
-            num_models=len(seeds),
-            gradient_accumulation_steps=1,
-        )
+        layout = layout_of(4, process=(index, count), models=len(seeds))
         return EpochSampler(layout, num_train=103, num_eval=29, seeds_R=seeds)
 
     whole = sampler(0, 1)

@@ -47,7 +47,6 @@ def config_for(source, folder, experiment="wrn28_10:tiny", batch_size=16, **data
 
 def test_digits_are_the_real_ones_and_the_split_is_fixed():
     dataset = digits.load(DataConfig())
-    dataset.check()
     assert (len(dataset.train), len(dataset.eval)) == (1437, 360)
     assert dataset.image_shape == (8, 8, 1)
     assert dataset.train.inputs_Nx.max() == 255
@@ -71,7 +70,6 @@ def test_the_digits_are_those_that_scikit_learn_loads():
 def test_synthetic_images_repeat_and_differ_by_class():
     data = DataConfig(image_shape=(16, 8, 3), num_classes=5, train_examples=100, eval_examples=20)
     dataset = synthetic.load(data)
-    dataset.check()
     assert dataset.train.inputs_Nx.shape == (100, 16, 8, 3)
     again = synthetic.load(data)
     assert np.array_equal(dataset.train.inputs_Nx, again.train.inputs_Nx)

@@ -8,17 +8,24 @@ import threading
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxbench.cli import registry
-from jaxbench.clock import pause
+from jaxbench.clock import Stopwatch, pause, wait_until
 from jaxbench.config import ModelConfig
+from jaxbench.data.augment import augment_batch, example_keys
+from jaxbench.data.dataset import Dataset, Split
+from jaxbench.data.feeds.feed import UNPACK_BATCH, create_feed
 from jaxbench.data.feeds.stream import StreamFeed
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.models.layers import Network
 from jaxbench.modes.runner import prepare_run
 from jaxbench.modes.train import run_training
+from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.parallel.signals import raise_on_signals
+from jaxbench.precision import get_precision
 from jaxbench.records.writers.console import PlainConsole
 from tests.conftest import MICRO, records, run_json, set_fields, step_losses
 from tests.in_process import fresh_process_state
@@ -196,12 +203,6 @@ def test_threads_end_with_the_epoch_that_is_cut_short(train):
 
 
 def test_evaluation_reads_every_example_once_from_the_stream():
-    import jax.numpy as jnp
-    import numpy as np
-
-    from jaxbench.data.feeds.feed import create_feed
-    from jaxbench.parallel.mesh import create_training_mesh
-
     config = registry.load("quickstart:tiny")
     config.data.feed, config.num_devices, config.eval_batch_size = "stream", 4, 50
     config.data.eval_examples = 123
@@ -216,15 +217,6 @@ def test_evaluation_reads_every_example_once_from_the_stream():
 @pytest.mark.parametrize("feed", ["resident", "stream"])
 def test_masks_move_with_their_images(feed):
     """Masks that are a copy of a channel must be one after cropping and mirroring."""
-    import jax.numpy as jnp
-    import numpy as np
-
-    from jaxbench.data.augment import augment_batch, example_keys
-    from jaxbench.data.dataset import Dataset, Split
-    from jaxbench.data.feeds.feed import UNPACK_BATCH, create_feed
-    from jaxbench.parallel.mesh import create_training_mesh
-    from jaxbench.precision import get_precision
-
     config = registry.load("unet256:tiny")
     config.data.feed, config.data.crop_padding, config.num_devices = feed, 5, 1
     images = np.random.default_rng(0).integers(0, 2, (32, 32, 32, 3), dtype=np.uint8)
@@ -243,12 +235,6 @@ def test_masks_move_with_their_images(feed):
 
 def feed_of(monkeypatch, **fields):
     """A feed of 16 small batches, and who prepared what so far."""
-    import jax.numpy as jnp
-
-    from jaxbench.clock import Stopwatch, wait_until
-    from jaxbench.data.feeds.feed import create_feed
-    from jaxbench.parallel.mesh import create_training_mesh
-
     prepared = []
     genuine = StreamFeed.assemble
 
@@ -297,8 +283,6 @@ def test_as_many_threads_prepare_as_asked_for(monkeypatch, num_threads):
 
 
 def test_as_many_batches_are_kept_ready_as_asked_for(monkeypatch):
-    from jaxbench.clock import Stopwatch, wait_until
-
     ahead = {}
     for depth in (1, 8):
         feed, prepared = feed_of(monkeypatch, num_threads=1, prefetch_batches=depth)

@@ -79,11 +79,11 @@ def test_fields_that_do_not_go_with_sequences_are_told(tmp_path, data, reason):
 def test_images_are_no_sequences_and_sequences_no_images():
     config = registry.load("quickstart")
     config.task = "language_model"
-    with pytest.raises(BadInput, match="task=language_model needs data.sequence_length"):
+    with pytest.raises(BadInput, match="only task=language_model takes data.sequence_length"):
         config.validate()
     config = registry.load("gpt_bytes")
     config.task = "classification"
-    with pytest.raises(BadInput, match="task=language_model needs data.sequence_length"):
+    with pytest.raises(BadInput, match="only task=language_model takes data.sequence_length"):
         config.validate()
 
 

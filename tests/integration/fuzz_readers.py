@@ -31,7 +31,7 @@ from jaxbench.records.reader import load_run, missing_records, read_document, re
 from jaxbench.records.schema.sweep import TrialFigures
 from tests.data.cifar10_files import write_batches
 from tests.recorded import on_the_way, write_results
-from tests.tfds_files import image_feature, write_tfds
+from tests.tfds_files import image_feature, label_feature, write_tfds
 
 # More than any of these small files needs; less than what a few bytes can claim.
 _MAX_GROWTH_BYTES = 2**29
@@ -122,13 +122,9 @@ def set_readers(folder: pathlib.Path) -> Iterator[tuple[str, Reader]]:
     read = lambda data=data: cifar10.load(data).check()  # noqa: E731
     yield "batches", Reader(batches / "data_batch_1.bin", read)
 
-    label = {
-        "classLabel": {"numClasses": "2"},
-        "pythonClassName": "tensorflow_datasets.core.features.class_label_feature.ClassLabel",
-    }
     example = {"image": np.zeros((8, 8, 3), np.uint8), "label": 1}
     splits = {"train": [example] * 3, "test": [example]}
-    write_tfds(folder, "small", {"image": image_feature(3), "label": label}, splits)
+    write_tfds(folder, "small", {"image": image_feature(3), "label": label_feature(2)}, splits)
     data = DataConfig(name="small", path=str(folder), image_shape=(8, 8, 3))
     prepared = folder / "small" / "1.0.0"
     for path in sorted(prepared.iterdir()):

@@ -178,7 +178,7 @@ def test_initial_parameters_depend_on_the_seed():
     ("spec", "image_shape", "num_classes", "message"),
     [
         ("unet256", (256, 256, 3), 3, "2 classes"),
-        ("unet256", (24, 256, 3), 2, "both sides must be multiples of"),
+        ("unet256", (24, 256, 3), 2, "both sides of 24x256 must be multiples of 16"),
         ("vgg_cifar10", (16, 16, 3), 10, "no 2x2 pixels are left to pool"),
     ],
 )

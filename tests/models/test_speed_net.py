@@ -342,8 +342,3 @@ def test_parameters_that_do_not_fit_are_an_error():
     with pytest.raises(ValueError, match="follows from images"):
         program.initial_state()
     assert isinstance(program, Program)
-
-
-def _traced(program):
-    state = vars(program.abstract_train_state())
-    return trace_network(program.model, program.mesh, program.input_shape, state)

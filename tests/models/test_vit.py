@@ -113,7 +113,7 @@ def test_a_new_head_says_nothing():
     ("model", "message"),
     [
         ({"width": 390}, "model.width=390: no multiple of 4 and of 6 heads"),
-        ({"patch": 15}, "model.patch=15: images are 224x224"),
+        ({"patch": 15}, "model.patch=15: must divide 224 and 224"),
         ({"attention": "cudnn"}, "cudnn|cuDNN"),
     ],
 )

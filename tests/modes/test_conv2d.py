@@ -205,9 +205,9 @@ def test_axes_vary_one_at_a_time_and_grids_both():
     ("fields", "message"),
     [
         ({"image_shape": (10,)}, "must be (height, width)"),
-        ({"kernels": (3, 17)}, "so at most 16"),
+        ({"kernels": (3, 17)}, "images are only 16x16"),
         ({"kernels": ()}, "at least one number"),
-        ({"device_counts": (5,)}, "24 images do not divide over 5 devices"),
+        ({"device_counts": (5,)}, "5 must divide images=24"),
         ({"device_counts": (4,), "num_devices": 2}, "device_counts=4: must lie within 1 and 2"),
         ({"device_counts": (24,)}, "device_counts=24: must lie within 1 and 8"),
         ({"scipy_rounds": 9}, "at most rounds=3"),

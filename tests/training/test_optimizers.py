@@ -368,8 +368,8 @@ def test_norms_are_kept_at_intervals_that_grow():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"name": "muon", "norm_interval": (2,)}, r"must be \(\) or \(at first,at last\) in steps"),
-        ({"name": "muon", "norm_interval": (3, 2)}, "the last no shorter"),
+        ({"name": "muon", "norm_interval": (2,)}, r"must be \(\) or \(shortest,longest\)"),
+        ({"name": "muon", "norm_interval": (3, 2)}, r"must be \(\) or \(shortest,longest\)"),
         ({"name": "muon", "norm_interval": (0, 2)}, "must be at least 1"),
         ({"name": "muon", "newton_schulz_coefficients": (3.0, 1.0)}, r"must be \(a,b,c\)"),
         ({"schedule": "step"}, r"needs optimizer.decay_at, such as \(0.3,0.6\)"),

@@ -59,13 +59,10 @@ class ChunkDecoder:
         batch, chunk = divmod(number, self.chunks_per_batch)
         epoch, step = divmod(batch, self._steps)
         device, first = divmod(chunk * self._chunk_size, self._per_device)
-        draws = None
-        if self.training:
-            order_LxSxB = self.sampler.train_LxSxB(epoch)
-            if self.data.random_resized_crop or self.data.flip:
-                draws = ExampleDraws(int(self.sampler.seeds_L[device]), epoch)
-        else:
-            order_LxSxB = self.sampler.eval_LxSxB
+        sampler, draws = self.sampler, None
+        order_LxSxB = sampler.train_LxSxB(epoch) if self.training else sampler.eval_LxSxB
+        if self.training and (self.data.random_resized_crop or self.data.flip):
+            draws = ExampleDraws(int(sampler.seeds_L[device]), epoch)
         indices_B = order_LxSxB[device, step, first : first + self._chunk_size].copy()
         labels_B = np.zeros(self._chunk_size, np.int32)
         images_BxHxWx3 = np.zeros((self._chunk_size, *self.split.image_shape), np.uint8)

@@ -35,7 +35,14 @@ class SyntheticFeed:
         process = layout.process_index
         generator = np.random.Generator(np.random.Philox(key=[int(seeds_L[0]), process]))
         shape = (layout.devices_per_process, layout.batch_per_device)
-        images, labels = _draw(generator, data, shape, label_shape)
+        if data.sequence_length:
+            whole = (*shape, data.sequence_length + 1)
+            tokens = generator.integers(0, data.num_classes, whole, data.example_dtype)
+            images, labels = tokens[..., :-1], tokens[..., 1:]
+        else:
+            high, dtype = (2, np.uint8) if label_shape else (data.num_classes, np.int32)
+            labels = generator.integers(0, high, (*shape, *label_shape), dtype)
+            images = generator.integers(0, 256, (*shape, *data.image_shape), np.uint8)
         first = process * layout.batch_per_process
         indices_N = np.arange(first, first + layout.batch_per_process, dtype=np.int32)
         batch = {
@@ -71,21 +78,3 @@ class SyntheticFeed:
 
     def close(self) -> None:
         pass
-
-
-def _draw(
-    generator: np.random.Generator,
-    data: DataConfig,
-    shape: tuple[int, ...],
-    label_shape: tuple[int, ...],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return a batch's images and labels, or its tokens and the token after each."""
-    if data.sequence_length:
-        whole = (*shape, data.sequence_length + 1)
-        tokens = generator.integers(0, data.num_classes, whole, data.example_dtype)
-        return tokens[..., :-1], tokens[..., 1:]
-    if label_shape:
-        labels = generator.integers(0, 2, (*shape, *label_shape), np.uint8)
-    else:
-        labels = generator.integers(0, data.num_classes, shape, np.int32)
-    return generator.integers(0, 256, (*shape, *data.image_shape), np.uint8), labels

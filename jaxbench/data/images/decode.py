@@ -4,9 +4,10 @@ A JPEG of which a random crop is at least twice as large as the result is decode
 quarter or an eighth of the size. simplejpeg decodes JPEGs, Pillow PNGs, JPEGs that are not upright
 and the few that simplejpeg does not read. The result is always uint8 in the order red, green, blue.
 
-OpenCV resizes the crops, because it is the quickest. Images that are not cropped at random are
-resized in `resize`. All are turned upright as EXIF says, because labels were given to what a viewer
-shows; torchvision's loader does not turn them.
+OpenCV resizes random crops, because it is the quickest. Pillow resizes all else, one way for both
+feeds (`centre_crop`): its bilinear filter averages if it shrinks, OpenCV has no such filter. All
+are turned upright as EXIF says, because labels were given to what a viewer shows; torchvision's
+loader does not turn them.
 """
 
 import io
@@ -23,6 +24,8 @@ MAX_PIXELS = 2**27
 # Of a random crop: tries, the smallest fraction of the image's area, the largest aspect ratio.
 _TRIES, _MIN_AREA, _MAX_ASPECT = 10, 0.08, 4 / 3
 NUM_CROP_DRAWS = 2 * _TRIES + 2
+# The usual evaluation: the shorter side to 256 for a centre crop of 224.
+_RESIZE_PER_CROP = 256 / 224
 
 
 class CorruptImageError(Exception):
@@ -188,3 +191,57 @@ def _orientation(content: bytes) -> int:
         return PIL.Image.open(io.BytesIO(content), formats=("JPEG",)).getexif().get(0x0112, 1)
     except Exception:  # libjpeg reads some that Pillow does not
         return 1
+
+
+def centre_crop(pixels_HxWx3: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Return the centre of an image, uint8 of shape (height, width, 3).
+
+    An image of this size is returned whole, so that a folder of 32x32 images is not cut and
+    enlarged. Any other becomes, roundings included, what torchvision's `Resize` and `CenterCrop`
+    make of it. For a crop that is not square the image is resized until it covers 256/224 of both
+    sides.
+
+    Raises:
+      CorruptImageError: it is so long and narrow that resizing takes too many pixels.
+    """
+    if pixels_HxWx3.shape[:2] == (height, width):
+        return pixels_HxWx3
+    covered = (round(height * _RESIZE_PER_CROP), round(width * _RESIZE_PER_CROP))
+    resized_HxWx3 = _resize_to_cover(pixels_HxWx3, *covered)
+    top, left = (
+        int(round((side - crop) / 2.0))
+        for side, crop in zip(resized_HxWx3.shape, (height, width), strict=False)
+    )
+    return resized_HxWx3[top : top + height, left : left + width]
+
+
+def shrink(content: bytes, side: int, quality: int) -> bytes:
+    """Return a JPEG whose shorter side has `side` pixels; the same bytes if it has no more.
+
+    `quality` is libjpeg's, 1 to 100.
+
+    Raises:
+      CorruptImageError: the image cannot be decoded.
+    """
+    import simplejpeg
+
+    pixels_HxWx3 = Image(content).whole()  # a copy must not hide that its original is corrupt
+    if min(pixels_HxWx3.shape[:2]) <= side:
+        return content
+    smaller_HxWx3 = _resize_to_cover(pixels_HxWx3, side, side)
+    return simplejpeg.encode_jpeg(smaller_HxWx3, quality=quality, colorsubsampling="420")
+
+
+def _resize_to_cover(pixels_HxWx3: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Return an image resized until it just covers height x width."""
+    import PIL.Image
+
+    old_height, old_width = pixels_HxWx3.shape[:2]
+    if old_width * height <= old_height * width:
+        size = (width, int(width * old_height / old_width))  # truncated, as torchvision does
+    else:
+        size = (int(height * old_width / old_height), height)
+    check_size(size[1], size[0])
+    image = PIL.Image.fromarray(pixels_HxWx3)
+    # Its `box` would resize only the crop, but differs by a level of grey: it is kept in float32.
+    return np.asarray(image.resize(size, PIL.Image.Resampling.BILINEAR))

@@ -5,12 +5,17 @@ import dataclasses
 import os
 import zlib
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from jaxbench.data.images.decode import NUM_CROP_DRAWS, CorruptImageError, Image, draw_crop_box
-from jaxbench.data.images.resize import centre_crop
+from jaxbench.data.images.decode import (
+    NUM_CROP_DRAWS,
+    CorruptImageError,
+    Image,
+    centre_crop,
+    draw_crop_box,
+)
 from jaxbench.files import open_regular
 
 # More than any image that is decoded takes.
@@ -30,23 +35,9 @@ def read_image_file(path: str) -> bytes:
         return file.read()
 
 
-class Source(Protocol):
-    """Encoded images by number, in some files."""
-
-    files: Sequence[str]
-
-    def __len__(self) -> int: ...
-
-    def read(self, index: int) -> tuple[bytes, int]:
-        """Return an encoded image and its label; raise CorruptImageError or OSError."""
-
-    def name(self, index: int) -> str:
-        """Return the example's file, or its split and number."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Files:
-    """Image files and their labels."""
+    """Image files and their labels; other sources offer the same attributes and methods."""
 
     files: Sequence[str]
     labels_N: np.ndarray
@@ -55,9 +46,11 @@ class Files:
         return len(self.files)
 
     def read(self, index: int) -> tuple[bytes, int]:
+        """Return an encoded image and its label; raise CorruptImageError or OSError."""
         return read_image_file(self.files[index]), int(self.labels_N[index])
 
     def name(self, index: int) -> str:
+        """Return the example's file, or its split and number."""
         return self.files[index]
 
 
@@ -88,12 +81,12 @@ class EncodedSplit:
     """A split whose images are decoded on the fly.
 
     Attributes:
-      source: the encoded examples.
+      source: the encoded examples: `Files`, or what offers the same.
       image_shape: (height, width, 3), to which each is brought.
       num_examples: how many of them are used, the first ones.
     """
 
-    source: Source
+    source: Any
     image_shape: tuple[int, int, int]
     num_examples: int
 
@@ -106,10 +99,6 @@ class EncodedSplit:
         return files[: len(self)] if len(files) == len(self.source) else files
 
     def checksum(self) -> int:
-        """Return the CRC-32 of the examples' names, without their folder; no image is read."""
-        return zlib.crc32(b"/".join(self._short_name(index) for index in range(len(self))))
-
-    def sample_checksum(self) -> int:
         """Return the CRC-32 of some examples' names, without their folder, and of fewer images."""
         sample = [self._short_name(index) for index in sample_indices(len(self), _SAMPLE_NAMES)]
         for index in sample_indices(len(self), _SAMPLE_IMAGES):

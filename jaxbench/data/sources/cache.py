@@ -19,9 +19,8 @@ from typing import Any
 from jaxbench.clock import Stopwatch
 from jaxbench.config import DataConfig
 from jaxbench.data.dataset import Dataset
-from jaxbench.data.images.decode import CorruptImageError
-from jaxbench.data.images.encoded import EncodedSplit, Source
-from jaxbench.data.images.resize import shrink
+from jaxbench.data.images.decode import CorruptImageError, shrink
+from jaxbench.data.images.encoded import EncodedSplit
 from jaxbench.errors import BadInput
 from jaxbench.hardware.system import available_cores
 from jaxbench.paths import locked, user_cache, user_path
@@ -38,7 +37,7 @@ _LABEL_BYTES = 4
 class SmallerCopies:
     """The copies of a source's images in an ArrayRecord file."""
 
-    def __init__(self, original: Source, folder: pathlib.Path):
+    def __init__(self, original: Any, folder: pathlib.Path):
         from array_record.python.array_record_data_source import ArrayRecordDataSource
 
         self._original, self.files = original, [str(folder / _RECORDS)]

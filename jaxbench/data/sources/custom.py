@@ -23,9 +23,10 @@ def load(
 ) -> Dataset:
     """Read both splits of `data.load`.
 
-    Images are uint8, PIL's or NumPy's, or numbers within `data.value_range`, which become the
-    nearest of 256 levels; those of shape (H, W) get a channel. Labels are whole numbers or one-hot;
-    masks have shape (H, W) or (H, W, 1), 0 being the background.
+    An example is (image, label) or a dict with `image` and `label`. Images are uint8, PIL's or
+    NumPy's, or numbers within `data.value_range`, which become the nearest of 256 levels; those of
+    shape (H, W) get a channel. Labels are whole numbers or one-hot; masks have shape (H, W) or
+    (H, W, 1), 0 being the background.
 
     Raises:
       BadInput: the function or a source fails, or examples are not what the experiment is made for;
@@ -37,66 +38,37 @@ def load(
     except Exception as error:
         raise BadInput(describe_error(f"data.load ({name}) fails", error)) from error
     limits = {data.train_split: data.train_examples, data.eval_split: data.eval_examples}
-    if not isinstance(sources, Mapping) or not set(limits) <= set(sources):
-        raise BadInput(
-            f"data.load: {name} returned {_describe(sources)}, expected a dict with "
-            f"{' and '.join(map(repr, limits))}"
-        )
-    splits = [
-        _read(data, split, sources[split], limit, masks, progress)
-        for split, limit in limits.items()
-    ]
+    for split in limits:
+        source = sources.get(split) if isinstance(sources, Mapping) else None
+        if not all(callable(getattr(source, m, None)) for m in ("__len__", "__getitem__")):
+            raise BadInput(
+                f"data.load: {name} returned a {type(sources).__name__}, expected a dict with "
+                f"{' and '.join(map(repr, limits))}, sources with __len__ and __getitem__"
+            )
+
+    def read(split: str, source: Any, limit: int) -> Split:
+        count, shape = min(len(source), limit or len(source)), tuple(data.image_shape)
+        check_fits_in_memory(f"data.load, {split}", count * math.prod(shape))
+        images_NxHxWxC = np.zeros((count, *shape), np.uint8)
+        labels_Nx = np.zeros((count, *shape[:2]), np.uint8) if masks else np.zeros(count, np.int32)
+        watch = Stopwatch()
+        for index in range(count):
+            try:
+                pair = source[index]
+                image, label = (pair["image"], pair["label"]) if isinstance(pair, Mapping) else pair
+                images_NxHxWxC[index] = _image(image, data)
+                labels_Nx[index] = (_mask if masks else _label)(np.asarray(label), data)
+            except BadInput as mismatch:
+                raise BadInput(f"data.load: {split}[{index}]: {mismatch}") from mismatch
+            except Exception as error:
+                raise BadInput(describe_error(f"data.load: {split}[{index}]", error)) from error
+            if watch.elapsed_s() > _PROGRESS_S:
+                watch = Stopwatch()
+                progress(f"read {index + 1:,} of {count:,} examples of {split}")
+        return Split(images_NxHxWxC, labels_Nx)
+
+    splits = [read(split, sources[split], limit) for split, limit in limits.items()]
     return Dataset(name, *splits, num_classes=data.num_classes)
-
-
-def _describe(value: Any) -> str:
-    """Return an object's type, and the keys of a dict."""
-    keys = f" with {', '.join(map(repr, value))}" if isinstance(value, Mapping) else ""
-    return f"a {type(value).__name__}{keys}"
-
-
-def _read(
-    data: DataConfig,
-    split: str,
-    source: Any,
-    limit: int,
-    masks: bool,
-    progress: Callable[[str], None],
-) -> Split:
-    if not all(callable(getattr(source, m, None)) for m in ("__len__", "__getitem__")):
-        raise BadInput(
-            f"data.load: {split!r} is {_describe(source)}, expected a source with __len__ and "
-            "__getitem__"
-        )
-    count, shape = min(len(source), limit or len(source)), tuple(data.image_shape)
-    check_fits_in_memory(f"data.load, {split}", count * math.prod(shape))
-    images_NxHxWxC = np.zeros((count, *shape), np.uint8)
-    labels_Nx = np.zeros((count, *shape[:2]), np.uint8) if masks else np.zeros(count, np.int32)
-    watch = Stopwatch()
-    for index in range(count):
-        try:
-            image, label = _pair(source[index])
-            images_NxHxWxC[index] = _image(image, data)
-            labels_Nx[index] = (_mask if masks else _label)(np.asarray(label), data)
-        except BadInput as mismatch:
-            raise BadInput(f"data.load: {split}[{index}]: {mismatch}") from mismatch
-        except Exception as error:
-            raise BadInput(describe_error(f"data.load: {split}[{index}]", error)) from error
-        if watch.elapsed_s() > _PROGRESS_S:
-            watch = Stopwatch()
-            progress(f"read {index + 1:,} of {count:,} examples of {split}")
-    return Split(images_NxHxWxC, labels_Nx)
-
-
-def _pair(example: Any) -> tuple[Any, Any]:
-    """Return an example's image and label."""
-    if isinstance(example, Mapping) and {"image", "label"} <= set(example):
-        return example["image"], example["label"]
-    if isinstance(example, (tuple, list)) and len(example) == 2:
-        return example[0], example[1]
-    raise BadInput(
-        f"it is {_describe(example)}, expected (image, label) or a dict with 'image' and 'label'"
-    )
 
 
 def _image(image: Any, data: DataConfig) -> np.ndarray:

@@ -9,8 +9,11 @@ reading is, `bar` with what is fetched (see `download.Bar`).
 import dataclasses
 from collections.abc import Callable
 
+import numpy as np
+
 from jaxbench.config import Config
 from jaxbench.data.dataset import Dataset
+from jaxbench.data.images.encoded import EncodedSplit
 from jaxbench.data.sources import cifar10, custom, digits, folder, npz, synthetic, text, tfds
 from jaxbench.data.sources.cache import apply_cache
 from jaxbench.data.sources.download import Bar
@@ -42,27 +45,47 @@ def load_dataset(
     data, task = config.data, get_task(config.task)
     masks = not data.sequence_length and bool(task.label_shape(data.image_shape))
     dataset = _SOURCES[data.source](data, masks=masks, progress=progress, bar=bar)
-    dataset.check(task.label_shape(dataset.image_shape))
     dataset = dataclasses.replace(
         dataset,
         train=dataset.train.first(data.train_examples),
         eval=dataset.eval.first(data.eval_examples),
     )
-    shape, problem = dataset.image_shape, ""
-    if shape != data.example_shape:
-        problem = (
-            f"images are {shape}, the experiment is made for {data.example_shape}; "
-            f"--experiment.data.image_shape='{shape}' changes it"
-        )
-    elif dataset.num_classes != data.num_classes:
-        problem = (
-            f"has {dataset.num_classes} classes, the experiment is made for {data.num_classes}; "
-            f"--experiment.data.num_classes={dataset.num_classes} changes it"
-        )
-    elif config.batch_size > len(dataset.train):
-        problem = (
-            f"has {len(dataset.train)} training examples, fewer than batch_size={config.batch_size}"
-        )
-    if problem:
-        raise BadInput(f"{dataset.description}: {problem}")
+    if problem := _problem(dataset, config, task.label_shape(dataset.image_shape)):
+        raise BadInput(f"{dataset.description}{problem}")
     return dataset if data.cache == "none" else apply_cache(dataset, data, progress)
+
+
+def _problem(dataset: Dataset, config: Config, label_shape: tuple[int, ...]) -> str:
+    """Return why the experiment cannot use a data set, "" if it can.
+
+    The arrays of encoded splits are checked when they are decoded. `label_shape` is that of one
+    example's label.
+    """
+    for name, split in (("train", dataset.train), ("eval", dataset.eval)):
+        if isinstance(split, EncodedSplit):
+            continue
+        inputs, labels, split_name = split.inputs_Nx, split.labels_Nx, f", {name} split"
+        expected = (len(inputs), *label_shape)
+        if dataset.statistics and (inputs.ndim != 4 or inputs.dtype != np.uint8):
+            return (
+                f"{split_name}: images are {inputs.dtype} of shape {inputs.shape}, expected uint8 "
+                "of shape (N, height, width, channels)"
+            )
+        if labels.shape != expected:
+            noun = "masks" if label_shape else "labels"
+            return f"{split_name}: {noun} of shape {labels.shape}, expected {expected}"
+        if not len(inputs):
+            return f"{split_name}: has no examples"
+        if inputs.shape[1:] != dataset.image_shape:
+            return f"{split_name}: images are {inputs.shape[1:]}, in training {dataset.image_shape}"
+        if labels.min() < 0 or labels.max() >= dataset.num_classes:
+            labels_run = f"labels run from {labels.min()} to {labels.max()}"
+            return f"{split_name}: {labels_run}, expected 0 to {dataset.num_classes - 1}"
+    data, flag = config.data, "the experiment is made for others; set --experiment.data."
+    if dataset.image_shape != data.example_shape:
+        return f": images are {dataset.image_shape}, {flag}image_shape='{dataset.image_shape}'"
+    if dataset.num_classes != data.num_classes:
+        return f": has {dataset.num_classes} classes, {flag}num_classes={dataset.num_classes}"
+    if config.batch_size > len(dataset.train):
+        return f": {len(dataset.train)} training examples, less than batch_size={config.batch_size}"
+    return ""
