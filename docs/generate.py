@@ -22,7 +22,7 @@ from xml.etree import ElementTree
 
 from jaxbench.cards import card
 from jaxbench.cards.figures import FIGURES, FigureKind
-from jaxbench.cards.thresholds import load_thresholds
+from jaxbench.cards.verdict import load_thresholds
 from jaxbench.cli import COMMANDS, entry_point, registry
 from jaxbench.config import Config, DataConfig, Experiment, ModelConfig, OptimizerConfig
 from jaxbench.fields import describe_type
@@ -314,7 +314,13 @@ def records_page() -> str:
         lines += [f"### {cls.__name__}", "", *_describe_part(cls)]
     rows = [
         (
-            *(kind.part, f"`{name}`", _codes(kind.labels), kind.better, _escape(kind.meaning)),
+            *(
+                kind.part,
+                f"`{name}`",
+                _codes(kind.labels.split()),
+                kind.better,
+                _escape(kind.meaning),
+            ),
             _bounds(kind),
         )
         for name, kind in FIGURES.items()
@@ -328,10 +334,11 @@ def records_page() -> str:
 
 def _bounds(kind: FigureKind) -> str:
     """Return what a figure of a card cannot lie outside of."""
-    if kind.bounded_by:
-        times = f"{kind.times_bound:g} times " if kind.times_bound != 1 else ""
-        return f"{kind.low:,g} to {times}the device's {kind.bounded_by}"
-    return f"{kind.low:,g} to {kind.high:,g}" if math.isfinite(kind.high) else f"from {kind.low:,g}"
+    bounds = {"accelerators": kind.max_accelerator, "CPU": kind.max_cpu}
+    most = kind.max_cpu
+    if kind.max_cpu != kind.max_accelerator:
+        most = ", ".join(f"{bound} ({backend})" for backend, bound in bounds.items() if bound)
+    return f"{kind.min:,g} to {most}" if most else f"from {kind.min:,g}"
 
 
 def _describe_part(cls: type) -> Iterator[str]:

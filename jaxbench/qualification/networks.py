@@ -6,11 +6,13 @@ time ends, what is left is noted and not run.
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from jaxbench.analysis.largest_batch import estimate_largest
 from jaxbench.cards.card import Figure, measured
+from jaxbench.cards.figures import share_of_measured
 from jaxbench.cards.preset import MULTIPLE, PresetNetwork
-from jaxbench.cards.run_figures import network_figures, share_of_measured, train_step_of
 from jaxbench.cli import registry
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
@@ -18,8 +20,9 @@ from jaxbench.errors import OUT_OF_MEMORY, first_line
 from jaxbench.modes.runner import RunResult
 from jaxbench.modes.setup import prepare_run, with_feed
 from jaxbench.modes.throughput import measure_throughput
-from jaxbench.qualification.bench import Bench, InnerConsole, PartFailed
+from jaxbench.qualification.bench import RUNS, Bench, InnerConsole, PartFailed
 from jaxbench.records.run_dir import folder_name
+from jaxbench.records.schema import CompileRecord, ThroughputRecord
 
 # Of fewer nobody can tell whether they are independent.
 _ROUNDS = 8
@@ -27,7 +30,6 @@ _ROUNDS = 8
 # count, and for fragments.
 _SHARE_OF_MEMORY = 0.92
 _MOST_HALVINGS = 3
-_RUNS = "runs"
 
 
 def name_of(config: Config) -> str:
@@ -42,7 +44,7 @@ def make_config(network: PresetNetwork, precision: str, num_devices: int) -> Con
     return config
 
 
-def measure_networks(bench: Bench, time_s: float) -> None:
+def measure(bench: Bench, time_s: float) -> None:
     """Measure as many networks as the time allows, stated batches first.
 
     Raises:
@@ -131,7 +133,7 @@ class Networks:
 
     def _run(self, config: Config) -> RunResult:
         bench, watch, name = self._bench, Stopwatch(), name_of(config)
-        run = f"{_RUNS}/{folder_name(name.replace(' ', '-'))}"
+        run = f"{RUNS}/{folder_name(name.replace(' ', '-'))}"
         bench.show(name)
         try:
             result = measure_throughput(
@@ -139,7 +141,7 @@ class Networks:
             )
         except Exception as error:
             if OUT_OF_MEMORY.search(repr(error)):
-                raise _OutOfMemory(first_line(error)) from None  # or it would hold the arrays
+                raise _OutOfMemory from None  # or it would hold the arrays
             raise
         finally:
             longest_s = self._longest_s.get(config.name, 0.0)
@@ -174,11 +176,16 @@ class _OutOfMemory(Exception):
     """A run did not fit."""
 
 
+def train_step_of(result: RunResult) -> tuple[ThroughputRecord, CompileRecord]:
+    """Return the two records of the training step of a run."""
+    [step] = [one for one in result.of_kind(ThroughputRecord) if one.stage == "train_step"]
+    [compiled] = [one for one in result.of_kind(CompileRecord) if one.function == "train_step"]
+    return step, compiled
+
+
 def figures_of(result: RunResult, config: Config, run: str, bench: Bench) -> list[Figure]:
     """Return the figures of a throughput run; those that are not known are left out."""
-    labels = {"network": config.name, "precision": config.precision, "batch": config.batch_size}
     step, compiled = train_step_of(result)
-    figures = [*network_figures(step, compiled, result.summary.get("telemetry"), run, labels)]
     share = share_of_measured(
         bench.figures,
         step.peak and step.peak["arithmetic"],
@@ -187,6 +194,25 @@ def figures_of(result: RunResult, config: Config, run: str, bench: Bench) -> lis
         bench.mesh.num_devices,
         bench.mesh.devices[0].platform,
     )
-    if share is not None:
-        figures.append(measured("measured_peak_share", share, run=run, **labels))
-    return figures
+    values = {
+        "images_per_s": step.images_per_s,
+        "flops_per_image": step.flops_per_image,
+        "mfu": step.mfu,
+        "energy_j_per_image": energy_j_per_image(result.summary.get("telemetry")),
+        "compile_cold_s": compiled.cold_compile_s,
+        "compile_warm_s": compiled.warm_compile_s,
+        "measured_peak_share": share,
+    }
+    intervals = {"images_per_s": (step.images_per_s_low, step.images_per_s_high)}
+    labels = {"network": config.name, "precision": config.precision, "batch": config.batch_size}
+    return [
+        measured(name, value, intervals.get(name), run=run, **labels)
+        for name, value in values.items()
+        if value is not None
+    ]
+
+
+def energy_j_per_image(telemetry: Mapping[str, Any] | None) -> float | None:
+    """Return the energy of an image by a run's telemetry; None if the windows were too short."""
+    is_known = telemetry and telemetry.get("energy_window_long_enough")
+    return telemetry["joules_per_image"] if is_known else None

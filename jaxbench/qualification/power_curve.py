@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 
 import jax
 
-from jaxbench.cards.run_figures import energy_j_per_image
 from jaxbench.errors import BadInput
 from jaxbench.hardware.telemetry.nvml import (
     PowerLimit,
@@ -23,8 +22,8 @@ from jaxbench.hardware.telemetry.nvml import (
     set_power_limits,
 )
 from jaxbench.modes.throughput import measure_throughput
-from jaxbench.qualification.bench import Bench, InnerConsole
-from jaxbench.qualification.networks import make_config, name_of, pace_of
+from jaxbench.qualification.bench import RUNS, Bench, InnerConsole
+from jaxbench.qualification.networks import energy_j_per_image, make_config, name_of, pace_of
 from jaxbench.tables.text import text_table
 from jaxbench.terminal import four_digits
 
@@ -90,7 +89,7 @@ def restored_at_end(limits: Sequence[PowerLimit]) -> Iterator[None]:
         raise OSError(f"the power limits could not be restored; they were {old_mw} (milliwatts)")
 
 
-def measure_power_curve(bench: Bench, time_s: float) -> None:
+def measure(bench: Bench, time_s: float) -> None:
     """Measure the preset's first network at each limit; write and print the table."""
     watts = bench.power_limits
     limits = check_power_limits(watts, bench.mesh.devices)
@@ -103,7 +102,7 @@ def measure_power_curve(bench: Bench, time_s: float) -> None:
             set_power_limits({limit.address: 1000 * limit_w for limit in limits})
             result = measure_throughput(
                 config,
-                str(bench.folder / "runs" / f"power-{limit_w}w"),
+                str(bench.folder / RUNS / f"power-{limit_w}w"),
                 InnerConsole(bench, f"{name_of(config)} at {limit_w} W"),
                 **pace,
             )
@@ -115,7 +114,7 @@ def measure_power_curve(bench: Bench, time_s: float) -> None:
                 writer = csv.DictWriter(file, COLUMNS)
                 writer.writeheader()
                 writer.writerows(rows)
-    bench.console.say(f"power curve of {name_of(config)}: {bench.folder / _FILE}")
+    bench.note("table", "ok", f"images/s and energy of {name_of(config)} by limit: {_FILE}")
     cells = [
         ["" if row[name] is None else four_digits(row[name]) for name in COLUMNS] for row in rows
     ]
