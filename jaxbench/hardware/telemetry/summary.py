@@ -4,6 +4,7 @@ import array
 import collections
 import contextlib
 import csv
+import itertools
 import math
 import pathlib
 import statistics
@@ -61,6 +62,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "other_cpu_percent": ("mean", "max"),
 }
 _STATISTICS = {"mean": np.mean, "max": np.max, "median": np.median}
+_SUMMARIZED = [name for name, statistics_of in COLUMNS.items() if statistics_of]
 # The run's clock stands still between two processes: the date goes ahead of it by more than this.
 _JUMP_S = 0.5
 
@@ -86,7 +88,7 @@ class Series:
         self._elapsed_s = array.array("d")
         # A host has no clock, a board no processor load: only what a device has takes room.
         self._columns: dict[str, array.array] = {}
-        # Each sample's reasons, by their index in the list; a device has few combinations.
+        # Each sample's reasons, by their place in the list; a device has few combinations.
         self._reasons: list[str | None] = [None]
         self._throttle_reasons = array.array("H")
         self._is_resumed, self._shift_j = False, 0.0
@@ -99,30 +101,25 @@ class Series:
         self._is_resumed = True
 
     def add(self, elapsed_s: float, values: Mapping[str, float | str]) -> None:
-        for name, statistics_of in COLUMNS.items():
-            value = values.get(name, math.nan)
-            if statistics_of == ("greatest",):
-                if math.isfinite(value):
-                    self.greatest[name] = max(value, self.greatest.get(name, value))
-            elif statistics_of and (name in values or name in self._columns):
+        for name in _SUMMARIZED:
+            if COLUMNS[name] == ("greatest",):
+                if values.get(name, math.nan) > self.greatest.get(name, -math.inf):
+                    self.greatest[name] = values[name]
+            elif name in values or name in self._columns:
                 if name not in self._columns:
                     self._columns[name] = array.array("d", [math.nan]) * len(self)
-                self._columns[name].append(value)
+                self._columns[name].append(values.get(name, math.nan))
         self._elapsed_s.append(elapsed_s)
-        if "energy_j" in self._columns:
-            self._join_energy(self._columns["energy_j"])
         reasons = values.get("throttle_reasons")
         if reasons not in self._reasons:
             self._reasons.append(reasons)
         self._throttle_reasons.append(self._reasons.index(reasons))
-
-    def _join_energy(self, energy_j: array.array) -> None:
-        """Let the last value of a resumed run go on from the one before."""
-        if self._is_resumed and math.isfinite(energy_j[-1]):
-            before_j = self.known("energy_j")[1][:-1]
-            self._shift_j = float(before_j[-1] - energy_j[-1]) if len(before_j) else 0.0
-            self._is_resumed = False
-        energy_j[-1] += self._shift_j
+        if energy_j := self._columns.get("energy_j"):
+            if self._is_resumed and math.isfinite(energy_j[-1]):
+                before_j = self.known("energy_j")[1][:-1]
+                self._shift_j = float(before_j[-1] - energy_j[-1]) if len(before_j) else 0.0
+                self._is_resumed = False
+            energy_j[-1] += self._shift_j
 
     def __len__(self) -> int:
         return len(self._elapsed_s)
@@ -137,15 +134,11 @@ class Series:
 
     def throttle_reasons(self, windows: Sequence["Window"]) -> collections.Counter[tuple[str, ...]]:
         """Return how many samples inside the windows have which reasons."""
-        indices = np.array(self._throttle_reasons)
-        inside = (indices > 0) & _inside(np.array(self._elapsed_s), windows)
-        counts = enumerate(np.bincount(indices[inside], minlength=1))
+        inside = _inside(np.array(self._elapsed_s), windows)
+        counts = collections.Counter(itertools.compress(self._throttle_reasons, inside))
+        del counts[0]
         return collections.Counter(
-            {
-                tuple(filter(None, self._reasons[index].split("|"))): int(count)
-                for index, count in counts
-                if count
-            }
+            {tuple(filter(None, self._reasons[n].split("|"))): count for n, count in counts.items()}
         )
 
 
@@ -163,20 +156,17 @@ def read_series(path: pathlib.Path) -> dict[str, Series]:
         for row in csv.DictReader(read_lines(file)):
             try:
                 elapsed_s = float(row["elapsed_s"])
-                used = [name for name, statistics_of in COLUMNS.items() if statistics_of]
-                values = {name: float(row[name]) for name in used if row.get(name)}
-                date_s = seconds_since_1970(row["time"])
+                values = {name: float(row[name]) for name in _SUMMARIZED if row.get(name)}
+                new_began_s = seconds_since_1970(row["time"]) - elapsed_s
                 device, kind = row["device"], row["kind"]
-                if date_s is None or not math.isfinite(elapsed_s):
-                    raise ValueError("not a time")
             except (KeyError, TypeError, ValueError, OverflowError):
                 continue
             if kind in ("gpu", "mig"):
                 values["throttle_reasons"] = row.get("throttle_reasons") or ""
-            if began_s is not None and date_s - elapsed_s - began_s > _JUMP_S:
+            if began_s is not None and new_began_s - began_s > _JUMP_S:
                 for one in series.values():
                     one.resume()
-            began_s = date_s - elapsed_s
+            began_s = new_began_s
             series.setdefault(device, Series(kind)).add(elapsed_s, values)
     for one in series.values():
         one.resume()
@@ -228,7 +218,7 @@ def summarize(
 
 def _describe(series: Series, windows: Sequence[Window]) -> dict[str, Any]:
     described: dict[str, Any] = {"kind": series.kind, "samples": len(series)}
-    for name, statistics_of in COLUMNS.items():
+    for name in _SUMMARIZED:
         if name in series.greatest:
             described[f"{name}_max"] = float(series.greatest[name])
         elapsed_s, values = series.known(name)
@@ -237,7 +227,7 @@ def _describe(series: Series, windows: Sequence[Window]) -> dict[str, Any]:
         # interval, the last one covers all windows.
         if inside.any() or series.kind != "host":
             values = values[inside]
-        for kind in statistics_of if len(values) else ():
+        for kind in COLUMNS[name] if len(values) else ():
             if kind in _STATISTICS:
                 described[f"{name}_{kind}"] = float(_STATISTICS[kind](values))
     if samples := series.throttle_reasons(windows):
