@@ -6,7 +6,7 @@ time ends, what is left is noted and not run.
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxbench.analysis.largest_batch import estimate_largest
@@ -93,45 +93,45 @@ class Networks:
 
     def measure(self, config: Config) -> RunResult | None:
         """Run a network and add its figures; return None if it was not run, or failed."""
-        if not self._has_time(config, name_of(config)):
-            return None
-        try:
-            return self._run(config)
-        except _OutOfMemory:
-            self._bench.note(name_of(config), "warning", "does not fit in the device's memory")
-        except Exception as error:
-            self.failed.append(f"{name_of(config)}: {first_line(error)}")
+        with self._attempt(config, name_of(config)) as has_time:
+            if has_time:
+                if result := self._run(config):
+                    return result
+                self._bench.note(name_of(config), "warning", "does not fit in the device's memory")
         return None
 
     def measure_largest(self, config: Config, result: RunResult) -> None:
         """Do the same with the largest batch that fits, half of it if memory runs out."""
         name = f"{config.name} {config.precision} largest batch"
-        if not self._has_time(config, name):
-            return
-        try:
+        with self._attempt(config, name) as has_time:
+            if not has_time:
+                return
             batch = self._estimate(config, result) or 0
             for _ in range(_MOST_HALVINGS):
                 if batch <= config.batch_size:
                     break
-                with contextlib.suppress(_OutOfMemory):
-                    self._run(dataclasses.replace(config, batch_size=batch))
+                if self._run(dataclasses.replace(config, batch_size=batch)):
                     return
                 batch = batch // 2 // self._unit * self._unit
-        except Exception as error:
-            self.failed.append(f"{name}: {first_line(error)}")
-            return
-        self._bench.note(name, "ok", "not measured: no larger batch than the stated one is known")
+            text = "not measured: no larger batch than the stated one is known"
+            self._bench.note(name, "ok", text)
 
-    def _has_time(self, config: Config, name: str) -> bool:
+    @contextlib.contextmanager
+    def _attempt(self, config: Config, name: str) -> Iterator[bool]:
+        """Return whether there is time for a run; an error inside the `with` is noted."""
         known_s = self._longest_s
         # The first run of all begins in any case.
         next_s = known_s.get(config.name, max(known_s.values(), default=0.0))
-        if not known_s or self._watch.elapsed_s() + next_s <= self._time_s:
-            return True
-        self.too_late.append(name)
-        return False
+        has_time = not known_s or self._watch.elapsed_s() + next_s <= self._time_s
+        if not has_time:
+            self.too_late.append(name)
+        try:
+            yield has_time
+        except Exception as error:
+            self.failed.append(f"{name}: {first_line(error)}")
 
-    def _run(self, config: Config) -> RunResult:
+    def _run(self, config: Config) -> RunResult | None:
+        """Run a network and add its figures; return None if memory runs out."""
         bench, watch, name = self._bench, Stopwatch(), name_of(config)
         run = f"{RUNS}/{folder_name(name.replace(' ', '-'))}"
         bench.show(name)
@@ -141,7 +141,7 @@ class Networks:
             )
         except Exception as error:
             if OUT_OF_MEMORY.search(repr(error)):
-                raise _OutOfMemory from None  # or it would hold the arrays
+                return None
             raise
         finally:
             longest_s = self._longest_s.get(config.name, 0.0)
@@ -154,9 +154,8 @@ class Networks:
     def _estimate(self, config: Config, result: RunResult) -> int | None:
         """Return the largest batch by two compiled ones, the config's and twice as large a one."""
         _, first = train_step_of(result)
-        double = with_feed(
-            dataclasses.replace(config, batch_size=2 * config.batch_size), "synthetic"
-        )
+        double = dataclasses.replace(config, batch_size=2 * config.batch_size)
+        double = with_feed(double, "synthetic")
         self._bench.show(f"{name_of(double)}: compiling, to estimate the largest batch")
         console = InnerConsole(self._bench, name_of(double))
         with prepare_run(double, None, console, checked=True) as setup:
@@ -170,10 +169,6 @@ class Networks:
         needed_bytes = {batch: record.memory["total_bytes"] for batch, record in records.items()}
         limit_bytes = _SHARE_OF_MEMORY * first.device_memory_bytes
         return estimate_largest(needed_bytes, limit_bytes, self._unit)
-
-
-class _OutOfMemory(Exception):
-    """A run did not fit."""
 
 
 def train_step_of(result: RunResult) -> tuple[ThroughputRecord, CompileRecord]:

@@ -27,8 +27,8 @@ from jaxbench.qualification.networks import energy_j_per_image, make_config, nam
 from jaxbench.tables.text import text_table
 from jaxbench.terminal import four_digits
 
-COLUMNS = ("power_limit_w", "images_per_s", "images_per_s_low", "images_per_s_high")
-COLUMNS += ("energy_j_per_image",)
+_RATES = ("images_per_s", "images_per_s_low", "images_per_s_high")
+COLUMNS = ("power_limit_w", *_RATES, "energy_j_per_image")
 _FILE = "power_curve.csv"
 _GUARDIAN = pathlib.Path(__file__).with_name("power_guardian.py")
 _PATIENCE_S = 10.0
@@ -106,17 +106,12 @@ def measure(bench: Bench, time_s: float) -> None:
                 InnerConsole(bench, f"{name_of(config)} at {limit_w} W"),
                 **pace,
             )
-            row = {name: result.summary.get(name) for name in COLUMNS}
-            row["power_limit_w"] = limit_w
-            row["energy_j_per_image"] = energy_j_per_image(result.summary.get("telemetry"))
-            rows.append(row)
+            rates = [result.summary.get(name) for name in _RATES]
+            energy_j = energy_j_per_image(result.summary.get("telemetry"))
+            rows.append([limit_w, *rates, energy_j])
             with open(bench.folder / _FILE, "w", encoding="utf-8", newline="") as file:
-                writer = csv.DictWriter(file, COLUMNS)
-                writer.writeheader()
-                writer.writerows(rows)
+                csv.writer(file).writerows([COLUMNS, *rows])
     bench.note("table", "ok", f"images/s and energy of {name_of(config)} by limit: {_FILE}")
-    cells = [
-        ["" if row[name] is None else four_digits(row[name]) for name in COLUMNS] for row in rows
-    ]
-    for line in text_table(COLUMNS, cells, spare=COLUMNS[2:4]):
+    cells = [["" if value is None else four_digits(value) for value in row] for row in rows]
+    for line in text_table(COLUMNS, cells, spare=_RATES[1:]):
         bench.console.print(line)
