@@ -326,7 +326,17 @@ def records_page() -> str:
         for name, kind in FIGURES.items()
     ]
     head = ("part", "figure", "labels", "better", "meaning", "bounds")
-    lines += ["### Figures of a card", "", *_table(head, rows), ""]
+    lines += [
+        "### Figures of a card",
+        "",
+        "A bound is a number, or that many times the published `peak` of the device, its `link`, "
+        "the `host_link`, the number of CPU cores, the rate of the card's products of matrices "
+        "(`matmul`), or the seconds that the devices take for an image (`device_s`). "
+        "`jaxbench/cards/figures.csv` gives the reasons.",
+        "",
+        *_table(head, rows),
+        "",
+    ]
     limits = [(f"`{n}`", "" if x is None else f"{x:g}") for n, x in load_thresholds().items()]
     lines += ["### Limits of a card", "", *_table(("limit", "value"), limits), ""]
     return "\n".join(lines)

@@ -12,12 +12,12 @@ only.
 import csv
 import itertools
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, NamedTuple
 
 import msgspec
 
-from jaxbench.cards.card import Card, Finding, HostLoad, Part, Verdict
+from jaxbench.cards.card import Card, Figure, Finding, HostLoad, Part, Verdict
 from jaxbench.cards.figures import FIGURES, MATMULS, MEMORY, PARTS
 from jaxbench.errors import BadInput, nearest
 from jaxbench.files import read_text
@@ -84,11 +84,18 @@ class Judged(NamedTuple):
     worse: float | None = None
 
 
+def _figures(
+    figures: Iterable[Figure], ends: Callable[[Figure], Iterable[float]] = lambda one: one.ends
+) -> Iterator[Judged]:
+    """Yield figures by the better and the worse of their ends."""
+    for figure in figures:
+        better, worse = ends(figure)
+        yield Judged(better, str(figure), worse)
+
+
 def _fractions(part: Part, names: Sequence[str]) -> Iterator[Judged]:
-    for figure in part.named(*names):
-        if figure.nominal is not None:
-            worse, better = (end / figure.nominal for end in figure.ends)
-            yield Judged(better, str(figure), worse)
+    figures = (one for one in part.named(*names) if one.nominal is not None)
+    return _figures(figures, lambda one: [end / one.nominal for end in one.ends[::-1]])
 
 
 def _spreads(part: Part, names: Sequence[str]) -> Iterator[Judged]:
@@ -103,18 +110,6 @@ def _spreads(part: Part, names: Sequence[str]) -> Iterator[Judged]:
             yield Judged(spread, f"{name}, slowest: device {worst.device}", worse)
 
 
-def _slowdowns(part: Part) -> Iterator[Judged]:
-    for figure in part.named("drift_percent"):
-        worse, better = (max(0.0, -end) for end in figure.ends)
-        yield Judged(better, str(figure), worse)
-
-
-def _throttled(part: Part, by_power: bool) -> Iterator[Judged]:
-    for figure in part.named("throttled_share"):
-        if (figure.labels["reason"] == "sw_power_cap") == by_power:
-            yield Judged(figure.ends[0], str(figure), figure.ends[1])
-
-
 def _new_errors(part: Part, corrected: bool) -> Iterator[Judged]:
     before = {figure.key[1:]: figure.value for figure in part.named("errors_before")}
     for figure in part.named("errors_after"):
@@ -124,13 +119,6 @@ def _new_errors(part: Part, corrected: bool) -> Iterator[Judged]:
         if is_corrected == corrected and figure.key[1:] in before:
             new = figure.value - before[figure.key[1:]]
             yield Judged(new, str(figure).removeprefix("errors_after, "))
-
-
-def _board_faults(part: Part) -> Iterator[Judged]:
-    """Yield the counters of which any count says that the board is to be reset or replaced."""
-    for figure in part.named("errors_before", "errors_after"):
-        if figure.labels["counter"] in _BOARD_FAULTS:
-            yield Judged(figure.value, str(figure))
 
 
 def _mismatches(part: Part) -> Iterator[Judged]:
@@ -166,11 +154,19 @@ def _values(part: Part) -> dict[str, Iterator[Judged]]:
                 "transfer_spread": _spreads(part, ("h2d_gb_per_s", "d2h_gb_per_s")),
             }
         case "soak":
+            drift, throttled = part.named("drift_percent"), [*part.named("throttled_share")]
+            by_power = [one for one in throttled if one.labels["reason"] == "sw_power_cap"]
+            counters = part.named("errors_before", "errors_after")
             return {
-                "slowdown_percent": _slowdowns(part),
-                "throttled_share": _throttled(part, by_power=False),
-                "power_capped_share": _throttled(part, by_power=True),
-                "board_faults": _board_faults(part),
+                "slowdown_percent": _figures(
+                    drift, lambda one: [max(0.0, -end) for end in one.ends[::-1]]
+                ),
+                "throttled_share": _figures(one for one in throttled if one not in by_power),
+                "power_capped_share": _figures(by_power),
+                # Any count says that the board is to be reset or replaced.
+                "board_faults": _figures(
+                    one for one in counters if one.labels["counter"] in _BOARD_FAULTS
+                ),
                 "errors": _new_errors(part, corrected=False),
                 "corrected_errors": _new_errors(part, corrected=True),
             }
