@@ -25,7 +25,7 @@ from jaxbench.parallel.signals import defer_signals
 from jaxbench.paths import check_can_be_made, user_path
 from jaxbench.qualification.bench import RUNS, Bench, PartFailed
 from jaxbench.qualification.console_card import card_lines
-from jaxbench.qualification.plan import make_plan
+from jaxbench.qualification.plan import Plan, make_plan
 from jaxbench.qualification.power_curve import check_power_limits
 from jaxbench.records.next_steps import say_command
 from jaxbench.records.run_dir import create_timed_folder
@@ -73,12 +73,25 @@ def qualify(
     if power_limits:
         check_power_limits(power_limits, mesh.devices)
     folder = _new_folder(out) if processes.is_primary() else pathlib.Path()
-    bench = Bench(mesh, folder, choose_preset(platform), console, plan, power_limits)
-    ordinals = cuda_ordinals(mesh.devices)
-    gpu_processes = [other_gpu_processes(ordinals)]
     # The CPU is not what somebody with accelerators wants to know, and takes minutes.
     unused = processes.broadcast_value(unused_accelerators(platform))
-    ended = _measure_parts(bench, unused)
+    if unused:
+        reason = "the accelerators of this machine are not used"
+        times_s = {name: time_s for name, time_s in plan.times_s.items() if name == "doctor"}
+        plan = Plan(times_s, dict.fromkeys({*PARTS} - {"doctor"}, reason))
+    bench = Bench(mesh, folder, choose_preset(platform), console, plan, power_limits)
+    for line in unused:
+        console.say(f"{line}; or set JAX_PLATFORMS=cpu to measure the CPU")
+    for line in () if unused else _describe_plan(bench):
+        console.say(line)
+    ordinals = cuda_ordinals(mesh.devices)
+    gpu_processes = [other_gpu_processes(ordinals)]
+    ended: BaseException | None = None
+    try:
+        for name in plan.times_s:
+            _measure(bench, name)
+    except (KeyboardInterrupt, Terminated) as error:
+        ended = error
     if not processes.is_primary():
         if ended:
             raise ended
@@ -116,23 +129,6 @@ def _new_folder(out: str | None) -> pathlib.Path:
     except OSError as error:
         raise BadInput(f"--out={out or path}: {error.strerror}") from error
     return path
-
-
-def _measure_parts(bench: Bench, unused: Sequence[str]) -> BaseException | None:
-    """Measure the parts of the plan; return what a signal raised, None without one."""
-    for line in unused:
-        bench.console.say(f"{line}; or set JAX_PLATFORMS=cpu to measure the CPU")
-    for line in () if unused else _describe_plan(bench):
-        bench.console.say(line)
-    try:
-        for name in bench.plan.times_s:
-            if unused and name != "doctor":
-                bench.ends[name] = ("skipped", "the accelerators of this machine are not used")
-            else:
-                _measure(bench, name)
-    except (KeyboardInterrupt, Terminated) as error:
-        return error
-    return None
 
 
 def _describe_plan(bench: Bench) -> Iterator[str]:

@@ -8,7 +8,7 @@ import itertools
 import math
 import pathlib
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -207,8 +207,7 @@ def summarize(
         "errors": dict(errors),
     }
     warnings = [
-        *(line for device, one in series.items() for line in _throttling(device, one, windows)),
-        *(line for device, one in series.items() for line in _clock_drop(device, one, windows)),
+        *(line for device, one in series.items() for line in _slowed(device, one, windows)),
         *_imbalance(devices),
         *([_OTHER_WORK.format(**devices["host"])] if busy else []),
         *(f"telemetry: {message} ({count} times)" for message, count in errors.items()),
@@ -319,37 +318,29 @@ def _covers(elapsed_s: np.ndarray, edges_s: np.ndarray) -> bool:
     return len(elapsed_s) > 1 and elapsed_s[0] <= edges_s.min() and edges_s.max() <= elapsed_s[-1]
 
 
-def _throttling(device: str, series: Series, windows: Sequence[Window]) -> list[str]:
+def _slowed(device: str, series: Series, windows: Sequence[Window]) -> Iterator[str]:
+    """Yield that a device was throttled, and that its clock fell."""
     samples = series.throttle_reasons(windows)
     seen = {reasons: count for reasons, count in samples.items() if {*THROTTLING} & {*reasons}}
-    if not seen:
-        return []
-    fraction = sum(seen.values()) / samples.total()
-    names = ", ".join(name for name in THROTTLING if any(name in one for one in seen))
-    return [f"{device} was throttled in {fraction:.0%} of {samples.total()} samples: {names}"]
-
-
-def _clock_drop(device: str, series: Series, windows: Sequence[Window]) -> list[str]:
+    if seen:
+        fraction = sum(seen.values()) / samples.total()
+        names = ", ".join(name for name in THROTTLING if any(name in one for one in seen))
+        yield f"{device} was throttled in {fraction:.0%} of {samples.total()} samples: {names}"
     elapsed_s, clocks_mhz = series.known("sm_clock_mhz")
     clocks_mhz = clocks_mhz[_inside(elapsed_s, windows)]
     change = drift(clocks_mhz.tolist())
-    if change is None or change >= -_CLOCK_DROP:
-        return []
-    half = len(clocks_mhz) // 2
-    first, second = statistics.median(clocks_mhz[:half]), statistics.median(clocks_mhz[-half:])
-    return [
-        f"{device}'s SM clock fell by {-change:.1%} from the first half to the second "
-        f"({first:.0f} to {second:.0f} MHz)"
-    ]
+    if change is not None and change < -_CLOCK_DROP:
+        half = len(clocks_mhz) // 2
+        first, second = statistics.median(clocks_mhz[:half]), statistics.median(clocks_mhz[-half:])
+        yield (
+            f"{device}'s SM clock fell by {-change:.1%} from the first half to the second "
+            f"({first:.0f} to {second:.0f} MHz)"
+        )
 
 
-def _imbalance(devices: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    loads = {
-        device: figures["load_percent_mean"]
-        for device, figures in devices.items()
-        if "load_percent_mean" in figures
-    }
-    if not loads or max(loads.values()) - min(loads.values()) <= _IMBALANCE:
-        return []
-    listed = ", ".join(f"{device} {load:.0f} %" for device, load in loads.items())
-    return [f"the devices were not equally loaded: {listed} (means)"]
+def _imbalance(devices: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    means = {device: described.get("load_percent_mean") for device, described in devices.items()}
+    loads = {device: load for device, load in means.items() if load is not None}
+    if loads and max(loads.values()) - min(loads.values()) > _IMBALANCE:
+        listed = ", ".join(f"{device} {load:.0f} %" for device, load in loads.items())
+        yield f"the devices were not equally loaded: {listed} (means)"
