@@ -10,7 +10,6 @@ be 1 % from the median, and its own interval, if it has one, must leave the medi
 """
 
 import collections
-import dataclasses
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -55,8 +54,7 @@ class Difference(NamedTuple):
     intervals: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Outlier:
+class Outlier(NamedTuple):
     """A value far from the others of its figure, by its modified z-score.
 
     Attributes:
@@ -70,24 +68,21 @@ class Outlier:
     z: float
 
 
-@dataclasses.dataclass(frozen=True)
-class FleetFigure:
+class FleetFigure(NamedTuple):
     """A figure over the devices, or nodes, of a fleet.
 
     Attributes:
-      figure: its name and labels.
-      like: one of its figures.
+      figure: one of the values, without its device.
       n: values.
       spread: max / min - 1; None if the least is not above 0.
       outliers: values far from the median; None of fewer than `FEWEST` values.
     """
 
-    figure: str
-    like: Figure
+    figure: Figure
     n: int
     median: float
     spread: float | None
-    outliers: tuple[Outlier, ...] | None
+    outliers: list[Outlier] | None
 
 
 def compare_two(first: Card, second: Card) -> list[Difference]:
@@ -144,7 +139,7 @@ def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
         for figure in _figures(card, by_device, _REPEATED_IN_FLEET):
             name, _, labels = figure.key
             values.setdefault((name, labels), []).append((node, figure))
-    return [_over_fleet(figures, by_device) for figures in values.values() if len(figures) > 2]
+    return [_over_fleet(figures) for figures in values.values() if len(figures) > 2]
 
 
 def _differ_in_size(cards: Sequence[Card]) -> bool:
@@ -169,32 +164,27 @@ def _figures(card: Card, by_device: bool, repeated: Sequence[str]) -> Iterator[F
                 figure,
                 value=figure.value * fraction,
                 interval=figure.interval and tuple(end * fraction for end in figure.interval),
-                labels=figure.labels | {"batch": f"{figure.labels['batch'] / num_devices:g}"},
+                labels=figure.labels
+                | {"batch": f"{figure.labels['batch'] / num_devices:g} (of a device)"},
             )
         yield figure
 
 
-def _over_fleet(figures: Sequence[tuple[str, Figure]], by_device: bool) -> FleetFigure:
+def _over_fleet(figures: Sequence[tuple[str, Figure]]) -> FleetFigure:
     values = [figure.value for _, figure in figures]
     median = statistics.median(values)
     outliers = None
     if len(values) >= FEWEST:
-        outliers = tuple(
+        outliers = [
             Outlier(node, figure.device, figure.value, z)
             for (node, figure), z in zip(figures, z_scores(values), strict=True)
             if abs(z) > CUTOFF
             and abs(figure.value - median) >= _LEAST_FRACTION * abs(median)
             and not figure.ends[0] <= median <= figure.ends[1]
-        )
-    like = msgspec.structs.replace(figures[0][1], device=None)
-    return FleetFigure(
-        str(like) + " (of a device)" * (by_device and "batch" in like.labels),
-        like,
-        len(values),
-        median,
-        max(values) / min(values) - 1 if min(values) > 0 else None,
-        outliers,
-    )
+        ]
+    figure = msgspec.structs.replace(figures[0][1], device=None)
+    spread = max(values) / min(values) - 1 if min(values) > 0 else None
+    return FleetFigure(figure, len(values), median, spread, outliers)
 
 
 def z_scores(values: Sequence[float]) -> list[float]:
@@ -233,9 +223,10 @@ def compare_cards(cards: Sequence[Card]) -> dict[str, Any]:
             for one in compare_two(*cards)
         ]
         return {"cards": headers, "figures": figures}
-    fleet = [dataclasses.asdict(one) for one in compare_fleet(cards)]
-    for one in fleet:
-        del one["like"]
+    fleet = []
+    for one in compare_fleet(cards):
+        outliers = one.outliers and [outlier._asdict() for outlier in one.outliers]
+        fleet.append(one._asdict() | {"figure": str(one.figure), "outliers": outliers})
     return {"cards": headers, "fleet": fleet}
 
 
@@ -302,8 +293,8 @@ def _describe_fleet(cards: Sequence[Card]) -> Iterator[str]:
         rows = []
         for one, outlier in outliers[:_MOST_OUTLIERS]:
             device = "" if outlier.device is None else str(outlier.device)
-            values = [_number(one.like.name, value) for value in (outlier.value, one.median)]
-            row = [one.figure, outlier.node[-_WIDEST:], device, *values, f"{outlier.z:+.1f}"]
+            values = [_number(one.figure.name, value) for value in (outlier.value, one.median)]
+            row = [str(one.figure), outlier.node[-_WIDEST:], device, *values, f"{outlier.z:+.1f}"]
             rows.append(row)
         yield from _grouped(("outlier", "device", "value", "median", "z"), rows)
         if (more := len(outliers) - _MOST_OUTLIERS) > 0:
@@ -312,8 +303,8 @@ def _describe_fleet(cards: Sequence[Card]) -> Iterator[str]:
     rows = []
     for one in figures:
         spread = "" if one.spread is None else f"{one.spread:.1%}"
-        median = _number(one.like.name, one.median)
-        rows.append([*_heading(one.like), str(one.n), median, spread])
+        median = _number(one.figure.name, one.median)
+        rows.append([*_heading(one.figure), str(one.n), median, spread])
     yield from _grouped(("figure", "values", "median", "spread"), rows)
 
 

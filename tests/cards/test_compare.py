@@ -75,7 +75,7 @@ def fleet(*odd, count=10, **how):
 
 def outliers(cards):
     return {
-        (one.figure, own.node, own.device)
+        (str(one.figure), own.node, own.device)
         for one in compare_fleet(cards)
         for own in one.outliers or ()
     }
@@ -122,13 +122,13 @@ def test_spread_and_median_of_a_fleet():
     rates = (9_000.0, 10_000.0, 11_000.0)
     cards = [made.card(made.networks(rate, others=False)) for rate in rates]
     found = compare_fleet(cards)
-    [rate] = [one for one in found if one.figure.startswith("images_per_s")]
+    [rate] = [one for one in found if one.figure.name == "images_per_s"]
     assert (rate.n, rate.median) == (3, 10_000.0)
     assert rate.spread == pytest.approx(11 / 9 - 1)
     # Three nodes are too few for outliers; their twelve devices are not.
     assert rate.outliers is None
-    [matmul] = [one for one in found if one.figure == "matmul_bf16_tflops"]
-    assert matmul.n == 12 and matmul.outliers == ()
+    [matmul] = [one for one in found if one.figure.name == "matmul_bf16_tflops"]
+    assert matmul.n == 12 and matmul.outliers == []
     lines = "\n".join(describe_cards(cards))
     [row] = [line.split() for line in lines.splitlines() if line.startswith("images_per_s")]
     assert row == ["images_per_s", "3", "10,000", "22.2%"]
@@ -144,7 +144,7 @@ def test_of_counts_and_drift_there_is_no_ratio():
     assert "algorithm_gb_per_s" in found and "bus_gb_per_s" not in found
     # Both ways between two devices are measured at once.
     two = [str(one.first) for one in compare_two(made.card(), made.card())]
-    for names in (two, [one.figure for one in compare_fleet([made.card()] * 3)]):
+    for names in (two, [str(one.figure) for one in compare_fleet([made.card()] * 3)]):
         pairs = [name for name in names if name.startswith("pair_gb_per_s")]
         assert len(pairs) == 6 and pairs[0] == "pair_gb_per_s, source 0, peer 1"
 
@@ -202,15 +202,18 @@ def test_a_fleet_of_several_sizes_is_compared_by_device():
         return replace(card, environment=card.environment | {"num_devices": devices})
 
     cards = [node(*own) for own in ((4, 1000.0), (4, 1010.0), (8, 1001.0), (8, 990.0), (8, 700.0))]
-    found = {one.figure: one for one in compare_fleet(cards)}
+    found = {str(one.figure): one for one in compare_fleet(cards)}
     rate = found["images_per_s, network resnet50, precision bf16, batch 64 (of a device)"]
     assert (rate.n, rate.median) == (5, 1000.0)
     assert [own.node for own in rate.outliers] == ["n8-700 (card 5)"]
     # What a collective carries depends on how many take part.
-    assert not any("collective" in one.like.labels for one in found.values())
+    assert not any("collective" in one.figure.labels for one in found.values())
     pair = {str(one.first): one for one in compare_two(cards[0], cards[2])}
     assert not any("collective" in name for name in pair)
-    assert pair["images_per_s, network resnet50, precision bf16, batch 64"].ratio == 1.001
+    assert (
+        pair["images_per_s, network resnet50, precision bf16, batch 64 (of a device)"].ratio
+        == 1.001
+    )
     assert any(line.startswith("by device") for line in describe_cards(cards))
 
 
