@@ -232,21 +232,18 @@ def read_power_limits(ordinals: Mapping[str, int]) -> list[PowerLimit]:
     """
     if not ordinals:
         raise BadInput("--power_limits: JAX uses no NVIDIA GPU, and no other device has limits")
-    import pynvml
+    import pynvml as nvml
 
     try:
         limits = []
-        for board in find_boards(pynvml, ordinals):
-            current_mw = pynvml.nvmlDeviceGetPowerManagementLimit(board.handle)
-            range_mw = pynvml.nvmlDeviceGetPowerManagementLimitConstraints(board.handle)
-            pynvml.nvmlDeviceSetPowerManagementLimit(board.handle, current_mw)
-            limits.append(PowerLimit(board.address, current_mw, *range_mw))
-    except pynvml.NVMLError_NoPermission as error:
-        raise BadInput(
-            "--power_limits: the driver allows only the administrator to set them: run it with sudo"
-        ) from error
-    except (pynvml.NVMLError, OSError) as error:
-        raise BadInput(f"--power_limits: the limits cannot be set: {error}") from error
+        for _, _, address, handle in find_boards(nvml, ordinals):
+            current_mw = nvml.nvmlDeviceGetPowerManagementLimit(handle)
+            range_mw = nvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)
+            nvml.nvmlDeviceSetPowerManagementLimit(handle, current_mw)
+            limits.append(PowerLimit(address, current_mw, *range_mw))
+    except (nvml.NVMLError, OSError) as error:
+        needs = "; that needs sudo" if isinstance(error, nvml.NVMLError_NoPermission) else ""
+        raise BadInput(f"--power_limits: the limits cannot be set: {error}{needs}") from error
     return limits
 
 
