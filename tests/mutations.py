@@ -660,8 +660,8 @@ memory_estimate_through_zero analysis/largest_batch.py: sweep
 + batch = int((limit_bytes
 
 own_process_is_another hardware/telemetry/nvml.py: boards
-- return len(here - tree) if here & tree
-+ return len(here) if here & tree
+- return len(running - tree) if running & tree
++ return len(running) if running & tree
 
 ## Exit codes and what is told of an end.
 

@@ -80,28 +80,28 @@ def write_card(folder: pathlib.Path, card: Card) -> pathlib.Path:
     return path
 
 
-def is_card(given: str) -> bool:
-    """Return whether a path is a JSON file, or a folder that holds a card."""
-    path = user_path(given)
+def is_card(name: str) -> bool:
+    """Return whether a path is a JSON file, or a folder that contains a card."""
+    path = user_path(name)
     return (path.suffix == ".json" and os.path.isfile(path)) or os.path.isfile(path / CARD)
 
 
-def card_path(given: str | pathlib.Path) -> pathlib.Path:
-    """Return the path of a card that is given by its own path or its folder's."""
-    path = user_path(given)
+def card_path(name: str | pathlib.Path) -> pathlib.Path:
+    """Return the path of a card, of which the path or the folder's is passed."""
+    path = user_path(name)
     return path / CARD if os.path.isdir(path) else path
 
 
-def read_card(given: str | pathlib.Path) -> Card:
+def read_card(name: str | pathlib.Path) -> Card:
     """Read a card.
 
     Args:
-      given: its path, or its folder's.
+      name: its path, or its folder's.
 
     Raises:
       BadInput: it cannot be read, is too large, is no card of this schema, or was altered.
     """
-    path = card_path(given)
+    path = card_path(name)
     try:
         content = json.loads(read_text(path, MOST_BYTES))
         if not isinstance(content, dict) or content.pop("kind", None) != KIND:

@@ -80,7 +80,7 @@ class Judged(NamedTuple):
     """The better end of a value's interval, what it is of, and the worse end if there is one."""
 
     value: float
-    what: str
+    name: str
     worse: float | None = None
 
 
@@ -125,14 +125,14 @@ def _mismatches(part: Part) -> Iterator[Judged]:
     """Yield the results that differ, of all devices together, and name the first."""
     counted = [*part.named("mismatches")]
     named = min(part.named("mismatched_values"), key=lambda one: one.labels["round"], default=None)
-    what = "results that differ"
+    text = "results that differ"
     if named:
-        what += (
+        text += (
             f"; first: device {named.device}, round {named.labels['round']}, tensor "
             f"{named.labels['tensor']!s:.60}, {_shown(named.value)} elements"
         )
     if counted:
-        yield Judged(sum(figure.value for figure in counted), what)
+        yield Judged(sum(figure.value for figure in counted), text)
 
 
 def _checks(part: Part, status: str) -> Iterator[Judged]:
@@ -262,7 +262,7 @@ def _apply(
     worst = worst_of(values, key=lambda one: one.value)
     passed = [level for level, limit in limits.items() if beyond(worst.value, limit)]
     limit = limits[passed[-1]] if passed else next(iter(limits.values()))
-    text = f"{_shown(worst.value)} ({worst.what}); {'least' if least else 'most'} {limit:g}"
+    text = f"{_shown(worst.value)} ({worst.name}); {'least' if least else 'most'} {limit:g}"
     if passed:
         if more := sum(beyond(one.value, limit) for one in values) - 1:
             text += f"; {more} more of {len(values)} beyond it"
@@ -274,7 +274,7 @@ def _apply(
     if unsure:
         one = worst_of(unsure, key=lambda one: one.worse)
         return "inconclusive", (
-            f"{_shown(one.value)} to {_shown(one.worse)} ({one.what}): too uncertain to tell "
+            f"{_shown(one.value)} to {_shown(one.worse)} ({one.name}): too uncertain to tell "
             f"whether it is within {gravest:g}"
         )
     return "pass", text

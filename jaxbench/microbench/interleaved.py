@@ -154,7 +154,7 @@ class Calls(Interleaved):
         return amount / time_s, amount / high_s, amount / low_s
 
 
-def show_nothing(what: str) -> None:
+def show_nothing(activity: str) -> None:
     """Take what is done next, and show nothing."""
 
 
