@@ -594,8 +594,8 @@ doubled_records_are_no_matter records/reader.py: compare
 + if summaries > 9:
 
 a_cpu_has_no_limit hardware/peak_table.py: peaks
-- return cores * _CPU_HZ * (per_cycle or fastest)
-+ return cores * _CPU_HZ * fastest * 1e6
+- return cores * _CPU_HZ * max(rates or _FLOPS_PER_CYCLE.values())
++ return cores * _CPU_HZ * 1e9
 
 arithmetic_beyond_the_limit_passes records/validity.py: validity
 - if flops_per_s is None or flops_per_s <= limit:
