@@ -132,7 +132,7 @@ def measure_matmul(
         show(f"search, matmul {arithmetic} {'x'.join(map(str, shape))}")
         try:
             calls = matmul_calls(device, arithmetic, shape, window_s)
-            call_s = min(_time(calls), _time(calls))
+            call_s = min(calls.time_calls(1), calls.time_calls(1))
         except jax.errors.JaxRuntimeError as error:
             reason = first_line(error)
             break
@@ -146,12 +146,6 @@ def measure_matmul(
     rates = {shape: calls.per_s(operations(shape)) for shape, calls in finalists.items()}
     best_first = sorted(rates, key=lambda shape: -rates[shape][0])
     return MatmulResult({shape: rates[shape] for shape in best_first}, len(probed_per_s), reason)
-
-
-def _time(calls: Calls) -> float:
-    watch = Stopwatch()
-    calls.run(1)
-    return watch.elapsed_s()
 
 
 def operations(shape: Shape) -> int:

@@ -8,7 +8,6 @@ import jax
 from jaxbench.analysis.scaling_model import Interval
 from jaxbench.cards.card import Figure, measured
 from jaxbench.cards.figures import ARITHMETICS, published_peak
-from jaxbench.clock import Stopwatch
 from jaxbench.errors import first_line
 from jaxbench.microbench.dispatch import measure_dispatch
 from jaxbench.microbench.interleaved import Calls, measure_in_turn
@@ -113,9 +112,8 @@ def _calls(
 ) -> tuple[Calls, Shape]:
     """Return the calls of this shape, or of a smaller one where a call takes too long."""
     while True:
-        calls, watch = matmul_calls(device, arithmetic, shape, window_s), Stopwatch()
-        calls.run(1)
-        if watch.elapsed_s() <= _LONGEST_CALL_S or min(shape) <= _SMALLEST_SIDE:
+        calls = matmul_calls(device, arithmetic, shape, window_s)
+        if calls.time_calls(1) <= _LONGEST_CALL_S or min(shape) <= _SMALLEST_SIDE:
             return calls, shape
         shape = tuple(side // 2 for side in shape)
 

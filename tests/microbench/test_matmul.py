@@ -78,7 +78,6 @@ def test_the_search_keeps_the_fastest(monkeypatch):
     calls_s = {1: 4.0, 2: 1.0, 4: 1.0, 8: 1.0, 16: 1e9}
     monkeypatch.setattr(matmul, "_shapes", lambda *_: [(side,) * 3 for side in calls_s])
     monkeypatch.setattr(matmul, "matmul_calls", lambda *how: FakeCalls(calls_s[how[2][0]]))
-    monkeypatch.setattr(matmul, "_time", lambda calls: calls.call_s)
     monkeypatch.setattr(matmul, "measure_in_turn", lambda *_: None)
     result = matmul.measure_matmul(jax.devices()[0], "fp32", window_s=1e10)
     assert {side for side, _, _ in result.rates} == {2, 4, 8} and result.tried == 5
@@ -93,7 +92,7 @@ def test_the_search_stops_at_the_memorys_end(monkeypatch):
 
 class FakeCalls:
     def __init__(self, call_s):
-        self.call_s = call_s
+        self.time_calls = lambda _: call_s
 
     def per_s(self, amount):
         return (amount,) * 3
