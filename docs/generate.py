@@ -22,7 +22,7 @@ from xml.etree import ElementTree
 
 from jaxbench.cards import card
 from jaxbench.cards.figures import FIGURES, FigureKind
-from jaxbench.cards.thresholds import load_thresholds
+from jaxbench.cards.verdict import load_thresholds
 from jaxbench.cli import COMMANDS, entry_point, registry
 from jaxbench.config import Config, DataConfig, Experiment, ModelConfig, OptimizerConfig
 from jaxbench.fields import describe_type
@@ -314,13 +314,29 @@ def records_page() -> str:
         lines += [f"### {cls.__name__}", "", *_describe_part(cls)]
     rows = [
         (
-            *(kind.part, f"`{name}`", _codes(kind.labels), kind.better, _escape(kind.meaning)),
+            *(
+                kind.part,
+                f"`{name}`",
+                _codes(kind.labels.split()),
+                kind.better,
+                _escape(kind.meaning),
+            ),
             _bounds(kind),
         )
         for name, kind in FIGURES.items()
     ]
     head = ("part", "figure", "labels", "better", "meaning", "bounds")
-    lines += ["### Figures of a card", "", *_table(head, rows), ""]
+    lines += [
+        "### Figures of a card",
+        "",
+        "A bound is a number, or that many times the published `peak` of the device, its `link`, "
+        "the `host_link`, the number of CPU cores, the rate of the card's products of matrices "
+        "(`matmul`), or the seconds that the devices take for an image (`device_s`). "
+        "`jaxbench/cards/figures.csv` gives the reasons.",
+        "",
+        *_table(head, rows),
+        "",
+    ]
     limits = [(f"`{n}`", "" if x is None else f"{x:g}") for n, x in load_thresholds().items()]
     lines += ["### Limits of a card", "", *_table(("limit", "value"), limits), ""]
     return "\n".join(lines)
@@ -328,10 +344,11 @@ def records_page() -> str:
 
 def _bounds(kind: FigureKind) -> str:
     """Return what a figure of a card cannot lie outside of."""
-    if kind.bounded_by:
-        times = f"{kind.times_bound:g} times " if kind.times_bound != 1 else ""
-        return f"{kind.low:,g} to {times}the device's {kind.bounded_by}"
-    return f"{kind.low:,g} to {kind.high:,g}" if math.isfinite(kind.high) else f"from {kind.low:,g}"
+    bounds = {"accelerators": kind.max_accelerator, "CPU": kind.max_cpu}
+    most = kind.max_cpu
+    if kind.max_cpu != kind.max_accelerator:
+        most = ", ".join(f"{bound} ({backend})" for backend, bound in bounds.items() if bound)
+    return f"{kind.min:,g} to {most}" if most else f"from {kind.min:,g}"
 
 
 def _describe_part(cls: type) -> Iterator[str]:

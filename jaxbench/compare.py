@@ -29,8 +29,7 @@ from typing import Any
 from absl import flags
 
 from jaxbench.cards.card_file import is_card, read_card
-from jaxbench.cards.compare import compare_cards
-from jaxbench.cards.compare_text import describe_cards
+from jaxbench.cards.compare import compare_cards, describe_cards
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput
 from jaxbench.paths import user_path

@@ -61,16 +61,16 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
         refused = [f"--experiment={spec}"] * (spec is not None) + main_flags.given_flags()
         if refused:
             raise BadInput(f"{refused[0]} with --qualify: the card has fixed settings")
-        parts, own_file = ("qualify", "jaxbench.qualify", (), "--out", ()), None
+        parts, user_file = ("qualify", "jaxbench.qualify", (), "--out", ()), None
     else:
-        parts, own_file = _run(spec, overrides, accelerators)
+        parts, user_file = _run(spec, overrides, accelerators)
     work = Work(*parts, _SOURCE.value, _IDLE_MINUTES.value)
     out = user_path(_OUT.value)
     check_new(out)
     if _SOURCE.value is None and changed_files():
         warn("jaxbench: changes that are not committed are not sent")
     command = shlex.join(["jaxbench", "offers", *sys.argv[1:]])
-    tasks = write_offers(out, work, accelerators, command, own_file)
+    tasks = write_offers(out, work, accelerators, command, user_file)
     print(f"cd {shlex.quote(str(out))}")
     for name, both in tasks.items():
         for engine, task in zip(("SkyPilot", "dstack"), both, strict=True):
@@ -105,10 +105,10 @@ def _run(
         elif experiment.data.source == "tfds":
             extras = ["prepare"]
     file, colon, variant = spec.partition(":")
-    own_file = user_path(file) if file.endswith(".py") else None
-    sent = f"{own_file.name}{colon}{variant}" if own_file else spec
+    user_file = user_path(file) if file.endswith(".py") else None
+    sent = f"{user_file.name}{colon}{variant}" if user_file else spec
     arguments = [f"--experiment={sent}", *overrides, *main_flags.given_flags()]
-    return (experiment.name, "jaxbench.main", arguments, "--workdir", extras), own_file
+    return (experiment.name, "jaxbench.main", arguments, "--workdir", extras), user_file
 
 
 def _check_devices(experiment: Experiment, accelerator: Accelerator) -> None:

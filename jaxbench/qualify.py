@@ -35,11 +35,11 @@ _OUT = flags.DEFINE_string(
     "file, which ends in .md or .html; default cards.md.",
 )
 _SOAK_MINUTES = flags.DEFINE_float(
-    "soak_minutes", None, "Of these minutes the soak's; 0: none; default: what the others leave."
+    "soak_minutes", None, "Minutes for the soak; default: the time that remains; 0: skip it."
 )
 _STORAGE = flags.DEFINE_bool("storage", False, "Measure decoding, reads and checkpoints, too.")
 _THRESHOLDS = flags.DEFINE_string(
-    "thresholds", None, "A CSV file with limits of your own, as jaxbench/cards/thresholds.csv."
+    "thresholds", None, "A CSV file with custom limits, as jaxbench/cards/thresholds.csv."
 )
 _POWER_LIMITS = flags.DEFINE_list(
     "power_limits",
@@ -48,7 +48,6 @@ _POWER_LIMITS = flags.DEFINE_list(
     "the right to set limits; the old ones are restored.",
 )
 flags.adopt_module_key_flags(process_flags)
-_OF_TABLE = ("out",)
 _OF_ONE_PROCESS = ("soak_minutes", "storage", "power_limits")
 _ONE_PROCESS = (
     "separate this host's chips with TPU_PROCESS_BOUNDS and TPU_CHIPS_PER_PROCESS_BOUNDS, and "
@@ -62,15 +61,15 @@ def main(arguments: list[str]) -> int:
     word, *paths = arguments or [None]
     if word is None:
         return _qualify()
-    words = {"check": (_check, "CARD", ()), "table": (_table, "FOLDER", _OF_TABLE)}
+    words = {"check": (_check, "CARD", ()), "table": (_table, "FOLDER", ("out",))}
     if word not in words:
         raise BadInput(f"{word!r}: must be check or table, or nothing{nearest(word, words)}")
-    function, what, allowed = words[word]
+    function, argument, allowed = words[word]
     if len(paths) != 1:
-        raise BadInput(f"give one {what}: jaxbench qualify {word} {what}; given: {len(paths)}")
+        raise BadInput(f"give one {argument}: jaxbench qualify {word} {argument}")
     module = flags.FLAGS.find_module_defining_flag("minutes")
-    own_flags = flags.FLAGS.get_key_flags_for_module(module)
-    refused = [flag.name for flag in own_flags if flag.present and flag.name not in allowed]
+    key_flags = flags.FLAGS.get_key_flags_for_module(module)
+    refused = [flag.name for flag in key_flags if flag.present and flag.name not in allowed]
     if refused:
         raise BadInput(f"--{refused[0]}: is not for {word}")
     return function(paths[0])
@@ -79,7 +78,7 @@ def main(arguments: list[str]) -> int:
 def _qualify() -> int:
     # Imported here, so that a typo in a flag is answered before JAX is loaded.
     with importing():
-        from jaxbench.cards.thresholds import load_thresholds
+        from jaxbench.cards.verdict import load_thresholds
         from jaxbench.hardware.accelerators import check_platforms
         from jaxbench.hardware.backend_flags import prepare_backend
         from jaxbench.hardware.environment import describe_code
@@ -108,14 +107,14 @@ def _qualify() -> int:
             thresholds,
             create_console(),
             soak_minutes=_SOAK_MINUTES.value,
-            storage=_STORAGE.value,
+            flags={"storage": int(_STORAGE.value), "power_limits": len(watts)},
             power_limits=watts,
         )
 
 
 def _check(path: str) -> int:
     from jaxbench.cards.card_file import card_path, read_card
-    from jaxbench.cards.check import check_card, own_limits
+    from jaxbench.cards.check import check_card, custom_limits
     from jaxbench.cards.verdict import failures
 
     if not os.path.exists(card_path(path)):
@@ -125,7 +124,7 @@ def _check(path: str) -> int:
     failed = False
     with contextlib.suppress(BadInput):  # one of the problems then
         card = read_card(path)
-        lines += filter(None, [own_limits(card)])
+        lines += filter(None, [custom_limits(card)])
         if card.verdict is not None:
             failed = card.verdict.outcome == "fail"
             lines.append(f"its verdict: {card.verdict.outcome.replace('_', ' ')}")

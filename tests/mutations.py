@@ -594,8 +594,8 @@ doubled_records_are_no_matter records/reader.py: compare
 + if summaries > 9:
 
 a_cpu_has_no_limit hardware/peak_table.py: peaks
-- return cores * _CPU_HZ * (per_cycle or fastest)
-+ return cores * _CPU_HZ * fastest * 1e6
+- return cores * _CPU_HZ * max(rates or _FLOPS_PER_CYCLE.values())
++ return cores * _CPU_HZ * 1e9
 
 arithmetic_beyond_the_limit_passes records/validity.py: validity
 - if flops_per_s is None or flops_per_s <= limit:
@@ -644,10 +644,10 @@ soak_ignores_what_is_late qualification/plan.py: plan
 + self.total_s - after_s
 
 no_comparison_between_bursts microbench/repeat_check.py: repeat_check soak
-- wrong_DxL = sums_DxL != self._expected_L
-+ wrong_DxL = sums_DxL != sums_DxL[0]
+- if one != self._expected[leaf]
++ if one != sums[0]
 
-drift_of_all_windows cards/run_figures.py: run_figures
+drift_of_all_windows qualification/soak.py: soak
 - change_of_median(rates[:third], rates[len(rates) - third :])
 + change_of_median(rates, rates)
 
@@ -655,17 +655,13 @@ a_failed_part_ends_the_card qualification/run.py: run
 - bench.ends[name] = ("failed", " ".join(words.split())[:500])
 + raise
 
-own_work_makes_the_host_busy qualification/host_load.py: run
-- - max(0.0, _own_s() - self._own_s)
-+ - 0.0
-
 memory_estimate_through_zero analysis/largest_batch.py: sweep
 - batch = small + int((limit_bytes
 + batch = int((limit_bytes
 
 own_process_is_another hardware/telemetry/nvml.py: boards
-- return len(here - tree) if here & tree
-+ return len(here) if here & tree
+- return len(running - tree) if running & tree
++ return len(running) if running & tree
 
 ## Exit codes and what is told of an end.
 

@@ -22,7 +22,7 @@ NO_FLAGS = {"XLA_FLAGS": ""}
 def idle(monkeypatch):
     """A host that nothing else uses, with room enough, whatever this one is."""
     jax.devices()  # with the suite's own XLA_FLAGS, before a test changes them
-    monkeypatch.setattr(psutil, "cpu_percent", lambda _=None: 1.0)
+    monkeypatch.setattr(psutil, "cpu_percent", lambda *_, percpu: [1.0])
     monkeypatch.setattr(resource, "getrlimit", lambda _: (4096, 4096))
     monkeypatch.setattr(checks, "_MEMORY_GIB", 0)
     monkeypatch.setattr(checks, "_DISK_GIB", 0)
@@ -58,7 +58,7 @@ def test_a_problem_is_exit_code_1_and_says_what_to_do(run_cli, monkeypatch):
 @pytest.mark.parametrize(
     ("module", "name", "value", "check", "status", "told"),
     [
-        (psutil, "cpu_percent", lambda _=None: 60.0, "load", "warning", "60 %"),
+        (psutil, "cpu_percent", lambda *_, percpu: [50.0, 70.0], "load", "warning", "60 %"),
         (resource, "getrlimit", lambda _: (256, 4096), "open files", "warning", "256 at most"),
         (checks, "_MEMORY_GIB", 1e9, "memory", "warning", "GiB available"),
         (checks, "_DISK_GIB", 1e9, "runs", "warning", "GiB free"),

@@ -6,10 +6,10 @@ import os
 import tarfile
 
 import pytest
+from jaxbench.cards.thresholds import load_thresholds
 
 from jaxbench.analysis.pricing import read_prices
 from jaxbench.cards.card_file import CARD, read_card
-from jaxbench.cards.thresholds import load_thresholds
 from jaxbench.errors import BadInput
 from jaxbench.files import open_own, read_text, unpack
 from jaxbench.launchers.hosts import read_hosts

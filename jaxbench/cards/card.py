@@ -1,14 +1,12 @@
 """The card: what the accelerators of a machine can do and did, measured in some minutes."""
 
 import math
-import pathlib
 from collections.abc import Iterator
 from typing import Annotated, Literal, TypedDict
 
 import msgspec
 
 from jaxbench.cards.figures import FIGURES, PARTS
-from jaxbench.clock import seconds_ago
 from jaxbench.hardware.system import Check
 from jaxbench.records.schema import document
 
@@ -35,13 +33,6 @@ class Environment(document.Environment):
 
 class _PartOfCard(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What is decoded from card.json: no field of another name or type is accepted."""
-
-
-def _check_inside(name: str, field: str) -> None:
-    """Raise ValueError unless a path lies below the card's folder."""
-    path = pathlib.PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or not path.name or "\0" in name:
-        raise ValueError(f"{field}: {name[:60]!r} leads elsewhere")
 
 
 class Figure(_PartOfCard):
@@ -72,13 +63,10 @@ class Figure(_PartOfCard):
     def __post_init__(self):
         if self.origin != _origin(self.name):
             raise ValueError(f"origin of {self.name} must be {_origin(self.name)}")
-        if {*self.labels} != {*FIGURES[self.name].labels}:
-            needed = ", ".join(FIGURES[self.name].labels) or "none"
-            raise ValueError(f"labels of {self.name} must be {needed}")
+        if {*self.labels} != {*FIGURES[self.name].labels.split()}:
+            raise ValueError(f"labels of {self.name} must be {FIGURES[self.name].labels or 'none'}")
         if not all(map(math.isfinite, (self.value, *self.ends))):
             raise ValueError(f"{self.name} is not finite")
-        if self.run is not None:
-            _check_inside(self.run, f"run of {self.name}")
 
     @property
     def key(self) -> tuple[str, int | None, tuple]:
@@ -136,20 +124,12 @@ class Part(_PartOfCard):
       checks: what the doctor found.
     """
 
-    name: Literal[PARTS]
+    name: Literal[tuple(PARTS)]
     status: Literal["measured", "skipped", "failed"]
     time_s: Annotated[float, msgspec.Meta(ge=0)]
     reason: str | None = None
     figures: tuple[Figure, ...] = ()
     checks: tuple[Check, ...] = ()
-
-    def __post_init__(self):
-        if (self.reason is None) != (self.status == "measured"):
-            raise ValueError(f"{self.name}: skipped and failed need a reason, measured has none")
-        if strays := [one.name for one in self.figures if FIGURES[one.name].part != self.name]:
-            raise ValueError(f"{strays[0]} is no figure of {self.name}")
-        if len({figure.key for figure in self.figures}) < len(self.figures):
-            raise ValueError(f"{self.name}: a figure is there twice")
 
     def named(self, *names: str) -> Iterator[Figure]:
         """Yield the figures of these names."""
@@ -224,14 +204,6 @@ class Card(_PartOfCard):
     parts: Annotated[tuple[Part, ...], msgspec.Meta(min_length=1)]
     verdict: Verdict | None = None
     files: dict[str, Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]] = {}
-
-    def __post_init__(self):
-        if len({part.name for part in self.parts}) < len(self.parts):
-            raise ValueError("a part is there twice")
-        if seconds_ago(self.created_at) is None:
-            raise ValueError(f"created_at={self.created_at[:40]!r} is no date with a time zone")
-        for name in self.files:
-            _check_inside(name, "files")
 
     def part(self, name: str) -> Part | None:
         return next((part for part in self.parts if part.name == name), None)

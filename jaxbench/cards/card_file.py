@@ -80,36 +80,35 @@ def write_card(folder: pathlib.Path, card: Card) -> pathlib.Path:
     return path
 
 
-def is_card(given: str) -> bool:
-    """Return whether a path is a JSON file, or a folder that holds a card."""
-    path = user_path(given)
+def is_card(name: str) -> bool:
+    """Return whether a path is a JSON file, or a folder that contains a card."""
+    path = user_path(name)
     return (path.suffix == ".json" and os.path.isfile(path)) or os.path.isfile(path / CARD)
 
 
-def card_path(given: str | pathlib.Path) -> pathlib.Path:
-    """Return the path of a card that is given by its own path or its folder's."""
-    path = user_path(given)
+def card_path(name: str | pathlib.Path) -> pathlib.Path:
+    """Return the path of a card, of which the path or the folder's is passed."""
+    path = user_path(name)
     return path / CARD if os.path.isdir(path) else path
 
 
-def read_card(given: str | pathlib.Path) -> Card:
+def read_card(name: str | pathlib.Path) -> Card:
     """Read a card.
 
     Args:
-      given: its path, or its folder's.
+      name: its path, or its folder's.
 
     Raises:
       BadInput: it cannot be read, is too large, is no card of this schema, or was altered.
     """
-    path = card_path(given)
+    path = card_path(name)
     try:
-        content = json.loads(read_text(path, MOST_BYTES), object_pairs_hook=_without_doubles)
+        content = json.loads(read_text(path, MOST_BYTES))
         if not isinstance(content, dict) or content.pop("kind", None) != KIND:
             raise ValueError(f"is no card: its kind is not {KIND!r}")
         version, digest = content.pop("schema_version", None), content.pop("digest", None)
         if version != SCHEMA_VERSION:
             raise ValueError(f"has schema {version!s:.20}; this jaxbench reads {SCHEMA_VERSION}")
-        json.dumps(content, ensure_ascii=False).encode()  # a lone surrogate is no text
         card = msgspec.convert(content, Card)
         if digest != digest_of(content):
             raise ValueError("was altered or damaged: its digest is not that of its content")
@@ -118,9 +117,3 @@ def read_card(given: str | pathlib.Path) -> Card:
         raise BadInput(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{path}: {error}") from error
-
-
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(content := dict(pairs)) < len(pairs):
-        raise ValueError(f"holds a name twice, one of {', '.join(content)[:60]}")
-    return content

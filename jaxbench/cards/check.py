@@ -1,147 +1,143 @@
-"""Check a card that somebody hands in."""
+"""Check a card that somebody hands in: its files, its figures and its verdict."""
 
-import collections
-import functools
 import math
-import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
-from jaxbench.cards.card import Card, Figure, Verdict
+from jaxbench.cards.card import Card, Figure
 from jaxbench.cards.card_file import card_path, digest_file, list_files, read_card
-from jaxbench.cards.plausibility import implausible
-from jaxbench.cards.run_figures import figures_of_run
-from jaxbench.cards.thresholds import Thresholds, load_thresholds
-from jaxbench.cards.verdict import judge
+from jaxbench.cards.figures import FIGURES, MATMULS, published_peak
+from jaxbench.cards.preset import PRESETS
+from jaxbench.cards.verdict import Thresholds, judge, load_thresholds
+from jaxbench.clock import seconds_ago
 from jaxbench.errors import BadInput
-from jaxbench.records.reader import load_run
+from jaxbench.hardware.peak_table import accelerator_limit
+from jaxbench.hardware.targets.target import most_link_bytes_per_s
 
-_MOST_NAMED, _MOST_FILES = 3, 10
-# Figures that must name a run, and what a run leaves.
-_OF_RUNS, _FILES = ("images_per_s", "drift_percent"), ("run.json", "metrics.jsonl")
-# Of several runs' figures, what is computed again from the others instead.
-_NOT_OF_ONE_RUN = "measured_peak_share"
-_is_close = functools.partial(math.isclose, rel_tol=1e-9, abs_tol=1e-9)
+# The types that a network of a precision may be multiplied in.
+_MULTIPLIED_IN = {"fp32": ("fp32", "tf32", "bf16"), "bf16": ("bf16",), "fp16": ("fp16",)}
+# Winograd's convolutions with tiles of 2 x 2 multiply 2.25 times less often than is counted
+# (Lavin and Gray 2016); libraries use them in fp32.
+_WINOGRAD = 2.25
 
 
-def check_card(given: str | pathlib.Path) -> list[str]:
+def check_card(path: str | pathlib.Path) -> list[str]:
     """Return what is wrong with a card and with the files beside it, a line each.
 
-    A card may travel alone. Where one of its files is beside it, all must be, and no others.
+    A card may travel without its files. If one of them is beside it, all must be, and no others.
     """
     try:
-        card = read_card(given)
+        card = read_card(path)
     except BadInput as error:
         return [str(error)]
-    folder = card_path(given).parent
-    reasons = [*implausible(card), *_misjudged(card)]
-    altered = _altered(card, folder)
-    return [*altered, *_unlike_runs(card, folder, intact=not altered), *reasons]
+    return [*_altered(card, card_path(path).parent), *impossible(card), *_misjudged(card)]
 
 
-def _altered(card: Card, folder: pathlib.Path) -> list[str]:
-    """Return which files beside the card are not those that it was made of."""
-    if not any(os.path.lexists(folder / name) for name in card.files):
-        return []
-    added = {*list_files(folder)} - {*card.files}
-    problems = [f"{name}: was added to the card's files" for name in sorted(added)]
-    for name, digest in card.files.items():
+def _altered(card: Card, folder: pathlib.Path) -> Iterator[str]:
+    """Yield which files beside the card are not those that it was made of."""
+    beside = list_files(folder)
+    if not {*beside} & {*card.files}:
+        return
+    for name in sorted({*beside, *card.files}):
         try:
-            if digest_file(folder / name) != digest:
-                problems.append(f"{name}: is not the file that the card was made of")
-        except FileNotFoundError:
-            problems.append(f"{name}: was removed from the card's files")
+            if name not in card.files:
+                yield f"{name}: was added to the card's files"
+            elif name not in beside:
+                yield f"{name}: was removed from the card's files"
+            elif digest_file(folder / name) != card.files[name]:
+                yield f"{name}: is not the file that the card was made of"
         except OSError as error:
-            problems.append(f"{name}: {error.strerror}")
-    more = len(problems) - _MOST_FILES
-    return [*problems[:_MOST_FILES], *([f"{more} more files"] if more > 0 else [])]
+            yield f"{name}: {error.strerror}"
 
 
-def _unlike_runs(card: Card, folder: pathlib.Path, intact: bool) -> Iterator[str]:
-    """Yield which files of runs are not listed, and which figures are not those of their runs."""
-    unlisted = {}
-    read = functools.cache(lambda run: _figures_of(folder, run))
-    for figure in card.figures():
-        if figure.run is None:
-            if figure.name in _OF_RUNS:
-                yield f"{figure}: names no run"
-            continue
-        names = (f"{figure.run}/{name}" for name in _FILES)
-        unlisted |= dict.fromkeys(name for name in names if name not in card.files)
-        figures = read(figure.run) if intact and figure.name != _NOT_OF_ONE_RUN else None
-        if figures is not None:
-            made = figures.get(figure.key)
-            numbers = [one and (one.value, *one.ends) for one in (figure, made)]
-            if made is None or not all(map(_is_close, *numbers)):
-                yield f"{figure}: {_shown(figure)} is not what its run has, {_shown(made)}"
-    if unlisted:
-        yield f"its files lack those of the runs: {_few([*unlisted])}"
+def impossible(card: Card) -> Iterator[str]:
+    """Yield which figures of a card cannot be true: figures.csv has the bounds."""
+    # A day for clocks that are set wrong.
+    if (seconds_ago(card.created_at) or 0) < -24 * 3600:
+        yield f"created_at is {card.created_at}, which is in the future"
+    preset = PRESETS.get(card.preset)
+    if preset is None:
+        yield f"preset {card.preset[:60]!r}: this jaxbench has {', '.join(PRESETS)}"
+    operations = {one.spec: one.flops_per_image for one in preset.networks} if preset else {}
+    kinds = {device["id"]: device["kind"] for device in card.environment["devices"]}
+    figures = {figure.key: figure for figure in card.figures()}
+    for figure in figures.values():
+        device_kind = kinds.get(figure.device, card.environment["device_kind"])
+        least, most = FIGURES[figure.name].min, _most(figure, device_kind, card, figures)
+        low, high = figure.ends
+        if not least <= low <= figure.value <= high <= most:
+            yield (
+                f"{figure}: {figure.value:g} ({low:g} to {high:g}) cannot be: it is {least:g} at "
+                f"least, {most:g} at most"
+            )
+        published = published_peak(figure.name, device_kind)
+        if figure.nominal != published:
+            yield f"{figure}: its nominal is {figure.nominal}, the published peak is {published}"
+        if figure.name == "flops_per_image" and preset:
+            counted = operations.get(figure.labels["network"])
+            if figure.value != counted:
+                yield f"{figure}: {figure.value:.11g} is not the preset's network, {counted}"
 
 
-def _figures_of(folder: pathlib.Path, run: str) -> dict[tuple, Figure] | None:
-    """Return the figures that a run makes; None if it is not there: a card may travel alone."""
-    if not any(os.path.lexists(folder / run / name) for name in _FILES):
-        return None
-    try:
-        return {one.key: one for one in figures_of_run(load_run(str(folder / run)), run)}
-    # Anybody may have written it.
-    except (BadInput, ValueError, TypeError, KeyError, AttributeError, ArithmeticError):
-        return {}
+def _most(figure: Figure, device_kind: str, card: Card, figures: Mapping[tuple, Figure]) -> float:
+    """Return the most that a figure can be on its hardware."""
+    kind, environment = FIGURES[figure.name], card.environment
+    on_cpu = environment["backend"] == "cpu"
+    number, _, quantity = (kind.max_cpu if on_cpu else kind.max_accelerator).partition(" ")
+    if quantity == "core":
+        unit = environment.get("cpu_cores")
+    elif quantity == "peak":
+        unit = published_peak(figure.name, device_kind)
+        unit = unit or accelerator_limit("tflops" if figure.name in MATMULS else "gb_per_s")
+    elif quantity in ("link", "host_link"):
+        unit = most_link_bytes_per_s(device_kind, quantity == "host_link") / 1e9
+    elif quantity == "matmul":
+        operations = figures.get(("flops_per_image", *figure.key[1:]))
+        unit = operations and operations.value and _flops_per_s(figure, card) / operations.value
+    elif quantity == "device_s":
+        rate = figures.get(("images_per_s", *figure.key[1:]))
+        unit = rate and rate.value and environment["num_devices"] / rate.value
+    else:
+        unit = 1
+    return float(number) * unit if number and unit else math.inf
 
 
-def _shown(figure: Figure | None) -> str:
-    if figure is None:
-        return "none"
-    ends = "" if figure.interval is None else " ({:g} to {:g})".format(*figure.interval)
-    return f"{figure.value:g}{ends}"
+def _flops_per_s(rate: Figure, card: Card) -> float:
+    """Return what a network would reach that computes as fast as products of matrices do."""
+    precision, count = rate.labels["precision"], card.environment["num_devices"]
+    names = [f"matmul_{name}_tflops" for name in _MULTIPLIED_IN.get(precision, ())]
+    # A CPU computes bf16 in fp32, too, and simulated devices share the processor.
+    if card.environment["backend"] == "cpu":
+        names, count = MATMULS, 1
+    tflops = max((one.ends[1] for one in card.figures() if one.name in names), default=math.inf)
+    return 1e12 * tflops * count * (_WINOGRAD if precision == "fp32" else 1)
 
 
 def _misjudged(card: Card) -> Iterator[str]:
     """Yield if the verdict is not what the figures give by the limits that it names."""
     if card.verdict is None:
         yield "it has no verdict"
-        return
-    if unlike := {*card.verdict.thresholds} - {*load_thresholds()}:
-        yield f"its verdict names limits that there are not: {_few(sorted(unlike))}"
-        return
-    judged = judge(card, _limits(card.verdict))
-    if judged.outcome != card.verdict.outcome:
-        yield f"its verdict is {card.verdict.outcome}, its figures give {judged.outcome}"
-    # Their words, and what is not judged, may change from version to version.
-    stated, expected = (
-        collections.Counter(
-            f"{one.part}: {one.rule.replace('_', ' ')} {one.status}"
-            for one in verdict.findings
-            if one.status != "not_judged"
-        )
-        for verdict in (card.verdict, judged)
-    )
-    if unlike := {one.rpartition(" ")[0] for one in (stated - expected) + (expected - stated)}:
-        yield f"its findings are not those that its figures give: {_few(sorted(unlike))}"
+    elif (outcome := judge(card, _limits(card)).outcome) != card.verdict.outcome:
+        yield f"its verdict is {card.verdict.outcome}, its figures give {outcome}"
 
 
-def own_limits(card: Card) -> str | None:
+def custom_limits(card: Card) -> str | None:
     """Return a line with the limits that are not those that ship with jaxbench, None without."""
-    limits = _limits(card.verdict) if card.verdict else load_thresholds()
-    unlike = [
+    limits = _limits(card)
+    changed = [
         f"{name} {_limit(limits[name])} in place of {_limit(limit)}"
         for name, limit in load_thresholds().items()
         if limits[name] != limit
     ]
-    return f"judged by limits of its own: {_few(unlike)}" if unlike else None
+    return f"judged by custom limits: {', '.join(changed)}" if changed else None
 
 
-def _limits(verdict: Verdict) -> Thresholds:
-    """Return the limits of a verdict; None for those that its version did not have."""
-    return {**dict.fromkeys(load_thresholds()), **verdict.thresholds}
+def _limits(card: Card) -> Thresholds:
+    """Return the limits of a card's verdict; None for those that its version did not have."""
+    if card.verdict is None:
+        return load_thresholds()
+    return {**dict.fromkeys(load_thresholds()), **card.verdict.thresholds}
 
 
 def _limit(limit: float | None) -> str:
     return "none" if limit is None else f"{limit:g}"
-
-
-def _few(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    more = len(names) - _MOST_NAMED
-    shown = ", ".join(name[:60] for name in names[:_MOST_NAMED])
-    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,27 +1,29 @@
 """Compare cards: two by their intervals, more of one kind by robust z-scores.
 
 The modified z-score is 0.6745 (x - median) / MAD, with the median absolute deviation (MAD); 3.5 or
-more is an outlier (Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993). Where more than
+more is an outlier (Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993). If more than
 half of the values are equal the MAD is 0, and the mean absolute deviation takes its place:
 (x - median) / (1.2533 mean).
 
 Of ten values of one normal distribution, one set in eight has such a score. So an outlier must also
-be 1 % from the median, and its own interval, where it has one, must leave the median out.
+be 1 % from the median, and its own interval, if it has one, must leave the median out.
 """
 
-import dataclasses
+import collections
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from jaxbench.cards.card import Card, Figure
-from jaxbench.cards.figures import FIGURES
+from jaxbench.cards.figures import FIGURES, NETWORK
 from jaxbench.errors import BadInput
+from jaxbench.tables.text import text_table
+from jaxbench.terminal import four_digits, printable
 
 CUTOFF = 3.5
-_LEAST_SHARE = 0.01
+_LEAST_FRACTION = 0.01
 _MAD_FACTOR, _MEAN_FACTOR = 0.6745, 1 / 1.2533
 # Of fewer values one that is a little apart would be an outlier too often.
 FEWEST = 5
@@ -29,11 +31,14 @@ FEWEST = 5
 # the images/s, and without its interval noise would make them outliers.
 _REPEATED = ("bus_gb_per_s",)
 _REPEATED_IN_FLEET = (*_REPEATED, "flops_per_image", "mfu", "measured_peak_share")
+# The widest first column that leaves 80 columns to a table.
+_WIDEST = 28
+# Of a fleet no more outliers are shown; --json has all.
+_MOST_OUTLIERS = 20
 
 
-@dataclasses.dataclass(frozen=True)
-class Difference:
-    """A figure of two cards: its name, labels and device, and both values.
+class Difference(NamedTuple):
+    """A figure of two cards.
 
     Attributes:
       ratio: the second over the first; None of counts, drift and temperatures, and if the first is
@@ -43,14 +48,13 @@ class Difference:
         verdict: what changes between runs is in no interval.
     """
 
-    figure: str
-    values: tuple[float, float]
+    first: Figure
+    second: Figure
     ratio: float | None
     intervals: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Outlier:
+class Outlier(NamedTuple):
     """A value far from the others of its figure, by its modified z-score.
 
     Attributes:
@@ -64,64 +68,45 @@ class Outlier:
     z: float
 
 
-@dataclasses.dataclass(frozen=True)
-class FleetFigure:
+class FleetFigure(NamedTuple):
     """A figure over the devices, or nodes, of a fleet.
 
     Attributes:
-      figure: its name and labels.
-      like: one of its figures.
+      figure: one of the values, without its device.
       n: values.
       spread: max / min - 1; None if the least is not above 0.
       outliers: values far from the median; None of fewer than `FEWEST` values.
     """
 
-    figure: str
-    like: Figure
+    figure: Figure
     n: int
     median: float
     spread: float | None
-    outliers: tuple[Outlier, ...] | None
+    outliers: list[Outlier] | None
 
 
 def compare_two(first: Card, second: Card) -> list[Difference]:
-    """Return the figures that both cards have; see `figures_to_compare`.
+    """Return how the figures differ that both cards have.
 
     Raises:
       BadInput: there is none.
     """
-    return [difference(*pair) for pair in common_figures(first, second)]
-
-
-def common_figures(first: Card, second: Card) -> list[tuple[Figure, Figure]]:
-    """Return the figures that both cards have; of two that follow from each other one.
-
-    Raises:
-      BadInput: there is none.
-    """
-    by_device = differ_in_size((first, second))
-    others = {figure.key: figure for figure in figures_to_compare(second, by_device)}
+    by_device = _differ_in_size((first, second))
+    others = {figure.key: figure for figure in _figures(second, by_device, _REPEATED)}
     pairs = [
         (figure, others[figure.key])
-        for figure in figures_to_compare(first, by_device)
-        if figure.key in others and not _is_repeated(figure, _REPEATED)
+        for figure in _figures(first, by_device, _REPEATED)
+        if figure.key in others
     ]
     if not pairs:
         raise BadInput("the cards have no figure in common")
-    return pairs
+    return [_difference(*pair) for pair in pairs]
 
 
-def _is_repeated(figure: Figure, names: Sequence[str]) -> bool:
-    """Return whether a figure is of these names, or of the way back between two devices."""
-    ends = [str(figure.labels.get(name, "")) for name in ("source", "peer")]
-    return figure.name in names or ends != sorted(ends)
-
-
-def difference(first: Figure, second: Figure) -> Difference:
-    """Return how a figure of two cards differs."""
+def _difference(first: Figure, second: Figure) -> Difference:
     kind = FIGURES[first.name]
     # Of counts, and of what may be below 0, a ratio says nothing.
-    has_ratio = first.value and not kind.is_count and kind.low >= 0
+    has_ratio = first.value and not kind.is_count and kind.min >= 0
     ratio = second.value / first.value if has_ratio else None
     if first.interval is None or second.interval is None:
         intervals = "equal" if first.value == second.value else "no interval"
@@ -129,10 +114,10 @@ def difference(first: Figure, second: Figure) -> Difference:
         intervals = "overlap"
     else:
         side = "higher" if second.ends[0] > first.ends[1] else "lower"
-        if better := kind.better:
-            side = "better" if side == better else "worse"
+        if kind.better:
+            side = "better" if side == kind.better else "worse"
         intervals = f"apart, {side}"
-    return Difference(str(first), (first.value, second.value), ratio, intervals)
+    return Difference(first, second, ratio, intervals)
 
 
 def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
@@ -145,79 +130,72 @@ def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
     if len(kinds) > 1:
         raise BadInput(
             f"the cards are of {len(kinds)} kinds of devices ({', '.join(kinds)}): more than two "
-            "are compared where they are of one kind"
+            "are compared only if they are of one kind"
         )
-    by_device = differ_in_size(cards)
+    by_device = _differ_in_size(cards)
     values: dict[tuple, list[tuple[str, Figure]]] = {}
     for number, card in enumerate(cards, 1):
         node = f"{card.environment['hostname']} (card {number})"
-        for figure in figures_to_compare(card, by_device):
+        for figure in _figures(card, by_device, _REPEATED_IN_FLEET):
             name, _, labels = figure.key
-            if not _is_repeated(figure, _REPEATED_IN_FLEET):
-                values.setdefault((name, labels), []).append((node, figure))
-    return [_over_fleet(figures, by_device) for figures in values.values() if len(figures) > 2]
+            values.setdefault((name, labels), []).append((node, figure))
+    return [_over_fleet(figures) for figures in values.values() if len(figures) > 2]
 
 
-def differ_in_size(cards: Sequence[Card]) -> bool:
-    """Return whether the cards are of different numbers of devices."""
+def _differ_in_size(cards: Sequence[Card]) -> bool:
     return len({card.environment["num_devices"] for card in cards}) > 1
 
 
-def figures_to_compare(card: Card, by_device: bool) -> Iterator[Figure]:
-    """Yield a card's figures.
+def _figures(card: Card, by_device: bool, repeated: Sequence[str]) -> Iterator[Figure]:
+    """Yield a card's figures, of two that follow from each other one.
 
     If the cards differ in their number of devices, they are compared `by_device`: networks by the
     batch and rate of a device. Collectives, which depend on that number, are left out.
     """
+    num_devices = card.environment["num_devices"]
     for figure in card.figures():
-        if by_device and "collective" in figure.labels:
+        ends = [str(figure.labels.get(name, "")) for name in ("source", "peer")]
+        is_way_back = ends != sorted(ends)
+        if figure.name in repeated or is_way_back or (by_device and "collective" in figure.labels):
             continue
         if by_device and isinstance(figure.labels.get("batch"), int):
-            num_devices = card.environment["num_devices"]
-            share = 1 / num_devices if figure.name == "images_per_s" else 1.0
-            batch = figure.labels["batch"] / num_devices
+            fraction = 1 / num_devices if figure.name == "images_per_s" else 1.0
             figure = msgspec.structs.replace(
                 figure,
-                value=figure.value * share,
-                interval=figure.interval and tuple(end * share for end in figure.interval),
+                value=figure.value * fraction,
+                interval=figure.interval and tuple(end * fraction for end in figure.interval),
                 labels=figure.labels
-                | {"batch": int(batch) if batch.is_integer() else f"{batch:g}"},
+                | {"batch": f"{figure.labels['batch'] / num_devices:g} (of a device)"},
             )
         yield figure
 
 
-def _over_fleet(figures: Sequence[tuple[str, Figure]], by_device: bool) -> FleetFigure:
+def _over_fleet(figures: Sequence[tuple[str, Figure]]) -> FleetFigure:
     values = [figure.value for _, figure in figures]
     median = statistics.median(values)
     outliers = None
     if len(values) >= FEWEST:
-        outliers = tuple(
+        outliers = [
             Outlier(node, figure.device, figure.value, z)
             for (node, figure), z in zip(figures, z_scores(values), strict=True)
             if abs(z) > CUTOFF
-            and abs(figure.value - median) >= _LEAST_SHARE * abs(median)
+            and abs(figure.value - median) >= _LEAST_FRACTION * abs(median)
             and not figure.ends[0] <= median <= figure.ends[1]
-        )
-    like = msgspec.structs.replace(figures[0][1], device=None)
-    return FleetFigure(
-        str(like) + " (of a device)" * (by_device and "batch" in like.labels),
-        like,
-        len(values),
-        median,
-        max(values) / min(values) - 1 if min(values) > 0 else None,
-        outliers,
-    )
+        ]
+    figure = msgspec.structs.replace(figures[0][1], device=None)
+    spread = max(values) / min(values) - 1 if min(values) > 0 else None
+    return FleetFigure(figure, len(values), median, spread, outliers)
 
 
 def z_scores(values: Sequence[float]) -> list[float]:
-    """Return the modified z-score of each value; 0 of all where they are equal."""
+    """Return the modified z-score of each value; 0 of all if they are equal."""
     median = statistics.median(values)
-    off = [value - median for value in values]
-    deviations = [abs(one) for one in off]
-    if mad := statistics.median(deviations):
-        return [_MAD_FACTOR * one / mad for one in off]
-    mean = statistics.fmean(deviations)
-    return [_MEAN_FACTOR * one / mean if mean else 0.0 for one in off]
+    deviations = [abs(value - median) for value in values]
+    scale = _MAD_FACTOR, statistics.median(deviations)
+    if not scale[1]:
+        scale = _MEAN_FACTOR, statistics.fmean(deviations)
+    factor, deviation = scale
+    return [factor * (value - median) / deviation if deviation else 0.0 for value in values]
 
 
 def compare_cards(cards: Sequence[Card]) -> dict[str, Any]:
@@ -235,8 +213,150 @@ def compare_cards(cards: Sequence[Card]) -> dict[str, Any]:
         for card in cards
     ]
     if len(cards) == 2:
-        return {"cards": headers, "figures": [vars(one) for one in compare_two(*cards)]}
-    fleet = [dataclasses.asdict(one) for one in compare_fleet(cards)]
-    for one in fleet:
-        del one["like"]
+        figures = [
+            {
+                "figure": str(one.first),
+                "values": (one.first.value, one.second.value),
+                "ratio": one.ratio,
+                "intervals": one.intervals,
+            }
+            for one in compare_two(*cards)
+        ]
+        return {"cards": headers, "figures": figures}
+    fleet = []
+    for one in compare_fleet(cards):
+        outliers = one.outliers and [outlier._asdict() for outlier in one.outliers]
+        fleet.append(one._asdict() | {"figure": str(one.figure), "outliers": outliers})
     return {"cards": headers, "fleet": fleet}
+
+
+def describe_cards(cards: Sequence[Card]) -> Iterator[str]:
+    """Yield the lines of a comparison, for a console of 80 columns.
+
+    Raises:
+      BadInput: they cannot be compared.
+    """
+    letters = "AB" if len(cards) == 2 else [f"card {n}" for n in range(1, len(cards) + 1)]
+    for letter, card in zip(letters, cards, strict=True):
+        judged = card.verdict.outcome if card.verdict else "not judged"
+        yield printable(f"{letter} {card.label}, {card.created_at}: {judged.replace('_', ' ')}")
+    lines = _describe_two(*cards) if len(cards) == 2 else _describe_fleet(cards)
+    yield from map(printable, [*_different(cards), "", *lines])
+
+
+def _different(cards: Sequence[Card]) -> Iterator[str]:
+    """Yield what must be the same for figures to be of the same work, and is not."""
+    settings = {
+        "devices": [card.environment["device_kind"] for card in cards],
+        "number of devices": [card.environment["num_devices"] for card in cards],
+        "preset": [card.preset for card in cards],
+        "JAX": [card.environment.get("versions", {}).get("jax") for card in cards],
+    }
+    for name, values in settings.items():
+        counts = collections.Counter(values).most_common()
+        if len(counts) > 1:
+            shown = [f"{value} ({count} card{'s' * (count != 1)})" for value, count in counts]
+            if len(cards) == 2:
+                shown = [f"A {values[0]}", f"B {values[1]}"]
+            yield f"different {name}: {', '.join(shown)}"
+
+
+def _describe_two(first: Card, second: Card) -> Iterator[str]:
+    yield "± is the larger half of the 95 % interval; intervals overlap, or B's is the"
+    yield "better or worse one. That is no verdict: each card is one run, and what changes"
+    yield "between runs is in no interval."
+    rows = []
+    for one in compare_two(first, second):
+        ratio = "" if one.ratio is None else f"{one.ratio:.3f}"
+        apart = one.intervals.removeprefix("apart, ")
+        values = map(_with_interval, (one.first, one.second))
+        rows.append([*_heading(one.first), *values, ratio, apart])
+    yield from _grouped(("figure", "A", "B", "B / A", "intervals"), rows)
+
+
+def _describe_fleet(cards: Sequence[Card]) -> Iterator[str]:
+    figures = compare_fleet(cards)
+    if _differ_in_size(cards):
+        yield "by device: batches and images/s of networks; collectives are not compared"
+    outliers = [(one, outlier) for one in figures for outlier in one.outliers or ()]
+    counts = collections.Counter(outlier.node for _, outlier in outliers)
+    searched = sum(one.outliers is not None for one in figures)
+    for node, count in counts.most_common():
+        yield f"{node}: {count} outlier{'s' * (count != 1)} of {searched} figures"
+    if searched and not outliers:
+        yield f"no outliers of {searched} figures"
+    if few := len(figures) - searched:
+        yield f"{few} figures have fewer than {FEWEST} values: no outliers are looked for"
+    if outliers:
+        outliers.sort(key=lambda pair: -abs(pair[1].z))
+        yield ""
+        rows = []
+        for one, outlier in outliers[:_MOST_OUTLIERS]:
+            device = "" if outlier.device is None else str(outlier.device)
+            values = [_number(one.figure.name, value) for value in (outlier.value, one.median)]
+            row = [str(one.figure), outlier.node[-_WIDEST:], device, *values, f"{outlier.z:+.1f}"]
+            rows.append(row)
+        yield from _grouped(("outlier", "device", "value", "median", "z"), rows)
+        if (more := len(outliers) - _MOST_OUTLIERS) > 0:
+            yield f"{more} more outliers, nearer to their medians: --json has all"
+    yield ""
+    rows = []
+    for one in figures:
+        spread = "" if one.spread is None else f"{one.spread:.1%}"
+        median = _number(one.figure.name, one.median)
+        rows.append([*_heading(one.figure), str(one.n), median, spread])
+    yield from _grouped(("figure", "values", "median", "spread"), rows)
+
+
+def _heading(figure: Figure) -> tuple[str, str]:
+    """Return the heading that a figure is shown below, its device too, and its words there."""
+    labels, words = figure.labels, figure.name
+    if {*NETWORK} <= {*labels}:
+        heading = f"{labels['network']} {labels['precision']}, batch {labels['batch']}"
+    elif labels:
+        heading = figure.name
+        shown = labels
+        if isinstance(size := labels.get("bytes"), int):
+            unit, divisor = ("MiB", 2**20) if size >= 2**20 else ("KiB", 2**10)
+            shown = labels | {"bytes": f"{size / divisor:g} {unit}"}
+        # A number without a name says nothing.
+        words = ", ".join(one if isinstance(one, str) else f"{n} {one}" for n, one in shown.items())
+    else:
+        heading = FIGURES[figure.name].part
+    if figure.device is not None:
+        heading += f", device {figure.device}"
+    return heading, words[:_WIDEST]
+
+
+def _number(name: str, value: float) -> str:
+    """Return a value of a figure; counts are whole numbers, large ones in short."""
+    if not FIGURES[name].is_count or not float(value).is_integer():
+        return four_digits(value)
+    return f"{value:,.0f}" if value < 1e6 else f"{value:.4g}"
+
+
+def _with_interval(figure: Figure) -> str:
+    value = _number(figure.name, figure.value)
+    if figure.interval is None:
+        return value
+    half = max(abs(end - figure.value) for end in figure.interval)
+    # A fraction of what may be below 0 says nothing.
+    if FIGURES[figure.name].min < 0 or not figure.value:
+        return f"{value} ±{half:.2g}"
+    return f"{value} ±{half / abs(figure.value):.1%}"
+
+
+def _grouped(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield a table, its rows below their first cell, which is a line of its own."""
+    groups: dict[str, list[Sequence[str]]] = {}
+    for heading, *row in rows:
+        groups.setdefault(heading, []).append(row)
+    width = max(len(row[1]) for row in rows)
+    cells = [[row[0].ljust(width), *row[1:]] for group in groups.values() for row in group]
+    first, *lines = text_table([headings[0].ljust(width), *headings[1:]], cells)
+    yield first
+    lines = iter(lines)
+    for heading, group in groups.items():
+        yield f"{heading[:76]}:"
+        for _ in group:
+            yield next(lines)

@@ -1,20 +1,33 @@
-"""The figures that a card may hold: figures.csv has one line for each."""
+"""The catalogue of a card: figures.csv has a line for each metric, parts.csv one for each part."""
 
-import math
+import statistics
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
 from jaxbench.files import read_table
 from jaxbench.hardware.peak_table import find_bandwidth, find_peak
 
-PARTS = ("doctor", "ceilings", "collectives", "networks", "soak", "corruption", "storage")
 # The types that matrices are multiplied in.
 ARITHMETICS = ("fp32", "tf32", "bf16", "fp16", "int8")
 MATMULS = tuple(f"matmul_{arithmetic}_tflops" for arithmetic in ARITHMETICS)
 MEMORY = ("copy_gb_per_s", "scale_gb_per_s", "triad_gb_per_s")
 # The labels of a network's figures.
 NETWORK = ("network", "precision", "batch")
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
+
+
+class PartKind(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of parts.csv, which explains the columns."""
+
+    name: str
+    measured_in: str = ""
+    priority: int = 0
+    least_s: float = 0.0
+    least_on_cpu_s: float = 0.0
+    fraction: float = 0.0
+    most_s: float = 0.0
+    flag: str = ""
 
 
 class FigureKind(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,25 +37,25 @@ class FigureKind(msgspec.Struct, frozen=True, kw_only=True):
     part: str
     title: str = ""
     unit: str = ""
-    labels: tuple[str, ...]
+    labels: str = ""
     better: str = ""
-    low: float = 0.0
-    high: float = math.inf
-    bounded_by: str = ""
-    times_bound: float = 1.0
+    min: float = 0.0
+    max_cpu: str = ""
+    max_accelerator: str = ""
     is_count: bool = False
     is_needed: bool = False
     meaning: str
 
 
-def _load() -> dict[str, FigureKind]:
-    rows = read_table(__file__, "figures.csv")
-    stated = [{name: cell for name, cell in row.items() if cell} for row in rows]
-    lines = [line | {"labels": line.get("labels", "").split()} for line in stated]
-    return {line["name"]: msgspec.convert(line, FigureKind, strict=False) for line in lines}
+def _load(table: str, kind: type) -> dict[str, Any]:
+    rows = [
+        {name: cell for name, cell in row.items() if cell} for row in read_table(__file__, table)
+    ]
+    return {row["name"]: msgspec.convert(row, kind, strict=False) for row in rows}
 
 
-FIGURES = _load()
+PARTS = _load("parts.csv", PartKind)
+FIGURES = _load("figures.csv", FigureKind)
 
 
 def published_peak(name: str, device_kind: str) -> float | None:
@@ -53,3 +66,38 @@ def published_peak(name: str, device_kind: str) -> float | None:
         return peak and peak.flops_per_s / 1e12
     bytes_per_s = find_bandwidth(device_kind) if name in MEMORY else None
     return bytes_per_s and bytes_per_s / 1e9
+
+
+def share_of_measured(
+    figures: Iterable[Any],
+    arithmetic: str | None,
+    precision: str,
+    flops_per_s_per_device: float | None,
+    num_devices: int,
+    backend: str,
+) -> float | None:
+    """Return FLOP/s over the measured matrix rate; None if one of them is unknown.
+
+    It is also None above 1: then the network did not do the operations that are counted for it, or
+    not in this arithmetic.
+
+    Args:
+      figures: of a card.
+      arithmetic: the type that the network multiplies in, one of `ARITHMETICS`; None if no
+        published peak of the device is known.
+      precision: of the network. It says the arithmetic, but for fp32 on accelerators: there JAX may
+        multiply in TF32 or bf16.
+      flops_per_s_per_device: the network's own operations, see `Utilization`.
+      num_devices, backend: of the network's run. CPU devices share the processor whose rate the
+        card has.
+    """
+    if arithmetic is None and precision == "fp32" and backend != "cpu":
+        return None
+    name = f"matmul_{arithmetic or precision}_tflops"
+    rates = [figure.value for figure in figures if figure.name == name]
+    rate = statistics.median(rates) if rates else None
+    if not rate or flops_per_s_per_device is None:
+        return None
+    share = flops_per_s_per_device / (1e12 * rate)
+    share *= num_devices if backend == "cpu" else 1
+    return share if share <= 1 else None

@@ -2,18 +2,14 @@
 
 from typing import NamedTuple
 
+from jaxbench.files import read_table
+
 # The largest batch is a multiple of this number of images on each device.
 MULTIPLE = 8
 
 
 class PresetNetwork(NamedTuple):
-    """A network of a preset.
-
-    Attributes:
-      spec: the experiment, as `--experiment` names it.
-      batch_per_device: its stated batch of images, or of sequences, on each device.
-      flops_per_image: operations of a training step for one of them, by which cards are checked.
-    """
+    """A line of networks.csv, which explains the columns."""
 
     spec: str
     batch_per_device: int
@@ -38,33 +34,17 @@ class Preset(NamedTuple):
     check_width: int
 
 
-STANDARD = Preset(
-    "standard-1",
-    (
-        PresetNetwork("resnet50", 64, 24_535_105_536),
-        PresetNetwork("cnn10", 512, 1_596_079_104),
-        PresetNetwork("wrn28_10", 128, 31_459_972_608),
-        PresetNetwork("vit_s16_synthetic", 64, 27_445_045_248),
-        PresetNetwork("gpt124m_synthetic", 4, 874_944_921_600),
-    ),
-    ("bf16", "fp32"),
-    largest=True,
-    check_width=4096,
-)
-# A CPU would take minutes for a step of the networks above.
-CPU = Preset(
-    "cpu-1",
-    (
-        PresetNetwork("cnn10:tiny", 16, 26_101_632),
-        PresetNetwork("wrn28_10:tiny", 16, 75_009_792),
-        PresetNetwork("resnet50:tiny", 16, 4_402_176),
-        PresetNetwork("vit_s16_synthetic:tiny", 16, 3_153_792),
-        PresetNetwork("gpt124m_synthetic:tiny", 16, 24_870_912),
-    ),
-    ("fp32", "bf16"),
-    largest=False,
-    check_width=256,
-)
+def _networks(preset: str) -> tuple[PresetNetwork, ...]:
+    return tuple(
+        PresetNetwork(row["spec"], int(row["batch_per_device"]), int(row["flops_per_image"]))
+        for row in read_table(__file__, "networks.csv")
+        if row["preset"] == preset
+    )
+
+
+STANDARD = Preset("standard-1", _networks("standard-1"), ("bf16", "fp32"), True, 4096)
+# A CPU would take minutes for a step of the standard networks.
+CPU = Preset("cpu-1", _networks("cpu-1"), ("fp32", "bf16"), False, 256)
 # Cards of two presets are not of the same work: whatever changes is a preset of another number. The
 # old ones stay here, so that their cards can be checked.
 PRESETS = {preset.name: preset for preset in (STANDARD, CPU)}

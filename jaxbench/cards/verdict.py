@@ -1,171 +1,178 @@
-"""Judge a card by stated limits.
+"""Judge a card by stated limits: those of thresholds.csv, or a user's.
 
 A finding is `pass`, `warn` or `fail`. It is `not_judged` if nothing is known to judge by, as on a
 CPU, which has no published peak; `inconclusive` instead of `warn` and `fail` if other work on the
 host may be the cause, and instead of `pass` if its interval reaches beyond the gravest limit; and
-`incomplete` of a part of the standard set, or a network of the preset, that was not measured. The
+`incomplete` of a part that every card has, or a network of the preset, that was not measured. The
 outcome of the card is the first of these that holds: `fail` if a finding is, `inconclusive` if one
 is or the load of the host is not known, `incomplete`, `warn`, `pass`. The exit code is 1 for `fail`
 only.
 """
 
-import collections
+import csv
 import itertools
-import math
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, NamedTuple
 
-from jaxbench.cards.card import Card, Finding, HostLoad, Part, Verdict
-from jaxbench.cards.figures import COLLECTIVES, FIGURES, MATMULS, MEMORY, PARTS
-from jaxbench.cards.preset import PRESETS
-from jaxbench.cards.thresholds import Thresholds, load_thresholds
+import msgspec
+
+from jaxbench.cards.card import Card, Figure, Finding, HostLoad, Part, Verdict
+from jaxbench.cards.figures import FIGURES, MATMULS, MEMORY, PARTS
+from jaxbench.errors import BadInput, nearest
+from jaxbench.files import read_text
+from jaxbench.paths import user_path
 from jaxbench.terminal import four_digits
 
 OUTCOMES = ("fail", "inconclusive", "incomplete", "warn", "pass", "not_judged")
-_TRANSFERS = ("h2d_gb_per_s", "d2h_gb_per_s")
-_MOST_MISSING = 6
-_POWER_CAP = "sw_power_cap"
+# {rule.level: limit}; None if the rule judges nothing.
+Thresholds = Mapping[str, float | None]
+_SHIPPED, _MOST_BYTES = pathlib.Path(__file__).with_name("thresholds.csv"), 2**16
+# Rules whose limit is the least that is allowed; and rules that no other work disturbs.
+_LEAST = ("matmul_share_of_nominal", "bandwidth_share_of_nominal")
+_UNDISTURBED = ("problems", "warnings", "board_faults", "errors", "corrected_errors", "mismatches")
 _BOARD_FAULTS = ("ecc_uncorrected", "row_remapping_pending", "row_remapping_failed")
+
+
+class _Row(msgspec.Struct):
+    """A line of thresholds.csv."""
+
+    name: str
+    level: str
+    limit: Annotated[float, msgspec.Meta(ge=0, le=1e300)] | None
+
+
+def load_thresholds(path: str | None = None) -> Thresholds:
+    """Return the limits that ship with jaxbench, and in place of some those of a user.
+
+    Args:
+      path: a CSV file with the columns of thresholds.csv; lines that begin with # are comments.
+
+    Raises:
+      BadInput: the file cannot be read, or has an unknown name or level, or a limit that is none.
+    """
+    limits = _read_limits(_SHIPPED)
+    if path is None:
+        return limits
+    try:
+        changed = _read_limits(user_path(path))
+    except OSError as error:
+        raise BadInput(f"--thresholds={path}: {error.strerror}") from error
+    except (csv.Error, ValueError) as error:
+        raise BadInput(f"--thresholds={path}: {error}") from error
+    for name in changed:
+        if name not in limits:
+            close = nearest(name[:60], limits) or "; `jaxbench/cards/thresholds.csv` has all"
+            raise BadInput(f"--thresholds={path}: there is no limit {name[:60]!r}{close}")
+    return {**limits, **changed}
+
+
+def _read_limits(path: pathlib.Path) -> dict[str, float | None]:
+    text = read_text(path, _MOST_BYTES, "utf-8-sig")
+    lines = (line for line in text.splitlines() if line[:1] != "#")
+    table = csv.DictReader(lines, strict=True, skipinitialspace=True)
+    stated = [{column: cell or None for column, cell in cells.items()} for cells in table]
+    rows = msgspec.convert(stated, list[_Row], strict=False)
+    return {f"{row.name}.{row.level}": row.limit for row in rows}
 
 
 class Judged(NamedTuple):
     """The better end of a value's interval, what it is of, and the worse end if there is one."""
 
     value: float
-    what: str
+    name: str
     worse: float | None = None
 
 
-class Rule(NamedTuple):
-    """How a part is judged by the limits of the rule's name in thresholds.csv.
-
-    Attributes:
-      values: yields what is judged.
-      least: whether the limit is the least that is allowed, not the most.
-      disturbed: whether other work on the host may be the cause.
-      missing: why there may be nothing to judge.
-    """
-
-    name: str
-    part: str
-    values: Callable[[Part, Card], Iterator[Judged]]
-    least: bool = False
-    disturbed: bool = True
-    missing: str = "not measured"
-
-
-def _shares(*names: str) -> Callable[[Part, Card], Iterator[Judged]]:
-    def values(part: Part, card: Card) -> Iterator[Judged]:
-        for figure in part.named(*names):
-            if figure.nominal is not None:
-                worse, better = (end / figure.nominal for end in figure.ends)
-                yield Judged(better, str(figure), worse)
-
-    return values
-
-
-def _spreads(*names: str) -> Callable[[Part, Card], Iterator[Judged]]:
-    def values(part: Part, card: Card) -> Iterator[Judged]:
-        # Simulated devices share one processor.
-        for name in names if card.environment["backend"] != "cpu" else ():
-            figures = [figure for figure in part.named(name) if figure.device is not None]
-            if len(figures) > 1 and min(figure.ends[1] for figure in figures) > 0:
-                worst = min(figures, key=lambda figure: figure.ends[1])
-                best = max(figures, key=lambda figure: figure.ends[0])
-                spread = max(0.0, best.ends[0] / worst.ends[1] - 1)
-                worse = max(
-                    one.ends[1] / other.ends[0] - 1 if other.ends[0] > 0 else math.inf
-                    for one, other in itertools.permutations(figures, 2)
-                )
-                yield Judged(spread, f"{name}, slowest: device {worst.device}", worse)
-
-    return values
-
-
-def _slowdowns(part: Part, card: Card) -> Iterator[Judged]:
-    for figure in part.named("drift_percent"):
-        worse, better = (max(0.0, -end) for end in figure.ends)
+def _figures(
+    figures: Iterable[Figure], ends: Callable[[Figure], Iterable[float]] = lambda one: one.ends
+) -> Iterator[Judged]:
+    """Yield figures by the better and the worse of their ends."""
+    for figure in figures:
+        better, worse = ends(figure)
         yield Judged(better, str(figure), worse)
 
 
-def _throttled(by_power: bool) -> Callable[[Part, Card], Iterator[Judged]]:
-    def values(part: Part, card: Card) -> Iterator[Judged]:
-        for figure in part.named("throttled_share"):
-            if (figure.labels["reason"] == _POWER_CAP) == by_power:
-                yield Judged(figure.ends[0], str(figure), figure.ends[1])
-
-    return values
+def _fractions(part: Part, names: Sequence[str]) -> Iterator[Judged]:
+    figures = (one for one in part.named(*names) if one.nominal is not None)
+    return _figures(figures, lambda one: [end / one.nominal for end in one.ends[::-1]])
 
 
-def _new_errors(corrected: bool) -> Callable[[Part, Card], Iterator[Judged]]:
-    def values(part: Part, card: Card) -> Iterator[Judged]:
-        before = {figure.key[1:]: figure.value for figure in part.named("errors_before")}
-        for figure in part.named("errors_after"):
-            counter = str(figure.labels["counter"]).lower()
-            # Replays and corrected errors harm no result.
-            is_corrected = "corrected" in counter and "uncorrected" not in counter
-            if figure.key[1:] in before and ("replay" in counter or is_corrected) == corrected:
-                what = str(figure).removeprefix("errors_after, ")
-                yield Judged(figure.value - before[figure.key[1:]], what)
-
-    return values
+def _spreads(part: Part, names: Sequence[str]) -> Iterator[Judged]:
+    for name in names:
+        figures = [one for one in part.named(name) if one.ends[0] > 0]
+        if len(figures) > 1:
+            worst = min(figures, key=lambda figure: figure.ends[1])
+            best = max(figures, key=lambda figure: figure.ends[0])
+            pairs = itertools.permutations(figures, 2)
+            worse = max(one.ends[1] / other.ends[0] - 1 for one, other in pairs)
+            spread = max(0.0, best.ends[0] / worst.ends[1] - 1)
+            yield Judged(spread, f"{name}, slowest: device {worst.device}", worse)
 
 
-def _board_faults(part: Part, card: Card) -> Iterator[Judged]:
-    """Yield the counters of which any count says that the board is to be reset or replaced."""
-    for figure in part.named("errors_before", "errors_after"):
-        if figure.labels["counter"] in _BOARD_FAULTS:
-            yield Judged(figure.value, str(figure))
+def _new_errors(part: Part, corrected: bool) -> Iterator[Judged]:
+    before = {figure.key[1:]: figure.value for figure in part.named("errors_before")}
+    for figure in part.named("errors_after"):
+        counter = str(figure.labels["counter"])
+        # Replays and corrected errors harm no result.
+        is_corrected = "replay" in counter or "_corrected" in counter
+        if is_corrected == corrected and figure.key[1:] in before:
+            new = figure.value - before[figure.key[1:]]
+            yield Judged(new, str(figure).removeprefix("errors_after, "))
 
 
-def _mismatches(part: Part, card: Card) -> Iterator[Judged]:
-    """Yield the results that differ, all devices together; some of them have a name."""
-    counted = [figure for figure in part.named("mismatches") if figure.value]
-    named = sorted(
-        part.named("mismatched_values"), key=lambda figure: str(figure.labels["round"]).zfill(18)
-    )
-    count = max(sum(figure.value for figure in counted), len(named))
-    what = "results that differ"
-    for first in (named or counted)[:1]:
-        what += f"; first: device {first.device}"
-        if named:
-            what += (
-                f", round {first.labels['round']}, tensor {first.labels['tensor']!s:.60}, "
-                f"{_shown(first.value)} elements"
-            )
-    if count > 1:
-        what += f"; {_shown(count - 1)} more"
-    if count or any(part.named("mismatches")):
-        yield Judged(count, what)
+def _mismatches(part: Part) -> Iterator[Judged]:
+    """Yield the results that differ, of all devices together, and name the first."""
+    counted = [*part.named("mismatches")]
+    named = min(part.named("mismatched_values"), key=lambda one: one.labels["round"], default=None)
+    text = "results that differ"
+    if named:
+        text += (
+            f"; first: device {named.device}, round {named.labels['round']}, tensor "
+            f"{named.labels['tensor']!s:.60}, {_shown(named.value)} elements"
+        )
+    if counted:
+        yield Judged(sum(figure.value for figure in counted), text)
 
 
-def _checks(status: str) -> Callable[[Part, Card], Iterator[Judged]]:
-    def values(part: Part, card: Card) -> Iterator[Judged]:
-        if part.checks:
-            names = [check.name for check in part.checks if check.status == status]
-            yield Judged(len(names), ", ".join(names) or f"checks: {len(part.checks)}")
-
-    return values
+def _checks(part: Part, status: str) -> Iterator[Judged]:
+    if part.checks:
+        names = [check.name for check in part.checks if check.status == status]
+        yield Judged(len(names), ", ".join(names) or f"checks: {len(part.checks)}")
 
 
-_NO_PEAK = "no published peak of these devices is known"
-_ALONE = "it takes two devices or more, and simulated ones do not count"
-_NO_READINGS = "the device does not tell"
-RULES = (
-    Rule("problems", "doctor", _checks("problem"), disturbed=False),
-    Rule("warnings", "doctor", _checks("warning"), disturbed=False),
-    Rule("matmul_share_of_nominal", "ceilings", _shares(*MATMULS), least=True, missing=_NO_PEAK),
-    Rule("bandwidth_share_of_nominal", "ceilings", _shares(*MEMORY), least=True, missing=_NO_PEAK),
-    Rule("device_spread", "ceilings", _spreads(*MATMULS, *MEMORY), missing=_ALONE),
-    Rule("transfer_spread", "ceilings", _spreads(*_TRANSFERS), missing=_ALONE),
-    Rule("slowdown_percent", "soak", _slowdowns),
-    Rule("throttled_share", "soak", _throttled(False), missing=_NO_READINGS),
-    Rule("power_capped_share", "soak", _throttled(True), missing=_NO_READINGS),
-    Rule("board_faults", "soak", _board_faults, disturbed=False, missing=_NO_READINGS),
-    Rule("errors", "soak", _new_errors(False), disturbed=False, missing=_NO_READINGS),
-    Rule("corrected_errors", "soak", _new_errors(True), disturbed=False, missing=_NO_READINGS),
-    Rule("mismatches", "corruption", _mismatches, disturbed=False),
-)
+def _values(part: Part) -> dict[str, Iterator[Judged]]:
+    """Return what is judged of a part, by the rule of thresholds.csv."""
+    match part.name:
+        case "doctor":
+            return {"problems": _checks(part, "problem"), "warnings": _checks(part, "warning")}
+        case "ceilings":
+            return {
+                "matmul_share_of_nominal": _fractions(part, MATMULS),
+                "bandwidth_share_of_nominal": _fractions(part, MEMORY),
+                "device_spread": _spreads(part, (*MATMULS, *MEMORY)),
+                "transfer_spread": _spreads(part, ("h2d_gb_per_s", "d2h_gb_per_s")),
+            }
+        case "soak":
+            drift, throttled = part.named("drift_percent"), [*part.named("throttled_share")]
+            by_power = [one for one in throttled if one.labels["reason"] == "sw_power_cap"]
+            counters = part.named("errors_before", "errors_after")
+            return {
+                "slowdown_percent": _figures(
+                    drift, lambda one: [max(0.0, -end) for end in one.ends[::-1]]
+                ),
+                "throttled_share": _figures(one for one in throttled if one not in by_power),
+                "power_capped_share": _figures(by_power),
+                # Any count says that the board is to be reset or replaced.
+                "board_faults": _figures(
+                    one for one in counters if one.labels["counter"] in _BOARD_FAULTS
+                ),
+                "errors": _new_errors(part, corrected=False),
+                "corrected_errors": _new_errors(part, corrected=True),
+            }
+        case "corruption":
+            return {"mismatches": _mismatches(part)}
+    return {}
 
 
 def judge(card: Card, thresholds: Thresholds | None = None) -> Verdict:
@@ -177,77 +184,55 @@ def judge(card: Card, thresholds: Thresholds | None = None) -> Verdict:
     thresholds = load_thresholds() if thresholds is None else thresholds
     findings = [*_busy(card.load, thresholds)]
     is_busy = bool(findings)
-    for name in PARTS:
-        part = card.part(name)
-        findings += _left_out(name, part, card)
-        if part is None or part.status != "measured":
-            continue
-        rules = [rule for rule in RULES if rule.part == name]
-        findings += [_apply(rule, part, card, thresholds, is_busy) for rule in rules]
-        if not rules:
-            text = "measured; there is no limit for its figures"
-            findings.append(Finding(name, "status", "not_judged", text))
+    for part in card.parts:
+        findings += _missing(part, card)
+        if part.status == "measured":
+            rules = _values(part)
+            findings += [
+                Finding(part.name, rule, *_apply(rule, [*values], thresholds, is_busy))
+                for rule, values in rules.items()
+            ]
+            if not rules:
+                text = "measured; there is no limit for its figures"
+                findings.append(Finding(part.name, "status", "not_judged", text))
     statuses = {finding.status for finding in findings}
     outcome = next((status for status in OUTCOMES if status in statuses), "not_judged")
     return Verdict(outcome=outcome, findings=tuple(findings), thresholds=dict(thresholds))
 
 
-def _left_out(name: str, part: Part | None, card: Card) -> Iterator[Finding]:
+def _missing(part: Part, card: Card) -> Iterator[Finding]:
     """Yield that a part failed, or that all or some of it was not measured."""
-    alone = name == "collectives" and card.environment["num_devices"] < 2
-    status = "not_judged" if alone or name == "storage" else "incomplete"
-    if part is None:
-        if status == "incomplete":
-            yield Finding(name, "status", status, "not in the card")
-    elif part.status == "failed":
-        yield Finding(name, "status", "fail", f"failed: {part.reason}")
+    has_no_links = part.name == "collectives" and card.environment["num_devices"] < 2
+    status = "not_judged" if has_no_links or PARTS[part.name].flag else "incomplete"
+    if part.status == "failed":
+        yield Finding(part.name, "status", "fail", f"failed: {part.reason}")
     elif part.status == "skipped":
-        yield Finding(name, "status", status, f"skipped: {part.reason}")
+        yield Finding(part.name, "status", status, f"skipped: {part.reason}")
     elif not part.figures and not part.checks:
-        yield Finding(name, "status", status, "nothing was measured")
+        yield Finding(part.name, "status", status, "nothing was measured")
     else:
         # Networks that there was no time or memory for.
-        for check in part.checks if name == "networks" else ():
+        for check in part.checks if part.name == "networks" else ():
             if check.status != "ok":
-                yield Finding(name, "status", status, f"{check.name}: {check.found}")
-        if missing := [*_missing_figures(part, card)]:
-            more = len(missing) - _MOST_MISSING
-            text = ", ".join(missing[:_MOST_MISSING]) + (f" and {more} more" if more > 0 else "")
-            yield Finding(name, "status", status, f"not measured: {text}")
-
-
-def _missing_figures(part: Part, card: Card) -> Iterator[str]:
-    """Yield what a part lacks that was measured; what its own notes name is left out."""
-    devices = collections.defaultdict(set)
-    for figure in part.figures:
-        devices[figure.name].add(figure.device)
-    needed = (one.name for one in FIGURES.values() if one.is_needed and one.part == part.name)
-    yield from (name for name in needed if name not in devices)
-    # Of simulated devices only the first is measured.
-    if part.name == "ceilings" and card.environment["backend"] != "cpu":
-        ids = [device["id"] for device in card.environment["devices"]]
-        for name, measured in devices.items():
-            yield from (f"{name}, device {one}" for one in ids if one not in measured)
-    if part.name == "collectives":
-        ran = {figure.labels["collective"] for figure in part.named("bus_gb_per_s")}
-        yield from (name for name in COLLECTIVES if name not in ran)
-    preset = PRESETS.get(card.preset) if part.name == "networks" else None
-    notes = [f"{check.name}, {check.found}" for check in part.checks if check.status != "ok"]
-    labels = [figure.labels for figure in part.named("images_per_s")]
-    ran = {(one["network"], one["precision"]) for one in labels}
-    for precision in preset.precisions if preset else ():
-        for network in preset.networks:
-            batch = network.batch_per_device * card.environment["num_devices"]
-            name = f"{network.spec} {precision} {batch}"
-            if (network.spec, precision) not in ran and not any(name in note for note in notes):
-                yield name
+                yield Finding(part.name, "status", status, f"{check.name}: {check.found}")
+        measured = {(figure.name, figure.device) for figure in part.figures}
+        names = {name for name, _ in measured}
+        needed = [one.name for one in FIGURES.values() if one.is_needed and one.part == part.name]
+        missing = [name for name in needed if name not in names]
+        # Of simulated devices only the first is measured.
+        if part.name == "ceilings" and card.environment["backend"] != "cpu":
+            ids = [device["id"] for device in card.environment["devices"]]
+            pairs = itertools.product(sorted(names), ids)
+            missing += [f"{name}, device {n}" for name, n in pairs if (name, n) not in measured]
+        if missing:
+            yield Finding(part.name, "status", status, f"not measured: {', '.join(missing)}")
 
 
 def _busy(load: HostLoad, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield why figures of this host say nothing."""
     for rule in ("other_cpu_percent", "other_gpu_processes"):
         value, limit = getattr(load, rule), thresholds[f"{rule}.inconclusive"]
-        # Where there is no GPU nobody counts its processes.
+        # Without a GPU nobody counts its processes.
         if limit is None or (value is None and rule == "other_gpu_processes"):
             continue
         if value is None:
@@ -257,38 +242,42 @@ def _busy(load: HostLoad, thresholds: Thresholds) -> Iterator[Finding]:
             yield Finding("host", rule, "inconclusive", text)
 
 
-def _apply(rule: Rule, part: Part, card: Card, limits: Thresholds, busy: bool) -> Finding:
-    """Return what a rule says, by the worst of its values."""
-    known = {level: limits.get(f"{rule.name}.{level}") for level in ("warn", "fail")}
-    known = {level: limit for level, limit in known.items() if limit is not None}
-    values = [*rule.values(part, card)]
-    if not known or not values:
-        why = rule.missing if known else "no limit is stated"
-        return Finding(part.name, rule.name, "not_judged", why)
+def _apply(
+    rule: str, values: Sequence[Judged], thresholds: Thresholds, is_busy: bool
+) -> tuple[str, str]:
+    """Return what a rule says by the worst of its values, and why."""
+    # The graver limit is the last.
+    limits = {level: thresholds.get(f"{rule}.{level}") for level in ("warn", "fail")}
+    limits = {level: limit for level, limit in limits.items() if limit is not None}
+    if not limits:
+        return "not_judged", "no limit is stated"
+    if not values:
+        return "not_judged", "not measured, or nothing is published to judge it by"
+    least = rule in _LEAST
+    worst_of = min if least else max
 
     def beyond(value: float, limit: float) -> bool:
-        return value < limit if rule.least else value > limit
+        return value < limit if least else value > limit
 
-    worst = (min if rule.least else max)(values, key=lambda one: one.value)
-    # The graver limit is looked at last.
-    passed = [level for level, limit in known.items() if beyond(worst.value, limit)]
-    status = passed[-1] if passed else "pass"
-    limit = known[status] if passed else next(iter(known.values()))
-    text = f"{_shown(worst.value)} ({worst.what}); {'least' if rule.least else 'most'} {limit:g}"
-    if more := sum(beyond(one.value, limit) for one in values) - 1 if passed else 0:
-        text += f"; {more} more of {len(values)} beyond it"
-    if passed and busy and rule.disturbed:
-        return Finding(part.name, rule.name, "inconclusive", f"{text}; the host was busy")
-    *_, gravest = known.values()
-    uncertain = [one for one in values if one.worse is not None and beyond(one.worse, gravest)]
-    if not passed and uncertain:
-        one = (min if rule.least else max)(uncertain, key=lambda one: one.worse)
-        text = (
-            f"{_shown(one.value)} to {_shown(one.worse)} ({one.what}): too uncertain to tell "
+    worst = worst_of(values, key=lambda one: one.value)
+    passed = [level for level, limit in limits.items() if beyond(worst.value, limit)]
+    limit = limits[passed[-1]] if passed else next(iter(limits.values()))
+    text = f"{_shown(worst.value)} ({worst.name}); {'least' if least else 'most'} {limit:g}"
+    if passed:
+        if more := sum(beyond(one.value, limit) for one in values) - 1:
+            text += f"; {more} more of {len(values)} beyond it"
+        if is_busy and rule not in _UNDISTURBED:
+            return "inconclusive", f"{text}; the host was busy"
+        return passed[-1], text
+    *_, gravest = limits.values()
+    unsure = [one for one in values if one.worse is not None and beyond(one.worse, gravest)]
+    if unsure:
+        one = worst_of(unsure, key=lambda one: one.worse)
+        return "inconclusive", (
+            f"{_shown(one.value)} to {_shown(one.worse)} ({one.name}): too uncertain to tell "
             f"whether it is within {gravest:g}"
         )
-        return Finding(part.name, rule.name, "inconclusive", text)
-    return Finding(part.name, rule.name, status, text)
+    return "pass", text
 
 
 def _shown(value: float) -> str:

@@ -4,11 +4,13 @@ A new check is a function that yields `Check`s, and its place in `CHECKS`. It ta
 at most.
 """
 
+import collections
 import os
 import pathlib
 import platform
 import resource
 import shutil
+import statistics
 from collections.abc import Callable, Iterator
 
 import psutil
@@ -40,12 +42,12 @@ def run_checks() -> Iterator[Check]:
             yield from check()
         except Exception as error:  # a broken installation raises errors of any kind
             name = check.__name__.removeprefix("check_").replace("_", " ")
-            found = f"{type(error).__name__}: {first_line(error)}"
-            yield Check(name, "problem", found, "install jaxbench anew")
+            state = f"{type(error).__name__}: {first_line(error)}"
+            yield Check(name, "problem", state, "install jaxbench anew")
 
 
-def _check(name: str, found: str, is_scarce: bool, advice: str) -> Check:
-    return Check(name, "warning", found, advice) if is_scarce else Check(name, "ok", found)
+def _warn_if(is_scarce: bool, name: str, state: str, todo: str) -> Check:
+    return Check(name, "warning", state, todo) if is_scarce else Check(name, "ok", state)
 
 
 def check_python() -> Iterator[Check]:
@@ -55,22 +57,19 @@ def check_python() -> Iterator[Check]:
 
 def check_packages() -> Iterator[Check]:
     """Check the versions of JAX, of jaxlib, and of the plugins, which must be jaxlib's."""
-    for name in ("jax", "jaxlib"):
+    jaxlib = installed_version("jaxlib")
+    for name in ("jax", "jaxlib", *filter(installed_version, _PLUGINS)):
         version = installed_version(name)
         if version is None:
             yield Check(name, "problem", "not installed", "pip install -U jax")
+        elif version == jaxlib or not name.startswith("jax-"):
+            yield Check(name, "ok", version)
         else:
-            yield Check(name, "ok", version)
-    for name in filter(installed_version, _PLUGINS):
-        version, jaxlib = installed_version(name), installed_version("jaxlib")
-        if name == "libtpu" or version == jaxlib:
-            yield Check(name, "ok", version)
-            continue
-        extra = name.split("-")[1]
-        todo = pip_command(extra) if extra.startswith("cuda") else "install the version of jaxlib"
-        yield Check(
-            name, "problem", f"{version}, but jaxlib is {jaxlib}: JAX does not use it", todo
-        )
+            extra = name.split("-")[1]
+            is_cuda = extra.startswith("cuda")
+            todo = pip_command(extra) if is_cuda else "install the version of jaxlib"
+            state = f"{version}, but jaxlib is {jaxlib}: JAX does not use it"
+            yield Check(name, "problem", state, todo)
 
 
 def check_accelerators() -> Iterator[Check]:
@@ -78,9 +77,9 @@ def check_accelerators() -> Iterator[Check]:
     accelerators = find_accelerators()
     if not accelerators:
         yield Check("accelerators", "ok", "none that the system shows")
-    for found in accelerators:
-        todo = "" if extra_for(found) else advice(found)
-        yield Check("accelerators", "problem" if todo else "ok", str(found), todo)
+    for one in accelerators:
+        todo = "" if extra_for(one) else advice(one)
+        yield Check("accelerators", "problem" if todo else "ok", str(one), todo)
 
 
 def check_devices() -> Iterator[Check]:
@@ -97,14 +96,13 @@ def check_devices() -> Iterator[Check]:
     from jaxbench.hardware.backend_flags import prepare_backend, sums_are_right, wrong_sums_text
 
     prepare_backend()
-    flags = os.environ.get("XLA_FLAGS", "")
-    yield Check("XLA_FLAGS", "ok", flags or "not set")
+    yield Check("XLA_FLAGS", "ok", os.environ.get("XLA_FLAGS") or "not set")
     asked = os.environ.get("JAX_PLATFORMS", "")
     try:
         check_platforms()
     except BadInput as error:
-        found, _, todo = str(error).partition(": ")[2].rpartition(": ")
-        yield Check("JAX_PLATFORMS", "problem", f"{asked}: {found}", todo)
+        state, _, todo = str(error).partition(": ")[2].rpartition(": ")
+        yield Check("JAX_PLATFORMS", "problem", f"{asked}: {state}", todo)
         return
     yield Check("JAX_PLATFORMS", "ok", asked or "not set")
     try:
@@ -115,10 +113,10 @@ def check_devices() -> Iterator[Check]:
         todo = "unset JAX_PLATFORMS" if asked else "JAX_PLATFORMS=cpu leaves the device out"
         yield Check("devices", "problem", f"JAX finds none: {first_line(error)}", todo)
         return
-    kinds = [device.device_kind for device in devices]
-    found = ", ".join(f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds))
+    counts = collections.Counter(device.device_kind for device in devices)
+    state = ", ".join(f"{count} x {kind}" for kind, count in counts.items())
     unused = [line.partition(": ")[2] for line in unused_accelerators(devices[0].platform)]
-    yield Check("devices", "problem" if unused else "ok", found, "; ".join(unused))
+    yield Check("devices", "problem" if unused else "ok", state, "; ".join(unused))
     if sums_are_right():
         yield Check("sums on the CPU", "ok", "right")
     else:
@@ -127,45 +125,42 @@ def check_devices() -> Iterator[Check]:
 
 def check_folders() -> Iterator[Check]:
     """Check that the run directories and the compile cache can be written, and their disks."""
-    yield _check_folder("runs", pathlib.Path("runs"), "cd to another folder, or give --workdir")
     from jaxbench.xla.compile_cache import cache_folder
 
-    name, todo = "compile cache", "give --compile_cache=FOLDER, or off"
-    try:
-        yield _check_folder(name, cache_folder(), todo)
-    except BadInput as error:
-        yield Check(name, "warning", str(error), todo)
-
-
-def _check_folder(name: str, path: pathlib.Path, todo: str) -> Check:
-    try:
-        check_can_be_made(path, name)
-    except BadInput as error:
-        return Check(name, "warning", str(error).partition(": ")[2], todo)
-    parent = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-    free_gib = shutil.disk_usage(parent).free / 2**30
-    found = f"{path.absolute()}, {free_gib:,.1f} GiB free"
-    return _check(name, found, free_gib < _DISK_GIB, "free some space")
+    folders = {
+        "runs": (lambda: pathlib.Path("runs"), "cd to another folder, or give --workdir"),
+        "compile cache": (cache_folder, "give --compile_cache=FOLDER, or off"),
+    }
+    for name, (folder, todo) in folders.items():
+        try:
+            path = folder()
+            check_can_be_made(path, name)
+        except BadInput as error:
+            yield Check(name, "warning", str(error).partition(": ")[2], todo)
+            continue
+        parent = next(one for one in (path, *path.absolute().parents) if one.exists())
+        free_gib = shutil.disk_usage(parent).free / 2**30
+        state = f"{path.absolute()}, {free_gib:,.1f} GiB free"
+        yield _warn_if(free_gib < _DISK_GIB, name, state, "free some space")
 
 
 def check_host() -> Iterator[Check]:
     """Check the processors, the memory, and whether other processes use them."""
-    busy_percent = psutil.cpu_percent(_BUSY_OVER_S)
+    # By core: the other figure begins anew with each call, also what `HostReader` counts.
+    busy_percent = statistics.fmean(psutil.cpu_percent(_BUSY_OVER_S, percpu=True))
     yield Check("processor cores", "ok", f"{available_cores()} of {psutil.cpu_count()}")
-    found = f"{busy_percent:.0f} % of the processors are in use"
+    state = f"{busy_percent:.0f} % of the processors are in use"
     todo = "end other programs before measuring: they slow runs down"
-    yield _check("load", found, busy_percent > _BUSY_PERCENT, todo)
+    yield _warn_if(busy_percent > _BUSY_PERCENT, "load", state, todo)
     memory = psutil.virtual_memory()
     free_gib = memory.available / 2**30
-    found = f"{free_gib:,.1f} of {memory.total / 2**30:,.1f} GiB available"
-    yield _check("memory", found, free_gib < _MEMORY_GIB, "end other programs")
-
-
-def check_open_files() -> Iterator[Check]:
+    state = f"{free_gib:,.1f} of {memory.total / 2**30:,.1f} GiB available"
+    yield _warn_if(free_gib < _MEMORY_GIB, "memory", state, "end other programs")
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    unlimited = soft == resource.RLIM_INFINITY
-    found = "no limit" if unlimited else f"{soft:,} at most"
-    yield _check("open files", found, not unlimited and soft < _OPEN_FILES, "ulimit -n 4096")
+    if soft == resource.RLIM_INFINITY:
+        yield Check("open files", "ok", "no limit")
+    else:
+        yield _warn_if(soft < _OPEN_FILES, "open files", f"{soft:,} at most", "ulimit -n 4096")
 
 
 # In the order of the lines. What JAX starts must not count as the host's load.
@@ -173,7 +168,6 @@ CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (
     check_python,
     check_packages,
     check_host,
-    check_open_files,
     check_folders,
     check_accelerators,
     check_devices,

@@ -6,7 +6,7 @@ that the maker names.
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import NamedTuple
 
 from jaxbench.files import read_table
@@ -93,9 +93,7 @@ def accelerator_limit(unit: str) -> float:
     return _NEWER * max(float(cell) for cell in cells if cell)
 
 
-def cpu_flops_limit(cores: int, flags: Iterable[str]) -> float:
+def cpu_flops_limit(cores: int, flags: Collection[str]) -> float:
     """Return the FLOP/s that a processor with these flags cannot exceed; without flags, any."""
-    known = set(flags)
-    fastest = max(_FLOPS_PER_CYCLE.values())
-    per_cycle = next((n for flag, n in _FLOPS_PER_CYCLE.items() if flag in known), None)
-    return cores * _CPU_HZ * (per_cycle or fastest)
+    rates = [per_cycle for flag, per_cycle in _FLOPS_PER_CYCLE.items() if flag in flags]
+    return cores * _CPU_HZ * max(rates or _FLOPS_PER_CYCLE.values())

@@ -15,7 +15,6 @@ all must call these functions alike.
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -60,30 +59,25 @@ class Collective(Calls):
         received = part * (1 if operation == "reduce_scatter" else parts)
         # The last result first. XLA would copy the operand of an all-reduce that is not in place.
         self._sizes = (part,) if operation == "all_reduce" else (received, sent)
-        self._compiled = self._parallelize(pair)
         self._arrays = like._arrays if like else []
         name = f"{operation.replace('_', '-')} of {self.num_bytes:,} bytes over {count} devices"
         if pair:
             name = "exchange between devices {} and {}".format(*pair)
         super().__init__(name, self._queue, mesh.devices, window_s)
-
-    def _parallelize(self, pair: Pair | None) -> Any:
-        exchange = self.operation == "exchange"
-        ends = [(pair[0], pair[1]), (pair[1], pair[0])] if exchange else []
         functions: dict[str, Callable] = {
             "all_gather": lambda x: lax.all_gather(x, AXIS, tiled=True),
             "reduce_scatter": lambda x: lax.psum_scatter(x, AXIS, tiled=True),
-            "exchange": lambda x: lax.ppermute(x, AXIS, ends),
+            "exchange": lambda x: lax.ppermute(x, AXIS, [pair, pair[::-1]]),
         }
 
-        def write(result_N, *own_N):
-            if not own_N:
+        def write(result_N, *operand_N):
+            if not operand_N:
                 return lax.psum(result_N, AXIS)
             # Writes all of it: XLA computes the result in the memory of the last one.
-            return lax.dynamic_update_slice(result_N, functions[self.operation](*own_N), (0,))
+            return lax.dynamic_update_slice(result_N, functions[operation](*operand_N), (0,))
 
-        how = {"sharded": (True,) * len(self._sizes), "sharded_output": True, "donate": (0,)}
-        return self.mesh.pmap(write, **how)
+        sharded = (True,) * len(self._sizes)
+        self._compiled = mesh.pmap(write, sharded=sharded, sharded_output=True, donate=(0,))
 
     def start(self) -> None:
         """Place the arrays, compile, run once."""

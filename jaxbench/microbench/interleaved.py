@@ -81,19 +81,20 @@ class Interleaved(abc.ABC):
     def warm_up(self, rounds: int) -> None:
         """Run windows until they agree, which fixes how many calls a window holds."""
 
-        def time_calls(calls: int) -> float:
+        def time_window(calls: int) -> float:
             with self.around_window():
-                elapsed_s = self._time(calls)
+                elapsed_s = self.time_calls(calls)
             # In every process windows must hold as many calls, or they would wait for one another.
             return broadcast_value(elapsed_s)
 
-        self.warmup = warm_up(time_calls, self._window_s, rounds)
+        self.warmup = warm_up(time_window, self._window_s, rounds)
 
     def measure(self) -> None:
         """Time one window; the caller has entered `around_window()`."""
-        self.windows_s.append(self._time(self.warmup.calls_per_window))
+        self.windows_s.append(self.time_calls(self.warmup.calls_per_window))
 
-    def _time(self, calls: int) -> float:
+    def time_calls(self, calls: int) -> float:
+        """Return the seconds that some calls take."""
         watch = Stopwatch()
         self.run(calls)
         return watch.elapsed_s()
@@ -154,7 +155,7 @@ class Calls(Interleaved):
         return amount / time_s, amount / high_s, amount / low_s
 
 
-def show_nothing(what: str) -> None:
+def show_nothing(activity: str) -> None:
     """Take what is done next, and show nothing."""
 
 

@@ -29,7 +29,6 @@ from jaxbench.clock import Stopwatch
 from jaxbench.errors import first_line
 from jaxbench.microbench.interleaved import Calls, measure_in_turn, show_nothing
 from jaxbench.microbench.memory_bandwidth import memory_bytes
-from jaxbench.parallel.processes import broadcast_value
 
 # m, k, n: m x k by k x n.
 Shape = tuple[int, int, int]
@@ -131,16 +130,17 @@ def measure_matmul(
         if finalists and (is_too_large or (is_next_class and slowest_s > window_s)):
             break
         show(f"search, matmul {arithmetic} {'x'.join(map(str, shape))}")
-        calls, call_s, reason = _try(device, arithmetic, shape, window_s)
-        # In every process the same shapes, so that all measure as many windows.
-        call_s, reason, spent_s = broadcast_value([call_s, reason, watch.elapsed_s()])
-        if reason:
+        try:
+            calls = matmul_calls(device, arithmetic, shape, window_s)
+            call_s = min(calls.time_calls(1), calls.time_calls(1))
+        except jax.errors.JaxRuntimeError as error:
+            reason = first_line(error)
             break
         probed_per_s[shape], finalists[shape] = operations(shape) / call_s, calls
         if len(finalists) > _FINALISTS:
             del finalists[min(finalists, key=probed_per_s.get)]
         slowest_s = max(slowest_s, call_s)
-        if spent_s > search_s:
+        if watch.elapsed_s() > search_s:
             break
     measure_in_turn([*finalists.values()], rounds, show)
     rates = {shape: calls.per_s(operations(shape)) for shape, calls in finalists.items()}
@@ -190,18 +190,3 @@ def _array_bytes(arithmetic: str, shape: Shape) -> int:
     m, k, n = shape
     width = jnp.dtype(ARITHMETICS[arithmetic][0]).itemsize
     return width * (m * k + 2 * k * n + m * n) + max(width, 4) * (m * k + m * n)
-
-
-def _try(
-    device: jax.Device, arithmetic: str, shape: Shape, window_s: float
-) -> tuple[Calls | None, float | None, str | None]:
-    """Return the calls of a shape and the seconds of one, or why there are none."""
-    try:
-        calls, times_s = matmul_calls(device, arithmetic, shape, window_s), []
-        for _ in range(2):
-            watch = Stopwatch()
-            calls.run(1)
-            times_s.append(watch.elapsed_s())
-    except jax.errors.JaxRuntimeError as error:
-        return None, None, first_line(error)
-    return calls, min(times_s), None

@@ -81,8 +81,7 @@ class Arrays:
             # Writes all of it: XLA computes the result in the memory of a.
             return lax.dynamic_update_slice(a_N, function(b_N, c_N), (0,))
 
-        how = {"sharded": (True,) * 3, "sharded_output": True, "donate": (0,)}
-        return self.mesh.pmap(write, **how)
+        return self.mesh.pmap(write, sharded=(True,) * 3, sharded_output=True, donate=(0,))
 
     def run(self, compiled: Any) -> jax.Array:
         """Queue one call of what `compile` returned; return a."""

@@ -5,21 +5,20 @@ then compute wrong values without any error are known from large fleets (P. H. H
 "Cores that don't count", HotOS 2021; H. D. Dixit et al., "Silent data corruptions at scale", 2021).
 
 Each array of the results is summed on the device: its bit patterns as unsigned integers, each times
-an odd number by its place, modulo 2**32. A changed bit changes the sum, whatever the order of the
-additions; so do elements that changed places. Sums that differ from the reference's are followed up
-by a comparison of all elements. The reference is the result that most devices have in the first
-round, or in as many rounds as it takes until one is the most common. As long as none is, any
-device may be wrong, and all are named: so with two devices that disagree. With a single device the
-check says that its rounds differ, not which of them is right.
+an odd number by its position, modulo 2**32. A changed bit changes the sum, whatever the order of
+the additions; so do elements that changed places. If a sum differs from the reference's, all
+elements are compared. The reference is the result that most devices have in the first round, or in
+as many rounds as it takes until one is the most common. As long as none is, any device may be
+wrong, and all are named: so with two devices that disagree. With a single device the check says
+that its rounds differ, not which of them is right.
 
 A step with atomics on GPUs is not deterministic, and differs without a fault. Run it with
 XLA_FLAGS=--xla_gpu_deterministic_ops=true to tell the two apart.
 """
 
 import collections
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,17 +26,14 @@ import numpy as np
 from jax import lax
 
 from jaxbench.parallel.mesh import DataMesh
-from jaxbench.parallel.processes import broadcast_value
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Mismatch:
+class Mismatch(NamedTuple):
     """One array of one round, from 0 on, whose bits are not the reference's.
 
     Attributes:
       path: of the array in the results, such as `params/Dense_0/kernel`.
-      elements: how many differ; 0 if the elements agree and the sum was wrong; None if the
-        reference is in another process.
+      elements: how many differ; 0 if the elements agree and the sum was wrong.
       is_tied: whether no result is more common than the others, so that any device may be wrong.
         Then each has a mismatch.
     """
@@ -45,37 +41,24 @@ class Mismatch:
     device_id: int
     round: int
     path: str
-    elements: int | None
+    elements: int
     is_tied: bool
 
 
-def bits(array: jax.Array) -> jax.Array:
-    """Return an array's bit patterns as flat uint32; wider elements become several."""
-    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        array = jax.random.key_data(array)
-    if array.dtype == jnp.bool_:
-        array = array.astype(jnp.uint8)
-    if jnp.iscomplexobj(array):
-        array = jnp.stack([array.real, array.imag], -1)
-    width = 8 * array.dtype.itemsize
-    unsigned = jnp.dtype(f"uint{min(width, 32)}")
-    return lax.bitcast_convert_type(array, unsigned).reshape(-1).astype(jnp.uint32)
-
-
 def checksum(array: jax.Array) -> jax.Array:
-    """Return the sum of the bit patterns, each times 2 x place + 1, as uint32."""
-    bits_N = bits(array)
+    """Return the sum of an array's 32-bit patterns, each times 2 x position + 1, as uint32."""
+    bits_N = lax.bitcast_convert_type(array, jnp.uint32).reshape(-1)
     odd_N = 2 * lax.iota(jnp.uint32, bits_N.size) + 1
     return jnp.sum(bits_N * odd_N, dtype=jnp.uint32)
 
 
 class RepeatCheck:
-    """One program that all devices run at once, again and again from the same inputs.
+    """One program that all devices of a process run at once, again and again from the same inputs.
 
     Args:
-      step: a function of arrays that JAX can compile, and that is the same in each call: whatever
-        is random in it comes from a key in `inputs`.
-      inputs: its arguments, the same in every process.
+      step: a function of arrays that JAX can compile, and that is the same in each call. Its
+        results are arrays of 32-bit elements.
+      inputs: its arguments.
       mesh: devices of one kind: other kinds may rightly compute other bits.
 
     Attributes:
@@ -92,9 +75,8 @@ class RepeatCheck:
             sharded_output=True,
         )
         self._seen: collections.Counter[tuple[int, ...]] = collections.Counter()
-        self._expected_L: np.ndarray | None = None
-        # Of the expected arrays, on the host; None where they are in another process.
-        self._expected_bits: list[np.ndarray] | None = None
+        self._expected: tuple[int, ...] = ()
+        self._expected_arrays: list[np.ndarray] = []
         self._is_tied = True
 
     def burst(self, rounds: int) -> list[Mismatch]:
@@ -104,61 +86,44 @@ class RepeatCheck:
     def _round(self) -> list[Mismatch]:
         """Run the step once on each device; return what differs."""
         result = self._step(*self._arguments)
-        sums_DxL = np.concatenate(jax.device_get(self._own_rows(self._sum_up(result))))
-        named = [
-            (jax.tree_util.keystr(path, simple=True, separator="/"), self._own_rows(array))
+        sums_DxL = np.concatenate(jax.device_get(self._by_device(self._sum_up(result))))
+        sums = [tuple(map(int, sums_L)) for sums_L in sums_DxL]
+        leaves = [
+            (jax.tree_util.keystr(path, simple=True, separator="/"), self._by_device(array))
             for path, array in jax.tree_util.tree_leaves_with_path(result)
         ]
         if self._is_tied:
-            self._choose_reference(sums_DxL, [rows for _, rows in named])
-        wrong_DxL = sums_DxL != self._expected_L
+            self._seen.update(sums)
+            [(commonest, count), *others] = self._seen.most_common(2)
+            self._is_tied = any(count == other for _, other in others)
+            if commonest != self._expected:
+                self._expected, device = commonest, sums.index(commonest)
+                self._expected_arrays = [np.asarray(arrays[device]) for _, arrays in leaves]
         mismatches = [
             mismatch
-            for leaf in np.flatnonzero(wrong_DxL.any(axis=0))
-            for mismatch in self._compare(*named[leaf], leaf, np.flatnonzero(wrong_DxL[:, leaf]))
+            for leaf, (path, arrays) in enumerate(leaves)
+            for mismatch in self._compare(path, arrays, leaf, [one[leaf] for one in sums])
         ]
         self.rounds += 1
-        return sorted(mismatches, key=lambda one: one.device_id)
+        return sorted(mismatches)
 
     def _compare(
-        self, path: str, parts: Sequence[jax.Array], leaf: int, rows: np.ndarray
+        self, path: str, arrays: Sequence[jax.Array], leaf: int, sums: Sequence[int]
     ) -> Iterator[Mismatch]:
-        """Yield the mismatches of one array, by the devices (rows) whose sums are not expected."""
-        counts: dict[int, int | None] = dict.fromkeys(map(int, rows))
-        if self._expected_bits is not None:
-            for row in counts:
-                differs_N = np.asarray(bits(parts[row])) != self._expected_bits[leaf]
-                # Of an element, several words may differ.
-                counts[row] = int(differs_N.reshape(parts[row].size, -1).any(axis=1).sum())
-        if self._is_tied:  # whichever device is wrong, the same elements differ
-            most = max(counts.values(), key=lambda count: count or 0)
-            counts = {row: counts.get(row, most) for row in range(len(parts))}
-        for row, count in counts.items():
-            yield Mismatch(
-                device_id=self._mesh.local_devices[row].id,
-                round=self.rounds,
-                path=path,
-                elements=count,
-                is_tied=self._is_tied,
-            )
+        """Yield the mismatches of one array, of each device."""
+        expected = self._expected_arrays[leaf].view(np.uint32)
+        counts = {
+            device: int(np.sum(np.asarray(arrays[device]).view(np.uint32) != expected))
+            for device, one in enumerate(sums)
+            if one != self._expected[leaf]
+        }
+        if counts and self._is_tied:  # whichever device is wrong, the same elements differ
+            counts = {n: counts.get(n, max(counts.values())) for n in range(len(arrays))}
+        for device, count in counts.items():
+            device_id = self._mesh.local_devices[device].id
+            yield Mismatch(device_id, self.rounds, path, count, self._is_tied)
 
-    def _own_rows(self, array: jax.Array) -> list[jax.Array]:
-        """Return the part of each device of this process."""
-        place = {device: number for number, device in enumerate(self._mesh.local_devices)}
-        shards = sorted(array.addressable_shards, key=lambda shard: place[shard.device])
-        return [shard.data for shard in shards]
-
-    def _choose_reference(self, sums_DxL: np.ndarray, leaves: Sequence[Sequence[Any]]) -> None:
-        """Take the sums that process 0's devices had most often so far as what is expected."""
-        rows = [tuple(map(int, sums_L)) for sums_L in sums_DxL]
-        self._seen.update(rows)
-        [(commonest, count), *others] = self._seen.most_common(2)
-        is_tied = any(count == other for _, other in others)
-        expected, self._is_tied = broadcast_value([list(commonest), is_tied])
-        if self._expected_L is not None and self._expected_L.tolist() == expected:
-            return
-        self._expected_L = np.array(expected, np.uint32)
-        self._expected_bits = None
-        if tuple(expected) in rows:
-            row = rows.index(tuple(expected))
-            self._expected_bits = [np.asarray(bits(leaf[row])) for leaf in leaves]
+    def _by_device(self, array: jax.Array) -> list[jax.Array]:
+        """Return the part of each device."""
+        parts = {shard.device: shard.data for shard in array.addressable_shards}
+        return [parts[device] for device in self._mesh.local_devices]

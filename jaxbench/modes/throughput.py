@@ -297,7 +297,7 @@ class TrainStage(Stage):
     def measure_latencies(self) -> None:
         with self.around_window():
             for _ in range(min(_LATENCY_STEPS, self.warmup.calls_per_window)):
-                self.latencies_s.append(self._time(1))
+                self.latencies_s.append(self.time_calls(1))
 
     def profile(self, profiler: Profiler) -> None:
         """Trace steps, after as many steps before them as their numbers say."""

@@ -5,17 +5,15 @@
 or PCIe; its first target is the one that it is compiled for.
 """
 
-import csv
 import dataclasses
 import functools
-import pathlib
 import re
 from collections.abc import Sequence
 
 from jaxbench.errors import BadInput, nearest
+from jaxbench.files import read_table
 from jaxbench.hardware.targets.target import Target, parse_target
 
-_TABLE = pathlib.Path(__file__).with_name("accelerators.csv")
 # The most GPUs of one host that clouds rent.
 _MOST_GPUS = 16
 
@@ -78,7 +76,7 @@ def catalogue_offer(name: str) -> str:
 
 def _parse(text: str) -> Accelerator:
     name, colon, count = text.partition(":")
-    rows = {row[own].lower(): row for row in _rows().values() for own in ("name", "skypilot")}
+    rows = {row[key].lower(): row for row in _rows().values() for key in ("name", "skypilot")}
     row = rows.get(name.lower())
     if row is None:
         raise BadInput(
@@ -104,5 +102,4 @@ def _parse(text: str) -> Accelerator:
 
 @functools.cache
 def _rows() -> dict[str, dict[str, str]]:
-    with open(_TABLE, newline="") as file:
-        return {row["name"]: row for row in csv.DictReader(file)}
+    return {row["name"]: row for row in read_table(__file__, "accelerators.csv")}

@@ -51,14 +51,14 @@ def write_offers(
     work: Work,
     accelerators: Sequence[Accelerator],
     command: str,
-    own_file: pathlib.Path | None = None,
+    user_file: pathlib.Path | None = None,
 ) -> dict[str, list[Task]]:
     """Write the folder; return the tasks of each accelerator, by its name.
 
     Args:
       out: new or empty, see `check_new`.
       command: what makes it again, for people.
-      own_file: the user's experiment file, which is sent too.
+      user_file: the user's experiment file, which is sent too.
     """
     tasks = {one.name: [skypilot_task(work, one), dstack_task(work, one)] for one in accelerators}
     offers = [
@@ -72,10 +72,10 @@ def write_offers(
             (out / SENT / name).write_text("!*\n")
         if work.requirement is None:
             _git("archive", f"--output={(out / SENT / ARCHIVE).absolute()}", "HEAD")
-        if own_file is not None:
-            shutil.copy(own_file, out / SENT / own_file.name)
-        for name, own_tasks in tasks.items():
-            for task in own_tasks:
+        if user_file is not None:
+            shutil.copy(user_file, out / SENT / user_file.name)
+        for name, both in tasks.items():
+            for task in both:
                 (out / task.file).write_text(task.text(f"{name}: {command}"))
         # Last: a folder that has it is whole.
         (out / OFFERS).write_text(json.dumps(document, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""What all parts of a card share: the devices, the folder, what was found, the progress."""
+"""What all parts of a card share: the devices, the folder, what was measured, the progress."""
 
 import contextlib
 import dataclasses
@@ -12,6 +12,9 @@ from jaxbench.hardware.checks import Check
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.qualification.plan import Plan
 from jaxbench.records.writers.console import Console
+
+# The folder of the run directories, below the card's.
+RUNS = "runs"
 
 
 class PartFailed(Exception):
@@ -33,7 +36,6 @@ class Bench:
       figures: what has been measured so far, of all parts.
       notes: {part: what else there is to say of it}.
       ends: {part: (status, reason)} of what was not measured.
-      unused: accelerators of the machine that JAX does not use.
       part: that is being measured.
     """
 
@@ -47,7 +49,6 @@ class Bench:
     figures: list[Figure] = dataclasses.field(default_factory=list)
     notes: dict[str, list[Check]] = dataclasses.field(default_factory=dict)
     ends: dict[str, tuple[str, str]] = dataclasses.field(init=False)
-    unused: Sequence[str] = ()
     part: str = ""
 
     def __post_init__(self):
@@ -57,11 +58,11 @@ class Bench:
     def on_cpu(self) -> bool:
         return self.mesh.devices[0].platform == "cpu"
 
-    def show(self, what: str) -> None:
+    def show(self, activity: str) -> None:
         """Show what is being done, and how much of the plan's time has passed."""
         planned_s = self.plan.total_s
         done_s = min(self.clock.wall_s(), planned_s)
-        status = f"s, {self.part.replace('_', ' ')}: {what}"
+        status = f"s, {self.part.replace('_', ' ')}: {activity}"
         self.console.progress("qualify", int(done_s), int(planned_s), status)
 
     def note(self, name: str, status: str, found: str, part: str | None = None) -> None:
@@ -76,24 +77,19 @@ class Bench:
 
 
 class InnerConsole(Console):
-    """The console of a run inside a part: of its lines only the bar shows something.
+    """The console of a run inside a part, named `title`: only its bar is shown."""
 
-    Args:
-      bench: whose bar it is.
-      what: is run.
-    """
-
-    def __init__(self, bench: Bench, what: str):
+    def __init__(self, bench: Bench, title: str):
         super().__init__()
-        self._bench, self._what = bench, what
+        self._bench, self._title = bench, title
 
     def print(self, line: str) -> None:
         """Print nothing: the run's records have it."""
 
     def progress(self, title: str, done: int, total: int, status: str) -> None:
-        self._bench.show(f"{self._what}: {title}")
+        self._bench.show(f"{self._title}: {title}")
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        self._bench.show(f"{self._what}: {name}")
+        self._bench.show(f"{self._title}: {name}")
         yield

@@ -1,7 +1,6 @@
-"""The parts ceilings and collectives: the micro-benchmarks, in the time that there is."""
+"""The part ceilings: arithmetic, memory, transfers and dispatch of each device."""
 
 import dataclasses
-import itertools
 from collections.abc import Iterator, Sequence
 
 import jax
@@ -9,28 +8,18 @@ import jax
 from jaxbench.analysis.scaling_model import Interval
 from jaxbench.cards.card import Figure, measured
 from jaxbench.cards.figures import ARITHMETICS, published_peak
-from jaxbench.clock import Stopwatch
 from jaxbench.errors import first_line
-from jaxbench.microbench.collectives import OPERATIONS, measure_collectives, measure_pairs
 from jaxbench.microbench.dispatch import measure_dispatch
 from jaxbench.microbench.interleaved import Calls, measure_in_turn
 from jaxbench.microbench.matmul import Shape, matmul_calls, measure_matmul, operations
-from jaxbench.microbench.memory_bandwidth import (
-    choose_array_bytes,
-    measure_bandwidth,
-    memory_bytes,
-)
-from jaxbench.microbench.transfer import measure_transfers, sizes_up_to
-from jaxbench.parallel.processes import broadcast_value
+from jaxbench.microbench.memory_bandwidth import choose_array_bytes, measure_bandwidth
+from jaxbench.microbench.transfer import measure_transfers
 from jaxbench.qualification.bench import Bench, PartFailed
 
 _DIRECTIONS = {"host_to_device": "h2d_gb_per_s", "device_to_host": "d2h_gb_per_s"}
-_LARGEST_TRANSFER_BYTES, _LARGEST_COLLECTIVE_BYTES, _ON_CPU_BYTES = 2**28, 2**28, 2**20
-# Each pair of devices is a program of its own. With more devices only neighbours and the first one.
-_MOST_IN_ALL_PAIRS = 8
 # The rounds of a short measurement (of fewer nobody can tell whether they are independent) and of a
 # long one, what their warm-up may add, and where long begins.
-_SHORT_ROUNDS, _LONG_ROUNDS, _WARM_UP_ROUNDS, _LONG_S = 8, 11, 6, 45.0
+SHORT_ROUNDS, _LONG_ROUNDS, _WARM_UP_ROUNDS, _LONG_S = 8, 11, 6, 45.0
 # The arithmetic that a platform's devices are made for: bf16 where none stands here.
 _MADE_FOR = {"cpu": "fp32", "gpu": "fp16"}
 # Where a device has no units for an arithmetic, a call may take far longer.
@@ -39,35 +28,36 @@ _LONGEST_CALL_S, _SMALLEST_SIDE = 0.5, 512
 _SEARCH_WINDOW_S = 0.1
 
 
-def measure_ceilings(bench: Bench, time_s: float) -> None:
+def measure(bench: Bench, time_s: float) -> None:
     """Measure arithmetic, memory, transfers and dispatch of each device.
 
     Simulated devices share one processor: only the first is measured.
     """
     devices = bench.mesh.local_devices[: 1 if bench.on_cpu else None]
-    rounds = _SHORT_ROUNDS if time_s < _LONG_S else _LONG_ROUNDS
+    rounds = SHORT_ROUNDS if time_s < _LONG_S else _LONG_ROUNDS
     bench.figures += _measure_matmuls(bench, devices, 0.6 * time_s, rounds)
     each_s = 0.3 * time_s / len(devices)
     for device in devices:
         bench.figures += _measure_memory(bench, device, each_s, rounds)
         bench.figures += _measure_transfers(bench, device, rounds)
-        latency_s, _ = measure_dispatch(device, calls=200, rounds=_SHORT_ROUNDS, window_s=0.02)
+        latency_s, _ = measure_dispatch(device, calls=200, rounds=SHORT_ROUNDS, window_s=0.02)
         bench.figures.append(_figure("dispatch_latency_s", 1, latency_s, device))
 
 
-def _window_s(time_s: float, turns: int, rounds: int, most_s: float) -> float:
+def fit_window_s(time_s: float, turns: int, rounds: int, most_s: float) -> float:
     """Return how long a window may be for this many turns to fit into a time."""
     return min(most_s, max(0.005, time_s / (turns * (rounds + _WARM_UP_ROUNDS))))
 
 
-def _in(unit: float, rate: Interval) -> tuple[float, tuple[float, float]]:
+def in_unit(unit: float, rate: Interval) -> tuple[float, tuple[float, float]]:
+    """Return a rate and its interval in a unit."""
     value, low, high = (one / unit for one in rate)
     return value, (low, high)
 
 
 def _figure(name: str, unit: float, rate: Interval, device: jax.Device) -> Figure:
     nominal = published_peak(name, device.device_kind)
-    return measured(name, *_in(unit, rate), device=device.id, nominal=nominal)
+    return measured(name, *in_unit(unit, rate), device=device.id, nominal=nominal)
 
 
 def _measure_matmuls(
@@ -81,7 +71,7 @@ def _measure_matmuls(
     first = devices[0]
     searched = _MADE_FOR.get(first.platform, "bf16")
     arithmetics = ("fp32", "bf16") if bench.on_cpu else ARITHMETICS
-    window_s = _window_s(time_s / 2, len(arithmetics) * len(devices) + 3, rounds, 0.2)
+    window_s = fit_window_s(time_s / 2, len(arithmetics) * len(devices) + 3, rounds, 0.2)
     result = measure_matmul(
         first,
         searched,
@@ -104,9 +94,9 @@ def _measure_matmuls(
                 continue
             bench.show(f"matmul {arithmetic} on device {device.id}, compiling")
             try:
-                turns[arithmetic] = _calls(device, arithmetic, best, window_s)
-                if turns[arithmetic][1] != best:
-                    smaller = " x ".join(map(str, turns[arithmetic][1]))
+                calls, shape = turns[arithmetic] = _calls(device, arithmetic, best, window_s)
+                if shape != best:
+                    smaller = " x ".join(map(str, shape))
                     bench.note(f"matrix products in {arithmetic}", "ok", smaller)
             except jax.errors.JaxRuntimeError as error:
                 name = f"matrix products in {arithmetic}, device {device.id}"
@@ -122,9 +112,8 @@ def _calls(
 ) -> tuple[Calls, Shape]:
     """Return the calls of this shape, or of a smaller one where a call takes too long."""
     while True:
-        calls, watch = matmul_calls(device, arithmetic, shape, window_s), Stopwatch()
-        calls.run(1)
-        if watch.elapsed_s() <= _LONGEST_CALL_S or min(shape) <= _SMALLEST_SIDE:
+        calls = matmul_calls(device, arithmetic, shape, window_s)
+        if calls.time_calls(1) <= _LONGEST_CALL_S or min(shape) <= _SMALLEST_SIDE:
             return calls, shape
         shape = tuple(side // 2 for side in shape)
 
@@ -133,7 +122,7 @@ def _measure_memory(
     bench: Bench, device: jax.Device, time_s: float, rounds: int
 ) -> Iterator[Figure]:
     alone = dataclasses.replace(bench.mesh, devices=(device,))
-    window_s = _window_s(time_s, 3, rounds, 0.2)
+    window_s = fit_window_s(time_s, 3, rounds, 0.2)
     size = choose_array_bytes(device)
     rates = measure_bandwidth(alone, size, rounds=rounds, window_s=window_s, show=bench.show)
     bench.note("memory", "ok", f"arrays of {size / 2**20:g} MiB each")
@@ -143,9 +132,7 @@ def _measure_memory(
 
 def _measure_transfers(bench: Bench, device: jax.Device, rounds: int) -> Iterator[Figure]:
     """Yield the fastest transfer of each direction: of the largest size mostly."""
-    rates = measure_transfers(
-        device, most_bytes=_LARGEST_TRANSFER_BYTES, rounds=rounds, show=bench.show
-    )
+    rates = measure_transfers(device, rounds=rounds, show=bench.show)
     for direction, name in _DIRECTIONS.items():
         of_direction = [key for key in rates if key[0] == direction]
         if of_direction:
@@ -154,40 +141,3 @@ def _measure_transfers(bench: Bench, device: jax.Device, rounds: int) -> Iterato
             size = f"{num_bytes / 2**20:g} MiB, {memory.replace('_', ' ')} memory"
             bench.note(direction.replace("_", " "), "ok", size)
             yield _figure(name, 1e9, rates[best], device)
-
-
-def measure_links(bench: Bench, time_s: float) -> None:
-    """Measure collectives over all devices, and exchanges between two."""
-    mesh = bench.mesh
-    limit_bytes = _ON_CPU_BYTES if bench.on_cpu else _LARGEST_COLLECTIVE_BYTES
-    # In every process the same sizes.
-    most_bytes = broadcast_value(min(limit_bytes, memory_bytes(mesh.local_devices[0]) // 32))
-    # Half of the time goes into compiling.
-    turns = len(sizes_up_to(most_bytes)) * len(OPERATIONS)
-    how = {"rounds": _SHORT_ROUNDS, "show": bench.show}
-    window_s = _window_s(0.3 * time_s, turns, _SHORT_ROUNDS, 0.1)
-    for rate in measure_collectives(mesh, most_bytes=most_bytes, window_s=window_s, **how):
-        of = {"collective": rate.operation, "bytes": rate.num_bytes}
-        bench.figures += [
-            measured("algorithm_gb_per_s", *_in(1e9, rate.algorithm_bytes_per_s()), **of),
-            measured("bus_gb_per_s", *_in(1e9, rate.bus_bytes_per_s()), **of),
-        ]
-    pairs = _pairs(mesh.num_devices)
-    window_s = _window_s(0.2 * time_s, len(pairs), _SHORT_ROUNDS, 0.05)
-    num_bytes = min(2**26, most_bytes)
-    rates = measure_pairs(mesh, pairs, num_bytes=num_bytes, window_s=window_s, **how)
-    for pair, bytes_per_s in rates.items():
-        # Both directions at once, each at this rate.
-        ends = [mesh.devices[position].id for position in pair]
-        bench.figures += [
-            measured("pair_gb_per_s", *_in(1e9, bytes_per_s), source=source, peer=peer)
-            for source, peer in (ends, ends[::-1])
-        ]
-
-
-def _pairs(num_devices: int) -> list[tuple[int, int]]:
-    """Return the pairs of devices that are measured."""
-    pairs = [*itertools.combinations(range(num_devices), 2)]
-    if num_devices <= _MOST_IN_ALL_PAIRS:
-        return pairs
-    return [(a, b) for a, b in pairs if a == 0 or b == a + 1]

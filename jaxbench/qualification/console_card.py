@@ -31,40 +31,33 @@ def card_lines(card: Card) -> Iterator[str]:
     if card.load.other_gpu_processes:
         yield f"{card.load.other_gpu_processes} other process(es) used the GPUs"
     yield ""
-    yield from _parts(card)
+    for part in card.parts:
+        yield from _part(part)
     for lines in (_figures(card), _collectives(card), _networks(card)):
         if lines:
-            yield ""
-            yield from lines
+            yield from ("", *lines)
     yield ""
     yield from verdict_lines(card)
 
 
-def _parts(card: Card) -> Iterator[str]:
-    for part in card.parts:
-        seconds = f"{part.time_s:.0f} s" if part.status != "skipped" or part.time_s else ""
-        yield f"{part.name:<11} {part.status:<8} {seconds:>6}  {_about(part)}".rstrip()
-        for check in part.checks:
-            if part.name != "doctor":
-                yield f"  {check.name}: {check.found}"
-            elif check.status != "ok":
-                yield f"  {check.status}: {check.name}: {check.found}"
-            if part.name == "doctor" and check.status == "problem":
-                yield f"  -> {check.advice}"
-
-
-def _about(part: Part) -> str:
-    if part.reason is not None:
-        return part.reason
+def _part(part: Part) -> Iterator[str]:
+    seconds = f"{part.time_s:.0f} s" if part.status != "skipped" or part.time_s else ""
+    about = f"{len(part.figures)} figure{'s' * (len(part.figures) != 1)}"
     if part.name == "doctor":
         counts = collections.Counter(check.status for check in part.checks)
-        names = [name for name in ("ok", "warning", "problem") if counts[name]]
-        return ", ".join(f"{counts[name]} {name}" for name in names)
+        about = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
     if part.name == "corruption":
         rounds = sum(figure.value for figure in part.named("rounds"))
         wrong = sum(figure.value for figure in part.named("mismatches"))
-        return f"{rounds:.0f} rounds compared bit for bit, {wrong:.0f} mismatches"
-    return f"{len(part.figures)} figure{'s' * (len(part.figures) != 1)}"
+        about = f"{rounds:.0f} rounds compared bit for bit, {wrong:.0f} mismatches"
+    yield f"{part.name:<11} {part.status:<8} {seconds:>6}  {part.reason or about}".rstrip()
+    for check in part.checks:
+        if part.name != "doctor":
+            yield f"  {check.name}: {check.found}"
+        elif check.status != "ok":
+            yield f"  {check.status}: {check.name}: {check.found}"
+        if check.status == "problem":
+            yield f"  -> {check.advice}"
 
 
 def _figures(card: Card) -> list[str]:
@@ -73,45 +66,23 @@ def _figures(card: Card) -> list[str]:
     for kind in FIGURES.values():
         figures = [figure for figure in card.figures() if figure.name == kind.name]
         if figures and kind.title:
-            shares = [one.share_of_nominal for one in figures if one.share_of_nominal is not None]
+            fractions = [one.share_of_nominal for one in figures if one.share_of_nominal]
             scale = _SCALES.get(kind.unit, 1)
             middle = statistics.median(scale * figure.value for figure in figures)
-            share = f"{statistics.median(shares):.0%}" if shares else ""
+            fraction = f"{statistics.median(fractions):.0%}" if fractions else ""
             title = f"{kind.title} [{kind.unit}]"
-            rows.append([title, four_digits(middle), _range(figures, scale), share])
-    several = card.environment["num_devices"] > 1 and card.environment["backend"] != "cpu"
-    headings = ["measured", "median" if several else "value", "from ... to", "of the peak"]
-    return _table(headings, rows)
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], spare=()) -> list[str]:
-    """Return a table's lines, its first column to the left, without empty columns."""
-    if not rows:
-        return []
-    keep = [at for at in range(len(headings)) if any(row[at] for row in rows)]
-    lines = [[line[at] for at in keep] for line in (headings, *rows)]
-    width = max(len(first) for first, *_ in lines)
-    lines = [[first.ljust(width), *others] for first, *others in lines]
-    return text_table(lines[0], lines[1:], spare=spare)
-
-
-def _range(figures: Sequence[Figure], scale: float = 1) -> str:
-    """Return the interval of one figure, or the least and the most of several devices."""
-    ends = [figure.value for figure in figures] if len(figures) > 1 else figures[0].interval
-    return f"{four_digits(scale * min(ends))} to {four_digits(scale * max(ends))}" if ends else ""
+            rows.append([title, four_digits(middle), _range(figures, scale), fraction])
+    return _table(["measured", "median", "from ... to", "of the peak"], rows)
 
 
 def _collectives(card: Card) -> list[str]:
     """Return a table of the largest of each collective."""
     figures = [figure for figure in card.figures() if figure.name == "bus_gb_per_s"]
-    largest: dict[str, Figure] = {}
+    largest = {}
     for figure in sorted(figures, key=lambda figure: figure.labels["bytes"]):
-        largest[figure.labels["collective"]] = figure
-    rows = [
-        [f"{name}, {largest[name].labels['bytes'] / 2**20:g} MiB", four_digits(largest[name].value)]
-        for name in dict.fromkeys(figure.labels["collective"] for figure in figures)
-    ]
-    return _table(["collective over all devices", "bus, GB/s"], rows)
+        title = f"{figure.labels['collective']}, {figure.labels['bytes'] / 2**20:g} MiB"
+        largest[figure.labels["collective"]] = [title, four_digits(figure.value)]
+    return _table(["collective over all devices", "bus, GB/s"], [*largest.values()])
 
 
 def _networks(card: Card) -> list[str]:
@@ -134,6 +105,23 @@ def _networks(card: Card) -> list[str]:
             rows.append(row)
     headings = [*NETWORK, "images/s", "from ... to", *columns]
     return _table(headings, rows, spare=("cached", "compile", "from ... to"))
+
+
+def _range(figures: Sequence[Figure], scale: float = 1) -> str:
+    """Return the interval of one figure, or the least and the most of several devices."""
+    ends = [figure.value for figure in figures] if len(figures) > 1 else figures[0].interval
+    return f"{four_digits(scale * min(ends))} to {four_digits(scale * max(ends))}" if ends else ""
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], spare=()) -> list[str]:
+    """Return a table's lines, its first column to the left, without empty columns."""
+    if not rows:
+        return []
+    columns = [column for column in zip(headings, *rows, strict=True) if any(column[1:])]
+    width = max(map(len, columns[0]))
+    columns[0] = tuple(cell.ljust(width) for cell in columns[0])
+    headings, *rows = zip(*columns, strict=True)
+    return text_table(headings, rows, spare=spare)
 
 
 def verdict_lines(card: Card) -> Iterator[str]:

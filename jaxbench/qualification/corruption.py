@@ -28,8 +28,8 @@ def train_step(weights: dict[str, jax.Array], inputs_BxK: jax.Array) -> dict[str
 
     def loss(weights):
         x = inputs_BxK
-        for place, name in enumerate(sorted(weights)):
-            dtype = jnp.bfloat16 if place else jnp.float32
+        for number, name in enumerate(sorted(weights)):
+            dtype = jnp.bfloat16 if number else jnp.float32
             product = lax.dot(
                 x.astype(dtype), weights[name].astype(dtype), precision=lax.Precision.HIGHEST
             )
@@ -46,7 +46,7 @@ class CorruptionCheck:
     def __init__(self, bench: Bench):
         self._bench, width = bench, bench.preset.check_width
         generator = np.random.default_rng(_SEED)
-        names = [f"layer{place}" for place in range(_LAYERS)]
+        names = [f"layer{number}" for number in range(_LAYERS)]
         inputs = (
             {n: generator.normal(0, width**-0.5, (width, width)).astype("f4") for n in names},
             generator.normal(0, 1, (width, width)).astype("f4"),
@@ -54,15 +54,15 @@ class CorruptionCheck:
         self._check, self._watch = RepeatCheck(train_step, inputs, bench.mesh), Stopwatch()
         self._counts = {device.id: 0 for device in bench.mesh.devices}
         # With the seconds since the soak began.
-        self._found: list[tuple[Mismatch, float]] = []
+        self._named: list[tuple[Mismatch, float]] = []
 
     def burst(self) -> None:
         """Run some rounds on all devices, and compare."""
         with self._bench.clock.phase(_PART):
             for mismatch in self._check.burst(_ROUNDS):
                 self._counts[mismatch.device_id] += 1
-                if len(self._found) < _MOST_NAMED:
-                    self._found.append((mismatch, self._watch.elapsed_s()))
+                if len(self._named) < _MOST_NAMED:
+                    self._named.append((mismatch, self._watch.elapsed_s()))
 
     def report(self) -> None:
         """Add the figures of all bursts, if any, and note the first mismatch of each device."""
@@ -72,11 +72,10 @@ class CorruptionCheck:
         figures.append(measured("rounds", self._check.rounds))
         figures += [measured("mismatches", n, device=device) for device, n in self._counts.items()]
         firsts: dict[int, tuple[Mismatch, float]] = {}
-        for one, time_s in self._found:
+        for one, time_s in self._named:
             firsts.setdefault(one.device_id, (one, time_s))
-            if one.elements is not None:
-                labels = {"device": one.device_id, "round": one.round, "tensor": one.path}
-                figures.append(measured("mismatched_values", one.elements, **labels))
+            labels = {"device": one.device_id, "round": one.round, "tensor": one.path}
+            figures.append(measured("mismatched_values", one.elements, **labels))
         for device, (one, time_s) in firsts.items():
             text = f"first in round {one.round}, {time_s:.0f} s after the soak began: {one.path}"
             if one.is_tied:

@@ -6,19 +6,22 @@ time ends, what is left is noted and not run.
 
 import contextlib
 import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from jaxbench.analysis.largest_batch import estimate_largest
 from jaxbench.cards.card import Figure, measured
+from jaxbench.cards.figures import share_of_measured
 from jaxbench.cards.preset import MULTIPLE, PresetNetwork
-from jaxbench.cards.run_figures import network_figures, share_of_measured, train_step_of
 from jaxbench.cli import registry
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
 from jaxbench.errors import OUT_OF_MEMORY, first_line
 from jaxbench.modes.runner import RunResult, prepare_run, with_feed
 from jaxbench.modes.throughput import measure_throughput
-from jaxbench.qualification.bench import Bench, InnerConsole, PartFailed
+from jaxbench.qualification.bench import RUNS, Bench, InnerConsole, PartFailed
 from jaxbench.records.run_dir import folder_name
+from jaxbench.records.schema import CompileRecord, ThroughputRecord
 
 # Of fewer nobody can tell whether they are independent.
 _ROUNDS = 8
@@ -26,7 +29,6 @@ _ROUNDS = 8
 # count, and for fragments.
 _SHARE_OF_MEMORY = 0.92
 _MOST_HALVINGS = 3
-_RUNS = "runs"
 
 
 def name_of(config: Config) -> str:
@@ -41,7 +43,7 @@ def make_config(network: PresetNetwork, precision: str, num_devices: int) -> Con
     return config
 
 
-def measure_networks(bench: Bench, time_s: float) -> None:
+def measure(bench: Bench, time_s: float) -> None:
     """Measure as many networks as the time allows, stated batches first.
 
     Raises:
@@ -90,47 +92,47 @@ class Networks:
 
     def measure(self, config: Config) -> RunResult | None:
         """Run a network and add its figures; return None if it was not run, or failed."""
-        if not self._has_time(config, name_of(config)):
-            return None
-        try:
-            return self._run(config)
-        except _OutOfMemory:
-            self._bench.note(name_of(config), "warning", "does not fit in the device's memory")
-        except Exception as error:
-            self.failed.append(f"{name_of(config)}: {first_line(error)}")
+        with self._attempt(config, name_of(config)) as has_time:
+            if has_time:
+                if result := self._run(config):
+                    return result
+                self._bench.note(name_of(config), "warning", "does not fit in the device's memory")
         return None
 
     def measure_largest(self, config: Config, result: RunResult) -> None:
         """Do the same with the largest batch that fits, half of it if memory runs out."""
         name = f"{config.name} {config.precision} largest batch"
-        if not self._has_time(config, name):
-            return
-        try:
+        with self._attempt(config, name) as has_time:
+            if not has_time:
+                return
             batch = self._estimate(config, result) or 0
             for _ in range(_MOST_HALVINGS):
                 if batch <= config.batch_size:
                     break
-                with contextlib.suppress(_OutOfMemory):
-                    self._run(dataclasses.replace(config, batch_size=batch))
+                if self._run(dataclasses.replace(config, batch_size=batch)):
                     return
                 batch = batch // 2 // self._unit * self._unit
-        except Exception as error:
-            self.failed.append(f"{name}: {first_line(error)}")
-            return
-        self._bench.note(name, "ok", "not measured: no larger batch than the stated one is known")
+            text = "not measured: no larger batch than the stated one is known"
+            self._bench.note(name, "ok", text)
 
-    def _has_time(self, config: Config, name: str) -> bool:
+    @contextlib.contextmanager
+    def _attempt(self, config: Config, name: str) -> Iterator[bool]:
+        """Return whether there is time for a run; an error inside the `with` is noted."""
         known_s = self._longest_s
         # The first run of all begins in any case.
         next_s = known_s.get(config.name, max(known_s.values(), default=0.0))
-        if not known_s or self._watch.elapsed_s() + next_s <= self._time_s:
-            return True
-        self.too_late.append(name)
-        return False
+        has_time = not known_s or self._watch.elapsed_s() + next_s <= self._time_s
+        if not has_time:
+            self.too_late.append(name)
+        try:
+            yield has_time
+        except Exception as error:
+            self.failed.append(f"{name}: {first_line(error)}")
 
-    def _run(self, config: Config) -> RunResult:
+    def _run(self, config: Config) -> RunResult | None:
+        """Run a network and add its figures; return None if memory runs out."""
         bench, watch, name = self._bench, Stopwatch(), name_of(config)
-        run = f"{_RUNS}/{folder_name(name.replace(' ', '-'))}"
+        run = f"{RUNS}/{folder_name(name.replace(' ', '-'))}"
         bench.show(name)
         try:
             result = measure_throughput(
@@ -138,7 +140,7 @@ class Networks:
             )
         except Exception as error:
             if OUT_OF_MEMORY.search(repr(error)):
-                raise _OutOfMemory(first_line(error)) from None  # or it would hold the arrays
+                return None
             raise
         finally:
             longest_s = self._longest_s.get(config.name, 0.0)
@@ -151,9 +153,8 @@ class Networks:
     def _estimate(self, config: Config, result: RunResult) -> int | None:
         """Return the largest batch by two compiled ones, the config's and twice as large a one."""
         _, first = train_step_of(result)
-        double = with_feed(
-            dataclasses.replace(config, batch_size=2 * config.batch_size), "synthetic"
-        )
+        double = dataclasses.replace(config, batch_size=2 * config.batch_size)
+        double = with_feed(double, "synthetic")
         self._bench.show(f"{name_of(double)}: compiling, to estimate the largest batch")
         console = InnerConsole(self._bench, name_of(double))
         with prepare_run(double, None, console, checked=True) as setup:
@@ -169,15 +170,16 @@ class Networks:
         return estimate_largest(needed_bytes, limit_bytes, self._unit)
 
 
-class _OutOfMemory(Exception):
-    """A run did not fit."""
+def train_step_of(result: RunResult) -> tuple[ThroughputRecord, CompileRecord]:
+    """Return the two records of the training step of a run."""
+    [step] = [one for one in result.of_kind(ThroughputRecord) if one.stage == "train_step"]
+    [compiled] = [one for one in result.of_kind(CompileRecord) if one.function == "train_step"]
+    return step, compiled
 
 
 def figures_of(result: RunResult, config: Config, run: str, bench: Bench) -> list[Figure]:
     """Return the figures of a throughput run; those that are not known are left out."""
-    labels = {"network": config.name, "precision": config.precision, "batch": config.batch_size}
     step, compiled = train_step_of(result)
-    figures = [*network_figures(step, compiled, result.summary.get("telemetry"), run, labels)]
     share = share_of_measured(
         bench.figures,
         step.peak and step.peak["arithmetic"],
@@ -186,6 +188,25 @@ def figures_of(result: RunResult, config: Config, run: str, bench: Bench) -> lis
         bench.mesh.num_devices,
         bench.mesh.devices[0].platform,
     )
-    if share is not None:
-        figures.append(measured("measured_peak_share", share, run=run, **labels))
-    return figures
+    values = {
+        "images_per_s": step.images_per_s,
+        "flops_per_image": step.flops_per_image,
+        "mfu": step.mfu,
+        "energy_j_per_image": energy_j_per_image(result.summary.get("telemetry")),
+        "compile_cold_s": compiled.cold_compile_s,
+        "compile_warm_s": compiled.warm_compile_s,
+        "measured_peak_share": share,
+    }
+    intervals = {"images_per_s": (step.images_per_s_low, step.images_per_s_high)}
+    labels = {"network": config.name, "precision": config.precision, "batch": config.batch_size}
+    return [
+        measured(name, value, intervals.get(name), run=run, **labels)
+        for name, value in values.items()
+        if value is not None
+    ]
+
+
+def energy_j_per_image(telemetry: Mapping[str, Any] | None) -> float | None:
+    """Return the energy of an image by a run's telemetry; None if the windows were too short."""
+    is_known = telemetry and telemetry.get("energy_window_long_enough")
+    return telemetry["joules_per_image"] if is_known else None

@@ -1,25 +1,13 @@
-"""How the minutes are split over the parts of a card."""
+"""How the minutes are split over the parts of a card, by parts.csv."""
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from jaxbench.cards.figures import PARTS
 from jaxbench.errors import BadInput
 
 FEWEST_MINUTES, MOST_MINUTES = 1.0, 7 * 24 * 60.0
-POWER_CURVE = "power_curve"
-# What a part takes at least, in seconds, the most important part first.
-_LEAST_S = {
-    **{"doctor": 5.0, "networks": 40.0, "ceilings": 30.0, "soak": 10.0, "collectives": 20.0},
-    **{"storage": 20.0},
-}
-# Small networks and small matrices compile quickly.
-_LEAST_ON_CPU_S = _LEAST_S | {"networks": 20.0, "ceilings": 10.0, "collectives": 8.0}
-_LIMIT_S = 20.0  # of each power limit
-# Shares of what is left then, and how much more a part can use.
-_SHARES = {"ceilings": (0.2, 80.0), "collectives": (0.1, 50.0), "networks": (0.5, 1800.0)}
-# In the order in which they run.
-ORDER = ("doctor", "ceilings", "collectives", "networks", "soak", "storage", POWER_CURVE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +31,9 @@ class Plan:
         planned_s = self.times_s["soak"]
         if self.soak_is_fixed:
             return planned_s
-        after_s = sum(self.times_s.get(name, 0.0) for name in ORDER[ORDER.index("soak") + 1 :])
-        return max(self.total_s - after_s - passed_s, min(planned_s, _LEAST_S["soak"]))
+        names = [*self.times_s]
+        after_s = sum(self.times_s[name] for name in names[names.index("soak") + 1 :])
+        return max(self.total_s - after_s - passed_s, min(planned_s, PARTS["soak"].least_s))
 
     def lines(self) -> Iterator[str]:
         """Yield what a user is told before it starts."""
@@ -58,66 +47,59 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _check_minutes(minutes: float, soak_minutes: float | None) -> None:
-    if not FEWEST_MINUTES <= minutes <= MOST_MINUTES:  # nan fails it too
-        raise BadInput(
-            f"--minutes={minutes:g}: must be {FEWEST_MINUTES:g} at least, {MOST_MINUTES:g} at most"
-        )
-    if soak_minutes is not None and not 0 <= soak_minutes <= minutes:
-        raise BadInput(f"--soak_minutes={soak_minutes:g}: must lie within 0 and --minutes")
-
-
-def make_links_plan(minutes: float) -> Plan:
-    """Return the plan of several processes together: collectives and pairs only."""
-    _check_minutes(minutes, None)
-    reason = "not measured over several processes"
-    others = (name for name in ORDER if name not in ("collectives", POWER_CURVE))
-    _, most_s = _SHARES["collectives"]
-    most_s += _LEAST_S["collectives"]
-    return Plan({"collectives": min(60 * minutes, most_s)}, dict.fromkeys(others, reason))
-
-
 def make_plan(
     minutes: float,
     *,
     num_devices: int,
     on_cpu: bool,
     soak_minutes: float | None = None,
-    storage: bool = False,
-    power_limits: int = 0,
+    flags: Mapping[str, int] | None = None,
+    only: str | None = None,
 ) -> Plan:
     """Split the minutes over the parts.
 
     Args:
       soak_minutes: of the soak; None for what the others leave.
-      power_limits: number of points of the power curve.
+      flags: {flag of parts.csv: how much of its part is asked for, 0 for nothing}.
+      only: the one part that several processes measure.
 
     Raises:
       BadInput: minutes are too few for a card, or for what was asked for.
     """
-    _check_minutes(minutes, soak_minutes)
-    least_s, skipped = dict(_LEAST_ON_CPU_S if on_cpu else _LEAST_S), {}
-    if soak_minutes is not None:
-        least_s["soak"] = 60 * soak_minutes
-        if not soak_minutes:
-            skipped["soak"] = "--soak_minutes=0"
+    if not FEWEST_MINUTES <= minutes <= MOST_MINUTES:  # nan fails it too
+        raise BadInput(
+            f"--minutes={minutes:g}: must be {FEWEST_MINUTES:g} at least, {MOST_MINUTES:g} at most"
+        )
+    if soak_minutes is not None and not 0 <= soak_minutes <= minutes:
+        raise BadInput(f"--soak_minutes={soak_minutes:g}: must lie within 0 and --minutes")
+    left_s = 60 * minutes
+    kinds = [kind for kind in PARTS.values() if not kind.measured_in]
+    kinds.sort(key=lambda kind: kind.priority)
+    least_s = {kind.name: kind.least_on_cpu_s if on_cpu else kind.least_s for kind in kinds}
+    skipped, asked = {}, []
+    for kind in kinds:
+        if only not in (None, kind.name):
+            skipped[kind.name] = "not measured over several processes"
+        elif kind.flag and (amount := (flags or {}).get(kind.flag)):
+            least_s[kind.name] *= amount
+            asked.append(kind.name)
+        elif kind.flag:
+            skipped[kind.name] = f"give --{kind.flag} to measure it"
     if num_devices < 2:
         skipped["collectives"] = "there is one device"
-    if not storage:
-        skipped["storage"] = "give --storage to measure it"
-    if power_limits:
-        least_s[POWER_CURVE] = power_limits * _LIMIT_S
-    times_s: dict[str, float] = {}
-    left_s = 60 * minutes
+    if soak_minutes:
+        least_s["soak"] = 60 * soak_minutes
+        asked.append("soak")
+    elif soak_minutes is not None:
+        skipped["soak"] = "--soak_minutes=0"
     # What was asked for by a flag comes before what every card has.
-    flags = {POWER_CURVE: power_limits, "soak": soak_minutes, "storage": storage}
-    asked = [name for name, flag in flags.items() if flag]
-    if (asked_s := sum(least_s[name] for name in asked)) > 60 * minutes:
+    if (asked_s := sum(least_s[name] for name in asked)) > left_s:
         named = ", ".join(f"{_words(name)} {least_s[name]:.0f} s" for name in asked)
         raise BadInput(
             f"--minutes={minutes:g}: too few for what the flags ask for ({named}); "
             f"give {math.ceil(asked_s / 60)} at least"
         )
+    times_s: dict[str, float] = {}
     for name in dict.fromkeys([*asked, *least_s]):
         if name not in skipped and least_s[name] > left_s:
             skipped[name] = f"it takes {least_s[name]:.0f} s, {left_s:.0f} s are left"
@@ -125,12 +107,11 @@ def make_plan(
             times_s[name] = least_s[name]
             left_s -= least_s[name]
     spare_s = left_s
-    for name, (share, most_s) in _SHARES.items():
-        if name in times_s:
-            more_s = min(share * spare_s, most_s)
-            times_s[name] += more_s
-            left_s -= more_s
+    for name in times_s:
+        more_s = min((1 if only else PARTS[name].fraction) * spare_s, PARTS[name].most_s)
+        times_s[name] += more_s
+        left_s -= more_s
     if "soak" in times_s and soak_minutes is None:
         times_s["soak"] += left_s
-    ordered_s = {name: times_s[name] for name in ORDER if name in times_s}
+    ordered_s = {name: times_s[name] for name in PARTS if name in times_s}
     return Plan(ordered_s, skipped, soak_minutes is not None)

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 
 import jax
 
-from jaxbench.cards.run_figures import energy_j_per_image
 from jaxbench.errors import BadInput
 from jaxbench.hardware.telemetry.nvml import (
     PowerLimit,
@@ -23,13 +22,13 @@ from jaxbench.hardware.telemetry.nvml import (
     set_power_limits,
 )
 from jaxbench.modes.throughput import measure_throughput
-from jaxbench.qualification.bench import Bench, InnerConsole
-from jaxbench.qualification.networks import make_config, name_of, pace_of
+from jaxbench.qualification.bench import RUNS, Bench, InnerConsole
+from jaxbench.qualification.networks import energy_j_per_image, make_config, name_of, pace_of
 from jaxbench.tables.text import text_table
 from jaxbench.terminal import four_digits
 
-COLUMNS = ("power_limit_w", "images_per_s", "images_per_s_low", "images_per_s_high")
-COLUMNS += ("energy_j_per_image",)
+_RATES = ("images_per_s", "images_per_s_low", "images_per_s_high")
+COLUMNS = ("power_limit_w", *_RATES, "energy_j_per_image")
 _FILE = "power_curve.csv"
 _GUARDIAN = pathlib.Path(__file__).with_name("power_guardian.py")
 _PATIENCE_S = 10.0
@@ -90,7 +89,7 @@ def restored_at_end(limits: Sequence[PowerLimit]) -> Iterator[None]:
         raise OSError(f"the power limits could not be restored; they were {old_mw} (milliwatts)")
 
 
-def measure_power_curve(bench: Bench, time_s: float) -> None:
+def measure(bench: Bench, time_s: float) -> None:
     """Measure the preset's first network at each limit; write and print the table."""
     watts = bench.power_limits
     limits = check_power_limits(watts, bench.mesh.devices)
@@ -103,21 +102,16 @@ def measure_power_curve(bench: Bench, time_s: float) -> None:
             set_power_limits({limit.address: 1000 * limit_w for limit in limits})
             result = measure_throughput(
                 config,
-                str(bench.folder / "runs" / f"power-{limit_w}w"),
+                str(bench.folder / RUNS / f"power-{limit_w}w"),
                 InnerConsole(bench, f"{name_of(config)} at {limit_w} W"),
                 **pace,
             )
-            row = {name: result.summary.get(name) for name in COLUMNS}
-            row["power_limit_w"] = limit_w
-            row["energy_j_per_image"] = energy_j_per_image(result.summary.get("telemetry"))
-            rows.append(row)
+            rates = [result.summary.get(name) for name in _RATES]
+            energy_j = energy_j_per_image(result.summary.get("telemetry"))
+            rows.append([limit_w, *rates, energy_j])
             with open(bench.folder / _FILE, "w", encoding="utf-8", newline="") as file:
-                writer = csv.DictWriter(file, COLUMNS)
-                writer.writeheader()
-                writer.writerows(rows)
-    bench.console.say(f"power curve of {name_of(config)}: {bench.folder / _FILE}")
-    cells = [
-        ["" if row[name] is None else four_digits(row[name]) for name in COLUMNS] for row in rows
-    ]
-    for line in text_table(COLUMNS, cells, spare=COLUMNS[2:4]):
+                csv.writer(file).writerows([COLUMNS, *rows])
+    bench.note("table", "ok", f"images/s and energy of {name_of(config)} by limit: {_FILE}")
+    cells = [["" if value is None else four_digits(value) for value in row] for row in rows]
+    for line in text_table(COLUMNS, cells, spare=_RATES[1:]):
         bench.console.print(line)

@@ -1,40 +1,34 @@
 """Qualify a machine: the parts one after the other, whatever happens to one, and the card."""
 
-import os
+import importlib
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from jaxbench import __version__
-from jaxbench.cards.card import Card, Part
+from jaxbench.cards.card import Card, HostLoad, Part
 from jaxbench.cards.card_file import CARD, write_card
 from jaxbench.cards.figures import FIGURES, PARTS
 from jaxbench.cards.preset import choose_preset
-from jaxbench.cards.thresholds import Thresholds
-from jaxbench.cards.verdict import failures, judge
+from jaxbench.cards.verdict import Thresholds, failures, judge
 from jaxbench.clock import now
 from jaxbench.config import Experiment
 from jaxbench.errors import BadInput, Terminated, first_line
 from jaxbench.hardware.accelerators import unused_accelerators
-from jaxbench.hardware.checks import run_checks
 from jaxbench.hardware.environment import describe_environment
+from jaxbench.hardware.telemetry.nvml import cuda_ordinals, other_gpu_processes
+from jaxbench.hardware.telemetry.readers import HostReader
 from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import create_mesh
 from jaxbench.parallel.signals import defer_signals
 from jaxbench.paths import check_can_be_made, user_path
-from jaxbench.qualification.bench import Bench, PartFailed
-from jaxbench.qualification.ceilings import measure_ceilings, measure_links
+from jaxbench.qualification.bench import RUNS, Bench, PartFailed
 from jaxbench.qualification.console_card import card_lines
-from jaxbench.qualification.host_load import LoadWatch
-from jaxbench.qualification.networks import measure_networks
-from jaxbench.qualification.plan import POWER_CURVE, make_links_plan, make_plan
-from jaxbench.qualification.power_curve import check_power_limits, measure_power_curve
-from jaxbench.qualification.soak import measure_soak
-from jaxbench.qualification.storage import measure_storage
+from jaxbench.qualification.plan import Plan, make_plan
+from jaxbench.qualification.power_curve import check_power_limits
 from jaxbench.records.next_steps import say_command
 from jaxbench.records.run_dir import create_timed_folder
-from jaxbench.records.run_lock import LOCK, lock_run
 from jaxbench.records.writers.console import Console
 from jaxbench.terminal import warn
 
@@ -46,7 +40,7 @@ def qualify(
     console: Console,
     *,
     soak_minutes: float | None = None,
-    storage: bool = False,
+    flags: Mapping[str, int] | None = None,
     power_limits: Sequence[int] = (),
 ) -> int:
     """Measure a card, write and print it; return 1 if it fails, else 0.
@@ -56,105 +50,85 @@ def qualify(
       out: a new or empty folder; None makes runs/qualify/TIME.
       thresholds: the limits that the card is judged by.
       console: where lines and the bar go.
-      soak_minutes, storage: see `make_plan`.
+      soak_minutes, flags: see `make_plan`.
       power_limits: watts of the power curve.
 
     Raises:
       BadInput: before anything is measured or written.
       KeyboardInterrupt, Terminated: a signal came; the card of what was measured is written.
     """
+    host = HostReader()
+    [*host.read()]  # the next reading is of what follows
     # pmap refuses functions that have only replicated arguments, such as the one of `RepeatCheck`.
-    load, mesh = LoadWatch(), create_mesh(Experiment(parallelism="shard_map"))
+    mesh = create_mesh(Experiment(parallelism="shard_map"))
     platform = mesh.devices[0].platform
-    if processes.count() > 1:
-        plan = make_links_plan(minutes)
-    else:
-        plan = make_plan(
-            minutes,
-            num_devices=mesh.num_devices,
-            on_cpu=platform == "cpu",
-            soak_minutes=soak_minutes,
-            storage=storage,
-            power_limits=len(power_limits),
-        )
+    plan = make_plan(
+        minutes,
+        num_devices=mesh.num_devices,
+        on_cpu=platform == "cpu",
+        soak_minutes=soak_minutes,
+        flags=flags,
+        only="collectives" if processes.count() > 1 else None,
+    )
     if power_limits:
         check_power_limits(power_limits, mesh.devices)
-    folder, lock = _new_folder(out) if processes.is_primary() else (pathlib.Path(), None)
+    folder = _new_folder(out) if processes.is_primary() else pathlib.Path()
+    # The CPU is not what somebody with accelerators wants to know, and takes minutes.
+    unused = processes.broadcast_value(unused_accelerators(platform))
+    if unused:
+        reason = "the accelerators of this machine are not used"
+        times_s = {name: time_s for name, time_s in plan.times_s.items() if name == "doctor"}
+        plan = Plan(times_s, dict.fromkeys({*PARTS} - {"doctor"}, reason))
+    bench = Bench(mesh, folder, choose_preset(platform), console, plan, power_limits)
+    for line in unused:
+        console.say(f"{line}; or set JAX_PLATFORMS=cpu to measure the CPU")
+    for line in () if unused else _describe_plan(bench):
+        console.say(line)
+    ordinals = cuda_ordinals(mesh.devices)
+    gpu_processes = [other_gpu_processes(ordinals)]
+    ended: BaseException | None = None
     try:
-        bench = Bench(mesh, folder, choose_preset(platform), console, plan, power_limits)
-        load.count_gpu_processes(mesh.devices)
-        ended = _measure_parts(bench)
-        if not processes.is_primary():
-            if ended:
-                raise ended
-            return 0
-        with defer_signals():
-            console.close()
-            if not ended:
-                load.count_gpu_processes(mesh.devices)
-            card = _make_card(bench, minutes, load)
-            card = msgspec.structs.replace(card, verdict=judge(card, thresholds))
-            is_written = _put_out(bench, card)
+        for name in plan.times_s:
+            _measure(bench, name)
+    except (KeyboardInterrupt, Terminated) as error:
+        ended = error
+    if not processes.is_primary():
         if ended:
             raise ended
-        # The power curve is no part of the card.
-        curve_failed = bench.ends.get(POWER_CURVE, ("",))[0] == "failed"
-        is_bad = bench.unused or failures(card.verdict) or curve_failed
-        return int(not is_written or bool(is_bad))
-    finally:
-        if lock is not None:
-            os.close(lock)
+        return 0
+    with defer_signals():
+        console.close()
+        gpu_processes.append(None if ended else other_gpu_processes(ordinals))
+        [reading] = host.read()
+        load = HostLoad(
+            other_cpu_percent=min(100.0, reading.values["other_cpu_percent"]),
+            other_gpu_processes=max((n for n in gpu_processes if n is not None), default=None),
+        )
+        card = _make_card(bench, minutes, load)
+        card = msgspec.structs.replace(card, verdict=judge(card, thresholds))
+        is_written = _publish(bench, card)
+    if ended:
+        raise ended
+    return int(not is_written or bool(unused or failures(card.verdict)))
 
 
-def _measure_parts(bench: Bench) -> BaseException | None:
-    """Measure the parts of the plan; return what a signal raised, None without one."""
-    # The CPU is not what somebody with accelerators wants to know, and takes minutes.
-    bench.unused = unused = processes.broadcast_value(
-        unused_accelerators(bench.mesh.devices[0].platform)
-    )
-    for line in unused:
-        bench.console.say(f"{line}; or set JAX_PLATFORMS=cpu to measure the CPU")
-    for line in () if unused else _describe_plan(bench):
-        bench.console.say(line)
-    try:
-        for name in bench.plan.times_s:
-            if unused and name != "doctor":
-                bench.ends[name] = ("skipped", "the accelerators of this machine are not used")
-            else:
-                _measure(bench, name)
-    except (KeyboardInterrupt, Terminated) as error:
-        return error
-    return None
-
-
-def _new_folder(out: str | None) -> tuple[pathlib.Path, int]:
-    """Make the folder of the card and lock it; return it and the lock's descriptor."""
+def _new_folder(out: str | None) -> pathlib.Path:
+    """Make the folder of the card, with the one of its runs, which no other process has made."""
     if out == "":
         raise BadInput("--out=: must name a folder")
     path = user_path(out) if out else pathlib.Path("runs", "qualify")
+    check_can_be_made(path, "out")
     try:
-        _check_unused(path, out)
-        check_can_be_made(path, "out")
         if out:
             path.mkdir(parents=True, exist_ok=True)
         else:
             path = create_timed_folder(path)
-        lock = lock_run(path)
+        if any(path.iterdir()):
+            raise BadInput(f"--out={out}: nothing is overwritten, name a new or empty folder")
+        (path / RUNS).mkdir()
     except OSError as error:
         raise BadInput(f"--out={out or path}: {error.strerror}") from error
-    try:
-        # Only who holds the lock can tell: another process may have written since.
-        _check_unused(path, out)
-    except BadInput:
-        os.close(lock)
-        raise
-    return path, lock
-
-
-def _check_unused(path: pathlib.Path, out: str | None) -> None:
-    """Raise BadInput if --out names a file, or a folder with more than a lock in it."""
-    if out and (path.is_file() or (path.is_dir() and {*os.listdir(path)} - {LOCK})):
-        raise BadInput(f"--out={out}: nothing is overwritten, name a new or empty folder")
+    return path
 
 
 def _describe_plan(bench: Bench) -> Iterator[str]:
@@ -177,7 +151,7 @@ def _measure(bench: Bench, name: str) -> None:
     bench.show("begins")
     try:
         with bench.clock.phase(name):
-            _MEASURE[name](bench, time_s)
+            importlib.import_module(f"{__package__}.{name}").measure(bench, time_s)
     except Exception as error:
         if processes.count() > 1:  # the others wait for this process, and end with it
             raise
@@ -191,35 +165,18 @@ def _measure(bench: Bench, name: str) -> None:
         raise
 
 
-def _check(bench: Bench, time_s: float) -> None:
-    """Do what the command doctor does."""
-    bench.notes[bench.part] = [*run_checks()]
-
-
-_MEASURE: dict[str, Callable[[Bench, float], None]] = {
-    "doctor": _check,
-    "ceilings": measure_ceilings,
-    "collectives": measure_links,
-    "networks": measure_networks,
-    "soak": measure_soak,
-    "storage": measure_storage,
-    POWER_CURVE: measure_power_curve,
-}
-
-
-def _make_card(bench: Bench, minutes: float, load: LoadWatch) -> Card:
+def _make_card(bench: Bench, minutes: float, load: HostLoad) -> Card:
     """Return the card of everything that was measured."""
-    times_s, ends = bench.clock.totals_s(), bench.ends
-    # Corruption is searched in the soak.
-    if "soak" in ends and not any(figure.name == "rounds" for figure in bench.figures):
-        ends["corruption"] = ends["soak"]
-    parts = []
-    for name in PARTS:
-        done = ("measured", None) if name in times_s else ("skipped", "interrupted")
-        status, reason = ends.get(name, done)
+    times_s, parts = bench.clock.totals_s(), []
+    for name, kind in PARTS.items():
         figures = tuple(one for one in bench.figures if FIGURES[one.name].part == name)
+        end = bench.ends.get(name)
+        if kind.measured_in and not figures:
+            end = bench.ends.get(kind.measured_in)
+        if end is None:
+            end = ("measured", None) if name in times_s else ("skipped", "interrupted")
         checks = tuple(bench.notes.get(name, ()))
-        parts.append(Part(name, status, times_s.get(name, 0.0), reason, figures, checks))
+        parts.append(Part(name, end[0], times_s.get(name, 0.0), end[1], figures, checks))
     return Card(
         jaxbench_version=__version__,
         created_at=now().isoformat(timespec="seconds"),
@@ -227,12 +184,12 @@ def _make_card(bench: Bench, minutes: float, load: LoadWatch) -> Card:
         minutes_taken=bench.clock.wall_s() / 60,
         environment=describe_environment(bench.mesh.devices),
         preset=bench.preset.name,
-        load=load.load(),
+        load=load,
         parts=tuple(parts),
     )
 
 
-def _put_out(bench: Bench, card: Card) -> bool:
+def _publish(bench: Bench, card: Card) -> bool:
     """Print the card, then write it; return whether it could be written.
 
     In this order: a full disk must not take the results along.

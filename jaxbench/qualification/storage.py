@@ -27,7 +27,7 @@ _SHARE_OF_DISK = 0.1
 _ARRAYS = 8
 
 
-def measure_storage(bench: Bench, time_s: float) -> None:
+def measure(bench: Bench, time_s: float) -> None:
     """Measure one core's decoding, cold and warm reads, a checkpoint's writing and restoring."""
     each_s = time_s / 5
     free_bytes = shutil.disk_usage(bench.folder).free
@@ -107,7 +107,7 @@ def _read(folder: pathlib.Path, size: int, time_s: float) -> Iterator[Figure]:
             while file.readinto(buffer):
                 pass
 
-    cold_s = _timed(read, time_s, lambda: _forget([path]))
+    cold_s = _timed(read, time_s, before=lambda: _forget([path]))
     yield _rate("read_cold_gb_per_s", size / 1e9, cold_s)
     yield _rate("read_warm_gb_per_s", size / 1e9, _timed(read, time_s))
     path.unlink()

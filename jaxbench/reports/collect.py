@@ -10,7 +10,7 @@ from typing import Any
 
 from jaxbench.cards.card import Card
 from jaxbench.cards.card_file import CARD, read_card
-from jaxbench.cards.check import check_card, own_limits
+from jaxbench.cards.check import check_card, custom_limits
 from jaxbench.errors import BadInput
 from jaxbench.files import DOCUMENT_BYTES, open_regular
 from jaxbench.offering.folder import Offer, read_offers
@@ -52,7 +52,7 @@ class ReportedCard:
     Attributes:
       id: C1, C2 ..., as tables name it.
       path: the file.
-      problems: what is wrong with it, see `check_card`, and whether it has limits of its own.
+      problems: what is wrong with it, see `check_card`, and whether it has custom limits.
     """
 
     id: str
@@ -96,7 +96,7 @@ class Collection:
 
     def _read_card(self, name: str, path: pathlib.Path) -> ReportedCard:
         card, path = read_card(path), path.resolve()
-        problems = [*check_card(path), *filter(None, [own_limits(card)])]
+        problems = [*check_card(path), *filter(None, [custom_limits(card)])]
         self.cards.append(ReportedCard(f"C{len(self.cards) + 1}", name, path, card, problems))
         return self.cards[-1]
 

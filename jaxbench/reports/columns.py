@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from jaxbench.cards.figures import MATMULS
-from jaxbench.cards.run_figures import share_of_measured
+from jaxbench.cards.figures import MATMULS, share_of_measured
 from jaxbench.metrics import UNKNOWN, count, percent
 from jaxbench.reports.context import ReportContext
 from jaxbench.reports.work import name_settings

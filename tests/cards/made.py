@@ -10,7 +10,7 @@ from jaxbench.cards.card_file import digest_of, write_card
 from jaxbench.cards.preset import STANDARD
 from jaxbench.cards.verdict import judge
 from jaxbench.hardware.checks import Check
-from jaxbench.records.schema import CompileRecord, Summary, ThroughputRecord
+from jaxbench.records.schema import Summary
 from tests.conftest import run_document
 
 PEAK_TFLOPS, PEAK_GB_PER_S = 989.4, 3352.0
@@ -163,51 +163,17 @@ def write(folder, made=None, beside=False):
     """Writes a card; returns its path. The runs that its figures name stay `beside` it, or go."""
     folder.mkdir(parents=True, exist_ok=True)
     made = made or judged()
-    runs = {}
-    for figure in made.figures():
-        if figure.run is not None:
-            runs.setdefault(figure.run, {})[figure.name] = figure
-    for name, figures in runs.items():
-        write_run(folder / name, figures)
+    runs = {figure.run for figure in made.figures()} - {None}
+    for name in runs:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        document = run_document(mode="throughput", status="done")
+        (folder / name / "run.json").write_text(json.dumps(document.to_json()))
+        line = json.dumps(Summary(status="done").to_json())
+        (folder / name / "metrics.jsonl").write_text(f"{line}\n")
     path = write_card(folder, made)
     for name in () if beside else runs:
         shutil.rmtree(folder / name)
     return path
-
-
-def write_run(folder, figures):
-    """Writes the run directory that figures, by their names, are made from."""
-    values = {name: figure.value for name, figure in figures.items()}
-    labels = next(iter(figures.values())).labels or NETWORK
-    low, high = figures["images_per_s"].ends if "images_per_s" in figures else (1.0, 1.0)
-    windows_s = [1.0] * 6
-    if drift := figures.get("drift_percent"):
-        least, most = drift.ends
-        later = [least, *[drift.value] * 4, most]
-        windows_s = [1.0] * 12 + [1 / (1 + percent / 100) for percent in later]
-    step = ThroughputRecord(
-        **{"stage": "train_step", "feed": "synthetic", "precision": "bf16", "batch_size": 16},
-        **{"num_devices": 4, "images_per_s_per_device": 1.0, "steps_per_call": 1},
-        **{"warmup_steps": 1, "warmup_settled": True, "sync_residual_s": 0.0},
-        **{name: values.get(name) for name in ("mfu", "flops_per_image")},
-        **{"images_per_s": values.get("images_per_s", 1.0), "images_per_s_low": low},
-        **{"images_per_s_high": high, "windows_s": windows_s},
-    )
-    unknown = ("memory", "device_memory_bytes", "xla_flops_per_device", "xla_bytes_per_device")
-    compiled = CompileRecord(
-        **{"function": "train_step", "lower_s": 1.0, "compile_s": 1.0, "compile_cache": "off"},
-        **dict.fromkeys((*unknown, "collectives")),
-        cold_compile_s=values.get("compile_cold_s"),
-    )
-    energy_j = values.get("energy_j_per_image")
-    telemetry = {"joules_per_image": energy_j, "energy_window_long_enough": energy_j is not None}
-    summary = Summary(status="done", telemetry=telemetry)
-    config = dict(zip(("name", "precision", "batch_size"), labels.values(), strict=True))
-    document = run_document(mode="throughput", config=config)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "run.json").write_text(json.dumps(document.to_json()))
-    lines = [json.dumps(record.to_json()) + "\n" for record in (step, compiled, summary)]
-    (folder / "metrics.jsonl").write_text("".join(lines))
 
 
 def alter(path, change, digest=True):

@@ -7,8 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from jaxbench.cards.card import measured
-from jaxbench.cards.compare import CUTOFF, compare_fleet, compare_two, z_scores
-from jaxbench.cards.compare_text import describe_cards
+from jaxbench.cards.compare import CUTOFF, compare_fleet, compare_two, describe_cards, z_scores
 from jaxbench.errors import BadInput
 from tests.cards import made
 
@@ -16,7 +15,7 @@ from tests.cards import made
 def test_two_cards_by_their_intervals():
     first = made.card()
     second = made.card(made.ceilings([700, 712, 730, 660]), made.networks(9_000.0))
-    found = {one.figure: one for one in compare_two(first, second)}
+    found = {str(one.first): one for one in compare_two(first, second)}
     intervals = [found[f"matmul_bf16_tflops, device {n}"].intervals for n in range(4)]
     # Intervals of 1 % to both sides.
     assert intervals == ["overlap", "overlap", "apart, better", "apart, worse"]
@@ -31,13 +30,13 @@ def test_two_cards_by_their_intervals():
 def test_less_is_better_where_it_is():
     latencies = [made.around("dispatch_latency_s", time_s, device=0) for time_s in (1e-4, 2e-4)]
     cards = [made.card(replace(made.ceilings(), figures=(latency,))) for latency in latencies]
-    [found] = [one for one in compare_two(*cards) if one.figure.startswith("dispatch")]
+    [found] = [one for one in compare_two(*cards) if one.first.name == "dispatch_latency_s"]
     assert found.intervals == "apart, worse" and found.ratio == 2.0
 
 
 def test_without_intervals_nothing_is_said():
     first, second = made.card(), made.card(made.networks(mfu=0.3, others=False))
-    [found] = [one for one in compare_two(first, second) if one.figure.startswith("mfu")]
+    [found] = [one for one in compare_two(first, second) if one.first.name == "mfu"]
     assert found.intervals == "no interval"
 
 
@@ -76,7 +75,7 @@ def fleet(*odd, count=10, **how):
 
 def outliers(cards):
     return {
-        (one.figure, own.node, own.device)
+        (str(one.figure), own.node, own.device)
         for one in compare_fleet(cards)
         for own in one.outliers or ()
     }
@@ -123,13 +122,13 @@ def test_spread_and_median_of_a_fleet():
     rates = (9_000.0, 10_000.0, 11_000.0)
     cards = [made.card(made.networks(rate, others=False)) for rate in rates]
     found = compare_fleet(cards)
-    [rate] = [one for one in found if one.figure.startswith("images_per_s")]
+    [rate] = [one for one in found if one.figure.name == "images_per_s"]
     assert (rate.n, rate.median) == (3, 10_000.0)
     assert rate.spread == pytest.approx(11 / 9 - 1)
     # Three nodes are too few for outliers; their twelve devices are not.
     assert rate.outliers is None
-    [matmul] = [one for one in found if one.figure == "matmul_bf16_tflops"]
-    assert matmul.n == 12 and matmul.outliers == ()
+    [matmul] = [one for one in found if one.figure.name == "matmul_bf16_tflops"]
+    assert matmul.n == 12 and matmul.outliers == []
     lines = "\n".join(describe_cards(cards))
     [row] = [line.split() for line in lines.splitlines() if line.startswith("images_per_s")]
     assert row == ["images_per_s", "3", "10,000", "22.2%"]
@@ -137,15 +136,16 @@ def test_spread_and_median_of_a_fleet():
 
 
 def test_of_counts_and_drift_there_is_no_ratio():
-    found = {one.figure.split(",")[0]: one for one in compare_two(made.card(), made.card())}
+    found = {one.first.name: one for one in compare_two(made.card(), made.card())}
     without = {name for name, one in found.items() if one.ratio is None}
     counts = {"flops_per_image", "errors_before", "errors_after", "rounds", "mismatches"}
     assert without == counts | {"drift_percent", "throttled_share"}  # nothing was throttled
     # The bus bandwidth follows from the algorithm's.
     assert "algorithm_gb_per_s" in found and "bus_gb_per_s" not in found
     # Both ways between two devices are measured at once.
-    for compared in (compare_two(made.card(), made.card()), compare_fleet([made.card()] * 3)):
-        pairs = [one.figure for one in compared if one.figure.startswith("pair_gb_per_s")]
+    two = [str(one.first) for one in compare_two(made.card(), made.card())]
+    for names in (two, [str(one.figure) for one in compare_fleet([made.card()] * 3)]):
+        pairs = [name for name in names if name.startswith("pair_gb_per_s")]
         assert len(pairs) == 6 and pairs[0] == "pair_gb_per_s, source 0, peer 1"
 
 
@@ -202,15 +202,18 @@ def test_a_fleet_of_several_sizes_is_compared_by_device():
         return replace(card, environment=card.environment | {"num_devices": devices})
 
     cards = [node(*own) for own in ((4, 1000.0), (4, 1010.0), (8, 1001.0), (8, 990.0), (8, 700.0))]
-    found = {one.figure: one for one in compare_fleet(cards)}
+    found = {str(one.figure): one for one in compare_fleet(cards)}
     rate = found["images_per_s, network resnet50, precision bf16, batch 64 (of a device)"]
     assert (rate.n, rate.median) == (5, 1000.0)
     assert [own.node for own in rate.outliers] == ["n8-700 (card 5)"]
     # What a collective carries depends on how many take part.
-    assert not any("collective" in one.like.labels for one in found.values())
-    pair = {one.figure: one for one in compare_two(cards[0], cards[2])}
+    assert not any("collective" in one.figure.labels for one in found.values())
+    pair = {str(one.first): one for one in compare_two(cards[0], cards[2])}
     assert not any("collective" in name for name in pair)
-    assert pair["images_per_s, network resnet50, precision bf16, batch 64"].ratio == 1.001
+    assert (
+        pair["images_per_s, network resnet50, precision bf16, batch 64 (of a device)"].ratio
+        == 1.001
+    )
     assert any(line.startswith("by device") for line in describe_cards(cards))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from jaxbench.cards.card_file import digest_of
 from jaxbench.cards.check import check_card
-from jaxbench.cards.compare_text import describe_cards
+from jaxbench.cards.compare import describe_cards
 from jaxbench.errors import BadInput
 from jaxbench.reports.collect import collect
 from jaxbench.reports.results_table import render_results

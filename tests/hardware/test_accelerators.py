@@ -41,6 +41,20 @@ def system(root: pathlib.Path, *nodes, driver=None, pci=()):
     return root
 
 
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """Makes up a machine; no variable of this one chooses devices."""
+    for name in ("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+
+    def make(*nodes, nvml=no_nvml, **options):
+        root = system(tmp_path / "system", *nodes, **options)
+        monkeypatch.setattr(accelerators, "_ROOT", root)
+        monkeypatch.setattr(accelerators, "ask_nvml", nvml)
+
+    return make
+
+
 @pytest.mark.parametrize(
     ("nodes", "options", "nvml", "found"),
     [
@@ -75,8 +89,9 @@ def system(root: pathlib.Path, *nodes, driver=None, pci=()):
         (("dev/accel/accel0",), {"pci": ({"vendor": "0x8086\n"},)}, no_nvml, []),
     ],
 )
-def test_what_the_system_shows(tmp_path, nodes, options, nvml, found):
-    assert find_accelerators(system(tmp_path, *nodes, **options), nvml) == found
+def test_what_the_system_shows(machine, nodes, options, nvml, found):
+    machine(*nodes, nvml=nvml, **options)
+    assert find_accelerators() == found
 
 
 @pytest.mark.parametrize(
@@ -125,22 +140,21 @@ def test_a_plugin_that_is_installed_is_not_installed_again(monkeypatch):
         {"CUDA_VISIBLE_DEVICES": "-1"},
     ],
 )
-def test_who_chose_the_cpu_is_not_warned(tmp_path, environ):
-    root = system(tmp_path, *GPU, driver="580.65.06")
-    assert unused_accelerators("cpu", environ, root, no_nvml) == []
-    assert unused_accelerators("gpu", {}, root, no_nvml) == []
-    [warning] = unused_accelerators("cpu", {"CUDA_VISIBLE_DEVICES": "0"}, root, no_nvml)
+def test_who_chose_the_cpu_is_not_warned(machine, monkeypatch, environ):
+    machine(*GPU, driver="580.65.06")
+    assert unused_accelerators("gpu") == []
+    [warning] = unused_accelerators("cpu")
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert unused_accelerators("cpu") == []
     assert warning.startswith("JAX uses the CPU, but the machine has 1 NVIDIA GPU (driver 580")
     assert "[cuda13]'" in warning
 
 
 def test_a_run_warns_and_records_it(run_cli, tmp_path, monkeypatch):
-    root = system(tmp_path / "system", *GPU, driver="535.104.05")
-    monkeypatch.setattr(
-        runner,
-        "unused_accelerators",
-        lambda platform: unused_accelerators(platform, {}, root, no_nvml),
-    )
+    gpu = Accelerators("cuda", 1, "535.104.05")
+    text = f"JAX uses the CPU, but the machine has {gpu}: {advice(gpu)}"
+    monkeypatch.setattr(runner, "unused_accelerators", lambda platform: [text])
     done = run_cli(f"--experiment={MICRO}", "--mode=memory", "--workdir=run")
     assert done.returncode == 0, done.stderr
     warning, *_ = run_json(tmp_path / "run")["summary"]["warnings"]
@@ -159,16 +173,19 @@ def test_a_run_warns_and_records_it(run_cli, tmp_path, monkeypatch):
         ("tpu", "=tpu: JAX has no plugin for TPUs; the machine has no TPU"),
     ],
 )
-def test_a_platform_without_its_plugin_is_refused(tmp_path, monkeypatch, asked, told):
-    root = system(tmp_path, *GPU, driver="580.65.06")
+def test_a_platform_without_its_plugin_is_refused(machine, monkeypatch, asked, told):
+    machine(*GPU, driver="580.65.06")
     monkeypatch.setattr(accelerators, "installed_plugin", lambda _: None)
+    monkeypatch.setenv("JAX_PLATFORMS", asked)
     with pytest.raises(BadInput, match=told) as refused:
-        check_platforms({"JAX_PLATFORMS": asked}, root, no_nvml)
+        check_platforms()
     assert f"[{'tpu' if asked == 'tpu' else 'cuda13'}]'" in str(refused.value)
     for other in ("", "cpu", "tpu,cpu", "METAL"):
-        check_platforms({"JAX_PLATFORMS": other}, root, no_nvml)
+        monkeypatch.setenv("JAX_PLATFORMS", other)
+        check_platforms()
     monkeypatch.setattr(accelerators, "installed_plugin", lambda _: "the plugin")
-    check_platforms({"JAX_PLATFORMS": asked}, root, no_nvml)
+    monkeypatch.setenv("JAX_PLATFORMS", asked)
+    check_platforms()
 
 
 def test_a_machine_without_nvml_says_nothing():

@@ -124,4 +124,6 @@ def test_whatever_hints_at_an_accelerator_keeps_its_plugin(
     path = tmp_path / file
     path.parent.mkdir(parents=True)
     path.write_text("0x1ae0\n")
-    assert usable_plugins(environ, tmp_path) == usable
+    monkeypatch.setattr(accelerators, "_ROOT", tmp_path)
+    monkeypatch.setattr(os, "environ", environ)
+    assert usable_plugins() == usable

@@ -11,7 +11,7 @@ from jaxbench.cards.preset import CPU, PRESETS, STANDARD
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.qualification import networks
 from jaxbench.qualification.bench import PartFailed
-from jaxbench.qualification.networks import make_config, measure_networks
+from jaxbench.qualification.networks import make_config
 from jaxbench.train import build_program
 from jaxbench.xla.compile_cache import without_cache
 from tests.conftest import run_json
@@ -22,7 +22,7 @@ GIB = 2**30
 def test_a_network_is_a_run_and_its_figures(bench):
     bench.part = "networks"
     with without_cache():  # or every step is compiled three times
-        measure_networks(bench, 1.0)
+        networks.measure(bench, 1.0)
     by_name = {figure.name: figure for figure in bench.figures}
     rate = by_name["images_per_s"]
     assert rate.labels == {"network": "micro", "precision": "fp32", "batch": 32}
@@ -64,14 +64,14 @@ def ran(bench, monkeypatch):
 
 def test_the_largest_batch_is_halved_where_memory_runs_out(bench, ran, monkeypatch):
     monkeypatch.setattr(networks.Networks, "_estimate", lambda *_: 192)
-    measure_networks(bench, 60.0)
+    networks.measure(bench, 60.0)
     assert ran == [32, 192, 96] and not bench.notes
 
 
 def test_a_stated_batch_that_does_not_fit_is_no_failure(bench, ran):
     network = bench.preset.networks[0]._replace(batch_per_device=64)
     bench.part, bench.preset = "networks", bench.preset._replace(networks=(network,))
-    measure_networks(bench, 60.0)
+    networks.measure(bench, 60.0)
     [note] = bench.notes["networks"]
     assert ran == [128] and note.found == "does not fit in the device's memory"
 
@@ -79,7 +79,7 @@ def test_a_stated_batch_that_does_not_fit_is_no_failure(bench, ran):
 def test_no_larger_batch_is_said(bench, ran, monkeypatch):
     monkeypatch.setattr(networks.Networks, "_estimate", lambda *_: 32)
     bench.part = "networks"
-    measure_networks(bench, 60.0)
+    networks.measure(bench, 60.0)
     [note] = bench.notes["networks"]
     assert ran == [32] and "no larger batch" in note.found
 
@@ -94,14 +94,14 @@ def test_one_network_that_fails_leaves_the_others(bench, monkeypatch):
     monkeypatch.setattr(networks, "figures_of", lambda *_: ["figure"])
     bench.preset = bench.preset._replace(precisions=("bf16", "fp32"))
     with pytest.raises(PartFailed, match="^micro bf16 32: no bf16$"):
-        measure_networks(bench, 60.0)
+        networks.measure(bench, 60.0)
     assert bench.figures == ["figure"]
 
 
 def test_what_there_is_no_time_for_is_named(bench, ran):
     bench.part = "networks"
     bench.preset = bench.preset._replace(precisions=("fp32", "bf16"))
-    measure_networks(bench, 0.0)
+    networks.measure(bench, 0.0)
     [note] = bench.notes["networks"]
     assert ran == [32]  # the first one in any case
     assert note.found == "micro bf16 32, micro fp32 largest batch"
@@ -111,7 +111,7 @@ def test_an_invalid_run_has_no_figures(bench, monkeypatch):
     invalid = types.SimpleNamespace(summary={"status": "invalid", "invalid": ["too fast"]})
     monkeypatch.setattr(networks, "measure_throughput", lambda *_, **__: invalid)
     with pytest.raises(PartFailed, match="too fast"):
-        measure_networks(bench, 1.0)
+        networks.measure(bench, 1.0)
     assert not bench.figures
 
 

@@ -4,67 +4,74 @@ import math
 
 import pytest
 
+from jaxbench.cards.figures import PARTS
 from jaxbench.errors import BadInput
-from jaxbench.qualification.plan import ORDER, POWER_CURVE, make_links_plan
 from jaxbench.qualification.plan import make_plan as make_any_plan
 
+TIMED = [kind.name for kind in PARTS.values() if not kind.measured_in]
 
-def make_plan(minutes, on_cpu=True, **asked):
-    return make_any_plan(minutes, on_cpu=on_cpu, **asked)
+
+def make_plan(minutes, on_cpu=True, *, num_devices=1, soak_minutes=None, only=None, **flags):
+    return make_any_plan(
+        minutes,
+        num_devices=num_devices,
+        on_cpu=on_cpu,
+        soak_minutes=soak_minutes,
+        flags=flags,
+        only=only,
+    )
 
 
 @pytest.mark.parametrize("on_cpu", [True, False])
 @pytest.mark.parametrize("minutes", [1, 1.5, 3, 10, 60])
 @pytest.mark.parametrize("num_devices", [1, 8])
-@pytest.mark.parametrize(
-    "asked", [{}, {"storage": True}, {"soak_minutes": 0.5}, {"power_limits": 3}]
-)
+@pytest.mark.parametrize("asked", [{}, {"storage": 1}, {"soak_minutes": 0.5}, {"power_limits": 3}])
 def test_the_parts_take_no_longer_than_the_minutes(minutes, on_cpu, num_devices, asked):
     plan = make_plan(minutes, on_cpu, num_devices=num_devices, **asked)
     assert plan.total_s <= 60 * minutes + 1e-6
-    assert {*plan.times_s, *plan.skipped} | {POWER_CURVE} == {*ORDER}
+    assert {*plan.times_s, *plan.skipped} == {*TIMED}
     assert not {*plan.times_s} & {*plan.skipped}
-    assert [*plan.times_s] == [name for name in ORDER if name in plan.times_s]
+    assert [*plan.times_s] == [name for name in TIMED if name in plan.times_s]
     if "soak_minutes" not in asked:  # the soak takes the rest
         assert math.isclose(plan.total_s, 60 * minutes) or "soak" in plan.skipped
 
 
 @pytest.mark.parametrize(("minutes", "time_s"), [(1, 60), (10, 70)])
 def test_several_processes_measure_their_links_alone(minutes, time_s):
-    plan = make_links_plan(minutes)
+    plan = make_plan(minutes, False, num_devices=4, only="collectives")
     assert plan.times_s == {"collectives": time_s}
-    assert {*plan.times_s, *plan.skipped} | {POWER_CURVE} == {*ORDER}
+    assert {*plan.times_s, *plan.skipped} == {*TIMED}
     with pytest.raises(BadInput, match="--minutes=0.5"):
-        make_links_plan(0.5)
+        make_plan(0.5, num_devices=4, only="collectives")
 
 
 def test_ten_minutes_have_every_part_and_a_long_soak():
     plan = make_plan(10, False, num_devices=8)
-    assert plan.times_s["ceilings"] == 110 and plan.times_s["soak"] > 120
-    assert [*plan.skipped] == ["storage"]
-    told = [*plan.lines()]
-    assert told[0].startswith("plan: doctor 5 s, ceilings 110 s, collectives 7")
-    assert told[1:] == ["  not storage: give --storage to measure it"]
+    assert plan.times_s["ceilings"] > 100 and plan.times_s["soak"] > 120
+    assert {*plan.skipped} == {name for name, kind in PARTS.items() if kind.flag}
+    first, *others = plan.lines()
+    assert first.startswith("plan: doctor 5 s, ceilings 1")
+    assert "  not storage: give --storage to measure it" in others
 
 
 def test_too_few_minutes_leave_parts_out_and_say_so():
     plan = make_plan(1, False, num_devices=8)
     assert plan.skipped["ceilings"] == "it takes 30 s, 15 s are left"
     plan = make_plan(1, num_devices=1, power_limits=2)
-    assert plan.times_s[POWER_CURVE] == 40 and plan.skipped["networks"]
+    assert plan.times_s["power_curve"] == 40 and plan.skipped["networks"]
     assert make_plan(1, num_devices=1).skipped["collectives"] == "there is one device"
 
 
 @pytest.mark.parametrize("on_cpu", [True, False])
 def test_what_was_asked_for_comes_first_or_is_refused(on_cpu):
-    plan = make_plan(1, on_cpu, num_devices=8, storage=True)
+    plan = make_plan(1, on_cpu, num_devices=8, storage=1)
     assert plan.times_s["storage"] == 20
     assert plan.skipped
-    asked = {"storage": True, "soak_minutes": 0.9, "power_limits": 1}
-    told = r"minutes=1: .*\(power curve 20 s, soak 54 s, storage 20 s\); give 2 at least"
+    asked = {"storage": 1, "soak_minutes": 0.9, "power_limits": 1}
+    told = r"minutes=1: .*\(storage 20 s, power curve 20 s, soak 54 s\); give 2 at least"
     with pytest.raises(BadInput, match=told):
         make_plan(1, on_cpu, num_devices=8, **asked)
-    assert {"storage", "soak", POWER_CURVE} <= {*make_plan(2, num_devices=1, **asked).times_s}
+    assert {"storage", "soak", "power_curve"} <= {*make_plan(2, num_devices=1, **asked).times_s}
 
 
 def test_the_soaks_minutes_are_kept():
@@ -85,7 +92,7 @@ def test_minutes_that_cannot_be_are_refused(minutes, soak_minutes):
 
 
 def test_the_soak_takes_what_the_others_leave():
-    plan = make_plan(5, num_devices=1, storage=True)
+    plan = make_plan(5, num_devices=1, storage=1)
     before_s = sum(plan.times_s[name] for name in ("doctor", "ceilings", "networks"))
     assert math.isclose(plan.soak_s(before_s), plan.times_s["soak"])
     assert math.isclose(plan.soak_s(before_s - 7), plan.times_s["soak"] + 7)

@@ -58,7 +58,7 @@ def test_each_limit_is_a_row(bench, board, monkeypatch, output):
     monkeypatch.setattr(power_curve, "restored_at_end", guarded)
     monkeypatch.setattr(power_curve, "measure_throughput", measure)
     bench.power_limits = [200, 300]
-    power_curve.measure_power_curve(bench, 40.0)
+    power_curve.measure(bench, 40.0)
     assert [limit.current_mw for limit in restored] == [400_000]
     with open(bench.folder / "power_curve.csv", newline="") as file:
         rows = [*csv.DictReader(file)]

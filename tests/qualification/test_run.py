@@ -10,19 +10,26 @@ import pytest
 from jaxbench.cards.card import measured
 from jaxbench.cards.card_file import read_card
 from jaxbench.cards.check import check_card
-from jaxbench.cards.thresholds import load_thresholds
+from jaxbench.cards.figures import PARTS
+from jaxbench.cards.verdict import load_thresholds
 from jaxbench.errors import BadInput, Terminated
 from jaxbench.hardware.checks import Check
+from jaxbench.hardware.telemetry.readers import HostReader, Reading
 from jaxbench.microbench.matmul import MatmulResult
 from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import DataMesh
-from jaxbench.qualification import ceilings, host_load, run
+from jaxbench.qualification import ceilings, collectives, doctor, run
 from jaxbench.qualification.bench import Bench, PartFailed
-from jaxbench.qualification.plan import ORDER, Plan
-from jaxbench.records import run_lock
+from jaxbench.qualification.plan import Plan
 
 _MEASURED = ("fp32", "bf16", "fp16")
+run_make_plan, measure_ceilings = run.make_plan, ceilings.measure
 OK = Check("jax", "ok", "0.10.2")
+
+
+def others_take(monkeypatch, percent):
+    reading = Reading("host", "host", {"other_cpu_percent": percent})
+    monkeypatch.setattr(HostReader, "read", lambda _: iter([reading]))
 
 
 def nothing(bench, time_s):
@@ -32,22 +39,28 @@ def nothing(bench, time_s):
 @pytest.fixture
 def qualify(monkeypatch, tmp_path, bench, output, preset):
     """Qualifies two devices on an idle host; returns the exit code and the card."""
-    idle = {"_busy_s": lambda: 0.0, "_own_s": lambda: 0.0}
-    for name, function in idle.items():
-        monkeypatch.setattr(host_load, name, function)
-    monkeypatch.setattr(run, "run_checks", lambda: [OK])
+    others_take(monkeypatch, 0.0)
+    monkeypatch.setattr(doctor, "run_checks", lambda: [OK])
     monkeypatch.setattr(run, "choose_preset", lambda platform: preset)
     monkeypatch.setattr(run, "create_mesh", lambda experiment: bench.mesh)
     measured_parts = ("doctor", "ceilings", "collectives", "networks", "soak")
     plan = Plan(dict.fromkeys(measured_parts, 0.1), {"storage": "give --storage to measure it"})
-    monkeypatch.setattr(run, "make_plan", lambda *_, **__: plan)
-    for name in run._MEASURE:
-        if name != "doctor":
-            monkeypatch.setitem(run._MEASURE, name, nothing)
+
+    def make_plan(minutes, *, only, **_):
+        return run_make_plan(minutes, only=only, num_devices=2, on_cpu=True) if only else plan
+
+    monkeypatch.setattr(run, "make_plan", make_plan)
+
+    def replace_part(name, measure):
+        monkeypatch.setattr(f"jaxbench.qualification.{name}.measure", measure)
+
+    for name, kind in PARTS.items():
+        if name != "doctor" and not kind.measured_in:
+            replace_part(name, nothing)
 
     def go(**parts):
         for name, measure in parts.items():
-            monkeypatch.setitem(run._MEASURE, name, measure)
+            replace_part(name, measure)
         out = tmp_path / "card"
         try:
             code = run.qualify(1.0, str(out), load_thresholds(), bench.console)
@@ -66,11 +79,9 @@ def test_a_card_of_an_idle_machine(qualify, output, tmp_path):
     code, card = qualify(ceilings=triad)
     assert code == 0 and card.verdict.outcome == "incomplete"  # the parts measure nothing
     assert check_card(tmp_path / "card") == []
-    assert [(part.name, part.status) for part in card.parts] == [
-        *((name, "measured") for name in ORDER[:5]),
-        ("corruption", "skipped"),
-        ("storage", "skipped"),
-    ]
+    assert [part.name for part in card.parts] == [*PARTS]
+    done = [part.name for part in card.parts if part.status == "measured"]
+    assert done == ["doctor", "ceilings", "collectives", "networks", "soak"]
     assert [str(figure) for figure in card.figures()] == ["triad_gb_per_s, device 0"]
     text = output.getvalue()
     assert "plan: doctor 0 s" in text and "verdict: INCOMPLETE" in text
@@ -78,23 +89,16 @@ def test_a_card_of_an_idle_machine(qualify, output, tmp_path):
 
 
 def test_a_busy_host_is_inconclusive_and_says_why(qualify, monkeypatch, output):
-    busy_s = iter((0.0, 1e9))
-    monkeypatch.setattr(host_load, "_busy_s", lambda: next(busy_s))
+    others_take(monkeypatch, 100.0)
     code, card = qualify()
     assert (code, card.verdict.outcome) == (0, "inconclusive")
     assert card.load.other_cpu_percent == 100
     assert "the host was busy: 100, limit 10" in output.getvalue()
 
 
-def test_the_work_of_this_process_is_no_other(monkeypatch):
-    monkeypatch.setattr(host_load, "_busy_s", iter((10.0, 10.0 + 1e9)).__next__)
-    monkeypatch.setattr(host_load, "_own_s", iter((5.0, 5.0 + 1e9)).__next__)
-    assert host_load.LoadWatch().load().other_cpu_percent == 0
-
-
 def test_a_wrong_wheel_fails(qualify, monkeypatch, output):
     wrong = Check("jax-cuda12-plugin", "problem", "0.9.0, but jaxlib is 0.10.2", "pip install")
-    monkeypatch.setattr(run, "run_checks", lambda: [OK, wrong])
+    monkeypatch.setattr(doctor, "run_checks", lambda: [OK, wrong])
     code, card = qualify()
     assert (code, card.verdict.outcome) == (1, "fail")
     assert card.part("doctor").checks[1].found == wrong.found
@@ -188,21 +192,16 @@ def test_a_folder_that_is_used_is_refused(qualify, tmp_path, given, monkeypatch,
     assert sorted(os.listdir(tmp_path)) == ["file", "full"]
 
 
-def test_a_second_card_in_a_folder_is_refused_while_the_first_is_measured(
-    qualify, tmp_path, monkeypatch, bench
-):
-    monkeypatch.setattr(run_lock, "_PATIENCE_S", 0.0)
+def test_a_second_card_in_a_folder_is_refused_while_the_first_is_measured(qualify, tmp_path, bench):
     refused = []
 
     def begin_another(*_):
-        with pytest.raises(BadInput, match="card: is still running in another process") as error:
+        with pytest.raises(BadInput, match="nothing is overwritten") as error:
             run.qualify(1.0, str(tmp_path / "card"), load_thresholds(), bench.console)
         refused.append(error)
 
     code, _ = qualify(doctor=begin_another)
     assert code == 0 and len(refused) == 1
-    with pytest.raises(BadInput, match="nothing is overwritten"):
-        run.qualify(1.0, str(tmp_path / "card"), load_thresholds(), bench.console)
 
 
 def test_a_full_disk_leaves_the_card_on_the_console(qualify, tmp_path, monkeypatch, output, capsys):
@@ -243,11 +242,11 @@ def test_a_slow_device_fails(qualify, as_gpus, monkeypatch, output):
         calls.per_s = lambda amount: [slower * one for one in rate]
         return calls
 
-    # The shape is searched on the first device alone.
+    # The shape is searched only on the first device.
     monkeypatch.setattr(ceilings, "measure_matmul", lambda *_, **__: result)
     monkeypatch.setattr(ceilings, "matmul_calls", make_slow)
     monkeypatch.setattr(ceilings, "_measure_memory", lambda *_: [])
-    code, card = qualify(ceilings=ceilings.measure_ceilings)
+    code, card = qualify(ceilings=measure_ceilings)
     [finding] = [one for one in card.verdict.findings if one.rule == "device_spread"]
     assert code == 1 and finding.status == "fail"
     assert "slowest: device 1" in finding.text
@@ -312,7 +311,7 @@ def test_a_corrupted_device_fails(qualify, monkeypatch):
 
 @pytest.mark.parametrize(("num_devices", "pairs"), [(2, 1), (8, 28), (16, 15 + 14)])
 def test_pairs_of_many_devices_are_not_all_measured(num_devices, pairs):
-    found = ceilings._pairs(num_devices)
+    found = collectives._pairs(num_devices)
     assert len(found) == len({*found}) == pairs
     assert {place for pair in found for place in pair} == {*range(num_devices)}
 
@@ -321,4 +320,4 @@ def test_a_power_curve_that_fails_is_exit_code_1(qualify, monkeypatch, output):
     monkeypatch.setattr(run, "make_plan", lambda *_, **__: Plan({"power_curve": 1.0}, {}))
     code, card = qualify(power_curve=lambda *_: 1 / 0)
     assert code == 1 and "power curve failed: ZeroDivisionError" in output.getvalue()
-    assert {part.status for part in card.parts} == {"skipped"}
+    assert card.part("power_curve").status == "failed"

@@ -1,6 +1,7 @@
 """The soak, its drift and telemetry, and the search for silent corruption."""
 
 import re
+import types
 
 import jax
 import numpy as np
@@ -79,7 +80,7 @@ def test_mismatches_are_named_by_device_round_and_tensor(bench, monkeypatch):
 def test_a_soak_is_a_run_with_windows_and_bursts(bench):
     bench.part = "soak"
     with bench.clock.phase("soak"):
-        soak.measure_soak(bench, 1.0)
+        soak.measure(bench, 1.0)
     folder = bench.folder / "runs" / "soak"
     document = run_json(folder)
     assert (document["status"], document["mode"]) == ("done", "throughput")
@@ -105,14 +106,14 @@ def test_bursts_take_a_share_of_the_soak(bench, monkeypatch, left_s, burst_s, le
 
     monkeypatch.setattr(soak, "Soak", lambda job, _, between: make(job, left, between))
     monkeypatch.setattr(CorruptionCheck, "burst", lambda _: bursts.append(pause(burst_s)))
-    soak.measure_soak(bench, 1.0)
+    soak.measure(bench, 1.0)
     assert 2 + least <= len(bursts) <= 2 + most  # one at each end
 
 
 def test_error_counters_before_and_after(bench, monkeypatch):
     counters = iter(({"gpu1": {"ecc_corrected": 2}}, {"gpu1": {"ecc_corrected": 5}}))
     monkeypatch.setattr(soak, "read_error_counters", lambda _: next(counters))
-    soak.measure_soak(bench, 0.2)
+    soak.measure(bench, 0.2)
     of = (1, (("counter", "ecc_corrected"),))
     assert values(bench, "errors_before")[of] == 2 and values(bench, "errors_after")[of] == 5
 
@@ -123,3 +124,34 @@ def test_counters_that_cannot_be_read_are_noted(bench, monkeypatch):
     assert soak._counters(bench, {}) == {}
     [note] = bench.notes["soak"]
     assert note.status == "warning" and "division by zero" in note.found
+
+
+def drift_of(windows_s):
+    [figure] = soak.soak_figures(types.SimpleNamespace(windows_s=windows_s), None)
+    return figure
+
+
+def test_drift_is_that_of_the_last_third():
+    slower = [1.0, 1.01] * 5 + [1.05] * 10 + [1.1, 1.11] * 5
+    figure = drift_of(slower)
+    assert figure.value == pytest.approx(100 * (1.005 / 1.105 - 1), abs=0.1)
+    assert figure.interval[0] < figure.value < figure.interval[1] < -8
+    assert drift_of([1.0] * 18).interval == (0, 0)
+
+
+def test_sensors_and_throttling_by_device():
+    board = {"kind": "gpu", "temperature_c_max": 71.0, "power_w_mean": 300.0}
+    devices = {
+        "host": {"kind": "host", "samples": 3},
+        "gpu0": board | {"throttle_reasons": {"sw_thermal_slowdown": 0.25, "gpu_idle": 0.5}},
+        "gpu12": board,
+    }
+    step = types.SimpleNamespace(windows_s=[1.0] * 18)
+    drift, *figures = soak.soak_figures(step, {"devices": devices})
+    assert (drift.name, drift.run) == ("drift_percent", "runs/soak")
+    found = {(one.name, one.device): one.value for one in figures if not one.labels}
+    assert found["temperature_max_c", 12] == 71 and found["power_mean_w", 0] == 300
+    shares = {one.labels["reason"]: one.value for one in figures if one.labels}
+    assert shares["sw_thermal_slowdown"] == 0.25 and shares["hw_slowdown"] == 0
+    assert "gpu_idle" not in shares
+    assert {one.device for one in figures if one.labels} == {0}  # the other board does not tell

@@ -169,29 +169,27 @@ def read_error_counters(ordinals: Mapping[str, int]) -> dict[str, dict[str, int]
     """
     if not ordinals:
         return {}
-    import pynvml
+    import pynvml as nvml
 
-    def read(handle: Any) -> dict[str, int]:
-        def ecc(kind: int) -> int:  # since the driver was loaded
-            return pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, pynvml.NVML_VOLATILE_ECC)
+    def ecc(handle: Any, kind: int) -> list[int]:  # since the driver was loaded
+        return [nvml.nvmlDeviceGetTotalEccErrors(handle, kind, nvml.NVML_VOLATILE_ECC)]
 
-        rows = ("remapped_rows_corrected", "remapped_rows_uncorrected")
-        counters: dict[tuple[str, ...], Callable[[], Sequence[int]]] = {
-            ("ecc_corrected",): lambda: [ecc(pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED)],
-            ("ecc_uncorrected",): lambda: [ecc(pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)],
-            ("pcie_replays",): lambda: [pynvml.nvmlDeviceGetPcieReplayCounter(handle)],
-            (*rows, "row_remapping_pending", "row_remapping_failed"): lambda: (
-                pynvml.nvmlDeviceGetRemappedRows(handle)
-            ),
-        }
-        counts: dict[str, int] = {}
-        for names, count in counters.items():
+    rows = ("remapped_rows_corrected", "remapped_rows_uncorrected")
+    counters: dict[tuple[str, ...], Callable[[Any], Sequence[int]]] = {
+        ("ecc_corrected",): lambda one: ecc(one, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+        ("ecc_uncorrected",): lambda one: ecc(one, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+        ("pcie_replays",): lambda one: [nvml.nvmlDeviceGetPcieReplayCounter(one)],
+        (*rows, "row_remapping_pending", "row_remapping_failed"): nvml.nvmlDeviceGetRemappedRows,
+    }
+    counts: dict[str, dict[str, int]] = {}
+    for board in find_boards(nvml, ordinals):
+        counts[board.device] = {}
+        for names, read in counters.items():
             # Boards without ECC, or older drivers, do not have all of them.
-            with contextlib.suppress(pynvml.NVMLError):
-                counts |= {name: int(one) for name, one in zip(names, count(), strict=True)}
-        return counts
-
-    return {board.device: read(board.handle) for board in find_boards(pynvml, ordinals)}
+            with contextlib.suppress(nvml.NVMLError):
+                values = map(int, read(board.handle))
+                counts[board.device] |= dict(zip(names, values, strict=True))
+    return counts
 
 
 def other_gpu_processes(ordinals: Mapping[str, int]) -> int | None:
@@ -205,17 +203,16 @@ def other_gpu_processes(ordinals: Mapping[str, int]) -> int | None:
     import pynvml
 
     try:
-        boards = find_boards(pynvml, ordinals)
-        running = [
-            {process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(board.handle)}
-            for board in boards
-        ]
+        running = {
+            process.pid
+            for board in find_boards(pynvml, ordinals)
+            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(board.handle)
+        }
     except (pynvml.NVMLError, OSError):
         return None
     this_process = psutil.Process()
     tree = {this_process.pid, *(child.pid for child in this_process.children(recursive=True))}
-    here = set().union(*running)
-    return len(here - tree) if here & tree else max(0, len(here) - 1)
+    return len(running - tree) if running & tree else max(0, len(running) - 1)
 
 
 class PowerLimit(NamedTuple):
@@ -235,22 +232,18 @@ def read_power_limits(ordinals: Mapping[str, int]) -> list[PowerLimit]:
     """
     if not ordinals:
         raise BadInput("--power_limits: JAX uses no NVIDIA GPU, and no other device has limits")
-    import pynvml
+    import pynvml as nvml
 
     try:
-        boards = find_boards(pynvml, ordinals)
         limits = []
-        for board in boards:
-            current_mw = pynvml.nvmlDeviceGetPowerManagementLimit(board.handle)
-            range_mw = pynvml.nvmlDeviceGetPowerManagementLimitConstraints(board.handle)
-            pynvml.nvmlDeviceSetPowerManagementLimit(board.handle, current_mw)
-            limits.append(PowerLimit(board.address, current_mw, *range_mw))
-    except pynvml.NVMLError_NoPermission as error:
-        raise BadInput(
-            "--power_limits: the driver allows only the administrator to set them: run it with sudo"
-        ) from error
-    except (pynvml.NVMLError, OSError) as error:
-        raise BadInput(f"--power_limits: the limits cannot be set: {error}") from error
+        for _, _, address, handle in find_boards(nvml, ordinals):
+            current_mw = nvml.nvmlDeviceGetPowerManagementLimit(handle)
+            range_mw = nvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)
+            nvml.nvmlDeviceSetPowerManagementLimit(handle, current_mw)
+            limits.append(PowerLimit(address, current_mw, *range_mw))
+    except (nvml.NVMLError, OSError) as error:
+        needs = "; that needs sudo" if isinstance(error, nvml.NVMLError_NoPermission) else ""
+        raise BadInput(f"--power_limits: the limits cannot be set: {error}{needs}") from error
     return limits
 
 

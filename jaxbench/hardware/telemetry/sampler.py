@@ -80,7 +80,13 @@ class Telemetry:
         share: float = 1.0,
     ):
         self._path, self._interval_s, self._clock, self._share = path, interval_s, clock, share
-        self._threads = [_ReaderThread(reader, interval_s, self) for reader in readers]
+        self._requests = {reader: queue.SimpleQueue() for reader in readers}
+        self._threads = {
+            reader: threading.Thread(
+                target=self._run, args=(reader,), name=f"telemetry-{reader.name}", daemon=True
+            )
+            for reader in readers
+        }
         self._lock = threading.Lock()
         self._file = self._rows = None
         self._series: dict[str, Series] = {}
@@ -99,7 +105,7 @@ class Telemetry:
             self._series = read_series(self._path)
         else:
             self._rows.writeheader()
-        for thread in self._threads:
+        for thread in self._threads.values():
             thread.start()
 
     @contextlib.contextmanager
@@ -118,9 +124,9 @@ class Telemetry:
         self._sample_edge()
 
     def _sample_edge(self) -> None:
-        for thread in self._threads:
-            if thread.reader.reads_energy:
-                thread.requests.put("edge")
+        for reader, requests in self._requests.items():
+            if reader.reads_energy:
+                requests.put("edge")
 
     def stop(self) -> None:
         """Take the last samples and end the threads, in bounded time even if one hangs.
@@ -129,22 +135,57 @@ class Telemetry:
         """
         if self._file is None:
             return
-        for thread in self._threads:
-            thread.requests.put("stop")
+        for requests in self._requests.values():
+            requests.put("stop")
         watch = Stopwatch()
-        for thread in filter(threading.Thread.is_alive, self._threads):
-            thread.join(max(0.0, _LONGEST_STOP_S - watch.elapsed_s()))
+        for reader, thread in self._threads.items():
             if thread.is_alive():
-                self.count_error(f"{thread.reader.name}: did not answer any more")
+                thread.join(max(0.0, _LONGEST_STOP_S - watch.elapsed_s()))
+            if thread.is_alive():
+                self._count_error(f"{reader.name}: did not answer any more")
         with self._lock:
             file, self._file = self._file, None
         try:
             file.close()
         except OSError as error:  # a full disk
-            self.count_error(f"{self._path.name}: {error.strerror}")
+            self._count_error(f"{self._path.name}: {error.strerror}")
 
-    def keep(self, reading: Reading) -> None:
-        """Write a reading to the file and keep it for the summary. For the threads."""
+    def _run(self, reader: Any) -> None:
+        """Sample a reader, at multiples of the interval and at edges, until it is stopped."""
+        watch, is_running = Stopwatch(), True
+        while is_running:
+            soonest_s = watch.elapsed_s() + _SOONEST * self._interval_s
+            self._sample(reader)
+            is_running = self._wait(reader, watch, soonest_s)
+        self._sample(reader)
+
+    def _sample(self, reader: Any) -> None:
+        try:
+            for reading in reader.read():
+                self._keep(reading)
+        except Exception as error:
+            words = str(error).strip() or type(error).__name__
+            self._count_error(f"{reader.name}: {words}")
+
+    def _wait(self, reader: Any, watch: Stopwatch, soonest_s: float) -> bool:
+        """Wait until the next sample is due; return False if it is the last."""
+        # The next multiple of the interval: samples that are missed are not caught up.
+        due_s = (math.floor(watch.elapsed_s() / self._interval_s) + 1) * self._interval_s
+        cpu_s = process_cpu_s()
+        while True:
+            try:
+                request = self._requests[reader].get(timeout=max(0.0, due_s - watch.elapsed_s()))
+            except queue.Empty:
+                request = "sample"
+            if reader.name == HostReader.name:  # one of the threads is enough
+                self.note_wait(watch.elapsed_s() - due_s, process_cpu_s() - cpu_s)
+            if request == "stop":
+                return False
+            if request == "sample" or watch.elapsed_s() >= soonest_s:
+                return True
+
+    def _keep(self, reading: Reading) -> None:
+        """Write a reading to the file and keep it for the summary."""
         elapsed_s = self._clock.wall_s()
         row = {
             "time": now().isoformat(timespec="milliseconds"),
@@ -154,7 +195,7 @@ class Telemetry:
             **reading.values,
         }
         for error in reading.errors:
-            self.count_error(f"{reading.device}: {error}")
+            self._count_error(f"{reading.device}: {error}")
         with self._lock:
             if self._file is None:  # a reading that came after the end
                 return
@@ -162,7 +203,7 @@ class Telemetry:
             series.add(elapsed_s, reading.values)
             self._rows.writerow(row)
 
-    def count_error(self, message: str) -> None:
+    def _count_error(self, message: str) -> None:
         with self._lock:
             self._errors[message] += 1
 
@@ -189,50 +230,6 @@ class Telemetry:
 def no_telemetry() -> Telemetry:
     """Return telemetry that reads nothing."""
     return Telemetry(None, 0.0, Clock(), [])
-
-
-class _ReaderThread(threading.Thread):
-    """Samples one reader, at multiples of the interval and at edges, until it is stopped."""
-
-    def __init__(self, reader: Any, interval_s: float, telemetry: Telemetry):
-        super().__init__(name=f"telemetry-{reader.name}", daemon=True)
-        self.reader = reader
-        self.requests: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._interval_s = interval_s
-        self._telemetry = telemetry
-
-    def run(self) -> None:
-        watch, is_running = Stopwatch(), True
-        while is_running:
-            soonest_s = watch.elapsed_s() + _SOONEST * self._interval_s
-            self._sample()
-            is_running = self._wait(watch, soonest_s)
-        self._sample()
-
-    def _sample(self) -> None:
-        try:
-            for reading in self.reader.read():
-                self._telemetry.keep(reading)
-        except Exception as error:
-            words = str(error).strip() or type(error).__name__
-            self._telemetry.count_error(f"{self.reader.name}: {words}")
-
-    def _wait(self, watch: Stopwatch, soonest_s: float) -> bool:
-        """Wait until the next sample is due; return False where it is the last."""
-        # The next multiple of the interval: samples that are missed are not caught up.
-        due_s = (math.floor(watch.elapsed_s() / self._interval_s) + 1) * self._interval_s
-        cpu_s = process_cpu_s()
-        while True:
-            try:
-                request = self.requests.get(timeout=max(0.0, due_s - watch.elapsed_s()))
-            except queue.Empty:
-                request = "sample"
-            if self.reader.name == HostReader.name:  # one of the threads is enough
-                self._telemetry.note_wait(watch.elapsed_s() - due_s, process_cpu_s() - cpu_s)
-            if request == "stop":
-                return False
-            if request == "sample" or watch.elapsed_s() >= soonest_s:
-                return True
 
 
 def merge(summary: dict[str, Any], telemetry: Telemetry) -> None:

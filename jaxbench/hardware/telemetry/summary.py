@@ -4,10 +4,11 @@ import array
 import collections
 import contextlib
 import csv
+import itertools
 import math
 import pathlib
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,6 +62,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "other_cpu_percent": ("mean", "max"),
 }
 _STATISTICS = {"mean": np.mean, "max": np.max, "median": np.median}
+_SUMMARIZED = [name for name, statistics_of in COLUMNS.items() if statistics_of]
 # The run's clock stands still between two processes: the date goes ahead of it by more than this.
 _JUMP_S = 0.5
 
@@ -86,7 +88,7 @@ class Series:
         self._elapsed_s = array.array("d")
         # A host has no clock, a board no processor load: only what a device has takes room.
         self._columns: dict[str, array.array] = {}
-        # Each sample's reasons, by their index in the list; a device has few combinations.
+        # Each sample's reasons, by their place in the list; a device has few combinations.
         self._reasons: list[str | None] = [None]
         self._throttle_reasons = array.array("H")
         self._is_resumed, self._shift_j = False, 0.0
@@ -99,30 +101,25 @@ class Series:
         self._is_resumed = True
 
     def add(self, elapsed_s: float, values: Mapping[str, float | str]) -> None:
-        for name, statistics_of in COLUMNS.items():
-            value = values.get(name, math.nan)
-            if statistics_of == ("greatest",):
-                if math.isfinite(value):
-                    self.greatest[name] = max(value, self.greatest.get(name, value))
-            elif statistics_of and (name in values or name in self._columns):
+        for name in _SUMMARIZED:
+            if COLUMNS[name] == ("greatest",):
+                if values.get(name, math.nan) > self.greatest.get(name, -math.inf):
+                    self.greatest[name] = values[name]
+            elif name in values or name in self._columns:
                 if name not in self._columns:
                     self._columns[name] = array.array("d", [math.nan]) * len(self)
-                self._columns[name].append(value)
+                self._columns[name].append(values.get(name, math.nan))
         self._elapsed_s.append(elapsed_s)
-        if "energy_j" in self._columns:
-            self._join_energy(self._columns["energy_j"])
         reasons = values.get("throttle_reasons")
         if reasons not in self._reasons:
             self._reasons.append(reasons)
         self._throttle_reasons.append(self._reasons.index(reasons))
-
-    def _join_energy(self, energy_j: array.array) -> None:
-        """Let the last value of a resumed run go on from the one before."""
-        if self._is_resumed and math.isfinite(energy_j[-1]):
-            before_j = self.known("energy_j")[1][:-1]
-            self._shift_j = float(before_j[-1] - energy_j[-1]) if len(before_j) else 0.0
-            self._is_resumed = False
-        energy_j[-1] += self._shift_j
+        if energy_j := self._columns.get("energy_j"):
+            if self._is_resumed and math.isfinite(energy_j[-1]):
+                before_j = self.known("energy_j")[1][:-1]
+                self._shift_j = float(before_j[-1] - energy_j[-1]) if len(before_j) else 0.0
+                self._is_resumed = False
+            energy_j[-1] += self._shift_j
 
     def __len__(self) -> int:
         return len(self._elapsed_s)
@@ -137,15 +134,11 @@ class Series:
 
     def throttle_reasons(self, windows: Sequence["Window"]) -> collections.Counter[tuple[str, ...]]:
         """Return how many samples inside the windows have which reasons."""
-        indices = np.array(self._throttle_reasons)
-        inside = (indices > 0) & _inside(np.array(self._elapsed_s), windows)
-        counts = enumerate(np.bincount(indices[inside], minlength=1))
+        inside = _inside(np.array(self._elapsed_s), windows)
+        counts = collections.Counter(itertools.compress(self._throttle_reasons, inside))
+        del counts[0]
         return collections.Counter(
-            {
-                tuple(filter(None, self._reasons[index].split("|"))): int(count)
-                for index, count in counts
-                if count
-            }
+            {tuple(filter(None, self._reasons[n].split("|"))): count for n, count in counts.items()}
         )
 
 
@@ -163,20 +156,17 @@ def read_series(path: pathlib.Path) -> dict[str, Series]:
         for row in csv.DictReader(read_lines(file)):
             try:
                 elapsed_s = float(row["elapsed_s"])
-                used = [name for name, statistics_of in COLUMNS.items() if statistics_of]
-                values = {name: float(row[name]) for name in used if row.get(name)}
-                date_s = seconds_since_1970(row["time"])
+                values = {name: float(row[name]) for name in _SUMMARIZED if row.get(name)}
+                new_began_s = seconds_since_1970(row["time"]) - elapsed_s
                 device, kind = row["device"], row["kind"]
-                if date_s is None or not math.isfinite(elapsed_s):
-                    raise ValueError("not a time")
             except (KeyError, TypeError, ValueError, OverflowError):
                 continue
             if kind in ("gpu", "mig"):
                 values["throttle_reasons"] = row.get("throttle_reasons") or ""
-            if began_s is not None and date_s - elapsed_s - began_s > _JUMP_S:
+            if began_s is not None and new_began_s - began_s > _JUMP_S:
                 for one in series.values():
                     one.resume()
-            began_s = date_s - elapsed_s
+            began_s = new_began_s
             series.setdefault(device, Series(kind)).add(elapsed_s, values)
     for one in series.values():
         one.resume()
@@ -217,8 +207,7 @@ def summarize(
         "errors": dict(errors),
     }
     warnings = [
-        *(line for device, one in series.items() for line in _throttling(device, one, windows)),
-        *(line for device, one in series.items() for line in _clock_drop(device, one, windows)),
+        *(line for device, one in series.items() for line in _slowed(device, one, windows)),
         *_imbalance(devices),
         *([_OTHER_WORK.format(**devices["host"])] if busy else []),
         *(f"telemetry: {message} ({count} times)" for message, count in errors.items()),
@@ -228,7 +217,7 @@ def summarize(
 
 def _describe(series: Series, windows: Sequence[Window]) -> dict[str, Any]:
     described: dict[str, Any] = {"kind": series.kind, "samples": len(series)}
-    for name, statistics_of in COLUMNS.items():
+    for name in _SUMMARIZED:
         if name in series.greatest:
             described[f"{name}_max"] = float(series.greatest[name])
         elapsed_s, values = series.known(name)
@@ -237,7 +226,7 @@ def _describe(series: Series, windows: Sequence[Window]) -> dict[str, Any]:
         # interval, the last one covers all windows.
         if inside.any() or series.kind != "host":
             values = values[inside]
-        for kind in statistics_of if len(values) else ():
+        for kind in COLUMNS[name] if len(values) else ():
             if kind in _STATISTICS:
                 described[f"{name}_{kind}"] = float(_STATISTICS[kind](values))
     if samples := series.throttle_reasons(windows):
@@ -329,37 +318,29 @@ def _covers(elapsed_s: np.ndarray, edges_s: np.ndarray) -> bool:
     return len(elapsed_s) > 1 and elapsed_s[0] <= edges_s.min() and edges_s.max() <= elapsed_s[-1]
 
 
-def _throttling(device: str, series: Series, windows: Sequence[Window]) -> list[str]:
+def _slowed(device: str, series: Series, windows: Sequence[Window]) -> Iterator[str]:
+    """Yield that a device was throttled, and that its clock fell."""
     samples = series.throttle_reasons(windows)
     seen = {reasons: count for reasons, count in samples.items() if {*THROTTLING} & {*reasons}}
-    if not seen:
-        return []
-    fraction = sum(seen.values()) / samples.total()
-    names = ", ".join(name for name in THROTTLING if any(name in one for one in seen))
-    return [f"{device} was throttled in {fraction:.0%} of {samples.total()} samples: {names}"]
-
-
-def _clock_drop(device: str, series: Series, windows: Sequence[Window]) -> list[str]:
+    if seen:
+        fraction = sum(seen.values()) / samples.total()
+        names = ", ".join(name for name in THROTTLING if any(name in one for one in seen))
+        yield f"{device} was throttled in {fraction:.0%} of {samples.total()} samples: {names}"
     elapsed_s, clocks_mhz = series.known("sm_clock_mhz")
     clocks_mhz = clocks_mhz[_inside(elapsed_s, windows)]
     change = drift(clocks_mhz.tolist())
-    if change is None or change >= -_CLOCK_DROP:
-        return []
-    half = len(clocks_mhz) // 2
-    first, second = statistics.median(clocks_mhz[:half]), statistics.median(clocks_mhz[-half:])
-    return [
-        f"{device}'s SM clock fell by {-change:.1%} from the first half to the second "
-        f"({first:.0f} to {second:.0f} MHz)"
-    ]
+    if change is not None and change < -_CLOCK_DROP:
+        half = len(clocks_mhz) // 2
+        first, second = statistics.median(clocks_mhz[:half]), statistics.median(clocks_mhz[-half:])
+        yield (
+            f"{device}'s SM clock fell by {-change:.1%} from the first half to the second "
+            f"({first:.0f} to {second:.0f} MHz)"
+        )
 
 
-def _imbalance(devices: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    loads = {
-        device: figures["load_percent_mean"]
-        for device, figures in devices.items()
-        if "load_percent_mean" in figures
-    }
-    if not loads or max(loads.values()) - min(loads.values()) <= _IMBALANCE:
-        return []
-    listed = ", ".join(f"{device} {load:.0f} %" for device, load in loads.items())
-    return [f"the devices were not equally loaded: {listed} (means)"]
+def _imbalance(devices: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    means = {device: described.get("load_percent_mean") for device, described in devices.items()}
+    loads = {device: load for device, load in means.items() if load is not None}
+    if loads and max(loads.values()) - min(loads.values()) > _IMBALANCE:
+        listed = ", ".join(f"{device} {load:.0f} %" for device, load in loads.items())
+        yield f"the devices were not equally loaded: {listed} (means)"
