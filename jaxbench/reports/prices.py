@@ -80,7 +80,7 @@ def at_price(rate: Estimate, price: Price, tokens: int | None = None) -> dict[st
     """Return what a rate of images costs; of sequences, also what their tokens cost."""
     paid = price.usd_per_hour
     costs = {
-        "images_per_s_per_usd_per_hour": rate.map(lambda x: pricing.rate_per_price(x, paid)),
+        "images_per_s_per_usd_per_hour": rate.map(lambda x: x / paid),
         "usd_per_million_images": rate.map(lambda x: pricing.usd_per_million_images(x, paid)),
     }
     if tokens:
