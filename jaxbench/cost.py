@@ -23,7 +23,7 @@ from jaxbench.records.schema import EpochRecord
 from jaxbench.reports.prices import Prices, at_price, price_mark
 from jaxbench.reports.runs import ReportedRun, read_run
 from jaxbench.reports.time_to_target import time_to_target
-from jaxbench.tables.columns import Column, metric_columns
+from jaxbench.tables.table import Column, metric_columns
 from jaxbench.terminal import print_wrapped, printable
 
 _LIST_OFFERS = flags.DEFINE_bool("list_offers", False, "Show the offers that are known.")

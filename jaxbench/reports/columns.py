@@ -8,7 +8,7 @@ from jaxbench.cards.run_figures import share_of_measured
 from jaxbench.metrics import UNKNOWN, count, percent
 from jaxbench.reports.context import ReportContext
 from jaxbench.reports.work import name_settings
-from jaxbench.tables.columns import Cell, Column, metric_column
+from jaxbench.tables.table import Cell, Column, metric_column
 
 _MARKS = {"done": "good", "running": "running"}
 

@@ -12,8 +12,7 @@ from markupsafe import Markup
 import jaxbench
 from jaxbench.reports.blocks import BarChart, Block, Chart, LineChart, Section
 from jaxbench.reports.plot import TEMPLATES, draw, legend_mark
-from jaxbench.tables.columns import Cell
-from jaxbench.tables.table import Table
+from jaxbench.tables.table import Cell, Table
 
 _HERE = pathlib.Path(__file__).parent
 # Longer tables are folded; the browser's search still finds what is in them.

@@ -14,9 +14,16 @@ from jaxbench.reports.blocks import Section
 from jaxbench.reports.collect import Collection, collect
 from jaxbench.reports.sections.cards import CARD, CARD_COLUMNS, CardRow, status_cell
 from jaxbench.reports.write import check_out, render_sections, write_text
-from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns
-from jaxbench.tables.formats import with_interval
-from jaxbench.tables.table import Table, make_table, with_figures
+from jaxbench.tables.table import (
+    Cell,
+    Column,
+    Table,
+    make_table,
+    metric_column,
+    metric_columns,
+    with_figures,
+    with_interval,
+)
 from jaxbench.terminal import printable
 
 FORMATS = ("md", "html")

@@ -11,9 +11,16 @@ from jaxbench.reports.columns import measured_share, shared, status_cell
 from jaxbench.reports.context import Measurement, ReportContext, make_section
 from jaxbench.reports.runs import SCORES
 from jaxbench.reports.work import differing, grouped, setting_key
-from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column, metric_columns
-from jaxbench.tables.formats import clock_time
-from jaxbench.tables.table import Table, make_table
+from jaxbench.tables.table import (
+    Cell,
+    Column,
+    Table,
+    clock_time,
+    estimate_columns,
+    make_table,
+    metric_column,
+    metric_columns,
+)
 
 # What a row of max_batch.csv was compiled for, where that is not here.
 _TARGET = operator.methodcaller("get", "target")

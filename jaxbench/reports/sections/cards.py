@@ -11,9 +11,7 @@ from jaxbench.metrics import UNKNOWN, percent, plain
 from jaxbench.reports.blocks import MatrixChart, Section
 from jaxbench.reports.collect import ReportedCard
 from jaxbench.reports.context import MOST_CHARTS, ReportContext, left_out, make_section
-from jaxbench.tables.columns import Cell, Column
-from jaxbench.tables.formats import moment, with_interval
-from jaxbench.tables.table import make_table, with_figures
+from jaxbench.tables.table import Cell, Column, make_table, moment, with_figures, with_interval
 from jaxbench.terminal import printable
 
 _MARKS = {

@@ -11,9 +11,14 @@ from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.published import size_of
 from jaxbench.reports.runs import RunRecord
 from jaxbench.reports.work import grouped
-from jaxbench.tables.columns import Column, metric_column, metric_columns
-from jaxbench.tables.formats import with_interval
-from jaxbench.tables.table import Table, make_table
+from jaxbench.tables.table import (
+    Column,
+    Table,
+    make_table,
+    metric_column,
+    metric_columns,
+    with_interval,
+)
 
 _PROBLEM = ("kernel", "channels", "devices")
 _PARTS = {

@@ -15,8 +15,16 @@ from jaxbench.reports.prices import at_price, price_label, price_mark, price_wor
 from jaxbench.reports.published import Sources, is_synthetic, other_work
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.work import grouped, labelled
-from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column, metric_columns
-from jaxbench.tables.table import Table, make_table, with_figures
+from jaxbench.tables.table import (
+    Cell,
+    Column,
+    Table,
+    estimate_columns,
+    make_table,
+    metric_column,
+    metric_columns,
+    with_figures,
+)
 
 _MOST_DOTS = 16
 _PUBLISHED_DOT = "{machine}, {framework}, {precision}, {price.offer} ({date})"

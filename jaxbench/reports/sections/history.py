@@ -10,9 +10,16 @@ from jaxbench.reports.blocks import Dot, DotChart, Section
 from jaxbench.reports.columns import run_ids, shared
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.work import grouped, labelled, setting_key
-from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column, metric_columns
-from jaxbench.tables.formats import clock_time
-from jaxbench.tables.table import Table, make_table
+from jaxbench.tables.table import (
+    Cell,
+    Column,
+    Table,
+    clock_time,
+    estimate_columns,
+    make_table,
+    metric_column,
+    metric_columns,
+)
 
 _FIRST = "first_epoch_with_compile_s"
 _TRAININGS = (

@@ -13,9 +13,16 @@ from jaxbench.reports.columns import run_ids, setting_column, shared
 from jaxbench.reports.context import ReportContext, left_out, make_section
 from jaxbench.reports.runs import SCORES, ReportedRun
 from jaxbench.reports.time_to_target import NEVER_REACHED
-from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns
-from jaxbench.tables.formats import interval, span
-from jaxbench.tables.table import Table, make_table
+from jaxbench.tables.table import (
+    Cell,
+    Column,
+    Table,
+    interval,
+    make_table,
+    metric_column,
+    metric_columns,
+    span,
+)
 
 # At most this many epochs are drawn, and listed below; the last one always is.
 _MOST_EPOCHS, _MOST_LISTED = 120, 40

@@ -11,9 +11,15 @@ from jaxbench.reports.blocks import Section
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.machines import Best, Comparison, Machine, compare_machines
 from jaxbench.reports.runs import SCORES
-from jaxbench.tables.columns import Cell, Column
-from jaxbench.tables.formats import Format, clock_time, interval
-from jaxbench.tables.table import make_table, with_figures
+from jaxbench.tables.table import (
+    Cell,
+    Column,
+    Format,
+    clock_time,
+    interval,
+    make_table,
+    with_figures,
+)
 
 # What fits on a screen or two; further rows are folded.
 _MOST_ROWS = 30

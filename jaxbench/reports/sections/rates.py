@@ -10,9 +10,15 @@ from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Se
 from jaxbench.reports.columns import measured_share, run_ids, setting_column, shared
 from jaxbench.reports.context import Measurement, ReportContext, make_section
 from jaxbench.reports.work import grouped, in_parts, labelled, setting_key
-from jaxbench.tables.columns import Column, count_column, estimate_columns, metric_columns
-from jaxbench.tables.formats import span
-from jaxbench.tables.table import Table, make_table
+from jaxbench.tables.table import (
+    Column,
+    Table,
+    count_column,
+    estimate_columns,
+    make_table,
+    metric_columns,
+    span,
+)
 
 _COLUMNS = (
     *shared("run", "status", "experiment"),

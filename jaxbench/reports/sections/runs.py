@@ -10,9 +10,16 @@ from jaxbench.reports.columns import run_cell, run_ids, setting_column, shared
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.work import grouped
-from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column
-from jaxbench.tables.formats import moment, span
-from jaxbench.tables.table import Table, make_table
+from jaxbench.tables.table import (
+    Cell,
+    Column,
+    Table,
+    estimate_columns,
+    make_table,
+    metric_column,
+    moment,
+    span,
+)
 
 # Machines or versions in one table; the rarest are left to its note.
 _MOST_ENVIRONMENTS = 6

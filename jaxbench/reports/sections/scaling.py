@@ -10,9 +10,7 @@ from jaxbench.reports.columns import shared, status_cell
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun, RunRecord
 from jaxbench.reports.work import grouped
-from jaxbench.tables.columns import Column, estimate_columns, metric_columns
-from jaxbench.tables.formats import span
-from jaxbench.tables.table import Table, make_table
+from jaxbench.tables.table import Column, Table, estimate_columns, make_table, metric_columns, span
 
 _REPLICAS = {True: "equal", False: "DIFFER"}
 _MEASURED = (

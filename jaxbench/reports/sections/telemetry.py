@@ -18,9 +18,7 @@ from jaxbench.reports.columns import run_ids, shared
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.work import in_parts, thinned
-from jaxbench.tables.columns import Column, metric_column
-from jaxbench.tables.formats import span, with_interval
-from jaxbench.tables.table import Table, make_table
+from jaxbench.tables.table import Column, Table, make_table, metric_column, span, with_interval
 
 # Runs whose panels are drawn: the longest. The table has all of them.
 _MOST_RUNS = 2

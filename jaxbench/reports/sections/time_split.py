@@ -8,8 +8,7 @@ from jaxbench.reports.blocks import BarChart, Section
 from jaxbench.reports.columns import shared
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun
-from jaxbench.tables.columns import Column, metric_column, metric_columns
-from jaxbench.tables.table import Table, make_table
+from jaxbench.tables.table import Column, Table, make_table, metric_column, metric_columns
 
 _MOST_BARS = 16
 # What the clock's phases are shown as; a phase that is not listed counts as other.

@@ -16,9 +16,15 @@ from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.prices import price_label, price_words
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.time_to_target import FEWEST_SEEDS, TimeToTarget
-from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns
-from jaxbench.tables.formats import interval
-from jaxbench.tables.table import Table, make_table
+from jaxbench.tables.table import (
+    Cell,
+    Column,
+    Table,
+    interval,
+    make_table,
+    metric_column,
+    metric_columns,
+)
 
 _MOST_POINTS = 120
 _UNENDED = {"running": "not yet", "corrupt": "not known"}
