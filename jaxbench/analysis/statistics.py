@@ -223,9 +223,11 @@ class Estimate(NamedTuple):
 
 
 def estimate(samples: Sequence[float]) -> Estimate:
-    """Return the median of samples and its interval."""
+    """Return the median of samples and its interval; none if a sample is infinite."""
     if not samples:
         return Estimate()
+    if math.inf in samples:
+        return Estimate(statistics.median(samples), n=len(samples))
     median, low, high = median_interval(samples)
     ends = (low, high) if len(samples) >= FEWEST_FOR_INTERVAL else (None, None)
     return Estimate(median, *ends, len(samples))
