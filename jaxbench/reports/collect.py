@@ -68,6 +68,7 @@ class Collection:
     Attributes:
       offers: machines to rent, listed by `jaxbench offers`; their results are in their folders.
       notes: what a reader must know of the search.
+      card_notes: which cards are left out, and why.
     """
 
     def __init__(self):
@@ -76,6 +77,7 @@ class Collection:
         self.cards: list[ReportedCard] = []
         self.offers: list[Offer] = []
         self.notes: list[str] = []
+        self.card_notes: list[str] = []
         self._by_path: dict[pathlib.Path, ReportedRun | Sweep | ReportedCard] = {}
 
     def add(self, kind: str, name: str, path: pathlib.Path) -> ReportedRun | Sweep | ReportedCard:
@@ -206,7 +208,7 @@ def collect(paths: Sequence[str]) -> Collection:
                     collection.add(kind, name, path / CARD)
                 except BadInput as error:
                     note = f"The card {name} is left out: {error}."
-                    collection.notes.append(printable(note))
+                    collection.card_notes.append(printable(note))
             elif kind:
                 collection.add(kind, name, path)
     return collection

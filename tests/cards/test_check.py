@@ -10,9 +10,8 @@ from jaxbench.cards.check import check_card, own_limits
 from jaxbench.cards.plausibility import implausible
 from jaxbench.cards.thresholds import load_thresholds
 from jaxbench.cards.verdict import judge
-from jaxbench.reports.collect import collect
-from jaxbench.reports.results_table import render_results
 from tests.cards import made
+from tests.reports.pages import sections_of
 
 PEAK = made.PEAK_TFLOPS
 
@@ -452,5 +451,4 @@ def test_limits_that_are_not_the_shipped_ones_are_said(run_cli, tmp_path):
     done = run_cli("check", str(path), module="jaxbench.qualify")
     # They are the user's right, and no damage.
     assert done.returncode == 0 and line in " ".join(done.stdout.split())
-    table = render_results(collect([str(tmp_path)]), "md").replace("\\_", "_")
-    assert f"C1: {line}." in table
+    assert f"C1: {line}." in sections_of(tmp_path)["cards"].blocks

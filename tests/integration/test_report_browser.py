@@ -40,6 +40,7 @@ from tests.recorded import compiled
 SECTIONS = (
     *(
         "cards",
+        "card-details",
         "offers",
         "overview",
         "before-you-rent",
@@ -53,7 +54,7 @@ SECTIONS = (
     *("scaling", "roofline", "telemetry", "conv2d", "cost", "target"),
 )
 # Those that are tables alone where no published network was trained.
-WITHOUT_CHARTS = {"offers", "overview", "runs", "batches", "history"}
+WITHOUT_CHARTS = {"cards", "offers", "overview", "runs", "batches", "history"}
 DAMAGED = "corrupt <b>"
 MARKUP = '<script>alert(1)</script>/"><img src=x onerror=alert(2)>'
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
