@@ -91,16 +91,6 @@ def test_cells_say_what_they_are_sorted_by(tmp_path):
     assert "5000.0" not in page.attributes["data-sort"]
 
 
-def test_the_last_run_of_ten_is_the_tenth(tmp_path):
-    for number in range(10):
-        config = {"batch_size": 256 if number == 0 else 128}
-        environment = {"num_devices": 1 + number % 2}
-        place = tmp_path / f"{number}"
-        trained(place, 1000.0 + number, config=config, environment=environment)
-    matrix = tables(sections_of(tmp_path)["batches"])["cnn10, training: images/s"]
-    assert [cell.run for cell in matrix.rows[0][1:]] == ["R9", "R10"]
-
-
 @pytest.mark.parametrize(
     "fields",
     [

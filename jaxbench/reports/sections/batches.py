@@ -7,7 +7,7 @@ from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
 from jaxbench.metrics import UNKNOWN, count, percent, plain, words
 from jaxbench.reports.blocks import Section
 from jaxbench.reports.collect import Sweep
-from jaxbench.reports.columns import measured_share, shared, status_cell
+from jaxbench.reports.columns import measured_share, shared
 from jaxbench.reports.context import Measurement, ReportContext, make_section
 from jaxbench.reports.runs import SCORES
 from jaxbench.reports.work import differing, grouped, setting_key
@@ -52,7 +52,7 @@ def batches(context: ReportContext) -> Section | None:
     for own in grouped(rows, key=_title).values():
         if len({row.run.batch_size for row in own}) > 1:
             own.sort(key=lambda row: (_setting(row), row.run.batch_size))
-            tables += [_table(own, [*_FIGURES, *measured_share(context)]), *_matrix(own)]
+            tables.append(_table(own, [*_FIGURES, *measured_share(context)]))
     sweeps = [own for own in context.collection.sweeps if not any(map(_TARGET, own.max_batches))]
     return make_section(
         "batches",
@@ -86,10 +86,11 @@ def _headings(rows: Sequence[Measurement]) -> dict[tuple, str]:
     """Name every setting; what else differs is added where two would have one name."""
     first = {setting: own[0] for setting, own in grouped(rows, key=_setting).items()}
     headings = {}
-    for setting, row in first.items():
-        twins = [other.setting for other in first.values() if _heading(other) == _heading(row)]
-        more = differing(row.setting, twins)
-        headings[setting] = _heading(row) + (f" · {more}" if more else "")
+    for same in grouped(first, lambda setting: _heading(first[setting])).values():
+        settings = [first[setting].setting for setting in same]
+        for setting in same:
+            parts = (_heading(first[setting]), differing(first[setting].setting, settings))
+            headings[setting] = " · ".join(filter(None, parts))
     return headings
 
 
@@ -97,8 +98,8 @@ def _heading(row: Measurement) -> str:
     run = row.run
     hardware = "devices unknown" if run.hardware == UNKNOWN else run.hardware
     feed = "" if row.feed == UNKNOWN else f"{row.feed} feed"
-    told = [hardware, run.precision, feed, _place(row)]
-    return " · ".join(part for part in told if part not in ("", UNKNOWN))
+    parts = (hardware, run.precision, feed, _place(row))
+    return " · ".join(part for part in parts if part not in ("", UNKNOWN))
 
 
 def _table(rows: Sequence[Measurement], figures: Sequence[Column]) -> Table:
@@ -126,31 +127,6 @@ def _table(rows: Sequence[Measurement], figures: Sequence[Column]) -> Table:
         f"windows; n of them, from {FEWEST_FOR_INTERVAL} on with an interval.",
         group=lambda row: headings[_setting(row)],
     )
-
-
-def _matrix(rows: Sequence[Measurement]) -> list[Table]:
-    headings = _headings(rows)
-    found = grouped(rows, key=lambda row: (row.run.batch_size, _setting(row)))
-    batch_sizes = sorted({row.run.batch_size for row in rows})
-    most = max(sum((size, setting) in found for setting in headings) for size in batch_sizes)
-    if most < 2 or len(headings) > 8:
-        return []
-    columns = [
-        Column(heading, lambda size, setting=setting: _rate(found.get((size, setting), ())), plain)
-        for setting, heading in headings.items()
-    ]
-    columns.insert(0, Column("batch", lambda size: size, count))
-    note = "Of a trial that was measured more than once, the last run is shown."
-    return [make_table(columns, batch_sizes, f"{_title(rows[0])}: images/s", note)]
-
-
-def _rate(found: Sequence[Measurement]) -> Cell | None:
-    if not found:
-        return None
-    row = found[-1]
-    if row.usable and row.rate.value is not None:
-        return Cell(plain(row.rate.value), run=row.run.id)
-    return status_cell(row.run.status)._replace(run=row.run.id)
 
 
 def _largest(sweep: Sweep) -> Table:
