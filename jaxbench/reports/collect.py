@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import io
 import itertools
 import os
 import pathlib
@@ -12,7 +13,7 @@ from jaxbench.cards.card import Card
 from jaxbench.cards.card_file import CARD, read_card
 from jaxbench.cards.check import check_card, own_limits
 from jaxbench.errors import BadInput
-from jaxbench.files import DOCUMENT_BYTES, open_regular
+from jaxbench.files import read_text
 from jaxbench.offering.folder import Offer, read_offers
 from jaxbench.paths import user_path
 from jaxbench.records.reader import TRIALS, read_results
@@ -62,6 +63,7 @@ class ReportedCard:
     problems: Sequence[str]
 
 
+@dataclasses.dataclass
 class Collection:
     """All that a report is about.
 
@@ -71,16 +73,15 @@ class Collection:
       card_notes: which cards are left out, and why.
     """
 
-    def __init__(self):
-        self.runs: list[ReportedRun] = []
-        self.sweeps: list[Sweep] = []
-        self.cards: list[ReportedCard] = []
-        self.offers: list[Offer] = []
-        self.notes: list[str] = []
-        self.card_notes: list[str] = []
-        self._by_path: dict[pathlib.Path, ReportedRun | Sweep | ReportedCard] = {}
+    runs: list[ReportedRun] = dataclasses.field(default_factory=list)
+    sweeps: list[Sweep] = dataclasses.field(default_factory=list)
+    cards: list[ReportedCard] = dataclasses.field(default_factory=list)
+    offers: list[Offer] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    card_notes: list[str] = dataclasses.field(default_factory=list)
+    _by_path: dict[pathlib.Path, Any] = dataclasses.field(default_factory=dict)
 
-    def add(self, kind: str, name: str, path: pathlib.Path) -> ReportedRun | Sweep | ReportedCard:
+    def add(self, kind: str, name: str, path: pathlib.Path) -> Any:
         """Read a run, a sweep with its runs, or a card, unless that has been done.
 
         Raises:
@@ -103,7 +104,7 @@ class Collection:
         return self.cards[-1]
 
     def _read_sweep(self, name: str, path: pathlib.Path) -> Sweep:
-        sweep, results, corrupt = Sweep(name, path, _read_table(path / "max_batch.csv")), [], []
+        sweep, results, corrupt = Sweep(name, path, _read_max_batches(path)), [], []
         try:
             results = [*read_results(path / "results.jsonl", corrupt).values()]
         except BadInput as error:
@@ -150,27 +151,24 @@ def _trials(
 def _without_run(sweep: Sweep, result: TrialResult, runs: Sequence[ReportedRun]) -> ReportedRun:
     """Return a trial that left no run directory, described like a run of another batch or seed."""
     point = result.place
-    modes = {run.mode for run in runs}
-    num_devices = _parse_number(point.get("num_devices")) or result.num_devices
-    document = dataclasses.replace(
-        UNKNOWN_DOCUMENT,
-        # The mode is the whole sweep's.
-        mode=modes.pop() if len(modes) == 1 else "",
-        config={"precision": point.get("precision")},
-        environment={"hostname": result.hostname, "num_devices": num_devices},
-    )
     varied = {f: _parse_number(point[f]) for f in ("batch_size", "seed") if f in point}
     same = dict.fromkeys(varied)
     alike = [run.document for run in runs if {**run.point, **same} == {**point, **same}]
-    document = alike[0] if alike else document
-    document = dataclasses.replace(
-        document,
-        # A result has what followed --experiment=, a run its name.
-        experiment=document.experiment if alike else result.experiment,
-        config=document.config | varied,
-        started_at=result.finished_at,
-        summary=None,
-    )
+    if alike:
+        document = alike[0]
+    else:
+        modes = {run.mode for run in runs}
+        num_devices = _parse_number(point.get("num_devices")) or result.num_devices
+        document = dataclasses.replace(
+            UNKNOWN_DOCUMENT,
+            experiment=result.experiment,
+            # The mode is the whole sweep's.
+            mode=modes.pop() if len(modes) == 1 else "",
+            config={"precision": point.get("precision")},
+            environment={"hostname": result.hostname, "num_devices": num_devices},
+        )
+    config, started_at = document.config | varied, result.finished_at
+    document = dataclasses.replace(document, config=config, started_at=started_at, summary=None)
     name = f"{sweep.name}: {', '.join(f'{key}={value}' for key, value in point.items())}"
     return ReportedRun(None, name, sweep.path, document, (), result.status, result.reason, point)
 
@@ -252,9 +250,8 @@ def _parse_number(value: Any) -> float | None:
         return None
 
 
-def _read_table(path: pathlib.Path) -> list[dict[str, str]]:
+def _read_max_batches(sweep: pathlib.Path) -> list[dict[str, str]]:
     try:
-        with open_regular(path, newline="", encoding="utf-8", most_bytes=DOCUMENT_BYTES) as file:
-            return list(csv.DictReader(file))
+        return [*csv.DictReader(io.StringIO(read_text(sweep / "max_batch.csv")))]
     except (OSError, UnicodeDecodeError, csv.Error):
         return []

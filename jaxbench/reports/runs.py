@@ -35,8 +35,12 @@ NETWORKS = {
     "vgg_cifar10": ("Vgg", 15.0),
     "mnist_cnn": ("MnistCnn", 1.2),
 }
-
-
+# What a run that has not ended is, by whether a process holds its lock; None: nobody knows.
+_RUNNING = {
+    True: ("running", "a process holds its lock"),
+    None: ("running", "when last heard of: its lock cannot be read"),
+    False: ("killed", "its process is gone and left no word"),
+}
 # Of a run whose run.json cannot be read.
 UNKNOWN_DOCUMENT = RunDocument(
     experiment="unnamed",
@@ -235,18 +239,8 @@ def read_run(id: str, name: str, path: pathlib.Path) -> ReportedRun:
         return ReportedRun(id, name, path, read_document(path) or UNKNOWN_DOCUMENT, reason=reason)
     status, reason = run.document.status, run.document.reason
     if status == "running":
-        status, reason = _tell_running(path)
+        status, reason = _RUNNING[is_running(path)]
     elif lost := missing_records(run):
         ended = f"; it ended as {status}: {reason}" if reason else ""
         status, reason = "corrupt", lost + ended
     return ReportedRun(id, name, path, run.document, run.records, status, reason)
-
-
-def _tell_running(path: pathlib.Path) -> tuple[str, str | None]:
-    """Return the status of a run that has not ended, and its reason."""
-    running = is_running(path)
-    if running is None:
-        return "running", "when last heard of: its lock cannot be read"
-    if running:
-        return "running", "a process holds its lock"
-    return "killed", "its process is gone and left no word"
