@@ -21,8 +21,7 @@ from jaxbench.metrics import UNKNOWN, percent, plain, words
 from jaxbench.paths import user_path
 from jaxbench.records.schema import EpochRecord
 from jaxbench.reports.prices import Prices, at_price, price_mark
-from jaxbench.reports.runs import ReportedRun, read_run
-from jaxbench.reports.time_to_target import time_to_target
+from jaxbench.reports.runs import ReportedRun, read_run, time_to_target
 from jaxbench.tables.table import Column, metric_columns
 from jaxbench.terminal import print_wrapped, printable
 

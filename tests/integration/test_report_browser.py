@@ -27,7 +27,7 @@ from jaxbench.clock import Stopwatch, wait_until
 from jaxbench.launchers import local
 from jaxbench.parallel import child
 from jaxbench.reports.blocks import BarChart, Dot, DotChart, LineChart, Point, Section, Series
-from jaxbench.reports.page import render_html
+from jaxbench.reports.write import render_html
 from jaxbench.tables.table import Cell, Column, Table, clock_time, make_table, with_interval
 from tests.cards import made
 from tests.conftest import MICRO, ROOT, UNOPTIMIZED, run_json

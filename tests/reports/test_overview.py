@@ -3,9 +3,9 @@
 import pytest
 
 from jaxbench.analysis.pricing import Price
-from jaxbench.reports.page import render_html
 from jaxbench.reports.prices import Prices
 from jaxbench.reports.sections import make_sections
+from jaxbench.reports.write import render_html
 from tests.recorded import epochs, recorded_run, throughput, trained
 from tests.reports import pages
 from tests.reports.many_runs import write_many

@@ -28,9 +28,9 @@ from jaxbench.reports.blocks import (
 )
 from jaxbench.reports.collect import collect
 from jaxbench.reports.csv_rows import COLUMNS
-from jaxbench.reports.markdown import render_markdown
 from jaxbench.reports.plot import draw
 from jaxbench.reports.sections import make_sections
+from jaxbench.reports.write import render_markdown
 from jaxbench.sweeps.sweep_dir import SweepDir
 from jaxbench.tables.spreadsheet import inert_cell
 from tests.conftest import ROOT

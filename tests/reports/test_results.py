@@ -7,7 +7,7 @@ import pytest
 from jaxbench.cards.card_file import CARD
 from jaxbench.paths import hide_paths
 from jaxbench.reports.collect import collect
-from jaxbench.reports.markdown import render_markdown
+from jaxbench.reports.write import render_markdown
 from tests.cards import made
 from tests.conftest import ROOT
 from tests.reports.pages import sections_of

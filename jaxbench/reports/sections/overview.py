@@ -17,8 +17,7 @@ from jaxbench.reports import work
 from jaxbench.reports.blocks import Section
 from jaxbench.reports.context import STAGES, ReportContext, make_section
 from jaxbench.reports.prices import price_mark
-from jaxbench.reports.runs import SCORES, ReportedRun
-from jaxbench.reports.time_to_target import FEWEST_SEEDS, NEVER_REACHED, TimeToTarget
+from jaxbench.reports.runs import FEWEST_SEEDS, NEVER_REACHED, SCORES, ReportedRun, TimeToTarget
 from jaxbench.tables.table import (
     Cell,
     Column,
