@@ -4,6 +4,7 @@ import base64
 import hashlib
 import html
 import itertools
+import math
 import os
 import pathlib
 import re
@@ -15,6 +16,7 @@ from markupsafe import Markup
 import jaxbench
 from jaxbench.errors import BadInput, nearest
 from jaxbench.fields import check_fraction
+from jaxbench.files import open_regular
 from jaxbench.paths import user_path
 from jaxbench.reports import csv_rows
 from jaxbench.reports.blocks import BarChart, Block, Chart, LineChart, Section
@@ -191,7 +193,7 @@ def write_report(
     if section is not None and form == "csv":
         raise BadInput("--section: CSV has no sections")
     path = user_path(out or f"report.{form}")
-    check_out(path)
+    _check_out(path)
     if target_accuracy is not None:
         check_fraction("target_accuracy", target_accuracy)
     prices = prices or Prices()
@@ -202,7 +204,7 @@ def write_report(
     names = [user_path(path).resolve().name for path in paths]
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     title = title or f"jaxbench: {', '.join(names[:3])}{more}"
-    write_text(path, render(collection, form, title, prices, target_accuracy, section=section))
+    _write_text(path, render(collection, form, title, prices, target_accuracy, section=section))
     return path, collection
 
 
@@ -213,47 +215,35 @@ def render(
     context = ReportContext(collection, *asked)
     if form == "csv":
         return csv_rows.render_csv(context)
-    sections = make_sections(context)
-    names = [own.name for own in sections]
-    if section not in (None, *names):
+    sections = {own.name: own for own in make_sections(context)}
+    if section not in (None, *sections):
         raise BadInput(
-            f"--section={section}: this report has no such section; it has {', '.join(names)}"
-            + nearest(section, names)
+            f"--section={section}: this report has no such section; it has {', '.join(sections)}"
+            + nearest(section, sections)
         )
-    return render_sections([own for own in sections if section in (None, own.name)], form, title)
-
-
-def render_sections(sections: Sequence[Section], form: str, title: str) -> str:
-    """Return sections as html or md."""
-    return (render_html if form == "html" else render_markdown)(sections, title)
+    shown = [own for own in sections.values() if section in (None, own.name)]
+    return (render_html if form == "html" else render_markdown)(shown, title)
 
 
 def _form(out: str | None, form: str | None) -> str:
     """Return the format that is asked for, or that the file's name ends in."""
     suffix = pathlib.Path(out or "").suffix.removeprefix(".")
-    if suffix in FORMATS:
-        if form not in (None, suffix):
-            raise BadInput(f"--format={form} --out={out}: are two formats")
-        return suffix
-    if suffix and form is None:
+    if suffix in FORMATS and form not in (None, suffix):
+        raise BadInput(f"--format={form} --out={out}: are two formats")
+    if suffix and suffix not in FORMATS and form is None:
         raise BadInput(f"--out={out}: ends in none of .html, .md, .csv; give --format too")
-    return form or "html"
+    return form or suffix or "html"
 
 
-def check_out(out: pathlib.Path) -> None:
+def _check_out(out: pathlib.Path) -> None:
     """Raise BadInput where nothing can be written, or something else would be overwritten."""
     folder = out.absolute().parent
-    refused = {
-        "is a folder; name a file": out.is_dir(),
-        "is no regular file; name another one": out.exists() and not out.is_file(),
-        "is a link to nothing; name a file": out.is_symlink() and not out.exists(),
-        f"no such folder {out.parent}": not folder.is_dir(),
-        f"cannot write in {folder}": not os.access(folder, os.W_OK | os.X_OK),
-    }
-    for why in (why for why, is_so in refused.items() if is_so):
-        raise BadInput(f"--out={out}: {why}")
+    if not folder.is_dir():
+        raise BadInput(f"--out={out}: no such folder {out.parent}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise BadInput(f"--out={out}: cannot write in {folder}")
     try:
-        with open(out, "rb") as file:
+        with open_regular(out, "rb", most_bytes=math.inf) as file:
             head = file.read(2000).decode(errors="replace")
     except FileNotFoundError:
         return
@@ -263,7 +253,7 @@ def check_out(out: pathlib.Path) -> None:
         raise BadInput(f"--out={out}: is no report; it is not overwritten, name another file")
 
 
-def write_text(out: pathlib.Path, text: str) -> None:
+def _write_text(out: pathlib.Path, text: str) -> None:
     """Replace the file whole; of a link, the file that it leads to."""
     out = pathlib.Path(os.path.realpath(out))
     partial = out.with_name(f"{out.name}.partial")

@@ -29,8 +29,6 @@ from jaxbench.tables.table import (
 
 # Machines or versions in one table; the rarest are left to its note.
 _MOST_ENVIRONMENTS = 6
-# More runs than these are listed by experiment.
-_MOST_TOGETHER = 60
 _WARNINGS = (Column("what", "what"), Column("run", "runs", left=True))
 
 
@@ -52,7 +50,7 @@ def list_runs(context: ReportContext) -> Section | None:
         "compiled or predicted. Published figures are marked, with their source.",
         [
             *(*context.collection.notes, *corrupt, _warnings(context.runs)),
-            *(*_tables(context), *_environments(context.runs)),
+            *(_runs_table(context), *_environments(context.runs)),
         ],
     )
 
@@ -62,17 +60,9 @@ def _states(runs: Sequence[ReportedRun]) -> str:
     return ", ".join(f"{n} {status}" for status, n in states) or "none has begun"
 
 
-def _tables(context: ReportContext) -> list[Table]:
-    """Return the table of all runs; of many, a folded one for each experiment."""
+def _runs_table(context: ReportContext) -> Table:
     rated = [m for m in context.measurements if m.stage in ("training", "train_step", None)]
     rates = {measurement.run: measurement.rate for measurement in reversed(rated)}
-    runs = context.collection.runs
-    together = {"Runs": runs}
-    if len(runs) > _MOST_TOGETHER:
-        together = {
-            f"{experiment}: {_states(own)}": own
-            for experiment, own in grouped(runs, lambda run: run.experiment).items()
-        }
     columns = (
         Column("run", "run.id"),
         Column("name", "run.name"),
@@ -89,12 +79,8 @@ def _tables(context: ReportContext) -> list[Table]:
         "images/s: over all devices together, median of training epochs from the 2nd on, or of "
         "the training step's windows; n of them. Score: top-1 or Dice of the last epoch."
     )
-    tables = []
-    for title, runs in together.items():
-        rows = [{"run": run, "rate": rates.get(run)} for run in runs]
-        table = make_table(columns, rows, title, note, anchor=lambda row: row["run"].id)
-        tables.append(table._replace(folded=len(together) > 1 or None))
-    return tables
+    rows = [{"run": run, "rate": rates.get(run)} for run in context.collection.runs]
+    return make_table(columns, rows, "Runs", note, anchor=lambda row: row["run"].id)
 
 
 def _warnings(runs: Sequence[ReportedRun]) -> Table:

@@ -2,7 +2,6 @@
 
 import array
 import csv
-import itertools
 import math
 import os
 import pathlib
@@ -16,7 +15,7 @@ from jaxbench.files import open_regular, read_lines
 from jaxbench.metrics import METRICS, count, percent, plain, words
 from jaxbench.records.goodput import CAUSES
 from jaxbench.reports.blocks import BarChart, LineChart, Point, Section, Series
-from jaxbench.reports.context import ReportContext, make_section, run_ids, shared
+from jaxbench.reports.context import ReportContext, make_section, shared
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.work import in_parts, thinned
 from jaxbench.tables.table import (
@@ -146,24 +145,27 @@ _Readings = dict[str, dict[str, tuple[array.array, array.array]]]
 
 def telemetry(context: ReportContext) -> Section | None:
     """Return panels of the longest runs: load, clock, memory, temperature, power; and a table."""
-    files = {run: run.path / _FILE for run in context.runs if os.path.isfile(run.path / _FILE)}
-    corrupt = [run for run, path in files.items() if not _has_header(path)]
-    told = f"{_FILE} is corrupt, its first line names no columns: no panels."
-    complaints = [f"{run_ids(corrupt)}: {told}"] if corrupt else []
-    readable = [run for run in files if run not in corrupt]
-    longest = sorted(readable, key=lambda run: -_duration_s(run))[: 2 * _MOST_RUNS]
-    panels = ([*_panels(run, *read_readings(files[run]))] for run in longest)
-    drawn = [*itertools.islice(filter(None, panels), _MOST_RUNS)]
-    more = f" Panels of the {len(drawn)} longest of {len(files)} runs."
+    sampled = [run for run in context.runs if os.path.isfile(run.path / _FILE)]
+    blocks, num_drawn = [], 0
+    for run in sorted(sampled, key=_duration_s, reverse=True):
+        readings, skipped = _read_readings(run.path / _FILE)
+        if readings is None:
+            blocks.append(f"{run.id}: {_FILE} is corrupt, its first line names no columns.")
+        elif panels := [*_panels(run, readings, skipped)]:
+            blocks += panels
+            num_drawn += 1
+        if num_drawn == _MOST_RUNS:
+            break
+    more = f" Panels of the {num_drawn} longest of {len(sampled)} runs."
     rows = []
     for run in context.runs:
         for device, figures in run.telemetry.get("devices", {}).items():
             # A host's load is that of its processor.
             load = figures.get("load_percent_mean") or figures.get("cpu_percent_mean")
             shares = figures.get("throttle_reasons") or {}
-            told = [f"{name} {100 * share:.0f} %" for name, share in shares.items()]
-            row = {"run": run, "device": device, "figures": figures, "load": load}
-            rows.append(row | {"reasons": ", ".join(told)})
+            reasons = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
+            row = {"run": run, "device": device, "figures": figures}
+            rows.append(row | {"load": load, "reasons": reasons})
     table = make_table(
         _TELEMETRY_COLUMNS,
         rows,
@@ -176,8 +178,8 @@ def telemetry(context: ReportContext) -> Section | None:
         "Telemetry",
         "Load, clocks, memory, temperature and power, sampled during the run. Of many samples the "
         "line is the mean of each interval of time, in a band from the least to the greatest."
-        + (more if len(files) > len(drawn) else ""),
-        [*complaints, *itertools.chain(*drawn), table],
+        + (more if len(sampled) > num_drawn else ""),
+        [*blocks, table],
     )
 
 
@@ -187,18 +189,8 @@ def _duration_s(run: ReportedRun) -> float:
     return run.summary.wall_s or max(times_s, default=0.0)
 
 
-def _has_header(path: pathlib.Path) -> bool:
-    """Return whether a file begins as telemetry does; one that is empty has just been begun."""
-    try:
-        with open_regular(path, "rb", most_bytes=math.inf) as file:
-            head = file.read(4096).decode(errors="replace")
-    except OSError:
-        return False
-    return not head or set(head.splitlines()[0].split(",")) >= _NEEDED
-
-
-def read_readings(path: pathlib.Path) -> tuple[_Readings, int]:
-    """Read telemetry.csv; return it, and how many of its lines are corrupt."""
+def _read_readings(path: pathlib.Path) -> tuple[_Readings | None, int]:
+    """Return telemetry.csv, and how many lines are corrupt; None if its first line is."""
     readings: _Readings = {}
     skipped = 0
     try:
@@ -206,6 +198,9 @@ def read_readings(path: pathlib.Path) -> tuple[_Readings, int]:
             path, newline="", encoding="utf-8", errors="replace", most_bytes=math.inf
         ) as file:
             rows = csv.DictReader(line.replace("\0", "") for line in read_lines(file))
+            # A file that is empty has just been begun.
+            if not _NEEDED.issubset(rows.fieldnames or _NEEDED):
+                return None, 0
             columns = [name for name in _PANELS if name in (rows.fieldnames or ())]
             for row in rows:
                 try:
@@ -236,7 +231,7 @@ def _panels(run: ReportedRun, readings: _Readings, skipped: int) -> Iterator[Lin
         curves = {
             device: points
             for device, own in readings.items()
-            if column in own and (points := buckets(*own[column], unit_s, factor))
+            if column in own and (points := _buckets(*own[column], unit_s, factor))
         }
         # gpu10 comes after gpu9.
         devices = sorted(curves, key=lambda name: (name.rstrip("0123456789"), len(name), name))
@@ -257,7 +252,7 @@ def _panels(run: ReportedRun, readings: _Readings, skipped: int) -> Iterator[Lin
             yield LineChart(title_of, note, *labels, series, table, from_zero=from_zero)
 
 
-def buckets(
+def _buckets(
     times: Sequence[float], values: Sequence[float], unit_s: float = 1.0, factor: float = 1.0
 ) -> list[Point]:
     """Return the mean, least and most of up to `_BUCKETS` equal spans of time."""
