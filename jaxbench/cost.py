@@ -22,7 +22,7 @@ from jaxbench.paths import user_path
 from jaxbench.records.schema import EpochRecord
 from jaxbench.reports.prices import Prices, at_price, price_mark
 from jaxbench.reports.runs import ReportedRun, read_run, time_to_target
-from jaxbench.tables.table import Column, metric_columns
+from jaxbench.tables.columns import Column, metric_columns
 from jaxbench.terminal import print_wrapped, printable
 
 _LIST_OFFERS = flags.DEFINE_bool("list_offers", False, "Show the offers that are known.")

@@ -25,7 +25,8 @@ from jaxbench.reports.work import (
     training_setting,
     work_of,
 )
-from jaxbench.tables.table import Cell, Column, Table, metric_column
+from jaxbench.tables.columns import Cell, Column, metric_column
+from jaxbench.tables.table import Table
 
 # Charts of one section; what is beyond them stands in tables only, and the section says so.
 MOST_CHARTS = 6

@@ -7,7 +7,7 @@ from typing import Any
 from jaxbench.analysis.published import load_published
 from jaxbench.metrics import count
 from jaxbench.reports.context import Measurement
-from jaxbench.tables.table import Cell, Column, metric_column
+from jaxbench.tables.columns import Cell, Column, metric_column
 
 # Of the published data sets: training examples, image shape as the network gets it, classes, and
 # what they are called in a config. Anything else is another piece of work.

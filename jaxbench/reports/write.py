@@ -25,7 +25,8 @@ from jaxbench.reports.context import ReportContext
 from jaxbench.reports.plot import TEMPLATES, draw, legend_mark
 from jaxbench.reports.prices import Prices
 from jaxbench.reports.sections import make_sections
-from jaxbench.tables.table import Cell, Table
+from jaxbench.tables.columns import Cell
+from jaxbench.tables.table import Table
 from jaxbench.terminal import printable
 
 _HERE = pathlib.Path(__file__).parent

@@ -28,7 +28,8 @@ from jaxbench.launchers import local
 from jaxbench.parallel import child
 from jaxbench.reports.blocks import BarChart, Dot, DotChart, LineChart, Point, Section, Series
 from jaxbench.reports.write import render_html
-from jaxbench.tables.table import Cell, Column, Table, clock_time, make_table, with_interval
+from jaxbench.tables.columns import Cell, Column, clock_time, with_interval
+from jaxbench.tables.table import Table, make_table
 from tests.cards import made
 from tests.conftest import MICRO, ROOT, UNOPTIMIZED, run_json
 from tests.in_process import run_command

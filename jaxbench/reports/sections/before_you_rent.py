@@ -31,15 +31,8 @@ from jaxbench.reports.published import (
 )
 from jaxbench.reports.runs import ReportedRun, RunRecord
 from jaxbench.reports.sections.cards import status_cell as card_status
-from jaxbench.tables.table import (
-    Cell,
-    Column,
-    Table,
-    make_table,
-    metric_column,
-    metric_columns,
-    with_figures,
-)
+from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns
+from jaxbench.tables.table import Table, make_table, with_figures
 
 _MOST_DOTS = 16
 _NO_CEILING = (

@@ -13,17 +13,15 @@ from jaxbench.reports import published
 from jaxbench.reports.blocks import MatrixChart, Section
 from jaxbench.reports.collect import ReportedCard
 from jaxbench.reports.context import ReportContext, make_section
-from jaxbench.tables.table import (
+from jaxbench.tables.columns import (
     Cell,
     Column,
-    Table,
-    make_table,
     metric_column,
     metric_columns,
     moment,
-    with_figures,
     with_interval,
 )
+from jaxbench.tables.table import Table, make_table, with_figures
 from jaxbench.terminal import printable
 
 _MARKS = {

@@ -34,17 +34,15 @@ from jaxbench.reports.prices import at_price, price_label, price_mark, price_wor
 from jaxbench.reports.published import Sources, is_synthetic, other_work
 from jaxbench.reports.runs import FEWEST_SEEDS, ReportedRun, TimeToTarget
 from jaxbench.reports.work import grouped, labelled
-from jaxbench.tables.table import (
+from jaxbench.tables.columns import (
     Cell,
     Column,
-    Table,
     estimate_columns,
     interval,
-    make_table,
     metric_column,
     metric_columns,
-    with_figures,
 )
+from jaxbench.tables.table import Table, make_table, with_figures
 
 _MOST_DOTS = 16
 _PUBLISHED_DOT = "{machine}, {framework}, {precision}, {price.offer} ({date})"

@@ -24,17 +24,16 @@ from jaxbench.reports.context import (
 from jaxbench.reports.published import size_of
 from jaxbench.reports.runs import RunRecord
 from jaxbench.reports.work import grouped, labelled, setting_key
-from jaxbench.tables.table import (
+from jaxbench.tables.columns import (
     Cell,
     Column,
-    Table,
     clock_time,
     estimate_columns,
-    make_table,
     metric_column,
     metric_columns,
     with_interval,
 )
+from jaxbench.tables.table import Table, make_table
 
 _FIRST = "first_epoch_with_compile_s"
 _TRAININGS = (

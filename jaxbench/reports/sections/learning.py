@@ -18,16 +18,8 @@ from jaxbench.reports.context import (
     shared,
 )
 from jaxbench.reports.runs import NEVER_REACHED, SCORES, ReportedRun
-from jaxbench.tables.table import (
-    Cell,
-    Column,
-    Table,
-    interval,
-    make_table,
-    metric_column,
-    metric_columns,
-    span,
-)
+from jaxbench.tables.columns import Cell, Column, interval, metric_column, metric_columns, span
+from jaxbench.tables.table import Table, make_table
 
 # At most this many epochs are drawn, and listed below; the last one always is.
 _MOST_EPOCHS, _MOST_LISTED = 120, 40

@@ -18,15 +18,8 @@ from jaxbench.reports.blocks import Section
 from jaxbench.reports.context import STAGES, ReportContext, make_section
 from jaxbench.reports.prices import price_mark
 from jaxbench.reports.runs import FEWEST_SEEDS, NEVER_REACHED, SCORES, ReportedRun, TimeToTarget
-from jaxbench.tables.table import (
-    Cell,
-    Column,
-    Format,
-    clock_time,
-    interval,
-    make_table,
-    with_figures,
-)
+from jaxbench.tables.columns import Cell, Column, Format, clock_time, interval
+from jaxbench.tables.table import make_table, with_figures
 
 # What fits on a screen or two; further rows are folded.
 _MOST_ROWS = 30

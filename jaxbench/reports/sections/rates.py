@@ -29,18 +29,17 @@ from jaxbench.reports.context import (
 )
 from jaxbench.reports.runs import SCORES, ReportedRun, RunRecord
 from jaxbench.reports.work import differing, grouped, in_parts, labelled, setting_key
-from jaxbench.tables.table import (
+from jaxbench.tables.columns import (
     Cell,
     Column,
-    Table,
     clock_time,
     count_column,
     estimate_columns,
-    make_table,
     metric_column,
     metric_columns,
     span,
 )
+from jaxbench.tables.table import Table, make_table
 
 _COLUMNS = (
     *shared("run", "status", "experiment"),

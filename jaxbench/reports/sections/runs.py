@@ -16,16 +16,8 @@ from jaxbench.reports.context import (
 )
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.work import grouped
-from jaxbench.tables.table import (
-    Cell,
-    Column,
-    Table,
-    estimate_columns,
-    make_table,
-    metric_column,
-    moment,
-    span,
-)
+from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column, moment, span
+from jaxbench.tables.table import Table, make_table
 
 # Machines or versions in one table; the rarest are left to its note.
 _MOST_ENVIRONMENTS = 6

@@ -18,15 +18,8 @@ from jaxbench.reports.blocks import BarChart, LineChart, Point, Section, Series
 from jaxbench.reports.context import ReportContext, make_section, shared
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.work import in_parts, thinned
-from jaxbench.tables.table import (
-    Column,
-    Table,
-    make_table,
-    metric_column,
-    metric_columns,
-    span,
-    with_interval,
-)
+from jaxbench.tables.columns import Column, metric_column, metric_columns, span, with_interval
+from jaxbench.tables.table import Table, make_table
 
 _MOST_BARS = 16
 # What the clock's phases are shown as; a phase that is not listed counts as other.
