@@ -12,15 +12,8 @@ from jaxbench.offering.folder import Offer
 from jaxbench.records.schema import TargetRecord
 from jaxbench.reports import work
 from jaxbench.reports.blocks import Dot, DotChart, Section
-from jaxbench.reports.context import (
-    STAGES,
-    Measurement,
-    ReportContext,
-    make_section,
-    run_cell,
-    shared,
-    status_cell,
-)
+from jaxbench.reports.columns import run_cell, shared, status_cell
+from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.prices import price_words
 from jaxbench.reports.published import (
     Row,

@@ -20,16 +20,8 @@ from jaxbench.analysis.statistics import Estimate, spread
 from jaxbench.metrics import count, percent, plain
 from jaxbench.reports import published, work
 from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series
-from jaxbench.reports.context import (
-    STAGES,
-    Measurement,
-    ReportContext,
-    make_section,
-    run_cell,
-    run_ids,
-    setting_column,
-    shared,
-)
+from jaxbench.reports.columns import run_cell, run_ids, setting_column, shared
+from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.prices import at_price, price_label, price_mark, price_words
 from jaxbench.reports.published import Sources, is_synthetic, other_work
 from jaxbench.reports.runs import FEWEST_SEEDS, ReportedRun, TimeToTarget

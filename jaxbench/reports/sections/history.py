@@ -13,14 +13,8 @@ from jaxbench.metrics import METRICS, count, percent, plain, words
 from jaxbench.records.schema import Conv2dRecord
 from jaxbench.reports import published
 from jaxbench.reports.blocks import BarChart, Dot, DotChart, Section
-from jaxbench.reports.context import (
-    STAGES,
-    Measurement,
-    ReportContext,
-    make_section,
-    run_ids,
-    shared,
-)
+from jaxbench.reports.columns import run_ids, shared
+from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.published import size_of
 from jaxbench.reports.runs import RunRecord
 from jaxbench.reports.work import grouped, labelled, setting_key

@@ -9,14 +9,8 @@ from jaxbench.metrics import count, percent, plain
 from jaxbench.records.schema import EpochRecord
 from jaxbench.reports import work
 from jaxbench.reports.blocks import LineChart, Point, Section, Series
-from jaxbench.reports.context import (
-    ReportContext,
-    left_out,
-    make_section,
-    run_ids,
-    setting_column,
-    shared,
-)
+from jaxbench.reports.columns import run_ids, setting_column, shared
+from jaxbench.reports.context import ReportContext, left_out, make_section
 from jaxbench.reports.runs import NEVER_REACHED, SCORES, ReportedRun
 from jaxbench.tables.columns import Cell, Column, interval, metric_column, metric_columns, span
 from jaxbench.tables.table import Table, make_table

@@ -17,16 +17,8 @@ from jaxbench.metrics import UNKNOWN, count, percent, plain, words
 from jaxbench.records.schema import AllReduceRecord, ScalingRecord
 from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series
 from jaxbench.reports.collect import Sweep
-from jaxbench.reports.context import (
-    Measurement,
-    ReportContext,
-    make_section,
-    measured_share,
-    run_ids,
-    setting_column,
-    shared,
-    status_cell,
-)
+from jaxbench.reports.columns import measured_share, run_ids, setting_column, shared, status_cell
+from jaxbench.reports.context import Measurement, ReportContext, make_section
 from jaxbench.reports.runs import SCORES, ReportedRun, RunRecord
 from jaxbench.reports.work import differing, grouped, in_parts, labelled, setting_key
 from jaxbench.tables.columns import (

@@ -6,14 +6,8 @@ from collections.abc import Sequence
 from jaxbench.metrics import METRICS, UNKNOWN, percent, plain, words
 from jaxbench.records.attempts import changes, describe_changes
 from jaxbench.reports.blocks import Section
-from jaxbench.reports.context import (
-    ReportContext,
-    make_section,
-    run_cell,
-    run_ids,
-    setting_column,
-    shared,
-)
+from jaxbench.reports.columns import run_cell, run_ids, setting_column, shared
+from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.work import grouped
 from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column, moment, span

@@ -15,7 +15,8 @@ from jaxbench.files import open_regular, read_lines
 from jaxbench.metrics import METRICS, count, percent, plain, words
 from jaxbench.records.goodput import CAUSES
 from jaxbench.reports.blocks import BarChart, LineChart, Point, Section, Series
-from jaxbench.reports.context import ReportContext, make_section, shared
+from jaxbench.reports.columns import shared
+from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.work import in_parts, thinned
 from jaxbench.tables.columns import Column, metric_column, metric_columns, span, with_interval
