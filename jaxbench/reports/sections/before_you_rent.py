@@ -15,13 +15,7 @@ from jaxbench.reports.blocks import Dot, DotChart, Section
 from jaxbench.reports.columns import run_cell, shared, status_cell
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.prices import price_words
-from jaxbench.reports.published import (
-    Row,
-    Sources,
-    other_images,
-    published_devices,
-    published_rate,
-)
+from jaxbench.reports.published import Row, Sources, other_images, published_devices, published_rate
 from jaxbench.reports.runs import ReportedRun, RunRecord
 from jaxbench.reports.sections.cards import status_cell as card_status
 from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns

@@ -168,11 +168,7 @@ def _charts(
     for group in grouped(usable, lambda row: row["own"].work).values():
         own = group[0]["own"]
         beside = [
-            Dot(
-                _PUBLISHED_DOT.format(**row),
-                row[_PER_PRICE].value,
-                published=True,
-            )
+            Dot(_PUBLISHED_DOT.format(**row), row[_PER_PRICE].value, published=True)
             for row in published
             if not other_work(own, row["model"], row["dataset"])
             and (row["data"] == "synthetic") == is_synthetic(own)
