@@ -412,7 +412,7 @@ def test_most_runs_say_what_is_usual(tmp_path):
     for number in range(2):
         place = {"hostname": "small", "python": f"3.{number}"}
         trained(tmp_path / f"b{number}", environment=place)
-    differ = tables(sections_of(tmp_path)["runs"])["Where the environments differ"]
+    differ = tables(sections_of(tmp_path)["runs"])["Environment"]
     rows = {texts(row)[0]: row for row in differ.rows}
     assert [cell.mark for cell in rows["hostname"][1:]] == ["", "differs", "differs"]
 

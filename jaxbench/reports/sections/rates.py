@@ -1,6 +1,5 @@
 """Images per second and latency: by batch, device and precision; the arithmetic beside the peak."""
 
-import itertools
 import operator
 import statistics
 from collections.abc import Iterator, Sequence
@@ -106,8 +105,8 @@ def _together(rows: Sequence[Measurement], what: str) -> tuple[Estimate, str]:
         of = over_runs(each)
         return of, bar_words(of, len(rows))
     ends = ([one[i] for one in each if one[i] is not None] for i in range(3))
-    told = "p50, bar to p99" + (f", medians of {len(rows)} runs" if len(rows) > 1 else "")
-    return Estimate(*(statistics.median(own) if own else None for own in ends)), told
+    bar = "p50, bar to p99" + (f", medians of {len(rows)} runs" if len(rows) > 1 else "")
+    return Estimate(*(statistics.median(own) if own else None for own in ends)), bar
 
 
 def _charts(rows: Sequence[Measurement], what: str, table: Table) -> Iterator[LineChart | DotChart]:
@@ -120,45 +119,37 @@ def _charts(rows: Sequence[Measurement], what: str, table: Table) -> Iterator[Li
 
 def _chart(lines: Sequence[_Line], what: str, table: Table, which: str) -> LineChart | DotChart:
     rows = [row for _, line in lines for row in line]
-    batches = [[row.run.batch_size for row in line] for _, line in lines]
-    run, one_batch = rows[0].run, len(set(itertools.chain(*batches))) == 1
-    bars = "points: median of steps closed one by one (p50), bars reach to p99"
+    run, one_batch = rows[0].run, len({row.run.batch_size for row in rows}) == 1
+    bars = "points: median of steps closed one by one (p50), bars reach to p99; "
+    several = "the medians of both"
     if what == _RATE:
         bars = f"bars: 95 % interval of the median where it is of {FEWEST_FOR_INTERVAL} or more, "
-        bars += f"n = {span(row.rate.n or 0 for row in rows)} epochs or windows"
-    together = one_batch and len(rows) > _MOST_DOTS
-    several = "their geometric mean, from 3 runs on with its 95 % interval over runs"
-    if what == _LATENCY:
-        several = "the medians of both"
-    if together:
-        bars += f"; runs that differ in the seed are one dot: {several}"
-    elif one_batch:
-        bars += "; a dot is one run"
-    elif any(len(set(own)) < len(own) for own in batches):
-        bars += f"; several runs of one batch (small dots) are one point: {several}"
+        bars += f"n = {span(row.rate.n or 0 for row in rows)} epochs or windows; "
+        several = "their geometric mean, from 3 runs on with its 95 % interval over runs"
     title = f"{run.experiment} · {rows[0].stage} · {rows[0].feed} feed: {what}{which}"
-    note = f"{run.network}; {run.data}; {bars}; {run_ids(rows)}"
     if one_batch:
         # One dot for each run, or one for all runs of a line.
-        parts = [
-            (label, own) for label, line in lines for own in ([line] if together else zip(line))
-        ]
+        together = len(rows) > _MOST_DOTS
+        bars += f"runs that differ in the seed are one dot: {several}" * together
+        bars += "a dot is one run" * (not together)
         dots = []
-        for label, own in parts:
-            of, told = _together(own, what)
-            dots.append(Dot(f"{run_ids(own)} {label}", *of.span, told=told))
-        note = f"global batch {count(run.batch_size)}; {note}"
-        return DotChart(title, note, what, dots, table)
+        for label, line in lines:
+            for own in [line] if together else zip(line):
+                of, bar = _together(own, what)
+                dots.append(Dot(f"{run_ids(own)} {label}", *of.span, told=bar))
+        note = f"global batch {count(run.batch_size)}; {run.network}; {run.data}; {bars}"
+        return DotChart(title, f"{note}; {run_ids(rows)}", what, dots, table)
     series = []
     for label, line in lines:
         # Repeats are one point: they are no line.
-        repeats = grouped(line, key=lambda row: row.run.batch_size).items()
         points = []
-        for x, own in repeats:
-            of, told = _together(own, what)
+        for x, own in grouped(line, key=lambda row: row.run.batch_size).items():
+            of, bar = _together(own, what)
             runs = [_figure(row, what).value for row in own] if len(own) > 1 else ()
-            points.append(Point(x, *of.span, told, runs))
+            points.append(Point(x, *of.span, bar, runs))
         series.append(Series(f"{label} · {run_ids(line)}", points))
+    bars += f"several runs of one batch (small dots) are one point: {several}"
+    note = f"{run.network}; {run.data}; {bars}; {run_ids(rows)}"
     return LineChart(title, note, "global batch", what, series, table, x_log=True)
 
 

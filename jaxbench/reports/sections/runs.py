@@ -36,7 +36,7 @@ def list_runs(context: ReportContext) -> Section | None:
         "compiled or predicted. Published figures are marked, with their source.",
         [
             *(*context.collection.notes, *corrupt, _warnings(context.runs)),
-            *(_runs_table(context), *_environments(context.runs)),
+            *(_runs_table(context), _environments(context.runs)),
         ],
     )
 
@@ -104,42 +104,28 @@ def _warnings_of(run: ReportedRun) -> list[str]:
     return lines
 
 
-def _environments(runs: Sequence[ReportedRun]) -> list[Table]:
+def _environments(runs: Sequence[ReportedRun]) -> Table:
+    """Return the environments, a column each, the one of most runs first."""
     described = {run: _describe(run) for run in runs if run.environment}
-    if not described:
-        return []
     groups = grouped(described, key=lambda run: repr(described[run])).values()
     largest = sorted(groups, key=len, reverse=True)[:_MOST_ENVIRONMENTS]
     names = dict.fromkeys(name for own in described.values() for name in own)
-    values = {
+    usual = {
         name: collections.Counter(own.get(name, UNKNOWN) for own in described.values())
         for name in names
     }
 
     def cell(own: Sequence[ReportedRun], name: str) -> Cell:
-        if name == "runs":
-            return Cell(run_ids(own))
         value = described[own[0]].get(name, UNKNOWN)
-        return Cell(value, "" if value == values[name].most_common(1)[0][0] else "differs")
+        return Cell(value, "" if value == usual[name].most_common(1)[0][0] else "differs")
 
-    columns = [
-        Column(f"environment {place}", lambda name, own=own: cell(own, name))
-        for place, own in enumerate(largest, 1)
-    ]
+    columns = [Column(run_ids(own), lambda name, own=own: cell(own, name)) for own in largest]
     more = len(groups) - len(largest)
-    differ = make_table(
-        [Column("", str), *columns],
-        ["runs", *(name for name in names if len(values[name]) > 1)],
-        title="Where the environments differ",
-        note=f"Figures of different environments are two things: {len(groups)} of them were found. "
-        "≠ marks what is not what most runs have."
-        + (f" {more} more are left out here." if more > 0 else ""),
-    )
-    same = [(name, *found) for name, found in values.items() if len(found) == 1]
-    columns = [Column("", lambda row: row[0]), Column("value", lambda row: row[1])]
-    common = make_table(columns, [row for row in same if row[1] != UNKNOWN], "Common environment")
-    tables = [differ, common] if len(differ.rows) > 1 else [common]
-    return [table._replace(folded=True) for table in tables]
+    note = "Figures of different environments are two things. ≠ marks what most runs do not have."
+    note += f" {more} more environments are left out here." if more > 0 else ""
+    rows = [name for name in names if [*usual[name]] != [UNKNOWN]]
+    table = make_table([Column("", str), *columns], rows, "Environment", note)
+    return table._replace(folded=True)
 
 
 def _describe(run: ReportedRun) -> dict[str, str]:
