@@ -123,7 +123,9 @@ def _environments(runs: Sequence[ReportedRun]) -> Table:
     more = len(groups) - len(largest)
     note = "Figures of different environments are two things. ≠ marks what most runs do not have."
     note += f" {more} more environments are left out here." if more > 0 else ""
+    # What differs comes first.
     rows = [name for name in names if [*usual[name]] != [UNKNOWN]]
+    rows.sort(key=lambda name: len(usual[name]) == 1)
     table = make_table([Column("", str), *columns], rows, "Environment", note)
     return table._replace(folded=True)
 
