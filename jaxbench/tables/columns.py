@@ -71,8 +71,9 @@ def metric_column(
     return Column(metric.heading + more, value or name, metric.show)
 
 
-def metric_columns(*names: str) -> list[Column]:
-    return [metric_column(name) for name in names]
+def metric_columns(*names: str, of: str = "") -> list[Column]:
+    """Return the columns of metrics; `of` is the path of what has them, which ends with a dot."""
+    return [metric_column(of + name) for name in names]
 
 
 def estimate_columns(path: str, name: str) -> list[Column]:

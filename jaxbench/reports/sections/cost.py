@@ -39,11 +39,13 @@ from jaxbench.tables.table import Table, make_table, with_figures
 _MOST_DOTS = 16
 _PUBLISHED_DOT = "{machine}, {framework}, {precision}, {price.offer} ({date})"
 _PER_PRICE = "images_per_s_per_usd_per_hour"
-_COSTS = (
+_RATE = (
     *shared("run", "status", "experiment", "precision"),
     Column("what", lambda row: STAGES[row["own"].stage]),
     Column("feed", "own.feed"),
     *shared("batch", "devices"),
+)
+_COSTS = (
     *metric_columns("price.usd_per_hour"),
     metric_column("images_per_s", "own.rate.value"),
     *estimate_columns(_PER_PRICE, _PER_PRICE),
@@ -52,8 +54,6 @@ _COSTS = (
     *metric_columns("wall_s", "usd"),
     Column("price: offer, date, source", "origin", left=True),
 )
-# Behind the devices.
-_SETTING_AT = 8
 _ELECTRICITY = (
     *shared("run", "status", "experiment", "mode", "devices"),
     Column("energy [kWh]", "kwh", plain),
@@ -87,7 +87,7 @@ def cost(context: ReportContext) -> Section | None:
         for price in context.prices.of(row.run)
     ]
     sources = Sources()
-    columns = [*_COSTS[:_SETTING_AT], *setting_column(context), *_COSTS[_SETTING_AT:]]
+    columns = [*_RATE, *setting_column(context), *_COSTS]
     beside = _published(sources, {row["run"].published_network for row in priced})
     table = make_table(
         with_figures(columns, priced),

@@ -12,14 +12,14 @@ from jaxbench.analysis.statistics import (
     of_windows,
     over_runs,
 )
-from jaxbench.metrics import UNKNOWN, count, percent, plain, words
+from jaxbench.metrics import UNKNOWN, count, percent, plain
 from jaxbench.records.schema import AllReduceRecord, ScalingRecord
 from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series
 from jaxbench.reports.collect import Sweep
 from jaxbench.reports.columns import measured_share, run_ids, setting_column, shared, status_cell
 from jaxbench.reports.context import Measurement, ReportContext, make_section
 from jaxbench.reports.runs import SCORES, ReportedRun, RunRecord
-from jaxbench.reports.work import differing, grouped, in_parts, labelled, setting_key
+from jaxbench.reports.work import grouped, in_parts, labelled, setting_key
 from jaxbench.tables.columns import (
     Cell,
     Column,
@@ -32,25 +32,18 @@ from jaxbench.tables.columns import (
 )
 from jaxbench.tables.table import Table, make_table
 
-_COLUMNS = (
+_RUN = (
     *shared("run", "status", "experiment"),
-    *(Column(name, name) for name in ("stage", "feed")),
+    *(Column("stage", "stage"), Column("feed", "feed")),
     *shared("precision", "devices", "batch"),
+)
+_COLUMNS = (
     *estimate_columns("rate", "images_per_s"),
-    *metric_columns(
-        "record.images_per_s_per_device",
-        "record.tokens_per_s",
-        "record.latency_p50_s",
-        "record.latency_p95_s",
-        "record.latency_p99_s",
-        "record.latency_steps",
-        "record.mfu",
-    ),
+    *metric_columns("images_per_s_per_device", "tokens_per_s", "latency_p50_s", of="record."),
+    *metric_columns("latency_p95_s", "latency_p99_s", "latency_steps", "mfu", of="record."),
 )
 # Where runs of one batch are more, repeats are one dot.
 _MOST_DOTS = 16
-# Behind the batch.
-_SETTING_AT = 8
 _RATE, _LATENCY = "images/s", "latency [ms]"
 # What repeats have in common, and they, by batch.
 _Line = tuple[str, list[Measurement]]
@@ -61,12 +54,7 @@ def rates(context: ReportContext) -> Section | None:
     rows = [row for row in context.measurements if row.rate.value is not None]
     drawn = [row for row in rows if row.usable and (row.run.batch_size or 0) > 0 < row.rate.value]
     table = make_table(
-        [
-            *_COLUMNS[:_SETTING_AT],
-            *setting_column(context),
-            *_COLUMNS[_SETTING_AT:],
-            *measured_share(context),
-        ],
+        [*_RUN, *setting_column(context), *_COLUMNS, *measured_share(context)],
         rows,
         title="All rates",
         note="n: epochs (from the 2nd on) or windows that the median and its interval are of; "
@@ -159,14 +147,8 @@ _ARITHMETIC = (
     *shared("run", "experiment"),
     Column("stage", "stage"),
     *shared("precision", "batch"),
-    *metric_columns(
-        "record.flops_per_byte",
-        "record.flops_per_byte_at_ridge",
-        "record.bound_by",
-        "record.flops_per_s_per_device",
-        "record.peak.flops_per_s",
-        "record.mfu",
-    ),
+    *metric_columns("flops_per_byte", "flops_per_byte_at_ridge", "bound_by", of="record."),
+    *metric_columns("flops_per_s_per_device", "peak.flops_per_s", "mfu", of="record."),
     count_column("rate"),
 )
 
@@ -269,35 +251,20 @@ def _title(row: Measurement) -> str:
 def _setting(row: Measurement) -> tuple:
     run = row.run
     # Whatever else differs keeps two runs in two groups.
-    shown = ("precision", "num_devices", "feed")
-    rest = setting_key(row.setting, lambda name: name not in shown)
-    return run.precision, run.num_devices or 0, run.hardware, row.feed, _place(row), rest
+    return run.precision, run.num_devices or 0, run.hardware, row.feed, setting_key(row.setting)
 
 
-def _place(row: Measurement) -> str:
-    elsewhere = ("batch_size", "num_devices", "precision", "experiment")
-    own = {name: value for name, value in row.run.point.items() if name not in elsewhere}
-    return ", ".join(f"{name}={words(value)}" for name, value in own.items())
-
-
-def _headings(rows: Sequence[Measurement]) -> dict[tuple, str]:
-    """Name every setting; what else differs is added where two would have one name."""
-    first = {setting: own[0] for setting, own in grouped(rows, key=_setting).items()}
+def _headings(rows: Sequence[Measurement]) -> dict[Measurement, str]:
+    """Return the heading above each row: its devices, its feed, and what else tells it apart."""
+    said = dict.fromkeys(("num_devices", "device_kind", "feed"))
+    settings = grouped(rows, key=_setting).values()
     headings = {}
-    for same in grouped(first, lambda setting: _heading(first[setting])).values():
-        settings = [first[setting].setting for setting in same]
-        for setting in same:
-            parts = (_heading(first[setting]), differing(first[setting].setting, settings))
-            headings[setting] = " · ".join(filter(None, parts))
+    for label, own in labelled(settings, lambda own: {**own[0].setting, **said}):
+        devices, feed = own[0].run.hardware, own[0].feed
+        hardware = "devices unknown" if devices == UNKNOWN else devices
+        parts = (hardware, "" if feed == UNKNOWN else f"{feed} feed", label)
+        headings |= dict.fromkeys(own, " · ".join(filter(None, parts)))
     return headings
-
-
-def _heading(row: Measurement) -> str:
-    run = row.run
-    hardware = "devices unknown" if run.hardware == UNKNOWN else run.hardware
-    feed = "" if row.feed == UNKNOWN else f"{row.feed} feed"
-    parts = (hardware, run.precision, feed, _place(row))
-    return " · ".join(part for part in parts if part not in ("", UNKNOWN))
 
 
 def _table(rows: Sequence[Measurement], figures: Sequence[Column]) -> Table:
@@ -316,14 +283,13 @@ def _table(rows: Sequence[Measurement], figures: Sequence[Column]) -> Table:
     figures = [first._replace(value=first_or_reason), *others]
     scores = {SCORES[row.run.score_field] for row in rows if row.run.score_field}
     score = f"score: {scores.pop()} of the last epoch. " if len(scores) == 1 else ""
-    headings = _headings(rows)
     return make_table(
         [*shared("batch", "status"), *figures, *shared("run")],
         rows,
         title=_title(rows[0]),
         note=f"{score}images/s: over all devices, median of the epochs from the 2nd on or of "
         f"windows; n of them, from {FEWEST_FOR_INTERVAL} on with an interval.",
-        group=lambda row: headings[_setting(row)],
+        group=_headings(rows).get,
     )
 
 
@@ -358,14 +324,9 @@ _PREDICTED = (
     *shared("run"),
     Column("", lambda row: "PREDICTED" + _simulated(row.run)),
     Column("scaling", "record.scaling"),
-    *metric_columns(
-        "record.num_devices",
-        "record.images_per_s_no_overlap",
-        "record.images_per_s_full_overlap",
-        "record.efficiency_no_overlap",
-        "record.efficiency_full_overlap",
-        "record.link_bytes_per_s",
-    ),
+    *metric_columns("num_devices", "images_per_s_no_overlap", of="record."),
+    *metric_columns("images_per_s_full_overlap", "efficiency_no_overlap", of="record."),
+    *metric_columns("efficiency_full_overlap", "link_bytes_per_s", of="record."),
 )
 
 
