@@ -170,40 +170,34 @@ def _best_published(sources: Sources, step: CompiledStep) -> Row | None:
     return next(cited, None)
 
 
-def _fits(step: CompiledStep) -> Cell:
+def _row(step: CompiledStep) -> dict[str, Any]:
+    """Return what the table shows of a step."""
+    run, rate, theirs, price = step.run, step.measured, step.published, step.price
+    row = vars(step) | dict.fromkeys(("measured", "published", "published_with", "price"))
+    row |= {name: getattr(step, name) for name in ("batch_size", "ceiling", "bytes_over_least")}
     # A compiler that crashed said nothing.
-    return status_cell(step.run.status) if step.fits is None else _yes_or_no(step.fits)
+    row["fits"] = status_cell(run.status) if step.fits is None else _yes_or_no(step.fits)
+    row["bound_by"] = step.ceiling and step.limit["bound_by"]
+    # Nobody trains for less.
+    row["usd_per_million_images"] = _usd_per_million(step.ceiling, price)
+    if rate:
+        batch, id = rate.run.batch_size, rate.run.id
+        at = "" if batch in (step.batch_size, None) else f"batch {count(batch)}, "
+        text = f"{plain(rate.rate.value)} ({at}{STAGES[rate.stage]}, {id})"
+        row["measured"] = Cell(text, "measured", run=id)
+    if theirs:
+        row["published"] = Cell(plain(published_rate(theirs)), "published")
+        batch = count(theirs["global_batch"])
+        row["published_with"] = f"{theirs['precision']}, batch {batch}, {theirs['cited']}"
+    if price:
+        row["price"] = f"{plain(price.usd_per_hour)} USD/h; {price_words(price, run)}"
+    reason = (run.reason or "no reason given").removeprefix(f"{run.target}: ")
+    row["why_not"] = None if step.fits else reason.split("\n", 1)[0][:160]
+    return row
 
 
 def _yes_or_no(fits: object) -> Cell:
     return Cell("yes", "good") if fits is True else Cell("no", "bad")
-
-
-def _measured(step: CompiledStep) -> Cell | None:
-    row = step.measured
-    if row is None:
-        return None
-    batch = row.run.batch_size
-    at = "" if batch == step.batch_size or batch is None else f"batch {count(batch)}, "
-    text = f"{plain(row.rate.value)} ({at}{STAGES[row.stage]}, {row.run.id})"
-    return Cell(text, "measured", run=row.run.id)
-
-
-def _published_with(step: CompiledStep) -> str | None:
-    row = step.published
-    return row and f"{row['precision']}, batch {count(row['global_batch'])}, {row['cited']}"
-
-
-def _reason(step: CompiledStep) -> str | None:
-    if step.fits is True:
-        return None
-    reason = (step.run.reason or "no reason given").removeprefix(f"{step.run.target}: ")
-    return reason.split("\n", 1)[0][:160]
-
-
-def _price(step: CompiledStep) -> str | None:
-    price = step.price
-    return price and f"{plain(price.usd_per_hour)} USD/h; {price_words(price, step.run)}"
 
 
 def _usd_per_million(rate: float | None, price: Price | None) -> float | None:
@@ -211,34 +205,25 @@ def _usd_per_million(rate: float | None, price: Price | None) -> float | None:
 
 
 _COLUMNS = (
-    Column("target", lambda step: Cell(step.run.target, run=step.run.id)),
+    Column("target", lambda row: Cell(row["run"].target, run=row["run"].id)),
     Column("machine", "run.hardware"),
     *shared("precision"),
     Column("setting", "setting"),
-    Column("fits (compiled)", _fits, left=True),
+    Column("fits (compiled)", "fits", left=True),
     metric_column("batch_size"),
     Column("largest batch (compiled)", "largest", str),
     metric_column("record.needed_bytes", more=" (compiled)"),
     metric_column("record.device_memory_bytes"),
     metric_column("ceiling_images_per_s", "ceiling", " (predicted)"),
-    Column("bound by (predicted)", lambda step: step.ceiling and step.limit["bound_by"]),
+    Column("bound by (predicted)", "bound_by"),
     Column("bytes moved, times the least (predicted)", "bytes_over_least", plain),
-    Column("measured images/s", _measured, left=True),
-    Column(
-        "published images/s",
-        lambda step: step.published and Cell(plain(published_rate(step.published)), "published"),
-        left=False,
-    ),
-    Column("published with", _published_with),
-    metric_column(
-        "usd_per_million_images",
-        # Nobody trains for less.
-        lambda step: _usd_per_million(step.ceiling, step.price),
-        " at the ceiling (predicted)",
-    ),
-    Column("price", _price, left=True),
+    Column("measured images/s", "measured", left=True),
+    Column("published images/s", "published", left=False),
+    Column("published with", "published_with"),
+    metric_column("usd_per_million_images", more=" at the ceiling (predicted)"),
+    Column("price", "price", left=True),
     metric_column("record.compile_s"),
-    Column("why not", _reason, left=True),
+    Column("why not", "why_not", left=True),
 )
 _SCALING = (
     *shared("run", "experiment"),
@@ -263,12 +248,13 @@ def before_you_rent(context: ReportContext) -> Section | None:
     """Return tables and charts of steps that were compiled for machines that are not here."""
     sources = Sources()
     steps = compiled_steps(context, sources)
+    rows = [*map(_row, steps)]
     table = make_table(
-        with_figures(_COLUMNS, steps),
-        steps,
+        with_figures(_COLUMNS, rows),
+        rows,
         title="What the compilers say",
         note=_note(steps, sources),
-        group=lambda step: step.run.experiment,
+        group=lambda row: row["run"].experiment,
     )._replace(folded=False)
     by_experiment = work.grouped(steps, lambda step: step.run.experiment).values()
     scaled = [

@@ -19,7 +19,7 @@ from jaxbench.reports.collect import Sweep
 from jaxbench.reports.columns import measured_share, run_ids, setting_column, shared, status_cell
 from jaxbench.reports.context import Measurement, ReportContext, make_section
 from jaxbench.reports.runs import SCORES, ReportedRun, RunRecord
-from jaxbench.reports.work import grouped, in_parts, labelled, setting_key
+from jaxbench.reports.work import differing, grouped, in_parts, labelled, setting_key
 from jaxbench.tables.columns import (
     Cell,
     Column,
@@ -255,15 +255,20 @@ def _setting(row: Measurement) -> tuple:
 
 
 def _headings(rows: Sequence[Measurement]) -> dict[Measurement, str]:
-    """Return the heading above each row: its devices, its feed, and what else tells it apart."""
-    said = dict.fromkeys(("num_devices", "device_kind", "feed"))
-    settings = grouped(rows, key=_setting).values()
+    """Return the heading above each row; what else differs is added where two would have one."""
+
+    def name(row: Measurement) -> str:
+        hardware = "devices unknown" if row.run.hardware == UNKNOWN else row.run.hardware
+        feed = "" if row.feed == UNKNOWN else f"{row.feed} feed"
+        parts = (hardware, row.run.precision, feed)
+        return " · ".join(part for part in parts if part not in ("", UNKNOWN))
+
     headings = {}
-    for label, own in labelled(settings, lambda own: {**own[0].setting, **said}):
-        devices, feed = own[0].run.hardware, own[0].feed
-        hardware = "devices unknown" if devices == UNKNOWN else devices
-        parts = (hardware, "" if feed == UNKNOWN else f"{feed} feed", label)
-        headings |= dict.fromkeys(own, " · ".join(filter(None, parts)))
+    for shown, same in grouped(rows, key=name).items():
+        settings = [row.setting for row in same]
+        for row in same:
+            more = differing(row.setting, settings)
+            headings[row] = f"{shown} · {more}" if more else shown
     return headings
 
 
