@@ -115,7 +115,7 @@ def cost(context: ReportContext) -> Section | None:
         "of other hardware, or of more than the run used, is marked. More images/s per USD/h is "
         "better. Of a resumed run the time of all processes is priced, with work that was lost.",
         [*unknown, table, published_table, electricity],
-        _charts(priced, beside, table),
+        [*_charts(priced, beside, table)],
     )
 
 
@@ -161,42 +161,36 @@ def _is_offer_of(price: Price, row: Mapping[str, Any]) -> bool:
 
 def _charts(
     priced: Sequence[_Priced], published: Sequence[_Priced], table: Table
-) -> list[DotChart]:
-    """Return a chart for each network, images and stage: only the same work is compared."""
-    charts = []
+) -> Iterator[DotChart]:
+    """Yield a chart for each network, images and stage: only the same work is compared."""
     usable = [row for row in priced if row["own"].usable]
     for group in grouped(usable, lambda row: row["own"].work).values():
-        own = group[0]["own"]
+        run, own = group[0]["run"], group[0]["own"]
         beside = [
             Dot(_PUBLISHED_DOT.format(**row), row[_PER_PRICE].value, published=True)
             for row in published
             if not other_work(own, row["model"], row["dataset"])
             and (row["data"] == "synthetic") == is_synthetic(own)
         ]
-        if len(group) + len(beside) > 1:
-            charts.append(_chart(group, beside, table))
-    return charts
-
-
-def _chart(group: Sequence[_Priced], beside: Sequence[Dot], table: Table) -> DotChart:
-    run, own = group[0]["run"], group[0]["own"]
-    dots = []
-    for label, row in labelled(
-        group, lambda row: {**row["own"].setting, "batch_size": row["run"].batch_size}
-    ):
-        name = f"{row['run'].id} {label}, {price_label(row['price'], row['run'])}"
-        dots.append(Dot(name, *row[_PER_PRICE].span))
-    dots.sort(key=lambda dot: dot.value)
-    more = f"; the best {_MOST_DOTS} of {len(dots)}" if len(dots) > _MOST_DOTS else ""
-    hollow = "; hollow: estimated from a published training rate and price" if beside else ""
-    title = f"{run.experiment} · {STAGES[own.stage]} · {own.feed} feed: images/s per USD/h"
-    note = (
-        f"{run.network}; {run.data}; filled: measured in this report, n = 1 run a dot, bars: "
-        f"95 % interval of its rate where it has one, prices taken as exact{hollow}{more}; "
-        f"{run_ids(row['run'] for row in group)}"
-    )
-    dots = sorted([*dots[-_MOST_DOTS:], *beside], key=lambda dot: dot.value)
-    return DotChart(title, note, "images/s per USD/h", dots, table)
+        if len(group) + len(beside) < 2:
+            continue
+        dots = []
+        for label, row in labelled(
+            group, lambda row: {**row["own"].setting, "batch_size": row["run"].batch_size}
+        ):
+            name = f"{row['run'].id} {label}, {price_label(row['price'], row['run'])}"
+            dots.append(Dot(name, *row[_PER_PRICE].span))
+        dots.sort(key=lambda dot: dot.value)
+        more = f"; the best {_MOST_DOTS} of {len(dots)}" if len(dots) > _MOST_DOTS else ""
+        hollow = "; hollow: estimated from a published training rate and price" if beside else ""
+        title = f"{run.experiment} · {STAGES[own.stage]} · {own.feed} feed: images/s per USD/h"
+        note = (
+            f"{run.network}; {run.data}; filled: measured in this report, n = 1 run a dot, bars: "
+            f"95 % interval of its rate where it has one, prices taken as exact{hollow}{more}; "
+            f"{run_ids(row['run'] for row in group)}"
+        )
+        dots = sorted([*dots[-_MOST_DOTS:], *beside], key=lambda dot: dot.value)
+        yield DotChart(title, note, "images/s per USD/h", dots, table)
 
 
 def _electricity(context: ReportContext, asked: set[ReportedRun]) -> Table:

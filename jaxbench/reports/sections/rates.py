@@ -313,7 +313,7 @@ _MEASURED = (
     Column("status", "status", status_cell, left=True),
     Column("scaling", "record.scaling"),
     *shared("precision"),
-    Column("device", lambda row: _device(row["run"])),
+    Column("device", lambda row: row["run"].device_kind + _simulated(row["run"])),
     *metric_columns("record.num_devices", "record.batch_size", "record.batch_per_device"),
     *estimate_columns("rate", "images_per_s"),
     *estimate_columns("efficiency", "efficiency")[:2],
@@ -392,18 +392,14 @@ def _scaling_chart(rows: Sequence[dict[str, Any]]) -> list[LineChart]:
         series.append(Series("ideal: N × rate of one device", ideal, reference=True))
     n = span(row["rate"].n for row in rows if row["rate"].n)
     note = (
-        f"{run.network}; {run.precision}, {run.feed} feed; {_device(run)}; bars: 95 % interval "
-        f"of the median, n = {n} windows; {run.id}"
+        f"{run.network}; {run.precision}, {run.feed} feed; {run.device_kind}{_simulated(run)}; "
+        f"bars: 95 % interval of the median, n = {n} windows; {run.id}"
     )
     title, labels = (
         f"{run.experiment}: {kind} scaling{_simulated(run)}",
         ("devices", "images/s, all devices"),
     )
     return [LineChart(title, note, *labels, series, _scaling_table(rows))]
-
-
-def _device(run: ReportedRun) -> str:
-    return run.device_kind + _simulated(run)
 
 
 def _simulated(run: ReportedRun) -> str:
