@@ -265,10 +265,11 @@ def _headings(rows: Sequence[Measurement]) -> dict[Measurement, str]:
 
     headings = {}
     for shown, same in grouped(rows, key=name).items():
-        settings = [row.setting for row in same]
-        for row in same:
-            more = differing(row.setting, settings)
-            headings[row] = f"{shown} · {more}" if more else shown
+        settings = grouped(same, _setting).values()
+        unlike = [own[0].setting for own in settings]
+        for own in settings:
+            more = differing(own[0].setting, unlike)
+            headings |= dict.fromkeys(own, f"{shown} · {more}" if more else shown)
     return headings
 
 
