@@ -46,7 +46,7 @@ def read_table(module: str, name: str) -> list[dict[str, str]]:
 
 
 def parse_rows(text: str, kind: type[Row]) -> list[Row]:
-    """Return the rows of a CSV file as a dataclass or TypedDict, whose types check the cells.
+    """Return the rows of a CSV file as a dataclass or dictionary, whose types check the cells.
 
     An empty cell is None. Lines that begin with # and columns without a field are ignored.
 

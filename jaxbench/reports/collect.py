@@ -1,8 +1,6 @@
 """Find run directories, sweeps and cards, and group them."""
 
-import csv
 import dataclasses
-import io
 import itertools
 import os
 import pathlib
@@ -13,7 +11,7 @@ from jaxbench.cards.card import Card
 from jaxbench.cards.card_file import CARD, read_card
 from jaxbench.cards.check import check_card, own_limits
 from jaxbench.errors import BadInput
-from jaxbench.files import read_text
+from jaxbench.files import parse_rows, read_text
 from jaxbench.offering.folder import Offer, read_offers
 from jaxbench.paths import user_path
 from jaxbench.records.reader import TRIALS, read_results
@@ -41,7 +39,7 @@ class Sweep:
 
     name: str
     path: pathlib.Path
-    max_batches: Sequence[Mapping[str, str]]
+    max_batches: Sequence[Mapping[str, str | None]]
     problem: str | None = None
     missing: list[ReportedRun] = dataclasses.field(default_factory=list)
 
@@ -250,8 +248,8 @@ def _parse_number(value: Any) -> float | None:
         return None
 
 
-def _read_max_batches(sweep: pathlib.Path) -> list[dict[str, str]]:
+def _read_max_batches(sweep: pathlib.Path) -> list[dict[str, str | None]]:
     try:
-        return [*csv.DictReader(io.StringIO(read_text(sweep / "max_batch.csv")))]
-    except (OSError, UnicodeDecodeError, csv.Error):
+        return parse_rows(read_text(sweep / "max_batch.csv"), dict[str, str | None])
+    except (OSError, ValueError):
         return []

@@ -15,7 +15,6 @@ from jaxbench.reports import published
 from jaxbench.reports.blocks import BarChart, Dot, DotChart, Section
 from jaxbench.reports.columns import run_ids, shared
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
-from jaxbench.reports.published import size_of
 from jaxbench.reports.runs import RunRecord
 from jaxbench.reports.work import grouped, labelled, setting_key
 from jaxbench.tables.columns import (
@@ -288,7 +287,7 @@ def _chart(rows: Sequence[RunRecord]) -> list[BarChart]:
     if not bars:
         return []
     run, first = rows[0]
-    size = size_of(first.images, first.height, first.width)
+    size = published.size_of(first.images, first.height, first.width)
     note = (
         f"images: {size}, {run.precision}, {run.device_kind}; medians, "
         f"n = {of_rounds(first, 'compute_s').n or 0} rounds, no interval; {run.id}"

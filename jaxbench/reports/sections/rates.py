@@ -303,7 +303,7 @@ def _largest(sweep: Sweep) -> Table:
     names = dict.fromkeys(name for row in sweep.max_batches for name, value in row.items() if value)
     columns = [
         Column(name.replace("_", " "), operator.itemgetter(name), left=name in ("status", "reason"))
-        for name in filter(None, names)
+        for name in names
     ]
     return make_table(columns, sweep.max_batches, f"{sweep.name}: the largest batch that fits")
 
