@@ -61,8 +61,10 @@ def main(paths: list[str]) -> int:
     comparisons = sides.judge([one for one in matches if isinstance(one, sides.Match)])
     if not comparisons:
         raise BadInput("; ".join(missing))
-    if _BASELINE.value:
-        _check_baseline(comparisons)
+    for comparison in comparisons if _BASELINE.value else ():
+        if different := list(filter(is_work, comparison["differences"])):
+            names = ", ".join(different)
+            raise BadInput(f"--baseline: is of the same work; the runs differ in {names}")
     if _JSON.value:
         print(json.dumps({"comparisons": comparisons, "not_compared": missing}))
     else:
@@ -127,15 +129,6 @@ def _compare_cards(paths: list[str]) -> int:
     else:
         print_wrapped(*describe_cards(cards))
     return 0
-
-
-def _check_baseline(found: list[dict[str, Any]]) -> None:
-    for comparison in found:
-        if different := list(filter(is_work, comparison["differences"])):
-            raise BadInput(
-                f"--baseline: the runs differ in {', '.join(different)}; a baseline is of the same "
-                "work"
-            )
 
 
 if __name__ == "__main__":

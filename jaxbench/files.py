@@ -10,12 +10,15 @@ import shutil
 import stat
 import tarfile
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 # More than any file has that is read whole: a run's document, a list of prices or hosts.
 DOCUMENT_BYTES = 2**25
 # More than a line of records has.
 LINE_LENGTH = 2**24
+Row = TypeVar("Row")
 
 
 def open_regular(
@@ -40,6 +43,28 @@ def read_table(module: str, name: str) -> list[dict[str, str]]:
     """Return the rows of a CSV file beside a module; lines that begin with # are comments."""
     with pathlib.Path(module).with_name(name).open(newline="", encoding="utf-8") as file:
         return [*csv.DictReader(line for line in file if line[:1] != "#")]
+
+
+def parse_rows(text: str, kind: type[Row]) -> list[Row]:
+    """Return the rows of a CSV file as a dataclass or dictionary, whose types check the cells.
+
+    An empty cell is None. Lines that begin with # and columns without a field are ignored.
+
+    Raises:
+      ValueError: the text is no CSV, lacks a column, or has a wrong cell; names line and column.
+    """
+    lines = (line for line in text.splitlines() if line[:1] != "#")
+    reader = csv.DictReader(lines, strict=True, skipinitialspace=True)
+    rows = []
+    try:
+        for row in reader:
+            if None in row:
+                raise ValueError("it has more cells than columns; quote a text with a comma")
+            cells = {name: cell and cell.strip() or None for name, cell in row.items()}
+            rows.append(msgspec.convert(cells, kind, strict=False))
+    except (csv.Error, ValueError) as error:
+        raise ValueError(f"line {reader.line_num}: {error}") from error
+    return rows
 
 
 def read_lines(file: Any) -> Iterator[Any]:

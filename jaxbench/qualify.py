@@ -15,7 +15,6 @@ all cards in or below a folder, as Markdown or HTML.
 
 import contextlib
 import os
-import pathlib
 import sys
 
 from absl import flags
@@ -134,13 +133,11 @@ def _check(path: str) -> int:
 
 
 def _table(folder: str) -> int:
-    from jaxbench.reports.results_table import FORMATS, write_results
+    from jaxbench.reports.write import write_report
 
-    out = pathlib.Path(_OUT.value or "cards.md")
-    form = out.suffix.removeprefix(".")
-    if form not in FORMATS:
-        raise BadInput(f"--out={out}: must end in .{' or .'.join(FORMATS)}")
-    collection = write_results(folder, form, out)
+    out, collection = write_report(
+        [folder], _OUT.value or "cards.md", title="jaxbench: cards", section="cards"
+    )
     print(printable(f"{len(collection.cards)} card(s): {out}"))
     return 0
 

@@ -543,7 +543,7 @@ kilowatt_hours_of_kilojoules analysis/pricing.py: cost
 - S_PER_HOUR, J_PER_KWH = 3600.0, 3.6e6
 + S_PER_HOUR, J_PER_KWH = 3600.0, 3.6e3
 
-target_must_be_exceeded reports/time_to_target.py: cost
+target_must_be_exceeded reports/runs.py: cost
 - in evaluated if value >= target
 + in evaluated if value > target
 

@@ -12,7 +12,7 @@ from tests.cards import made
         (["check"], "give one CARD: jaxbench qualify check CARD"),
         (["table", "a", "b"], "give one FOLDER"),
         (["check", "a", "--minutes=3"], "--minutes: is not for check"),
-        (["table", "a", "--out=cards.pdf"], "--out=cards.pdf: must end in .md or .html"),
+        (["table", "a", "--out=cards.pdf"], "--out=cards.pdf: ends in none of .html, .md"),
         (["table", "nowhere"], "nowhere"),
         (["check", "nowhere"], "nowhere: there is no card"),
         (["--minutes=0.2"], "--minutes=0.2: must be 1 at least"),

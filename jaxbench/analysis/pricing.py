@@ -1,20 +1,25 @@
 """Prices of hardware by the hour, published or a user's own, and the cost of work."""
 
-import csv
+import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from jaxbench.analysis.published import load_published
 from jaxbench.errors import BadInput, nearest
-from jaxbench.files import read_text
+from jaxbench.files import parse_rows, read_text
 from jaxbench.paths import user_path
 
 S_PER_HOUR, J_PER_KWH = 3600.0, 3.6e6
+# A control character would steer the terminal that it is shown in.
+_Text = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
 
 
-class Price(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Price:
     """What somebody asked for hardware at some time.
 
     Attributes:
@@ -22,19 +27,26 @@ class Price(NamedTuple):
       usd_per_hour: for all of it.
     """
 
-    offer: str
-    hardware: str
-    devices: int | None
-    usd_per_hour: float
-    date: str
-    source: str
+    offer: _Text
+    hardware: _Text
+    devices: Annotated[int, Meta(ge=1)] | None
+    usd_per_hour: Annotated[float, Meta(gt=0, le=1e12)]
+    date: _Text
+    source: _Text
 
 
-COLUMNS = Price._fields
-# What cells hold; others are any text.
-_CELLS = {"devices": "([1-9][0-9]{0,6})?", "usd_per_hour": r"(?=.*[1-9])[0-9]*\.?[0-9]+"}
-# What tells a catalogue of SkyPilot apart, one file of each cloud.
-_CATALOGUE = {"InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region"}
+@dataclasses.dataclass(frozen=True)
+class _Machine:
+    """A row of a catalogue of SkyPilot, which has one file for each cloud."""
+
+    AcceleratorName: _Text | None
+    AcceleratorCount: float | None
+    InstanceType: _Text | None
+    Price: float | None
+    Region: _Text | None
+
+
+COLUMNS = tuple(Price.__dataclass_fields__)
 
 
 def load_prices(path: str | None = None) -> list[Price]:
@@ -67,57 +79,31 @@ def find_price(offer: str, prices: list[Price]) -> Price:
 
 def recorded_price(price: Mapping[str, Any] | None) -> Price | None:
     """Return the price in a run's record; None if it has none."""
-    return price and Price(*(price.get(name) for name in Price._fields))
+    return price and Price(*map(price.get, COLUMNS))
 
 
 def read_prices(path: str) -> list[Price]:
     """Return the offers of a user's file, see `load_prices`."""
     try:
         text = read_text(user_path(path), encoding="utf-8-sig")
-        rows = csv.DictReader(text.splitlines(), strict=True)
-        listed = list(rows)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        if "AcceleratorName" in text.partition("\n")[0]:
+            return _lowest_of_catalogue(path, parse_rows(text, _Machine))
+        prices = parse_rows(text, Price)
+    except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise BadInput(f"--prices={path}: {reason}") from error
-    if rows.fieldnames and not listed:
-        raise BadInput(f"--prices={path}: has no offer below its first line")
-    if _CATALOGUE.issubset(rows.fieldnames or ()):
-        return _lowest_of_catalogue(path, listed)
-    missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
-    if missing:
         raise BadInput(
-            f"--prices={path}: has no column {', '.join(missing)}; must be a CSV file with "
-            f"{','.join(COLUMNS)}, or a catalogue of SkyPilot"
-        )
-    prices = [_parse(path, number, row) for number, row in enumerate(listed, 2)]
+            f"--prices={path}: {reason}; must be a CSV file with {','.join(COLUMNS)}, or a "
+            "catalogue of SkyPilot"
+        ) from error
     names = [price.offer for price in prices]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    if not prices:
+        raise BadInput(f"--prices={path}: has no offer below its first line")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
         raise BadInput(f"--prices={path}: has offers of one name: {', '.join(twice)}")
     return prices
 
 
-def _parse(path: str, line: int, row: dict[str | None, Any]) -> Price:
-    values = {name: (row[name] or "").strip() for name in COLUMNS}
-    # A control character would steer the terminal that it is shown in.
-    wrong = [
-        name
-        for name, value in values.items()
-        if not (re.fullmatch(_CELLS[name], value) if name in _CELLS else value)
-        or not value.isprintable()
-    ]
-    if wrong or None in row:
-        raise BadInput(
-            f"--prices={path}: line {line} has "
-            + ("more cells than the first line" if None in row else f"no valid {', '.join(wrong)}")
-            + '; a text with a comma stands in quotation marks ("like, this"), devices is a whole '
-            "number above 0 or nothing, usd_per_hour a number above 0"
-        )
-    devices = int(values["devices"]) if values["devices"] else None
-    return Price(**values | {"devices": devices, "usd_per_hour": float(values["usd_per_hour"])})
-
-
-def _lowest_of_catalogue(path: str, rows: list[dict[str | None, Any]]) -> list[Price]:
+def _lowest_of_catalogue(path: str, rows: Sequence[_Machine]) -> list[Price]:
     """Return the lowest price of each number of each accelerator in a catalogue of SkyPilot.
 
     Spot prices are left out: such a machine may be taken away. So are prices of accelerators
@@ -129,38 +115,18 @@ def _lowest_of_catalogue(path: str, rows: list[dict[str | None, Any]]) -> list[P
     date = "-".join(dated.groups()) if dated else "date unknown"
     prices: dict[str, Price] = {}
     for row in rows:
-        name, machine, region = (
-            (row.get(column) or "").strip()
-            for column in ("AcceleratorName", "InstanceType", "Region")
-        )
+        name, machine, count = row.AcceleratorName or "", row.InstanceType, row.AcceleratorCount
         is_tpu = name.startswith("tpu-")
-        count, amount = _number(row, "AcceleratorCount"), _number(row, "Price")
-        odd = not "".join((name, machine, region)).isprintable()
-        if not name or not (machine or is_tpu) or amount is None or count is None or odd:
-            continue
-        if count != int(count):  # a part of a GPU
+        if not name or not (machine or is_tpu) or not row.Price or not count or count % 1:
             continue
         offer = name if is_tpu else f"{name}:{count:.0f}"
-        source = f"SkyPilot's catalogue {file.name}, {machine or name} in {region or 'some region'}"
-        price = Price(offer, name, None if is_tpu else int(count), amount, date, source)
+        place = f"{machine or name} in {row.Region or 'some region'}"
+        source = f"SkyPilot's catalogue {file.name}, {place}"
+        price = Price(offer, name, None if is_tpu else int(count), row.Price, date, source)
         prices[offer] = min(price, prices.get(offer, price), key=lambda own: own.usd_per_hour)
     if not prices:
         raise BadInput(f"--prices={path}: a catalogue without a price of an accelerator")
     return [*prices.values()]
-
-
-def _number(row: Mapping[str | None, Any], column: str) -> float | None:
-    """Return a number above 0 of a catalogue; None where it has none."""
-    try:
-        found = float(row.get(column) or "nan")
-    except (TypeError, ValueError):
-        return None
-    return found if 0 < found < math.inf else None
-
-
-def rate_per_price(images_per_s: float, usd_per_hour: float) -> float:
-    """Return images/s for each USD/h."""
-    return images_per_s / usd_per_hour
 
 
 def usd_per_million_images(images_per_s: float, usd_per_hour: float) -> float:

@@ -101,17 +101,12 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float | None, float |
     mean = math.exp(statistics.fmean(map(math.log, values)))
     if len(values) < 2 or not math.isfinite(mean):
         return mean, None, None
-    error = statistics.stdev(map(math.log, values)) / math.sqrt(len(values))
-    factor = math.exp(min(_student(len(values) - 1) * error, 700.0))
-    return mean, mean / factor, mean * factor
-
-
-def _student(freedom: int) -> float:
-    """Return how many standard errors off its mean 95 % of all samples' means are within."""
     # For those alone who need it: its import takes long.
     from scipy.special import stdtrit
 
-    return float(stdtrit(freedom, 0.975))
+    error = statistics.stdev(map(math.log, values)) / math.sqrt(len(values))
+    factor = math.exp(min(float(stdtrit(len(values) - 1, 0.975)) * error, 700.0))
+    return mean, mean / factor, mean * factor
 
 
 def drift(samples: Sequence[float]) -> float | None:
@@ -223,9 +218,11 @@ class Estimate(NamedTuple):
 
 
 def estimate(samples: Sequence[float]) -> Estimate:
-    """Return the median of samples and its interval."""
+    """Return the median of samples and its interval; none if a sample is infinite."""
     if not samples:
         return Estimate()
+    if math.inf in samples:
+        return Estimate(statistics.median(samples), n=len(samples))
     median, low, high = median_interval(samples)
     ends = (low, high) if len(samples) >= FEWEST_FOR_INTERVAL else (None, None)
     return Estimate(median, *ends, len(samples))

@@ -446,7 +446,7 @@ def run_mode(
             started_at=now().isoformat(),
             **fields,
             telemetry_s=telemetry_s,
-            price=price and price._asdict(),
+            price=price and vars(price),
             command_line=list(sys.orig_argv),
             working_directory=os.getcwd(),
             pid=os.getpid(),

@@ -1,6 +1,5 @@
 """Find run directories, sweeps and cards, and group them."""
 
-import csv
 import dataclasses
 import itertools
 import os
@@ -12,7 +11,7 @@ from jaxbench.cards.card import Card
 from jaxbench.cards.card_file import CARD, read_card
 from jaxbench.cards.check import check_card, custom_limits
 from jaxbench.errors import BadInput
-from jaxbench.files import DOCUMENT_BYTES, open_regular
+from jaxbench.files import parse_rows, read_text
 from jaxbench.offering.folder import Offer, read_offers
 from jaxbench.paths import user_path
 from jaxbench.records.reader import TRIALS, read_results
@@ -40,7 +39,7 @@ class Sweep:
 
     name: str
     path: pathlib.Path
-    max_batches: Sequence[Mapping[str, str]]
+    max_batches: Sequence[Mapping[str, str | None]]
     problem: str | None = None
     missing: list[ReportedRun] = dataclasses.field(default_factory=list)
 
@@ -62,23 +61,25 @@ class ReportedCard:
     problems: Sequence[str]
 
 
+@dataclasses.dataclass
 class Collection:
     """All that a report is about.
 
     Attributes:
       offers: machines to rent, listed by `jaxbench offers`; their results are in their folders.
       notes: what a reader must know of the search.
+      card_notes: which cards are left out, and why.
     """
 
-    def __init__(self):
-        self.runs: list[ReportedRun] = []
-        self.sweeps: list[Sweep] = []
-        self.cards: list[ReportedCard] = []
-        self.offers: list[Offer] = []
-        self.notes: list[str] = []
-        self._by_path: dict[pathlib.Path, ReportedRun | Sweep | ReportedCard] = {}
+    runs: list[ReportedRun] = dataclasses.field(default_factory=list)
+    sweeps: list[Sweep] = dataclasses.field(default_factory=list)
+    cards: list[ReportedCard] = dataclasses.field(default_factory=list)
+    offers: list[Offer] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    card_notes: list[str] = dataclasses.field(default_factory=list)
+    _by_path: dict[pathlib.Path, Any] = dataclasses.field(default_factory=dict)
 
-    def add(self, kind: str, name: str, path: pathlib.Path) -> ReportedRun | Sweep | ReportedCard:
+    def add(self, kind: str, name: str, path: pathlib.Path) -> Any:
         """Read a run, a sweep with its runs, or a card, unless that has been done.
 
         Raises:
@@ -101,7 +102,7 @@ class Collection:
         return self.cards[-1]
 
     def _read_sweep(self, name: str, path: pathlib.Path) -> Sweep:
-        sweep, results, corrupt = Sweep(name, path, _read_table(path / "max_batch.csv")), [], []
+        sweep, results, corrupt = Sweep(name, path, _read_max_batches(path)), [], []
         try:
             results = [*read_results(path / "results.jsonl", corrupt).values()]
         except BadInput as error:
@@ -148,27 +149,24 @@ def _trials(
 def _without_run(sweep: Sweep, result: TrialResult, runs: Sequence[ReportedRun]) -> ReportedRun:
     """Return a trial that left no run directory, described like a run of another batch or seed."""
     point = result.place
-    modes = {run.mode for run in runs}
-    num_devices = _parse_number(point.get("num_devices")) or result.num_devices
-    document = dataclasses.replace(
-        UNKNOWN_DOCUMENT,
-        # The mode is the whole sweep's.
-        mode=modes.pop() if len(modes) == 1 else "",
-        config={"precision": point.get("precision")},
-        environment={"hostname": result.hostname, "num_devices": num_devices},
-    )
     varied = {f: _parse_number(point[f]) for f in ("batch_size", "seed") if f in point}
     same = dict.fromkeys(varied)
     alike = [run.document for run in runs if {**run.point, **same} == {**point, **same}]
-    document = alike[0] if alike else document
-    document = dataclasses.replace(
-        document,
-        # A result has what followed --experiment=, a run its name.
-        experiment=document.experiment if alike else result.experiment,
-        config=document.config | varied,
-        started_at=result.finished_at,
-        summary=None,
-    )
+    if alike:
+        document = alike[0]
+    else:
+        modes = {run.mode for run in runs}
+        num_devices = _parse_number(point.get("num_devices")) or result.num_devices
+        document = dataclasses.replace(
+            UNKNOWN_DOCUMENT,
+            experiment=result.experiment,
+            # The mode is the whole sweep's.
+            mode=modes.pop() if len(modes) == 1 else "",
+            config={"precision": point.get("precision")},
+            environment={"hostname": result.hostname, "num_devices": num_devices},
+        )
+    config, started_at = document.config | varied, result.finished_at
+    document = dataclasses.replace(document, config=config, started_at=started_at, summary=None)
     name = f"{sweep.name}: {', '.join(f'{key}={value}' for key, value in point.items())}"
     return ReportedRun(None, name, sweep.path, document, (), result.status, result.reason, point)
 
@@ -206,7 +204,7 @@ def collect(paths: Sequence[str]) -> Collection:
                     collection.add(kind, name, path / CARD)
                 except BadInput as error:
                     note = f"The card {name} is left out: {error}."
-                    collection.notes.append(printable(note))
+                    collection.card_notes.append(printable(note))
             elif kind:
                 collection.add(kind, name, path)
     return collection
@@ -250,9 +248,8 @@ def _parse_number(value: Any) -> float | None:
         return None
 
 
-def _read_table(path: pathlib.Path) -> list[dict[str, str]]:
+def _read_max_batches(sweep: pathlib.Path) -> list[dict[str, str | None]]:
     try:
-        with open_regular(path, newline="", encoding="utf-8", most_bytes=DOCUMENT_BYTES) as file:
-            return list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error):
+        return parse_rows(read_text(sweep / "max_batch.csv"), dict[str, str | None])
+    except (OSError, ValueError):
         return []

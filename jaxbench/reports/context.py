@@ -1,7 +1,4 @@
-"""What a report is made of: runs, prices, and what was measured.
-
-There is a measurement for each rate of each run, and for a run that has none.
-"""
+"""What a report is made of: runs, prices, measurements, and the columns of several sections."""
 
 import dataclasses
 import functools
@@ -16,8 +13,7 @@ from jaxbench.records.schema.base import Utilization
 from jaxbench.reports.blocks import Block, Chart, Section
 from jaxbench.reports.collect import Collection
 from jaxbench.reports.prices import Prices
-from jaxbench.reports.runs import ReportedRun, RunRecord
-from jaxbench.reports.time_to_target import TimeToTarget, time_to_target
+from jaxbench.reports.runs import ReportedRun, RunRecord, TimeToTarget, time_to_target
 from jaxbench.reports.work import differing_names, grouped, setting_of, training_setting, work_of
 from jaxbench.tables.table import Table
 

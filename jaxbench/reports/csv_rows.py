@@ -52,19 +52,22 @@ def _measured(context: ReportContext) -> Iterator[_Row]:
     has several prices has a row for each of them.
     """
     for run, measurements in grouped(context.measurements, lambda one: one.run).items():
-        bare = _row_of(measurements[0])
-        bare |= dict.fromkeys(("n", "joules_per_image", *_OF_A_RECORD), None)
-        bare |= _ends("images_per_s", Estimate())
+        rows = [*map(_row_of, measurements)]
+        no_rate = dict.fromkeys(("n", "joules_per_image", *_OF_A_RECORD))
+        bare = rows[0] | no_rate | _ends("images_per_s", Estimate())
         details = [*_scaling(run, bare), *_predictions(run, bare), *_conv2d(run, bare)]
         details += _to_target(context, run, bare)
-        replaced = measurements[0].stage is None and details
-        for row in (*([] if replaced else map(_row_of, measurements)), *details):
+        if details and measurements[0].stage is None:
+            rows = []
+        for row in (*rows, *details):
             yield from _priced(row, run, context)
 
 
 def _row_of(measurement: Measurement) -> _Row:
     run, score = measurement.run, measurement.run.score_field
-    row = {
+    row = {name: getattr(run, name, getattr(run.summary, name, None)) for name in _OF_A_RUN}
+    row |= {name: getattr(measurement.record, name) for name in _OF_A_RECORD}
+    return row | {
         "origin": "measured",
         "run": run.id,
         "parameters": run.document.parameters,
@@ -73,15 +76,12 @@ def _row_of(measurement: Measurement) -> _Row:
         "hostname": run.host,
         **_ends("images_per_s", measurement.rate),
         "n": measurement.rate.n,
-        **{name: getattr(measurement.record, name) for name in _OF_A_RECORD},
         "epochs": run.summary.epochs_done,
         "figure": SCORES.get(score or ""),
         "best_score": score and getattr(run.summary, f"best_{score}"),
         "joules_per_image": run.telemetry.get("joules_per_image"),
         "date": run.document.started_at,
     }
-    others = (name for name in _OF_A_RUN if name not in row)
-    return row | {name: getattr(run, name, getattr(run.summary, name, None)) for name in others}
 
 
 def _priced(row: _Row, run: ReportedRun, context: ReportContext) -> Iterator[_Row]:
@@ -198,22 +198,18 @@ def _to_target(context: ReportContext, run: ReportedRun, bare: _Row) -> Iterator
 
 def _compiled(context: ReportContext) -> Iterator[_Row]:
     """Yield what compilers report of machines that are not here, and the predicted ceilings."""
+    names = ("name", "status", "reason", "experiment", "mode", "framework")
+    sizes = ("precision", "batch_size", "num_devices", "scaling", "device_memory_bytes")
+    outcomes = ("needed_bytes", "compile_s")
     for run in context.compiled:
-        names = ("name", "status", "reason", "experiment", "mode", "framework")
-        bare = {name: getattr(run, name) for name in names}
-        bare |= {"run": run.id, "date": run.document.started_at}
         for record in run.of_kind(TargetRecord):
-            names = ("precision", "batch_size", "num_devices", "scaling", "device_memory_bytes")
-            row = bare | {name: getattr(record, name) for name in names}
-            row |= {"machine": record.target, "hardware": run.devices(record.num_devices)}
-            yield row | {
-                "origin": "compiled",
-                "stage": "compile",
-                "fits": str(record.fits),
-                "needed_bytes": record.needed_bytes,
-                "compile_s": record.compile_s,
-                "source": record.compiler,
-            }
+            row = {name: getattr(run, name) for name in names}
+            row |= {name: getattr(record, name) for name in sizes}
+            row |= {"run": run.id, "date": run.document.started_at, "machine": record.target}
+            row["hardware"] = run.devices(record.num_devices)
+            outcome = {name: getattr(record, name) for name in outcomes}
+            outcome |= {"fits": str(record.fits), "source": record.compiler}
+            yield row | outcome | {"origin": "compiled", "stage": "compile"}
             rate = (record.ceiling or {}).get("images_per_s")
             if rate is not None and record.fits:
                 yield row | {"origin": "predicted", "stage": "ceiling", "images_per_s": rate}
@@ -221,7 +217,7 @@ def _compiled(context: ReportContext) -> Iterator[_Row]:
 
 def _published(context: ReportContext) -> Iterator[_Row]:
     networks = {row.run.published_network for row in context.measurements}
-    renamed = {
+    columns = {
         "network": "model",
         "batch_size": "global_batch",
         "num_devices": "devices",
@@ -229,14 +225,12 @@ def _published(context: ReportContext) -> Iterator[_Row]:
         "total_s": "total_time_s",
         "score": "top1",
     }
-    same = ("precision", "hardware", "framework", "images_per_s", "median_epoch_s")
-    same += ("date", "source")
-    for table in ("training_runs", "throughput"):
-        for published in load_published(table):
-            if published["model"] in networks:
-                row = {name: published.get(name) for name in same}
-                row |= {column: published.get(name) for column, name in renamed.items()}
-                row["status"] = "oom" if published.get("status") == "oom" else "done"
-                row["data"] = published.get("data") or published["dataset"]
-                row["figure"] = None if row["score"] is None else "top-1"
-                yield {"origin": "published", "stage": "training", **row}
+    same = "precision hardware framework images_per_s median_epoch_s date source"
+    columns |= {name: name for name in same.split()}
+    rows = (*load_published("training_runs"), *load_published("throughput"))
+    for published in (row for row in rows if row["model"] in networks):
+        row = {column: published.get(name) for column, name in columns.items()}
+        row["status"] = "oom" if published.get("status") == "oom" else "done"
+        row["data"] = published.get("data") or published["dataset"]
+        row["figure"] = None if row["score"] is None else "top-1"
+        yield {"origin": "published", "stage": "training", **row}

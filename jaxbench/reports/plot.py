@@ -17,7 +17,7 @@ import jinja2
 from jaxbench.analysis.statistics import Estimate
 from jaxbench.metrics import UNKNOWN, count, plain
 from jaxbench.reports.blocks import BarChart, Chart, DotChart, LineChart, MatrixChart, Point
-from jaxbench.tables.formats import with_interval
+from jaxbench.tables.columns import with_interval
 
 _WIDTH, _HEIGHT = 560, 300
 # The last tick may be as wide as 0.000125, half of it on the right of the axis.

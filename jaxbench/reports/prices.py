@@ -35,7 +35,6 @@ class Prices:
         """
         runs = [run for run in runs if run.environment]
         # CPU devices are all of one kind, and in one host: their processor tells them apart.
-        kinds = sorted({run.processor or run.device_kind for run in runs})
         machines = sorted({run.processor or run.hardware for run in runs})
         if self.stated and len(machines) > 1:
             raise BadInput(
@@ -46,9 +45,8 @@ class Prices:
         known = any(self.of_offer(name) for name in offers)
         known = known or any(_fits(offer, run) for offer in self.listed for run in runs)
         if self.listed and not known:
-            raise BadInput(
-                f"--prices: has no offer whose hardware is one of {', '.join(kinds) or 'none'}"
-            )
+            kinds = sorted({run.processor or run.device_kind for run in runs}) or ["none"]
+            raise BadInput(f"--prices: has no offer whose hardware is one of {', '.join(kinds)}")
 
     def of(self, run: ReportedRun) -> list[Price]:
         """Return the prices of a run's hardware, none where nobody said."""
@@ -80,7 +78,7 @@ def at_price(rate: Estimate, price: Price, tokens: int | None = None) -> dict[st
     """Return what a rate of images costs; of sequences, also what their tokens cost."""
     paid = price.usd_per_hour
     costs = {
-        "images_per_s_per_usd_per_hour": rate.map(lambda x: pricing.rate_per_price(x, paid)),
+        "images_per_s_per_usd_per_hour": rate.map(lambda x: x / paid),
         "usd_per_million_images": rate.map(lambda x: pricing.usd_per_million_images(x, paid)),
     }
     if tokens:

@@ -1,8 +1,7 @@
 """The sides of a comparison: a run, repeats of one, or the trials of a sweep."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxbench.analysis.comparison import Interval, are_interleaved, design_doubts, ratio
 from jaxbench.errors import BadInput
@@ -13,27 +12,29 @@ from jaxbench.reports.work import grouped, is_work, setting_of
 from jaxbench.terminal import printable
 
 
-@dataclasses.dataclass(frozen=True)
-class Side:
+class Side(NamedTuple):
     """Runs that are repeats of one another; `name` is what the command line calls them."""
 
     name: str
     runs: Sequence[ReportedRun]
 
+    host = property(lambda self: self.runs[0].host)
+    starts = property(lambda self: [run.document.started_at for run in self.runs])
+
     def check(self) -> None:
         """Raise BadInput unless all runs ended well and did the same, and none is a copy."""
-        first, *others = self.runs
-        processes = [(run.host, run.document.pid, run.document.started_at) for run in self.runs]
-        for run, process in zip(self.runs, processes, strict=True):
-            if processes.count(process) > 1:
+        processes = set()
+        for run in self.runs:
+            process = run.host, run.document.pid, run.document.started_at
+            if process in processes:
                 raise BadInput(f"{run.path}: another run of {self.name} is a copy of it")
+            processes.add(process)
             if run.status != "done":
                 raise BadInput(
                     f"{run.path}: its status is {run.status} ({run.reason or 'no reason given'}); "
                     "only runs that are done can be compared"
                 )
-        for run in others:
-            if unlike := differences(first, run):
+            if unlike := differences(self.runs[0], run):
                 raise BadInput(
                     f"{self.name}: its runs are no repeats, they differ in {', '.join(unlike)}; "
                     "name one of them"
@@ -41,12 +42,9 @@ class Side:
 
     def rates(self) -> dict[str, list[Interval]]:
         """Return {stage: each repeat's rate and interval} of the stages that all of them have."""
-        first, *others = [_rates(run) for run in self.runs]
-        return {
-            stage: [rate, *(rates[stage] for rates in others)]
-            for stage, rate in first.items()
-            if all(stage in rates for rates in others)
-        }
+        each = [_rates(run) for run in self.runs]
+        stages = [stage for stage in each[0] if all(stage in rates for rates in each)]
+        return {stage: [rates[stage] for rates in each] for stage in stages}
 
     @property
     def other_cpu_percent(self) -> float | None:
@@ -54,9 +52,6 @@ class Side:
         hosts = [run.telemetry.get("devices", {}).get("host", {}) for run in self.runs]
         percents = [host.get("other_cpu_percent_mean") for host in hosts]
         return None if None in percents else max(percents)
-
-    host = property(lambda self: self.runs[0].host)
-    starts = property(lambda self: [run.document.started_at for run in self.runs])
 
     @property
     def doubt(self) -> str | None:
@@ -107,8 +102,7 @@ def differences(first: ReportedRun, second: ReportedRun) -> dict[str, list[Any]]
     return {name: [a.get(name), b.get(name)] for name in a | b if a.get(name) != b.get(name)}
 
 
-@dataclasses.dataclass(frozen=True)
-class Match:
+class Match(NamedTuple):
     """Two sides that can be compared.
 
     Attributes:
@@ -124,30 +118,29 @@ class Match:
 
 def match(base: Side, other: Side) -> Match:
     """Return what two sides have measured, and what they differ in."""
-    for side in (base, other):
-        side.check()
+    base.check()
+    other.check()
     feeds = base.runs[0].feed, other.runs[0].feed
     if feeds[0] != feeds[1]:
         raise BadInput(
             f"{base.name} was fed {feeds[0]}, {other.name} {feeds[1]}: those are two "
             "different figures"
         )
-    rates = [side.rates() for side in (base, other)]
-    stages = [stage for stage in rates[0] if stage in rates[1]]
-    if not stages:
+    first, second = base.rates(), other.rates()
+    rates = {stage: (first[stage], second[stage]) for stage in first if stage in second}
+    if not rates:
         raise BadInput(
-            f"nothing that both have measured: {base.name} has {', '.join(rates[0]) or 'none'}, "
-            f"{other.name} {', '.join(rates[1]) or 'none'} (stages of --mode=throughput, or "
+            f"nothing that both have measured: {base.name} has {', '.join(first) or 'none'}, "
+            f"{other.name} {', '.join(second) or 'none'} (stages of --mode=throughput, or "
             "training of four epochs and more)"
         )
     unlike = differences(base.runs[0], other.runs[0])
-    other_work = [name for name in unlike if is_work(name)]
     # Hosts that are not known may be one.
     same_host = None in (base.host, other.host) or base.host == other.host
     doubts = design_doubts(base.starts, other.starts, same_host)
     doubts += sorted({*filter(None, (base.doubt, other.doubt))})
     objection = f"inconclusive: {'; '.join(doubts)}" if doubts else None
-    if other_work:
+    if other_work := [name for name in unlike if is_work(name)]:
         objection = f"no verdict, they differ in {', '.join(other_work)}"
     facts = {
         "base": base.name,
@@ -158,7 +151,7 @@ def match(base: Side, other: Side) -> Match:
         "interleaved": are_interleaved(base.starts, other.starts),
         "differences": unlike,
     }
-    return Match(facts, {s: (rates[0][s], rates[1][s]) for s in stages}, objection)
+    return Match(facts, rates, objection)
 
 
 def match_trials(base: Mapping[str, Side], other: Mapping[str, Side]) -> list[Match | str]:

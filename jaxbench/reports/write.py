@@ -1,24 +1,167 @@
-"""Write a report into a file, which replaces an older report and nothing else."""
+"""Write a report as HTML, Markdown or CSV; it replaces an older report and nothing else."""
 
+import base64
+import hashlib
+import html
+import itertools
+import math
 import os
 import pathlib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from markupsafe import Markup
+
+import jaxbench
 from jaxbench.errors import BadInput, nearest
 from jaxbench.fields import check_fraction
+from jaxbench.files import open_regular
 from jaxbench.paths import user_path
-from jaxbench.reports import csv_rows, markdown
-from jaxbench.reports.blocks import Section
+from jaxbench.reports import csv_rows
+from jaxbench.reports.blocks import BarChart, Block, Chart, LineChart, Section
 from jaxbench.reports.collect import Collection, collect
 from jaxbench.reports.context import ReportContext
-from jaxbench.reports.page import render_html
+from jaxbench.reports.plot import TEMPLATES, draw, legend_mark
 from jaxbench.reports.prices import Prices
 from jaxbench.reports.sections import make_sections
+from jaxbench.tables.columns import Cell
+from jaxbench.tables.table import Table
+from jaxbench.terminal import printable
+
+_HERE = pathlib.Path(__file__).parent
+# Longer tables are folded; the browser's search still finds what is in them.
+_LONGEST_OPEN = 12
+# Of charts beside one another; further ones are folded.
+_CHARTS_OPEN = 2
+# Only longer text is broken into lines.
+_LONG_WORDS = 26
+
+
+def render_html(sections: Sequence[Section], title: str) -> str:
+    """Return the page. All text is escaped; the charts are the only markup that is not.
+
+    A browser runs only the page's own script, by its hash: no text of a run can become one.
+    """
+    script = (_HERE / "page.js").read_text("utf-8")
+    tables = [block for own in sections for block in own.blocks if isinstance(block, Table)]
+    return TEMPLATES.get_template("page.html").render(
+        title=title,
+        version=jaxbench.__version__,
+        sections=sections,
+        style=Markup((_HERE / "page.css").read_text("utf-8")),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        kind=_kind,
+        breakable=_breakable,
+        sort_key=_sort_key,
+        cell_classes=_cell_classes,
+        draw=lambda chart: Markup(draw(chart)),
+        legend=_legend,
+        longest_open=_LONGEST_OPEN,
+        charts_open=_CHARTS_OPEN,
+        groups=_groups,
+        # A single section may lack the table of runs.
+        linked={anchor for table in tables for anchor in table.anchors},
+        # A table that the section shows itself is not folded into a chart again.
+        shown_below=lambda section, table: any(table is block for block in section.blocks),
+    )
+
+
+def _kind(block: Block) -> str:
+    return {Table: "table", str: "text"}.get(type(block), "chart")
+
+
+def _breakable(words: str) -> str:
+    """Return text whose lines break behind `/` and `,` first, not in the middle of a word."""
+    if len(words) <= _LONG_WORDS:
+        return words
+    return Markup("<wbr>").join(re.split(r"(?<=[/,])(?=\S)", words))
+
+
+def _cell_classes(cell: Cell) -> str:
+    """Return the classes of a cell; measured and published are boxes around its text instead."""
+    mark = f"mark-{cell.mark}" if cell.mark not in ("", "measured", "published") else ""
+    is_long = cell.left and len(cell.text) > _LONG_WORDS
+    return " ".join(filter(None, ["t" * cell.left, "long" * is_long, mark]))
+
+
+def _sort_key(cell: Cell) -> str | None:
+    """Return the number that a cell is sorted by; None if its text begins with that number."""
+    # An interval is sorted by its first number. A unit, as in `3 min`, may differ between rows.
+    if cell.sort is None or re.fullmatch(r"-?[\d,.]+( (\(|to ).*)?", cell.text):
+        return None
+    return f"{cell.sort:.6g}".replace("inf", "Infinity")
+
+
+def _legend(chart: Chart) -> Iterator[tuple[str, str]]:
+    if isinstance(chart, BarChart):
+        for place, part in enumerate(chart.parts):
+            if any(values[place] > 0 for _, values in chart.bars):
+                yield Markup('<i class="box f{}"></i>').format(place), part
+    if isinstance(chart, LineChart):
+        place = 0
+        for one in chart.series:
+            yield Markup(legend_mark(min(place, 6), one.reference, one.line)), one.label
+            place += not one.reference
+
+
+def _groups(blocks: Sequence[Block]) -> list[list[Block]]:
+    """Return neighbouring charts together, everything else alone."""
+    groups = itertools.groupby(blocks, lambda b: "chart" if _kind(b) == "chart" else id(b))
+    return [list(own) for _, own in groups]
+
+
+MARK = "<!-- jaxbench.report -->"
+
+
+def render_markdown(sections: Sequence[Section], title: str) -> str:
+    """Return headings, paragraphs and tables; of a chart, the table behind it."""
+    lines = [MARK, f"# {_inline(title)}", ""]
+    for section in sections:
+        lines += [f"## {_inline(section.title)}", "", _inline(section.lead), ""]
+        for block in section.blocks:
+            if isinstance(block, str):
+                lines += [_inline(block), ""]
+            elif isinstance(block, Table):
+                lines += _table_lines(block, block.title, block.note)
+            elif not any(block.table is other for other in section.blocks):
+                lines += _table_lines(block.table, block.title, block.note)
+    return "\n".join(lines)
+
+
+def _table_lines(table: Table, title: str, note: str) -> list[str]:
+    grouped = [""] if table.groups else []
+    rules = ["---" if i in table.text_columns else "---:" for i in range(len(table.columns))]
+    lines = [f"### {_inline(title)}", ""] if title else []
+    lines += [_row([*grouped, *table.columns]), _row([*(["---"] if grouped else []), *rules])]
+    for number, row in enumerate(table.rows):
+        grouped = [table.groups.get(number, *grouped)] if grouped else []
+        cells = [
+            text
+            for cell in row
+            for text in ("≠ " * (cell.mark == "differs") + cell.text, *[""] * (cell.span - 1))
+        ]
+        lines.append(_row([*grouped, *cells]))
+    lines.append("")
+    return [*lines, _inline(note), ""] if note else lines
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(_inline, cells))} |"
+
+
+def _inline(words: str) -> str:
+    """Return text that stays text: no markup, second line or new column, nothing for a terminal."""
+    escaped = html.escape(printable(" ".join(words.split())), quote=False)
+    for character in "\\`*_[]|":
+        escaped = escaped.replace(character, "\\" + character)
+    return escaped
+
 
 FORMATS = ("html", "md", "csv")
 # What the first bytes of a report hold, and of nothing else.
-_MARKS = ('name="generator" content="jaxbench.report', markdown.MARK, csv_rows.MARK)
+_MARKS = ('name="generator" content="jaxbench.report', MARK, csv_rows.MARK)
 
 
 def write_report(
@@ -51,7 +194,7 @@ def write_report(
     if section is not None and form == "csv":
         raise BadInput("--section: CSV has no sections")
     path = user_path(out or f"report.{form}")
-    check_out(path)
+    _check_out(path)
     if target_accuracy is not None:
         check_fraction("target_accuracy", target_accuracy)
     prices = prices or Prices()
@@ -62,7 +205,7 @@ def write_report(
     names = [user_path(path).resolve().name for path in paths]
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     title = title or f"jaxbench: {', '.join(names[:3])}{more}"
-    write_text(path, render(collection, form, title, prices, target_accuracy, section=section))
+    _write_text(path, render(collection, form, title, prices, target_accuracy, section=section))
     return path, collection
 
 
@@ -73,47 +216,35 @@ def render(
     context = ReportContext(collection, *asked)
     if form == "csv":
         return csv_rows.render_csv(context)
-    sections = make_sections(context)
-    names = [own.name for own in sections]
-    if section not in (None, *names):
+    sections = {own.name: own for own in make_sections(context)}
+    if section not in (None, *sections):
         raise BadInput(
-            f"--section={section}: this report has no such section; it has {', '.join(names)}"
-            + nearest(section, names)
+            f"--section={section}: this report has no such section; it has {', '.join(sections)}"
+            + nearest(section, sections)
         )
-    return render_sections([own for own in sections if section in (None, own.name)], form, title)
-
-
-def render_sections(sections: Sequence[Section], form: str, title: str) -> str:
-    """Return sections as html or md."""
-    return (render_html if form == "html" else markdown.render_markdown)(sections, title)
+    shown = [own for own in sections.values() if section in (None, own.name)]
+    return (render_html if form == "html" else render_markdown)(shown, title)
 
 
 def _form(out: str | None, form: str | None) -> str:
     """Return the format that is asked for, or that the file's name ends in."""
     suffix = pathlib.Path(out or "").suffix.removeprefix(".")
-    if suffix in FORMATS:
-        if form not in (None, suffix):
-            raise BadInput(f"--format={form} --out={out}: are two formats")
-        return suffix
-    if suffix and form is None:
+    if suffix in FORMATS and form not in (None, suffix):
+        raise BadInput(f"--format={form} --out={out}: are two formats")
+    if suffix and suffix not in FORMATS and form is None:
         raise BadInput(f"--out={out}: ends in none of .html, .md, .csv; give --format too")
-    return form or "html"
+    return form or suffix or "html"
 
 
-def check_out(out: pathlib.Path) -> None:
+def _check_out(out: pathlib.Path) -> None:
     """Raise BadInput where nothing can be written, or something else would be overwritten."""
     folder = out.absolute().parent
-    refused = {
-        "is a folder; name a file": out.is_dir(),
-        "is no regular file; name another one": out.exists() and not out.is_file(),
-        "is a link to nothing; name a file": out.is_symlink() and not out.exists(),
-        f"no such folder {out.parent}": not folder.is_dir(),
-        f"cannot write in {folder}": not os.access(folder, os.W_OK | os.X_OK),
-    }
-    for why in (why for why, is_so in refused.items() if is_so):
-        raise BadInput(f"--out={out}: {why}")
+    if not folder.is_dir():
+        raise BadInput(f"--out={out}: no such folder {out.parent}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise BadInput(f"--out={out}: cannot write in {folder}")
     try:
-        with open(out, "rb") as file:
+        with open_regular(out, "rb", most_bytes=math.inf) as file:
             head = file.read(2000).decode(errors="replace")
     except FileNotFoundError:
         return
@@ -123,7 +254,7 @@ def check_out(out: pathlib.Path) -> None:
         raise BadInput(f"--out={out}: is no report; it is not overwritten, name another file")
 
 
-def write_text(out: pathlib.Path, text: str) -> None:
+def _write_text(out: pathlib.Path, text: str) -> None:
     """Replace the file whole; of a link, the file that it leads to."""
     out = pathlib.Path(os.path.realpath(out))
     partial = out.with_name(f"{out.name}.partial")

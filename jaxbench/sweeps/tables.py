@@ -21,8 +21,7 @@ from jaxbench.records.schema import (
     ThroughputRecord,
 )
 from jaxbench.records.schema.sweep import MaxBatchResult, TrialFigures, TrialResult
-from jaxbench.reports.runs import ReportedRun
-from jaxbench.reports.time_to_target import NEVER_REACHED, time_to_target
+from jaxbench.reports.runs import NEVER_REACHED, ReportedRun, time_to_target
 from jaxbench.sweeps.grid import Trial
 from jaxbench.tables.text import text_table
 

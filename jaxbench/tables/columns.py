@@ -1,10 +1,12 @@
 """Columns: a heading, what each row has below it, and how that is shown."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from jaxbench.metrics import METRICS, count, words
-from jaxbench.tables.formats import interval
+from jaxbench.analysis.statistics import Estimate
+from jaxbench.metrics import METRICS, UNKNOWN, count, form, words
+
+Format = Callable[[Any], str]
 
 
 class Cell(NamedTuple):
@@ -69,8 +71,9 @@ def metric_column(
     return Column(metric.heading + more, value or name, metric.show)
 
 
-def metric_columns(*names: str) -> list[Column]:
-    return [metric_column(name) for name in names]
+def metric_columns(*names: str, of: str = "") -> list[Column]:
+    """Return the columns of metrics; `of` is the path of what has them, which ends with a dot."""
+    return [metric_column(of + name) for name in names]
 
 
 def estimate_columns(path: str, name: str) -> list[Column]:
@@ -81,3 +84,41 @@ def estimate_columns(path: str, name: str) -> list[Column]:
 
 def count_column(path: str) -> Column:
     return Column("n", f"{path}.n", count)
+
+
+@form
+def clock_time(value_s: float) -> str:
+    """Show hours, minutes and seconds as h:mm:ss, as the published tables print a whole run."""
+    whole = round(value_s)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def interval(show: Format) -> Callable[[Estimate | None], str]:
+    """Return the format of both ends of an estimate's interval."""
+
+    def shown(of: Estimate | None) -> str:
+        known = of is not None and None not in (of.low, of.high)
+        return f"{show(of.low)} to {show(of.high)}" if known else UNKNOWN
+
+    return shown
+
+
+def with_interval(show: Format) -> Callable[[Estimate | None], str]:
+    """Return the format of an estimate with the ends of its interval in brackets."""
+
+    def shown(of: Estimate | None) -> str:
+        ends = interval(show)(of)
+        return show(of and of.value) + ("" if ends == UNKNOWN else f" ({ends})")
+
+    return shown
+
+
+def span(values: Iterable[float], show: Format = count) -> str:
+    """Show the least and the greatest of values, one of them where they look alike."""
+    values = sorted(values)
+    return " to ".join(dict.fromkeys(map(show, values[:1] + values[-1:])))
+
+
+def moment(value: Any) -> str:
+    """Show date and minute of an ISO time."""
+    return words(value)[:16].replace("T", " ")

@@ -63,11 +63,6 @@ def test_conv2d_covers_1_to_8_devices():
     assert {(row["images"], row["height"], row["width"]) for row in rows} == {(840, 100, 100)}
 
 
-def test_an_unknown_table_is_told():
-    with pytest.raises(ValueError, match="there are training_runs"):
-        load_published("prizes")
-
-
 def test_rows_are_dated_where_their_source_is():
     """The conv2d page names no date; every other row has a year at least."""
     for table in TABLES:

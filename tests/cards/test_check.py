@@ -7,9 +7,8 @@ from jaxbench.cards.card import measured
 from jaxbench.cards.card_file import read_card
 from jaxbench.cards.check import check_card, custom_limits, impossible
 from jaxbench.cards.verdict import judge, load_thresholds
-from jaxbench.reports.collect import collect
-from jaxbench.reports.results_table import render_results
 from tests.cards import made
+from tests.reports.pages import sections_of
 
 PEAK = made.PEAK_TFLOPS
 
@@ -291,5 +290,4 @@ def test_limits_that_are_not_the_shipped_ones_are_said(run_cli, tmp_path):
     done = run_cli("check", str(path), module="jaxbench.qualify")
     # They are the user's right, and no damage.
     assert done.returncode == 0 and line in " ".join(done.stdout.split())
-    table = render_results(collect([str(tmp_path)]), "md").replace("\\_", "_")
-    assert f"C1: {line}." in table
+    assert f"C1: {line}." in sections_of(tmp_path)["cards"].blocks

@@ -10,8 +10,8 @@ from jaxbench.cards.check import check_card
 from jaxbench.cards.compare import describe_cards
 from jaxbench.errors import BadInput
 from jaxbench.reports.collect import collect
-from jaxbench.reports.results_table import render_results
 from tests.cards import made
+from tests.reports.pages import sections_of
 
 ODD = (-1, True, None, "\x1b[2J", [[1]], {"id": [1]}, 1e308)
 
@@ -60,8 +60,8 @@ def test_one_bad_card_is_a_note_of_the_folder(devices, tmp_path):
     made.alter(bad, lambda c: c["environment"].update(devices=devices))
     found = collect([str(tmp_path)])
     assert [card.name for card in found.cards] == ["a"]
-    assert len(found.notes) == 1 and "environment.devices" in found.notes[0]
-    assert "b is left out" in render_results(found, "md")
+    assert len(found.card_notes) == 1 and "environment.devices" in found.card_notes[0]
+    assert "b is left out" in sections_of(tmp_path)["cards"].blocks[0]
     [line] = check_card(bad)
     assert "environment.devices" in line
 

@@ -27,9 +27,8 @@ from jaxbench.clock import Stopwatch, wait_until
 from jaxbench.launchers import local
 from jaxbench.parallel import child
 from jaxbench.reports.blocks import BarChart, Dot, DotChart, LineChart, Point, Section, Series
-from jaxbench.reports.page import render_html
-from jaxbench.tables.columns import Cell, Column
-from jaxbench.tables.formats import clock_time, with_interval
+from jaxbench.reports.write import render_html
+from jaxbench.tables.columns import Cell, Column, clock_time, with_interval
 from jaxbench.tables.table import Table, make_table
 from tests.cards import made
 from tests.conftest import MICRO, ROOT, UNOPTIMIZED, run_json
@@ -42,6 +41,7 @@ from tests.recorded import compiled
 SECTIONS = (
     *(
         "cards",
+        "card-details",
         "offers",
         "overview",
         "before-you-rent",
@@ -55,7 +55,7 @@ SECTIONS = (
     *("scaling", "roofline", "telemetry", "conv2d", "cost", "target"),
 )
 # Those that are tables alone where no published network was trained.
-WITHOUT_CHARTS = {"offers", "overview", "runs", "batches", "history"}
+WITHOUT_CHARTS = {"cards", "offers", "overview", "runs", "batches", "history"}
 DAMAGED = "corrupt <b>"
 MARKUP = '<script>alert(1)</script>/"><img src=x onerror=alert(2)>'
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}

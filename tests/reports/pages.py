@@ -9,9 +9,9 @@ from jaxbench.reports.blocks import LineChart
 from jaxbench.reports.collect import collect
 from jaxbench.reports.context import ReportContext
 from jaxbench.reports.csv_rows import render_csv
-from jaxbench.reports.page import render_html
 from jaxbench.reports.prices import Prices
 from jaxbench.reports.sections import make_sections
+from jaxbench.reports.write import render_html
 
 _VOID = {"meta", "link", "br", "wbr", "hr", "img", "input"}
 

@@ -7,12 +7,10 @@ import pytest
 from jaxbench.analysis.pricing import Price
 from jaxbench.errors import BadInput
 from jaxbench.reports.blocks import DotChart
-from jaxbench.reports.markdown import render_markdown
-from jaxbench.reports.page import render_html
 from jaxbench.reports.plot import Axis, draw
 from jaxbench.reports.prices import Prices
 from jaxbench.reports.runs import read_run
-from jaxbench.reports.write import write_report
+from jaxbench.reports.write import render_html, render_markdown, write_report
 from jaxbench.results.tables import run_row
 from tests.in_process import run_command
 from tests.recorded import PRICE, compiled, throughput, write_results

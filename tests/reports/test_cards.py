@@ -1,6 +1,5 @@
 """Cards in the report, and the table of all of them."""
 
-import pathlib
 import re
 from xml.etree import ElementTree
 
@@ -13,7 +12,6 @@ from jaxbench.hardware.checks import Check
 from jaxbench.reports.blocks import MatrixChart, Table
 from jaxbench.reports.collect import collect
 from jaxbench.reports.plot import draw
-from jaxbench.reports.results_table import render_results, write_results
 from jaxbench.reports.sides import read_sides
 from jaxbench.reports.write import write_report
 from tests.cards import made
@@ -24,8 +22,8 @@ from tests.reports.pages import tables
 MARKUP = "<script>alert(1)</script>\x1b[2J"
 
 
-def section_of(*paths):
-    return pages.sections_of(*paths)["cards"]
+def section_of(*paths, name="card-details"):
+    return pages.sections_of(*paths)[name]
 
 
 def texts(table):
@@ -44,9 +42,8 @@ def test_a_card_is_a_source_by_its_path_or_its_folder(tmp_path):
 
 def test_the_section_has_verdict_and_figures_by_part(tmp_path):
     path = made.write(tmp_path, made.judged(made.ceilings([700, 700, 200, 700])))
-    section = section_of(path)
-    found = tables(section)
-    [[_, host, hardware, verdict, *_]] = texts(found["Cards"])
+    [[_, _, host, hardware, verdict, *_]] = texts(tables(section_of(path, name="cards"))["Cards"])
+    found = tables(section_of(path))
     assert (host, hardware, verdict) == ("lab", "4 x NVIDIA H100 80GB HBM3", "fail")
     [row] = [row for row in texts(found["Verdict by rule"]) if row[2] == "matmul share of nominal"]
     assert row[3] == "fail" and "device 2" in row[4]
@@ -82,7 +79,7 @@ def test_a_rate_stands_beside_the_peak_that_a_card_of_its_machine_measured(tmp_p
         (name, title): [row.get("of the measured peak [%]") for row in pages.rows_of(table)]
         for name, section in sections.items()
         for title, table in tables(section).items()
-        if "MFU [%]" in table.columns
+        if "MFU [%]" in table.columns and name != "cards"
     }
     assert {section for section, _ in with_mfu} == {"rates", "roofline", "batches"}
     for shown in with_mfu.values():
@@ -132,11 +129,13 @@ def test_a_large_matrix_stays_within_its_picture():
 def test_what_is_wrong_with_a_card_is_said(tmp_path):
     path = made.write(tmp_path, made.judged(made.networks(mfu=1.9)), beside=True)
     (tmp_path / "runs" / "resnet50" / "run.json").write_text("{}")
-    lines = [one for one in section_of(path).blocks if isinstance(one, str)]
+    lines = [one for one in section_of(path, name="cards").blocks if isinstance(one, str)]
     assert any("cannot be" in line for line in lines)
     assert any("is not the file" in line for line in lines)
     assert not [
-        one for one in section_of(made.write(tmp_path / "b")).blocks if isinstance(one, str)
+        one
+        for one in section_of(made.write(tmp_path / "b"), name="cards").blocks
+        if isinstance(one, str)
     ]
 
 
@@ -146,7 +145,7 @@ def test_a_card_that_cannot_be_read_is_a_note_or_an_error(tmp_path):
     made.alter(path, lambda c: c.update(preset="x"), digest=False)
     found = collect([str(tmp_path)])
     assert [card.name for card in found.cards] == ["a"]
-    assert len(found.notes) == 1 and "b is left out" in found.notes[0]
+    assert len(found.card_notes) == 1 and "b is left out" in found.card_notes[0]
     with pytest.raises(BadInput, match="altered or damaged"):
         collect([str(path)])
 
@@ -193,17 +192,17 @@ def hostile(folder):
 def test_texts_of_a_card_stay_texts(form, tmp_path):
     path = hostile(tmp_path / "card")
     out, _ = write_report([str(path)], str(tmp_path / f"r.{form}"))
-    table = render_results(collect([str(path)]), form)
-    for text in (out.read_text(), table):
-        assert "alert(1)" in text and "\x1b" not in text
-        assert not re.search(r"<script>alert", text)
+    text = out.read_text()
+    assert "alert(1)" in text and "\x1b" not in text
+    assert not re.search(r"<script>alert", text)
 
 
 def test_the_table_has_machines_and_published_history(tmp_path):
     for name, rate in (("a", 10_000.0), ("b", 9_000.0)):
         card = made.judged(made.networks(rate, others=False), host=name)
         made.write(tmp_path / name, card)
-    text = render_results(collect([str(tmp_path)]), "md")
+    write_report([str(tmp_path)], str(tmp_path / "cards.md"), section="cards")
+    text = (tmp_path / "cards.md").read_text()
     lines = text.splitlines()
     [machine] = [line for line in lines if line.startswith("| C2 ")]
     rates = "| 700.0 (70.75 %) | 50.00 (74.74 %) | 3,000 (89.50 %) |"
@@ -220,22 +219,9 @@ def test_the_table_has_machines_and_published_history(tmp_path):
     assert "compilation" not in text and "checkpoint_write" not in text
 
 
-def test_the_table_is_written_over_a_report_and_nothing_else(tmp_path):
-    made.write(tmp_path / "a")
-    out = tmp_path / "cards.html"
-    for _ in range(2):
-        assert len(write_results(str(tmp_path), "html", out).cards) == 1
-    assert "NVIDIA H100" in out.read_text()
-    thesis = pathlib.Path(tmp_path / "thesis.html")
-    thesis.write_text("mine")
-    with pytest.raises(BadInput, match="is no report"):
-        write_results(str(tmp_path), "html", thesis)
-    assert thesis.read_text() == "mine"
-
-
 def test_a_table_of_no_cards_is_refused(tmp_path):
     card = made.write(tmp_path / "a", beside=True)
     card.unlink()
-    with pytest.raises(BadInput, match="holds no card"):
-        write_results(str(tmp_path), "md", tmp_path / "cards.md")
+    with pytest.raises(BadInput, match="has no such section"):
+        write_report([str(tmp_path)], str(tmp_path / "cards.md"), section="cards")
     assert not (tmp_path / "cards.md").exists()

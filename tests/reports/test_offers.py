@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from jaxbench.analysis.pricing import load_prices, read_prices
+from jaxbench.analysis.pricing import Price, load_prices, read_prices
 from jaxbench.errors import BadInput
 from jaxbench.offering.folder import OFFERS, read_offers
 from jaxbench.reports.collect import collect
@@ -133,7 +133,7 @@ def test_a_catalogue_has_the_lowest_price_of_each_machine(catalogue):
     prices = {price.offer: price for price in read_prices(str(catalogue))}
     # Not half a T4, not Google's GPU without a machine, not what has a spot price alone.
     assert [*prices] == ["H200:1", "H200:8", "tpu-v5litepod-8", "tpu-v5litepod-4"]
-    assert prices["H200:1"] == (
+    assert prices["H200:1"] == Price(
         *("H200:1", "H200", 1, 3.6, "2026-11-20"),
         "SkyPilot's catalogue aws-20261120.csv, big.1 in south",
     )

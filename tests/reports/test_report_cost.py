@@ -1,5 +1,6 @@
 """What a report says of money and of the way to an accuracy, besides what is in `golden/`."""
 
+import dataclasses
 import json
 import os
 
@@ -69,7 +70,7 @@ def test_a_price_of_other_hardware_is_marked(tmp_path):
             environment={"device_kind": "TPU v2", "num_devices": cores},
         )
         [run] = collect([str(tmp_path / f"{devices}of{cores}")]).runs
-        listed = offer._replace(devices=devices)
+        listed = dataclasses.replace(offer, devices=devices)
         assert Prices(listed=[listed]).of(run) == ([listed] if (devices, cores) == (4, 8) else [])
     # Two processors are two kinds of hardware.
     trained(tmp_path / "c", environment=cpu | {"cpu": "EPYC"})

@@ -7,9 +7,10 @@ import pytest
 from jaxbench.cards.card_file import CARD
 from jaxbench.paths import hide_paths
 from jaxbench.reports.collect import collect
-from jaxbench.reports.results_table import render_results
+from jaxbench.reports.write import render_markdown
 from tests.cards import made
 from tests.conftest import ROOT
+from tests.reports.pages import sections_of
 
 
 def problems(folder: pathlib.Path) -> list[str]:
@@ -22,11 +23,12 @@ def problems(folder: pathlib.Path) -> list[str]:
     if not cards:
         return why
     found = collect([str(folder)])
-    why += found.notes
+    why += found.notes + found.card_notes
     why += [f"{own.name}: {problem}" for own in found.cards for problem in own.problems]
     texts = {path.parent.name: path.read_text() for path in cards}
     why += [f"{name}: has paths" for name, text in texts.items() if hide_paths(text) != text]
-    if (folder / "cards.md").read_text() != render_results(found, "md"):
+    table = render_markdown([sections_of(folder)["cards"]], "jaxbench: cards")
+    if (folder / "cards.md").read_text() != table:
         why.append("cards.md is not what the command writes")
     return why
 

@@ -4,38 +4,29 @@ Each row names its source and, where the source has one, its date; an empty cell
 and is None here. Times are in seconds, `_ms` in milliseconds, prices in USD an hour.
 """
 
-import csv
+import functools
 import importlib.resources
-from typing import Any
+from typing import Any, TypedDict
+
+from jaxbench.files import parse_rows
 
 TABLES = ("training_runs", "throughput", "time_to_accuracy", "prices", "conv2d")
+_TEXTS = "source date task model dataset hardware precision framework status data note offer"
+_NUMBERS = "first_epoch_s median_epoch_s total_time_s time_ms images_per_s top1"
+_COUNTS = "devices global_batch epochs images height width channels kernel"
+_Row = TypedDict(
+    "_Row",
+    {
+        **dict.fromkeys(_TEXTS.split(), str | None),
+        **dict.fromkeys([*_NUMBERS.split(), "usd_per_hour", "usd_published"], float | None),
+        **dict.fromkeys(_COUNTS.split(), int | None),
+    },
+    total=False,
+)
 
-# Everything else is text.
-_WHOLE = {"devices", "global_batch", "epochs", "images", "height", "width", "channels", "kernel"}
-_REAL = {
-    *("first_epoch_s", "median_epoch_s", "total_time_s", "time_ms", "images_per_s"),
-    *("top1", "usd_per_hour", "usd_published"),
-}
 
-
+@functools.cache
 def load_published(table: str) -> list[dict[str, Any]]:
-    """Return the rows of one of `TABLES`, numbers as numbers.
-
-    Raises:
-      ValueError: there is no such table.
-    """
-    if table not in TABLES:
-        raise ValueError(f"no table {table!r}; there are {', '.join(TABLES)}")
+    """Return the rows of one of `TABLES`, numbers as numbers."""
     text = importlib.resources.files(__name__).joinpath(f"{table}.csv").read_text("utf-8")
-    return [
-        {column: _value(column, cell) for column, cell in row.items()}
-        for row in csv.DictReader(text.splitlines())
-    ]
-
-
-def _value(column: str, cell: str) -> Any:
-    if cell == "":
-        return None
-    if column in _WHOLE:
-        return int(cell)
-    return float(cell) if column in _REAL else cell
+    return parse_rows(text, _Row)

@@ -4,34 +4,29 @@ A section is a function that gets the `ReportContext` and returns a `Section`, o
 is nothing of its kind. Another one is added to `SECTIONS`, in the order of reading.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from jaxbench.reports.blocks import Section
 from jaxbench.reports.context import ReportContext
-from jaxbench.reports.sections.batches import batches
 from jaxbench.reports.sections.before_you_rent import before_you_rent, offers
-from jaxbench.reports.sections.cards import cards
-from jaxbench.reports.sections.conv2d import conv2d
-from jaxbench.reports.sections.cost import cost
-from jaxbench.reports.sections.history import history
+from jaxbench.reports.sections.cards import card_details, cards
+from jaxbench.reports.sections.cost import cost, to_target
+from jaxbench.reports.sections.history import conv2d, history
 from jaxbench.reports.sections.learning import learning
 from jaxbench.reports.sections.overview import overview
-from jaxbench.reports.sections.rates import rates, roofline
+from jaxbench.reports.sections.rates import batches, rates, roofline, scaling
 from jaxbench.reports.sections.runs import list_runs
-from jaxbench.reports.sections.scaling import scaling
-from jaxbench.reports.sections.telemetry import telemetry
-from jaxbench.reports.sections.time_split import time_split
-from jaxbench.reports.sections.to_target import to_target
+from jaxbench.reports.sections.telemetry import telemetry, time_split
 
-SECTIONS: tuple[Callable[[ReportContext], Section | None], ...] = (
-    *(cards, offers, overview, before_you_rent, list_runs, batches, history, rates, learning),
-    *(time_split, scaling, roofline, telemetry, conv2d, cost, to_target),
+SECTIONS: Sequence[Callable[[ReportContext], Section | None]] = (
+    *(cards, card_details, offers, overview, before_you_rent, list_runs, batches, history),
+    *(rates, learning, time_split, scaling, roofline, telemetry, conv2d, cost, to_target),
 )
 
 # A report of more runs begins with its answers, and details are unfolded on demand.
 _MOST_UNFOLDED, _NEVER_FOLDED = (
     6,
-    ("cards", "offers", "overview", "runs", "rates", "learning", "before-you-rent"),
+    ("cards", "card-details", "offers", "overview", "runs", "rates", "learning", "before-you-rent"),
 )
 
 

@@ -1,22 +1,23 @@
 """Machines to rent: what compilers report of them, what was measured and published, and offers."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any
 
 from jaxbench.analysis import pricing
-from jaxbench.metrics import count, plain
+from jaxbench.analysis.pricing import Price
+from jaxbench.analysis.published import load_published
+from jaxbench.metrics import UNKNOWN, count, plain
 from jaxbench.offering.folder import Offer
 from jaxbench.records.schema import TargetRecord
+from jaxbench.reports import work
 from jaxbench.reports.blocks import Dot, DotChart, Section
-from jaxbench.reports.collect import ReportedCard
 from jaxbench.reports.columns import run_cell, shared, status_cell
-from jaxbench.reports.compiled import CompiledStep, compiled_steps
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.prices import price_words
-from jaxbench.reports.published import Sources, published_rate
-from jaxbench.reports.runs import RunRecord
+from jaxbench.reports.published import Row, Sources, other_images, published_devices, published_rate
+from jaxbench.reports.runs import ReportedRun, RunRecord
 from jaxbench.reports.sections.cards import status_cell as card_status
-from jaxbench.reports.work import grouped
 from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns
 from jaxbench.tables.table import Table, make_table, with_figures
 
@@ -24,71 +25,205 @@ _MOST_DOTS = 16
 _NO_CEILING = (
     "No peak rate of the machine in this precision is known, or the step does not fit: no ceiling."
 )
+# Of published rates, see `jaxbench.analysis.published`.
+_TABLES = ("throughput", "training_runs")
 
 
-def _fits(step: CompiledStep) -> Cell:
+@dataclasses.dataclass(eq=False)
+class CompiledStep:
+    """A training step that was compiled for a machine.
+
+    Attributes:
+      record: None if the compiler came to none.
+      largest: the largest batch of the machine and setting, in words.
+      setting: what tells it apart from the other steps of its experiment and machine.
+      measured: the best rate that a run of this report measured of the same work on that machine.
+      published: the best rate that others published of it.
+      price: the lowest of the machine.
+    """
+
+    run: ReportedRun
+    record: TargetRecord | None
+    largest: str = UNKNOWN
+    setting: str = ""
+    measured: Measurement | None = None
+    published: Row | None = None
+    price: Price | None = None
+
+    batch_size = property(lambda self: self.run.batch_size)
+    fits = property(lambda self: self.record and self.record.fits)
+    limit = property(lambda self: (self.record and self.record.ceiling) or {})
+
+    @property
+    def ceiling(self) -> float | None:
+        """Images/s that the step cannot exceed; None for a step that does not fit."""
+        return (self.fits and self.limit.get("images_per_s")) or None
+
+    @property
+    def bytes_over_least(self) -> float | None:
+        """What the step moves, over the least if no activation stays on the chip."""
+        step = self.record
+        known = step and step.moved_bytes and step.bytes_lower_bound
+        return step.moved_bytes / step.bytes_lower_bound if known else None
+
+
+def compiled_steps(context: ReportContext, sources: Sources) -> list[CompiledStep]:
+    """Return what stands in a row: of a search for the largest batch its first batch and that one.
+
+    Args:
+      sources: gets the sources of published rates.
+    """
+    searches = [sweep.path for sweep in context.collection.sweeps if sweep.max_batches]
+    # What compiled for parts of the machine too is in another table.
+    whole = [run for run in context.compiled if not run.document.scaling]
+    # Sweeps of the same experiment, for GPUs and TPUs say, stand together.
+    steps: dict[str, dict[str, list[CompiledStep]]] = {}
+    for runs in work.grouped(
+        whole, lambda run: (run.target, work.setting_key(work.setting_of(run), work.is_compiled))
+    ).values():
+        group = [CompiledStep(run, next(iter(run.of_kind(TargetRecord)), None)) for run in runs]
+        fits = max((one.batch_size for one in group if one.fits), default=None)
+        tried = [one for one in group if any(map(one.run.path.is_relative_to, searches))]
+        shown = [one for one in group if one not in tried] or tried[:1]
+        shown += [one for one in tried if one.batch_size == fits]
+        # Of a batch that was compiled more than once, the last.
+        for one in {one.batch_size: one for one in shown}.values():
+            one.largest = _largest(group, fits)
+            own = steps.setdefault(one.run.experiment, {})
+            own.setdefault(one.run.target, []).append(one)
+    rates = work.grouped(filter(_is_rate, context.measurements), lambda row: _work(row.run))
+    for own in (own for machines in steps.values() for own in machines.values()):
+        _name_settings(own)
+        for step in own:
+            step.measured = _nearest(step, rates.get(_work(step.run), ()))
+            step.published = _best_published(sources, step)
+            step.price = context.prices.lowest(step.run)
+    return [step for machines in steps.values() for own in machines.values() for step in own]
+
+
+def _largest(steps: Sequence[CompiledStep], fits: float | None) -> str:
+    """Return the largest batch that fits and the smallest above it that does not, in words."""
+    refused = [one.batch_size for one in steps if one.fits is False]
+    refused = min((one for one in refused if one > (fits or 0)), default=None)
+    if fits is None:
+        return UNKNOWN if refused is None else f"none; not {count(refused)}"
+    return f"at least {count(fits)}" if refused is None else f"{count(fits)}; not {count(refused)}"
+
+
+def _name_settings(steps: Sequence[CompiledStep]) -> None:
+    # A trial whose compiler crashed has no configuration: it differs in nothing.
+    settings = {
+        step: {n: v for n, v in work.setting_of(step.run).items() if work.is_compiled(n)}
+        for step in steps
+        if step.run.config
+    }
+    names = [name for name in work.differing_names([*settings.values()]) if name != "precision"]
+    for step, setting in settings.items():
+        step.setting = work.name_settings(setting, names)
+
+
+def _is_rate(row: Measurement) -> bool:
+    known = row.stage in STAGES and (row.rate.value or 0) > 0
+    return known and row.usable and not row.run.changed_devices
+
+
+def _nearest(step: CompiledStep, rates: Sequence[Measurement]) -> Measurement | None:
+    """Return the best of the rates: of the same batch if there is one, of the step alone."""
+
+    def nearness(row: Measurement) -> tuple:
+        same_batch = row.run.batch_size == step.batch_size
+        return same_batch, row.stage == "train_step", row.rate.value
+
+    return max(rates, key=nearness, default=None)
+
+
+def _machine(run: ReportedRun) -> tuple:
+    # Older drivers leave the maker out.
+    return run.device_kind.removeprefix("NVIDIA "), run.num_devices
+
+
+def _work(run: ReportedRun) -> tuple:
+    """Return what must be equal for two rates to be of the same work on the same machine."""
+    return *_machine(run), work.setting_key(work.setting_of(run), work.is_step)
+
+
+def _best_published(sources: Sources, step: CompiledStep) -> Row | None:
+    """Return the best published rate of the network on the same devices in the same arithmetic."""
+    run, network = step.run, step.run.published_network
+    if network is None:
+        return None
+    arithmetic = {run.config.get("precision"), (step.limit.get("peak") or {}).get("arithmetic")}
+
+    def is_same(row: Row) -> bool:
+        return (
+            row["model"] == network
+            and published_devices(row) == _machine(run)
+            and row["precision"].split()[0] in arithmetic
+            and published_rate(row) is not None
+            and not other_images(work.setting_of(run), row["dataset"])
+        )
+
+    rows = (row for table in _TABLES for row in filter(is_same, load_published(table)))
+    best = max(rows, key=published_rate, default=None)
+    # Only what is shown is cited.
+    cited = (row for table in _TABLES for row in sources.rows(table, lambda row: row == best))
+    return next(cited, None)
+
+
+def _row(step: CompiledStep) -> dict[str, Any]:
+    """Return what the table shows of a step."""
+    run, rate, theirs, price = step.run, step.measured, step.published, step.price
+    row = vars(step) | dict.fromkeys(("measured", "published", "published_with", "price"))
+    row |= {name: getattr(step, name) for name in ("batch_size", "ceiling", "bytes_over_least")}
     # A compiler that crashed said nothing.
-    return status_cell(step.run.status) if step.fits is None else _yes_or_no(step.fits)
+    row["fits"] = status_cell(run.status) if step.fits is None else _yes_or_no(step.fits)
+    row["bound_by"] = step.ceiling and step.limit["bound_by"]
+    # Nobody trains for less.
+    row["usd_per_million_images"] = _usd_per_million(step.ceiling, price)
+    if rate:
+        batch, id = rate.run.batch_size, rate.run.id
+        at = "" if batch in (step.batch_size, None) else f"batch {count(batch)}, "
+        text = f"{plain(rate.rate.value)} ({at}{STAGES[rate.stage]}, {id})"
+        row["measured"] = Cell(text, "measured", run=id)
+    if theirs:
+        row["published"] = Cell(plain(published_rate(theirs)), "published")
+        batch = count(theirs["global_batch"])
+        row["published_with"] = f"{theirs['precision']}, batch {batch}, {theirs['cited']}"
+    if price:
+        row["price"] = f"{plain(price.usd_per_hour)} USD/h; {price_words(price, run)}"
+    reason = (run.reason or "no reason given").removeprefix(f"{run.target}: ")
+    row["why_not"] = None if step.fits else reason.split("\n", 1)[0][:160]
+    return row
 
 
 def _yes_or_no(fits: object) -> Cell:
     return Cell("yes", "good") if fits is True else Cell("no", "bad")
 
 
-def _measured(step: CompiledStep) -> Cell | None:
-    row = step.measured
-    if row is None:
-        return None
-    batch = row.run.batch_size
-    at = "" if batch == step.batch_size or batch is None else f"batch {count(batch)}, "
-    told = f"{plain(row.rate.value)} ({at}{STAGES[row.stage]}, {row.run.id})"
-    return Cell(told, "measured", run=row.run.id)
-
-
-def _published(step: CompiledStep) -> Cell | None:
-    return step.published and Cell(plain(published_rate(step.published)), "published")
-
-
-def _published_with(step: CompiledStep) -> str | None:
-    row = step.published
-    if row is None:
-        return None
-    return f"{row['precision']}, batch {count(row['global_batch'])}, {row['cited']}"
-
-
-def _reason(step: CompiledStep) -> str | None:
-    if step.fits is True:
-        return None
-    reason = (step.run.reason or "no reason given").removeprefix(f"{step.run.target}: ")
-    return reason.split("\n", 1)[0][:160]
-
-
-def _price(step: CompiledStep) -> str | None:
-    if step.price is None:
-        return None
-    return f"{plain(step.price.usd_per_hour)} USD/h; {price_words(step.price, step.run)}"
+def _usd_per_million(rate: float | None, price: Price | None) -> float | None:
+    return rate and price and pricing.usd_per_million_images(rate, price.usd_per_hour)
 
 
 _COLUMNS = (
-    Column("target", lambda step: Cell(step.run.target, run=step.run.id)),
+    Column("target", lambda row: Cell(row["run"].target, run=row["run"].id)),
     Column("machine", "run.hardware"),
     *shared("precision"),
     Column("setting", "setting"),
-    Column("fits (compiled)", _fits, left=True),
+    Column("fits (compiled)", "fits", left=True),
     metric_column("batch_size"),
     Column("largest batch (compiled)", "largest", str),
     metric_column("record.needed_bytes", more=" (compiled)"),
     metric_column("record.device_memory_bytes"),
     metric_column("ceiling_images_per_s", "ceiling", " (predicted)"),
-    Column("bound by (predicted)", lambda step: step.ceiling and step.bound_by),
+    Column("bound by (predicted)", "bound_by"),
     Column("bytes moved, times the least (predicted)", "bytes_over_least", plain),
-    Column("measured images/s", _measured, left=True),
-    Column("published images/s", _published, left=False),
-    Column("published with", _published_with),
+    Column("measured images/s", "measured", left=True),
+    Column("published images/s", "published", left=False),
+    Column("published with", "published_with"),
     metric_column("usd_per_million_images", more=" at the ceiling (predicted)"),
-    Column("price", _price, left=True),
+    Column("price", "price", left=True),
     metric_column("record.compile_s"),
-    Column("why not", _reason, left=True),
+    Column("why not", "why_not", left=True),
 )
 _SCALING = (
     *shared("run", "experiment"),
@@ -113,14 +248,15 @@ def before_you_rent(context: ReportContext) -> Section | None:
     """Return tables and charts of steps that were compiled for machines that are not here."""
     sources = Sources()
     steps = compiled_steps(context, sources)
+    rows = [*map(_row, steps)]
     table = make_table(
-        with_figures(_COLUMNS, steps),
-        steps,
+        with_figures(_COLUMNS, rows),
+        rows,
         title="What the compilers say",
         note=_note(steps, sources),
-        group=lambda step: step.run.experiment,
+        group=lambda row: row["run"].experiment,
     )._replace(folded=False)
-    by_experiment = grouped(steps, lambda step: step.run.experiment).values()
+    by_experiment = work.grouped(steps, lambda step: step.run.experiment).values()
     scaled = [
         RunRecord(run, record)
         for run in context.compiled
@@ -157,8 +293,9 @@ def _note(steps: Sequence[CompiledStep], sources: Sources) -> str:
         "Bound by: which of them takes longest.",
         "Bytes moved: what the compiled kernels read from memory and write to it, over the least "
         "if no activation stays on the chip (jaxbench/xla/least_bytes.py has the rules)."
-        * any(step.bytes_over_least is not None for step in steps),
-        "An image of a language model is a sequence." * any(map(_is_of_sequences, steps)),
+        * any(step.bytes_over_least for step in steps),
+        "An image of a language model is a sequence."
+        * any(step.run.sequence_length for step in steps),
         "Needed: what the compiler plans for the step; a resident data set comes on top. Usable: "
         "of a GPU 75 %, which JAX takes by default, of a TPU what its compiler says.",
         "Largest batch: of those that were tried, and behind “not” the smallest above it that does "
@@ -179,45 +316,35 @@ def _chart(steps: Sequence[CompiledStep], table: Table) -> list[DotChart]:
     drawn = [*best.values()][-_MOST_DOTS:]
     if len(drawn) < 2 and not any(map(_dots_below, drawn)):
         return []
-    shared_by_all = {own for own in _settings(drawn[0]) if all(own in _settings(s) for s in drawn)}
-    dots = [
-        Dot(_label(step, shared_by_all), step.ceiling, below=_dots_below(step)) for step in drawn
-    ]
+    settings = [_settings(step) for step in drawn]
+    common = [own for own in settings[0] if all(own in others for others in settings)]
+    dots = []
+    for step, setting in zip(drawn, settings, strict=True):
+        parts = [step.run.hardware, *(own for own in setting if own not in common)]
+        label = f"{', '.join(parts)} ({step.limit['bound_by']})"
+        dots.append(Dot(label, step.ceiling, below=_dots_below(step)))
     more = f"; the highest {_MOST_DOTS} of {len(best)}" if len(best) > _MOST_DOTS else ""
-    common = [own for own in _settings(drawn[0]) if own in shared_by_all]
     note = (
         f"{'; '.join([*common, ''])}bars end at the ceiling, which is predicted, in brackets what "
         "bounds it; ● measured in this report, ○ published by others; logarithmic; the assumptions "
         f"are below the table{more}"
     )
-    unit = "sequences/s" if _is_of_sequences(steps[0]) else "images/s"
+    unit = "sequences/s" if steps[0].run.sequence_length else "images/s"
     title = f"{steps[0].run.experiment}: {unit} at most, by machine"
     return [DotChart(title, note, unit, dots, table, x_log=True)]
 
 
-def _is_of_sequences(step: CompiledStep) -> bool:
-    return bool(step.run.sequence_length)
-
-
 def _settings(step: CompiledStep) -> list[str]:
-    told = (step.run.precision, f"batch {count(step.batch_size)}", step.setting)
-    return [*filter(None, told)]
-
-
-def _label(step: CompiledStep, elsewhere: set[str]) -> str:
-    told = [step.run.hardware, *(own for own in _settings(step) if own not in elsewhere)]
-    return f"{', '.join(told)} ({step.bound_by})"
+    return [*filter(None, (step.run.precision, f"batch {count(step.batch_size)}", step.setting))]
 
 
 def _dots_below(step: CompiledStep) -> list[Dot]:
-    found = []
-    if step.measured is not None:
-        row = step.measured
-        found.append(Dot(f"measured, {row.run.id}", row.rate.value))
-    if step.published is not None:
-        row = step.published
-        found.append(Dot(f"published, {row['machine']}", published_rate(row), published=True))
-    return found
+    dots = []
+    if row := step.measured:
+        dots.append(Dot(f"measured, {row.run.id}", row.rate.value))
+    if row := step.published:
+        dots.append(Dot(f"published, {row['machine']}", published_rate(row), published=True))
+    return dots
 
 
 def _exchanged_mb(record: TargetRecord) -> float | None:
@@ -225,64 +352,25 @@ def _exchanged_mb(record: TargetRecord) -> float | None:
     return None if kinds is None else sum(kind["bytes"] for kind in kinds.values()) / 1e6
 
 
-class _Offered(NamedTuple):
-    """An offer with something that came back; with neither, it has not run yet."""
-
-    context: ReportContext
-    offer: Offer
-    ceiling: float | None
-    measured: Measurement | None = None
-    card: ReportedCard | None = None
-
-    run = property(lambda self: self.measured and self.measured.run)
-    to_target = property(lambda self: self.context.times_to_target.get(self.run))
-
-    @property
-    def price(self) -> pricing.Price | None:
-        """The lowest of the run's own hardware; without a run, the catalogue's of the offer."""
-        if self.run is None:
-            return self.context.prices.of_offer(self.offer.name)
-        return self.context.prices.lowest(self.run)
-
-
-def _state(row: _Offered) -> Cell:
-    if row.card is not None:
-        return card_status(row.card.card.verdict and row.card.card.verdict.outcome)
-    return status_cell(row.run.status) if row.run else Cell("not yet run", "soft")
-
-
-def _came_back(row: _Offered) -> Cell | str | None:
-    if row.card is not None:
-        return row.card.id
-    return run_cell(row.run.id) if row.run else None
-
-
-def _usd_to_target(row: _Offered) -> float | None:
-    unknown = row.to_target is None or row.price is None
-    return None if unknown else pricing.usd(row.to_target.paid_s, row.price.usd_per_hour)
-
-
-def _usd_per_million(row: _Offered) -> float | None:
-    rate = row.measured and row.measured.rate.value
-    if not rate or row.price is None:
-        return None
-    return pricing.usd_per_million_images(rate, row.price.usd_per_hour)
-
-
 _OFFERS = (
     Column("offer", "offer.name"),
     Column("of", "offer.label"),
-    Column("state", _state, left=True),
-    Column("run or card", _came_back, left=True),
-    Column("what", lambda row: row.measured and STAGES.get(row.measured.stage)),
-    metric_column("images_per_s", "measured.rate.value"),
+    Column("state", "state", left=True),
+    Column("run or card", "source", left=True),
+    Column("what", lambda row: STAGES.get(row["stage"])),
+    metric_column("images_per_s", "rate"),
     Column("target [%]", "to_target.label"),
     metric_column("target_s", "to_target.time_s"),
-    metric_column("target_usd", _usd_to_target),
-    metric_column("usd_per_million_images", _usd_per_million),
+    metric_column("target_usd", "target_usd"),
+    metric_column(
+        "usd_per_million_images", lambda row: _usd_per_million(row["rate"], row["price"])
+    ),
     metric_column("joules_per_image", "run.telemetry.joules_per_image"),
     metric_column("price.usd_per_hour"),
-    Column("price: offer, date, source", lambda row: row.price and price_words(row.price, row.run)),
+    Column(
+        "price: offer, date, source",
+        lambda row: row["price"] and price_words(row["price"], row["run"]),
+    ),
     metric_column("ceiling_images_per_s", "ceiling", " (predicted)"),
     Column("compiles as", "offer.target"),
 )
@@ -290,17 +378,17 @@ _OFFERS = (
 
 def offers(context: ReportContext) -> Section | None:
     """Return a table of the offers: those that came back with their figures, and the others."""
-    steps = compiled_steps(context, Sources()) if context.collection.offers else []
-    ceilings: dict[tuple, float] = {}
-    for step in steps:
+    listed = context.collection.offers
+    ceilings: dict[tuple, float | None] = {}
+    for step in compiled_steps(context, Sources()) if listed else ():
         key = step.run.target, step.run.experiment
-        ceilings[key] = max(step.ceiling or 0.0, ceilings.get(key, 0.0))
+        ceilings[key] = max(step.ceiling or 0.0, ceilings.get(key) or 0.0) or None
     rows = [
-        row
-        for offer in context.collection.offers
-        for row in _offered(context, offer, ceilings.get((offer.target, offer.label)) or None)
+        row | {"ceiling": ceilings.get((offer.target, offer.label))}
+        for offer in listed
+        for row in _offered(context, offer)
     ]
-    waiting = [row.offer for row in rows if not (row.run or row.card)]
+    waiting = [row["offer"] for row in rows if not row["source"]]
     note = (
         "USD: at the lowest price that the report knows of just this hardware; what was paid may "
         "differ. The ceiling is predicted, see Before you rent."
@@ -312,23 +400,40 @@ def offers(context: ReportContext) -> Section | None:
     return make_section(
         "offers",
         "Offers",
-        f"{len(context.collection.offers)} machines to rent, {len(waiting)} of them not yet run.",
+        f"{len(listed)} machines to rent, {len(waiting)} of them not yet run.",
         [make_table(with_figures(_OFFERS, rows), rows, title="By offer", note=note)],
     )
 
 
-def _offered(context: ReportContext, offer: Offer, ceiling: float | None) -> Iterator[_Offered]:
-    """Yield an offer with each rate and card in its folder, or alone."""
+def _offered(context: ReportContext, offer: Offer) -> Iterator[dict[str, Any]]:
+    """Yield a row for each rate or card in the folder of an offer; without any, one row."""
     folder = offer.folder.resolve()
-    within = [card for card in context.collection.cards if card.path.is_relative_to(folder)]
-    yield from (_Offered(context, offer, ceiling, card=card) for card in within)
+    # The catalogue's price of the offer; of a run, the lowest of its own hardware.
+    row = dict.fromkeys(("run", "source", "stage", "rate", "to_target", "target_usd"))
+    row |= {"offer": offer, "price": context.prices.of_offer(offer.name)}
     measured = [
-        row
-        for row in context.measurements
-        if row.run.path.resolve().is_relative_to(folder) and row.stage in (None, *STAGES)
+        one
+        for one in context.measurements
+        if one.run.path.resolve().is_relative_to(folder) and one.stage in (None, *STAGES)
     ]
+    cards = [card for card in context.collection.cards if card.path.is_relative_to(folder)]
+    for card in cards:
+        verdict = card.card.verdict
+        yield row | {"source": card.id, "state": card_status(verdict and verdict.outcome)}
     # The runs of a card are its parts.
-    if not within:
-        yield from (_Offered(context, offer, ceiling, row) for row in measured)
-        if not measured:
-            yield _Offered(context, offer, ceiling)
+    for one in () if cards else measured:
+        run, price = one.run, context.prices.lowest(one.run)
+        to_target = context.times_to_target.get(run)
+        paid = to_target and price and pricing.usd(to_target.paid_s, price.usd_per_hour)
+        yield row | {
+            "run": run,
+            "source": run_cell(run.id),
+            "state": status_cell(run.status),
+            "stage": one.stage,
+            "rate": one.rate.value,
+            "price": price,
+            "to_target": to_target,
+            "target_usd": paid,
+        }
+    if not cards and not measured:
+        yield row | {"state": Cell("not yet run", "soft")}

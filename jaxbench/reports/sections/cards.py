@@ -1,37 +1,44 @@
-"""Cards: what a machine measured of itself, and the verdict."""
+"""Cards: what a machine measured of itself, the verdict, and what others published."""
 
+import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxbench.analysis.statistics import Estimate
 from jaxbench.cards.card import Figure, Finding
 from jaxbench.cards.figures import FIGURES, PARTS
 from jaxbench.hardware.checks import Check
-from jaxbench.metrics import UNKNOWN, percent, plain
+from jaxbench.metrics import UNKNOWN, count, percent, plain
+from jaxbench.reports import published
 from jaxbench.reports.blocks import MatrixChart, Section
 from jaxbench.reports.collect import ReportedCard
-from jaxbench.reports.context import MOST_CHARTS, ReportContext, left_out, make_section
-from jaxbench.tables.columns import Cell, Column
-from jaxbench.tables.formats import moment, with_interval
-from jaxbench.tables.table import make_table, with_figures
+from jaxbench.reports.context import ReportContext, make_section
+from jaxbench.tables.columns import (
+    Cell,
+    Column,
+    metric_column,
+    metric_columns,
+    moment,
+    with_interval,
+)
+from jaxbench.tables.table import Table, make_table, with_figures
 from jaxbench.terminal import printable
 
 _MARKS = {
-    "pass": "good",
-    "ok": "good",
-    "warn": "soft",
-    "incomplete": "soft",
-    "fail": "bad",
-    "problem": "bad",
+    **dict.fromkeys(("pass", "ok"), "good"),
+    **dict.fromkeys(("warn", "incomplete"), "soft"),
+    **dict.fromkeys(("fail", "problem"), "bad"),
 }
 _PAIRS = "pair_gb_per_s"
 
 
-class CardRow(NamedTuple):
+class _Row(NamedTuple):
     """Something that a card holds."""
 
     of: ReportedCard
     own: Figure | Finding | Check | None = None
+
+    card = property(lambda self: self.of.card)
 
 
 def status_cell(status: str | None) -> Cell:
@@ -40,99 +47,132 @@ def status_cell(status: str | None) -> Cell:
     return Cell(shown, _MARKS.get(shown, ""))
 
 
-def _outcome(row: CardRow) -> Cell:
-    return status_cell(row.of.card.verdict and row.of.card.verdict.outcome)
+def _outcome(row: _Row) -> Cell:
+    return status_cell(row.card.verdict and row.card.verdict.outcome)
 
 
-def _labels(row: CardRow) -> str:
-    told = [f"{name} {value}" for name, value in row.own.labels.items()]
+def _labels(row: _Row) -> str:
+    labels = [f"{name} {value}" for name, value in row.own.labels.items()]
     if row.own.device is not None:
-        told.append(f"device {row.own.device}")
-    return printable(", ".join(told))
+        labels.append(f"device {row.own.device}")
+    return ", ".join(labels)
 
 
-def _value(row: CardRow) -> str:
-    ends = row.own.interval or (None, None)
-    return with_interval(plain)(Estimate(row.own.value, *ends))
+def _estimate(row: _Row) -> Estimate:
+    return Estimate(row.own.value, *(row.own.interval or (None, None)))
 
 
-def environment_of(name: str) -> Column:
-    """Return the column of a fact of a card's environment."""
-    return Column(name.replace("_", " "), lambda row: printable(str(row.of.card.environment[name])))
+def _text(title: str, path: str) -> Column:
+    """Return the column of a text that anybody may have written."""
+    text = Column(title, path)
+    return Column(title, lambda row: printable(str(text.of(row))))
 
 
-CARD = Column("card", lambda row: row.of.id)
-# Of rows that need no more than a card.
-CARD_COLUMNS = (
-    CARD,
-    environment_of("hostname"),
-    Column("devices", lambda row: printable(row.of.card.hardware)),
+def _best(name: str) -> Column:
+    """Return the column of a figure: the median of the devices, or the highest of the links."""
+
+    def cell(row: _Row) -> str:
+        figures = [figure for figure in row.card.figures() if figure.name == name]
+        if not figures:
+            return UNKNOWN
+        middle = max if figures[0].device is None else statistics.median
+        shares = [f.share_of_nominal for f in figures if f.share_of_nominal is not None]
+        share = f" ({percent(middle(shares))} %)" if shares else ""
+        return plain(middle(figure.value for figure in figures)) + share
+
+    return Column(name, cell, left=False)
+
+
+_CARD = Column("card", "of.id")
+_CARDS = (
+    _CARD,
+    _text("folder", "of.name"),
+    _text("hostname", "card.environment.hostname"),
+    _text("devices", "card.hardware"),
     Column("verdict", _outcome, left=True),
-    Column("measured", lambda row: row.of.card.created_at, moment),
-    Column("preset", lambda row: printable(row.of.card.preset)),
-    Column("jaxbench", lambda row: printable(row.of.card.jaxbench_version)),
-    Column("minutes", lambda row: row.of.card.minutes_taken, plain),
+    Column("measured", "card.created_at", moment),
+    _text("preset", "card.preset"),
+    _text("jaxbench", "card.jaxbench_version"),
+    Column("minutes", "card.minutes_taken", plain),
+    # What a machine is first asked about.
+    *map(_best, ("matmul_bf16_tflops", "matmul_fp16_tflops", "matmul_fp32_tflops")),
+    *map(_best, ("triad_gb_per_s", "h2d_gb_per_s", "bus_gb_per_s", "drift_percent")),
+    _best("checkpoint_write_gb_per_s"),
 )
+_SAYS = Column("says", lambda row: status_cell(row.own.status), left=True)
 _FINDINGS = (
-    CARD,
-    Column("part", lambda row: printable(row.own.part)),
+    *(_CARD, _text("part", "own.part")),
     Column("rule", lambda row: printable(row.own.rule.replace("_", " "))),
-    Column("says", lambda row: status_cell(row.own.status), left=True),
-    Column("because", lambda row: printable(row.own.text)),
+    *(_SAYS, _text("because", "own.text")),
 )
 _CHECKS = (
-    CARD,
-    Column("check", lambda row: printable(row.own.name)),
-    Column("says", lambda row: status_cell(row.own.status), left=True),
-    Column("found", lambda row: printable(row.own.found)),
-    Column("advice", lambda row: printable(row.own.advice)),
+    *(_CARD, _text("check", "own.name"), _SAYS),
+    *(_text("found", "own.found"), _text("advice", "own.advice")),
 )
 _FIGURES = (
-    CARD,
-    Column("figure", lambda row: row.own.name),
-    Column("of", _labels),
-    Column("value (95 % interval)", _value, left=False),
-    Column("published peak", lambda row: row.own.nominal, plain),
-    Column("share of it [%]", lambda row: row.own.share_of_nominal, percent),
+    *(_CARD, Column("figure", "own.name")),
+    Column("of", lambda row: printable(_labels(row))),
+    Column("value (95 % interval)", _estimate, with_interval(plain), left=False),
+    Column("published peak", "own.nominal", plain),
+    Column("share of it [%]", "own.share_of_nominal", percent),
     Column("run", lambda row: row.own.run and printable(row.own.run)),
+)
+_NETWORKS = (
+    *(published.ORIGIN, Column("card", "card")),
+    *(published.HARDWARE, published.PRECISION, published.BATCH),
+    Column("images/s (95 % interval)", "rate", with_interval(plain)),
+    metric_column("mfu"),
+    Column("of the measured peak [%]", "measured_peak_share", percent),
+    *metric_columns("joules_per_image", "compile_s"),
+    Column("verdict", "verdict", left=True),
+    published.SOURCE,
 )
 
 
 def cards(context: ReportContext) -> Section | None:
+    """Return a table of machines, and of their networks with what others published."""
+    found = context.collection.cards
+    wrong = [f"{own.id}: {printable(line)}." for own in found for line in own.problems[:10]]
+    machines = [*map(_Row, found)]
+    table = make_table(with_figures(_CARDS, machines), machines, "Cards")
+    return make_section(
+        "cards",
+        "Cards",
+        "What each machine measured of itself. Of figures by device, the median over the devices "
+        "of the host, and in brackets the share of the peak that the maker publishes; of "
+        "collectives the highest.",
+        [*context.collection.card_notes, *wrong, table, *_networks(found)],
+    )
+
+
+def card_details(context: ReportContext) -> Section | None:
     """Return the verdicts, the figures of every part, and pictures of the pairs."""
     found = context.collection.cards
-    findings = [CardRow(o, f) for o in found if o.card.verdict for f in o.card.verdict.findings]
+    findings = [_Row(o, f) for o in found if o.card.verdict for f in o.card.verdict.findings]
     parts = [(own, part) for own in found for part in own.card.parts]
     doctor, notes = (
-        [CardRow(o, c) for o, p in parts if (p.name == "doctor") is of_doctor for c in p.checks]
+        [_Row(o, c) for o, p in parts if (p.name == "doctor") is of_doctor for c in p.checks]
         for of_doctor in (True, False)
     )
-    wrong = [f"{own.id}: {printable(line)}." for own in found for line in own.problems[:10]]
-    charts = [chart for own in found for chart in _pairs(own)]
-    verdicts = make_table(_FINDINGS, findings, "Verdict by rule")
     tables = [
-        verdicts._replace(folded=len(found) > 1),
+        make_table(_FINDINGS, findings, "Verdict by rule")._replace(folded=len(found) > 1),
         make_table(with_figures(_CHECKS, doctor), doctor, "Doctor"),
         make_table(with_figures(_CHECKS, notes), notes, "Notes"),
     ]
     for name in PARTS:
         figures = [
-            CardRow(own, figure)
+            _Row(own, figure)
             for own, part in parts
             for figure in (part.figures if part.name == name else ())
             if figure.name != _PAIRS
         ]
         tables.append(make_table(with_figures(_FIGURES, figures), figures, name.capitalize()))
     return make_section(
-        "cards",
-        "Cards",
-        "What each machine measured of itself. Each rule names its limit. A share is that of the "
-        "peak that the maker publishes." + left_out(len(charts), MOST_CHARTS),
-        [
-            *wrong,
-            make_table(CARD_COLUMNS, map(CardRow, found), "Cards"),
-            *(*charts[:MOST_CHARTS], *tables),
-        ],
+        "card-details",
+        "Cards in detail",
+        "Each rule names its limit. A share is that of the peak that the maker publishes.",
+        tables,
+        [chart for own in found for chart in _pairs(own)],
     )
 
 
@@ -142,10 +182,45 @@ def _pairs(own: ReportedCard) -> Sequence[MatrixChart]:
     if not figures:
         return []
     values = {(str(f.labels["source"]), str(f.labels["peer"])): f.value for f in figures}
-    rows = [CardRow(own, figure) for figure in figures]
+    rows = [_Row(own, figure) for figure in figures]
     table = make_table(with_figures(_FIGURES, rows), rows)
     # Numbers in their order, whatever else is there behind them.
     labels = sorted({name for pair in values for name in pair}, key=lambda n: (len(n), n))
     title = f"{own.id}: {FIGURES[_PAIRS].meaning} [GB/s]"
     note = printable(f"{own.card.label}; the darker the faster")
     return [MatrixChart(title, note, "to device", "from device", labels, values, table)]
+
+
+def _networks(found: Sequence[ReportedCard]) -> list[Table]:
+    """Return a table for each network: the cards' rates, and the published ones."""
+    measured = [_Row(own, f) for own in found for f in own.card.figures()]
+    measured = [row for row in measured if row.own.name == "images_per_s"]
+    tables = []
+    for name in dict.fromkeys(row.own.labels["network"] for row in measured):
+        sources = published.Sources()
+        rows = [_measured_row(row) for row in measured if row.own.labels["network"] == name]
+        for row in sources.rows("throughput", lambda row, name=name: row["model"] == name):
+            rows.append(row | {"rate": Estimate(row["images_per_s"])})
+        note = sources.note and f"Published: other software at other times. {sources.note}"
+        columns = with_figures(_NETWORKS, rows)
+        tables.append(make_table(columns, rows, f"Images per second: {printable(str(name))}", note))
+    return tables
+
+
+def _measured_row(row: _Row) -> dict[str, Any]:
+    card, rate = row.card, row.own
+    # Of the same network, precision and batch.
+    others = {f.name: f.value for f in card.figures() if f.key[1:] == rate.key[1:]}
+    batch = rate.labels["batch"]
+    return others | {
+        "origin": published.MEASURED,
+        "card": row.of.id,
+        "machine": printable(card.hardware),
+        "precision": printable(str(rate.labels["precision"])),
+        "global_batch": batch if isinstance(batch, int) else Cell(printable(batch)),
+        "rate": _estimate(row),
+        "joules_per_image": others.get("energy_j_per_image"),
+        "compile_s": others.get("compile_cold_s"),
+        "verdict": _outcome(row),
+        "cited": f"{card.created_at[:10]}, {count(card.minutes_taken)} min",
+    }

@@ -1,17 +1,31 @@
-"""Published results beside this report's runs."""
+"""Published results beside this report's runs, and convolutions with each part of their time."""
 
 from collections.abc import Callable, Sequence
 
-from jaxbench.analysis.statistics import Estimate, bar_words, of_rounds, over_runs
-from jaxbench.metrics import count, percent, plain
+from jaxbench.analysis.statistics import (
+    FEWEST_FOR_INTERVAL,
+    Estimate,
+    bar_words,
+    of_rounds,
+    over_runs,
+)
+from jaxbench.metrics import METRICS, count, percent, plain, words
 from jaxbench.records.schema import Conv2dRecord
 from jaxbench.reports import published
-from jaxbench.reports.blocks import Dot, DotChart, Section
+from jaxbench.reports.blocks import BarChart, Dot, DotChart, Section
 from jaxbench.reports.columns import run_ids, shared
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
+from jaxbench.reports.runs import RunRecord
 from jaxbench.reports.work import grouped, labelled, setting_key
-from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column, metric_columns
-from jaxbench.tables.formats import clock_time
+from jaxbench.tables.columns import (
+    Cell,
+    Column,
+    clock_time,
+    estimate_columns,
+    metric_column,
+    metric_columns,
+    with_interval,
+)
 from jaxbench.tables.table import Table, make_table
 
 _FIRST = "first_epoch_with_compile_s"
@@ -97,11 +111,8 @@ def _trainings(network: str, rows: Sequence[Measurement]) -> _Blocks:
     ]
     own = [row for row in rows if row.usable and not other[row]]
     title = f"{network} on {dataset}: an epoch, median from the 2nd on, by global batch"
-    return [table, *_dots(title, "seconds an epoch", own, _epoch, dots, table)]
-
-
-def _epoch(row: Measurement) -> Estimate:
-    return Estimate(row.run.summary.median_epoch_s)
+    epoch = lambda row: Estimate(row.run.summary.median_epoch_s)  # noqa: E731
+    return [table, *_dots(title, "seconds an epoch", own, epoch, dots, table)]
 
 
 def _training(row: Measurement) -> published.Row:
@@ -221,3 +232,75 @@ def _convolutions(context: ReportContext) -> list[Table]:
         "medians stand here; a first call is one.",
     )
     return [table] if own else []
+
+
+_PROBLEM = ("kernel", "channels", "devices")
+_PARTS = {
+    "host to device": "host_to_device_s",
+    "compute": "compute_s",
+    "device to host": "device_to_host_s",
+}
+
+
+def _rounds(name: str) -> Column:
+    show = METRICS[name].show
+    value = lambda row: of_rounds(row.record, name)  # noqa: E731
+    return metric_column(name, value)._replace(show=with_interval(show))
+
+
+_COLUMNS = (
+    *shared("run", "precision"),
+    Column("device", "run.device_kind"),
+    *metric_columns("record.kernel", "record.channels", "record.devices"),
+    metric_column("compile_s", lambda row: row.record.lower_s + row.record.compile_s),
+    *map(_rounds, _PARTS.values()),
+    *metric_columns("record.steady_total_s", "record.first_use_s"),
+    _rounds("scipy_s"),
+    *metric_columns("record.images_per_s", "record.speedup"),
+    Column("n", lambda row: of_rounds(row.record, "compute_s").n, count),
+)
+
+
+def conv2d(context: ReportContext) -> Section | None:
+    """Return a bar for each problem and number of devices; compiling and SciPy in the table."""
+    rows = context.of_kind(Conv2dRecord)
+    groups = grouped(rows, key=lambda row: row.run)
+    findings = [(run.id, line) for run in groups for line in run.summary.findings or ()]
+    return make_section(
+        "conv2d",
+        "One convolution",
+        "The published comparison timed a first call, compilation and data transfer included. "
+        "Here each part is timed alone.",
+        [*(f"{id}: {words(line)}." for id, line in findings[:20]), _table(rows)],
+        charts=[chart for own in groups.values() for chart in _chart(own)],
+    )
+
+
+def _chart(rows: Sequence[RunRecord]) -> list[BarChart]:
+    bars = []
+    for _, record in rows:
+        parts_s = [getattr(record, name) for name in _PARTS.values()]
+        if sum(parts_s) > 0:
+            kernel, channels, devices = (count(getattr(record, name)) for name in _PROBLEM)
+            label = f"kernel {kernel}, {channels} ch, {devices} dev"
+            bars.append((label, [part_s * 1e3 for part_s in parts_s]))
+    if not bars:
+        return []
+    run, first = rows[0]
+    size = published.size_of(first.images, first.height, first.width)
+    note = (
+        f"images: {size}, {run.precision}, {run.device_kind}; medians, "
+        f"n = {of_rounds(first, 'compute_s').n or 0} rounds, no interval; {run.id}"
+    )
+    title = f"{run.experiment}: a call once it is compiled"
+    return [BarChart(title, note, "milliseconds", list(_PARTS), bars[:24], _table(rows))]
+
+
+def _table(rows: Sequence[RunRecord]) -> Table:
+    return make_table(
+        _COLUMNS,
+        rows,
+        title="Every part",
+        note=f"Medians of n rounds, in brackets the 95 % interval where n is {FEWEST_FOR_INTERVAL} "
+        "or more; compiling and the first use happen once; images/s by the computing alone.",
+    )

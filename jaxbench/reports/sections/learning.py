@@ -4,17 +4,15 @@ import collections
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, Estimate, estimate, spread, with_range
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, estimate, spread, with_range
 from jaxbench.metrics import count, percent, plain
 from jaxbench.records.schema import EpochRecord
 from jaxbench.reports import work
 from jaxbench.reports.blocks import LineChart, Point, Section, Series
 from jaxbench.reports.columns import run_ids, setting_column, shared
 from jaxbench.reports.context import ReportContext, left_out, make_section
-from jaxbench.reports.runs import SCORES, ReportedRun
-from jaxbench.reports.time_to_target import NEVER_REACHED
-from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns
-from jaxbench.tables.formats import interval, span
+from jaxbench.reports.runs import NEVER_REACHED, SCORES, ReportedRun
+from jaxbench.tables.columns import Column, interval, metric_column, metric_columns, span
 from jaxbench.tables.table import Table, make_table
 
 # At most this many epochs are drawn, and listed below; the last one always is.
@@ -188,7 +186,7 @@ def _charts(lines: Sequence[_Line], is_part: bool) -> Iterator[LineChart]:
         }
         if drawn:
             title = f"{run.experiment}: {curve.title}{which}"
-            note = f"{run.network}; {run.data}, {run.feed} feed; {_note(lines, curve.field)}"
+            note = f"{run.network}; {run.data}, {run.feed} feed; {_note(lines)}"
             series = [_series(label, line, curve) for label, line in drawn.items()]
             table, from_zero = _points_table(curve, drawn), not curve.field.startswith("eval_top1")
             labels = ("epoch", curve.y_label)
@@ -211,26 +209,17 @@ def _point(epoch: float, values: Sequence[float]) -> Point:
     return Point(epoch, *with_range(values).span, told=f"{len(values)} seeds, least to greatest")
 
 
-def _note(lines: Sequence[_Line], field: str) -> str:
-    """Explain the chart's lines: of how many seeds, and where a band ends early."""
+def _note(lines: Sequence[_Line]) -> str:
     bands = [line for line in lines if line.is_band]
     if not bands:
         return "one value an epoch, no interval: n = 1 model a line"
-    told = "; ".join(f"n = {len(line)} ({run_ids(line.runs)})" for line in bands)
-    note = f"line: median of the seeds, band: from the least to the greatest of them; {told}"
-    for line in bands:
-        common, epochs = [*line.common(field)], [*line.by_epoch(field)]
-        if common[-1:] != epochs[-1:]:
-            end = f"ends at epoch {count(common[-1])}, the last" if common else "is not drawn: none"
-            note += (
-                f"; {line.run.id}'s band {end} that all {len(line)} have a value of (some go on "
-                f"to {count(epochs[-1])})"
-            )
+    ids = "; ".join(f"n = {len(line)} ({run_ids(line.runs)})" for line in bands)
+    note = f"line: median of the seeds, band: from the least to the greatest of them; {ids}"
     return note + ("; without a band n = 1" if len(bands) < len(lines) else "")
 
 
 def _points_table(curve: _Curve, drawn: Mapping[str, _Line]) -> Table:
-    """Return the numbers behind a chart, and below them where each seed of a band ended."""
+    """Return the numbers behind a chart."""
     rows = []
     for label, line in drawn.items():
         found = line.by_epoch(curve.field)
@@ -238,13 +227,6 @@ def _points_table(curve: _Curve, drawn: Mapping[str, _Line]) -> Table:
             values = [curve.factor * value for value in found[epoch]]
             row = {"line": label, "epoch": epoch, "n": f"{len(values)} of {len(line)}"}
             rows.append(row | {"values": with_range(values) if len(values) == len(line) else None})
-    for label, line in drawn.items():
-        for course in line if line.is_band else ():
-            last, value = max(course.values(curve.field).items())
-            place = f"{course.run.id}, seed {count(course.seed)}, epoch {count(last)}"
-            row = {"line": f"{label}: each seed's last epoch"}
-            row["epoch"] = Cell(place, run=course.run.id)
-            rows.append(row | {"values": Estimate(curve.factor * value)})
     columns = [
         Column("epoch", "epoch", count, left=True),
         Column(f"{curve.y_label}, median", "values.value", plain),

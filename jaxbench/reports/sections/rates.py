@@ -1,38 +1,49 @@
 """Images per second and latency: by batch, device and precision; the arithmetic beside the peak."""
 
-import itertools
+import operator
 import statistics
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, Estimate, bar_words, over_runs
-from jaxbench.metrics import count
+from jaxbench.analysis.statistics import (
+    FEWEST_FOR_INTERVAL,
+    Estimate,
+    bar_words,
+    of_windows,
+    over_runs,
+)
+from jaxbench.metrics import UNKNOWN, count, percent, plain
+from jaxbench.records.schema import AllReduceRecord, ScalingRecord
 from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series
-from jaxbench.reports.columns import measured_share, run_ids, setting_column, shared
+from jaxbench.reports.collect import Sweep
+from jaxbench.reports.columns import measured_share, run_ids, setting_column, shared, status_cell
 from jaxbench.reports.context import Measurement, ReportContext, make_section
-from jaxbench.reports.work import grouped, in_parts, labelled, setting_key
-from jaxbench.tables.columns import Column, count_column, estimate_columns, metric_columns
-from jaxbench.tables.formats import span
+from jaxbench.reports.runs import SCORES, ReportedRun, RunRecord
+from jaxbench.reports.work import differing, grouped, in_parts, labelled, setting_key
+from jaxbench.tables.columns import (
+    Cell,
+    Column,
+    clock_time,
+    count_column,
+    estimate_columns,
+    metric_column,
+    metric_columns,
+    span,
+)
 from jaxbench.tables.table import Table, make_table
 
-_COLUMNS = (
+_RUN = (
     *shared("run", "status", "experiment"),
-    *(Column(name, name) for name in ("stage", "feed")),
+    *(Column("stage", "stage"), Column("feed", "feed")),
     *shared("precision", "devices", "batch"),
+)
+_COLUMNS = (
     *estimate_columns("rate", "images_per_s"),
-    *metric_columns(
-        "record.images_per_s_per_device",
-        "record.tokens_per_s",
-        "record.latency_p50_s",
-        "record.latency_p95_s",
-        "record.latency_p99_s",
-        "record.latency_steps",
-        "record.mfu",
-    ),
+    *metric_columns("images_per_s_per_device", "tokens_per_s", "latency_p50_s", of="record."),
+    *metric_columns("latency_p95_s", "latency_p99_s", "latency_steps", "mfu", of="record."),
 )
 # Where runs of one batch are more, repeats are one dot.
 _MOST_DOTS = 16
-# Behind the batch.
-_SETTING_AT = 8
 _RATE, _LATENCY = "images/s", "latency [ms]"
 # What repeats have in common, and they, by batch.
 _Line = tuple[str, list[Measurement]]
@@ -43,12 +54,7 @@ def rates(context: ReportContext) -> Section | None:
     rows = [row for row in context.measurements if row.rate.value is not None]
     drawn = [row for row in rows if row.usable and (row.run.batch_size or 0) > 0 < row.rate.value]
     table = make_table(
-        [
-            *_COLUMNS[:_SETTING_AT],
-            *setting_column(context),
-            *_COLUMNS[_SETTING_AT:],
-            *measured_share(context),
-        ],
+        [*_RUN, *setting_column(context), *_COLUMNS, *measured_share(context)],
         rows,
         title="All rates",
         note="n: epochs (from the 2nd on) or windows that the median and its interval are of; "
@@ -87,8 +93,8 @@ def _together(rows: Sequence[Measurement], what: str) -> tuple[Estimate, str]:
         of = over_runs(each)
         return of, bar_words(of, len(rows))
     ends = ([one[i] for one in each if one[i] is not None] for i in range(3))
-    told = "p50, bar to p99" + (f", medians of {len(rows)} runs" if len(rows) > 1 else "")
-    return Estimate(*(statistics.median(own) if own else None for own in ends)), told
+    bar = "p50, bar to p99" + (f", medians of {len(rows)} runs" if len(rows) > 1 else "")
+    return Estimate(*(statistics.median(own) if own else None for own in ends)), bar
 
 
 def _charts(rows: Sequence[Measurement], what: str, table: Table) -> Iterator[LineChart | DotChart]:
@@ -101,45 +107,37 @@ def _charts(rows: Sequence[Measurement], what: str, table: Table) -> Iterator[Li
 
 def _chart(lines: Sequence[_Line], what: str, table: Table, which: str) -> LineChart | DotChart:
     rows = [row for _, line in lines for row in line]
-    batches = [[row.run.batch_size for row in line] for _, line in lines]
-    run, one_batch = rows[0].run, len(set(itertools.chain(*batches))) == 1
-    bars = "points: median of steps closed one by one (p50), bars reach to p99"
+    run, one_batch = rows[0].run, len({row.run.batch_size for row in rows}) == 1
+    bars = "points: median of steps closed one by one (p50), bars reach to p99; "
+    several = "the medians of both"
     if what == _RATE:
         bars = f"bars: 95 % interval of the median where it is of {FEWEST_FOR_INTERVAL} or more, "
-        bars += f"n = {span(row.rate.n or 0 for row in rows)} epochs or windows"
-    together = one_batch and len(rows) > _MOST_DOTS
-    several = "their geometric mean, from 3 runs on with its 95 % interval over runs"
-    if what == _LATENCY:
-        several = "the medians of both"
-    if together:
-        bars += f"; runs that differ in the seed are one dot: {several}"
-    elif one_batch:
-        bars += "; a dot is one run"
-    elif any(len(set(own)) < len(own) for own in batches):
-        bars += f"; several runs of one batch (small dots) are one point: {several}"
+        bars += f"n = {span(row.rate.n or 0 for row in rows)} epochs or windows; "
+        several = "their geometric mean, from 3 runs on with its 95 % interval over runs"
     title = f"{run.experiment} · {rows[0].stage} · {rows[0].feed} feed: {what}{which}"
-    note = f"{run.network}; {run.data}; {bars}; {run_ids(rows)}"
     if one_batch:
         # One dot for each run, or one for all runs of a line.
-        parts = [
-            (label, own) for label, line in lines for own in ([line] if together else zip(line))
-        ]
+        together = len(rows) > _MOST_DOTS
+        bars += f"runs that differ in the seed are one dot: {several}" * together
+        bars += "a dot is one run" * (not together)
         dots = []
-        for label, own in parts:
-            of, told = _together(own, what)
-            dots.append(Dot(f"{run_ids(own)} {label}", *of.span, told=told))
-        note = f"global batch {count(run.batch_size)}; {note}"
-        return DotChart(title, note, what, dots, table)
+        for label, line in lines:
+            for own in [line] if together else zip(line):
+                of, bar = _together(own, what)
+                dots.append(Dot(f"{run_ids(own)} {label}", *of.span, told=bar))
+        note = f"global batch {count(run.batch_size)}; {run.network}; {run.data}; {bars}"
+        return DotChart(title, f"{note}; {run_ids(rows)}", what, dots, table)
     series = []
     for label, line in lines:
         # Repeats are one point: they are no line.
-        repeats = grouped(line, key=lambda row: row.run.batch_size).items()
         points = []
-        for x, own in repeats:
-            of, told = _together(own, what)
+        for x, own in grouped(line, key=lambda row: row.run.batch_size).items():
+            of, bar = _together(own, what)
             runs = [_figure(row, what).value for row in own] if len(own) > 1 else ()
-            points.append(Point(x, *of.span, told, runs))
+            points.append(Point(x, *of.span, bar, runs))
         series.append(Series(f"{label} · {run_ids(line)}", points))
+    bars += f"several runs of one batch (small dots) are one point: {several}"
+    note = f"{run.network}; {run.data}; {bars}; {run_ids(rows)}"
     return LineChart(title, note, "global batch", what, series, table, x_log=True)
 
 
@@ -149,14 +147,8 @@ _ARITHMETIC = (
     *shared("run", "experiment"),
     Column("stage", "stage"),
     *shared("precision", "batch"),
-    *metric_columns(
-        "record.flops_per_byte",
-        "record.flops_per_byte_at_ridge",
-        "record.bound_by",
-        "record.flops_per_s_per_device",
-        "record.peak.flops_per_s",
-        "record.mfu",
-    ),
+    *metric_columns("flops_per_byte", "flops_per_byte_at_ridge", "bound_by", of="record."),
+    *metric_columns("flops_per_s_per_device", "peak.flops_per_s", "mfu", of="record."),
     count_column("rate"),
 )
 
@@ -208,3 +200,213 @@ def _roof_chart(kind: str, arithmetic: str, rows: Sequence[Measurement]) -> Line
     return LineChart(
         title, note, *labels, series, make_table(_ARITHMETIC, rows), x_log=True, y_log=True
     )
+
+
+# What a row of max_batch.csv was compiled for, where that is not here.
+_TARGET = operator.methodcaller("get", "target")
+
+
+def _compile(row: Measurement) -> str:
+    compile_s = plain(row.run.summary.compile_s)
+    return f"{compile_s} (cached)" if row.run.compile_cache == "hit" else compile_s
+
+
+# Columns without any figure are left out.
+_FIGURES = (
+    Column("compile [s]", _compile, left=False),
+    *metric_columns("run.summary.first_epoch_with_compile_s", "run.summary.median_epoch_s"),
+    Column("all epochs [h:mm:ss]", "run.total_s", clock_time),
+    metric_column("run.summary.epochs_done"),
+    *estimate_columns("rate", "images_per_s"),
+    *metric_columns("record.latency_p50_s", "record.latency_p99_s", "record.mfu"),
+    Column("score [%]", "run.score", percent),
+)
+
+
+def batches(context: ReportContext) -> Section | None:
+    """Return tables of each experiment and mode that was run with more than one batch size."""
+    rows = [row for row in context.measurements if row.run.batch_size is not None]
+    rows = [row for row in rows if row.stage in ("training", "train_step", None)]
+    rows = [row for row in rows if row.run.mode in ("train", "throughput", "")]
+    tables = []
+    for own in grouped(rows, key=_title).values():
+        if len({row.run.batch_size for row in own}) > 1:
+            own.sort(key=lambda row: (_setting(row), row.run.batch_size))
+            tables.append(_table(own, [*_FIGURES, *measured_share(context)]))
+    sweeps = [own for own in context.collection.sweeps if not any(map(_TARGET, own.max_batches))]
+    return make_section(
+        "batches",
+        "Batch sizes",
+        "Batch sizes are global, over all devices. OOM means out of memory, a result like any "
+        "other. A trial that ended otherwise gives its reason.",
+        [*tables, *map(_largest, sweeps)],
+    )
+
+
+def _title(row: Measurement) -> str:
+    stage = "training step alone" if row.run.mode == "throughput" else "training"
+    return f"{row.run.experiment}, {stage}"
+
+
+def _setting(row: Measurement) -> tuple:
+    run = row.run
+    # Whatever else differs keeps two runs in two groups.
+    return run.precision, run.num_devices or 0, run.hardware, row.feed, setting_key(row.setting)
+
+
+def _headings(rows: Sequence[Measurement]) -> dict[Measurement, str]:
+    """Return the heading above each row; what else differs is added where two would have one."""
+
+    def name(row: Measurement) -> str:
+        hardware = "devices unknown" if row.run.hardware == UNKNOWN else row.run.hardware
+        feed = "" if row.feed == UNKNOWN else f"{row.feed} feed"
+        parts = (hardware, row.run.precision, feed)
+        return " · ".join(part for part in parts if part not in ("", UNKNOWN))
+
+    headings = {}
+    for shown, same in grouped(rows, key=name).items():
+        settings = grouped(same, _setting).values()
+        unlike = [own[0].setting for own in settings]
+        for own in settings:
+            more = differing(own[0].setting, unlike)
+            headings |= dict.fromkeys(own, f"{shown} · {more}" if more else shown)
+    return headings
+
+
+def _table(rows: Sequence[Measurement], figures: Sequence[Column]) -> Table:
+    usable = [row for row in rows if row.usable]
+    figures = [c for c in figures if any(c.show(c.of(row)) != UNKNOWN for row in usable)]
+    # Where nothing was measured, the column has reasons alone.
+    first, *others = figures or [Column("what became of it", lambda row: None, count)]
+
+    def first_or_reason(row: Measurement) -> object:
+        unmeasured = row.run.summary.median_epoch_s is None
+        if unmeasured and row.run.status not in ("done", "invalid"):
+            reason = (row.run.reason or "no reason given").split("\n", 1)[0]
+            return Cell(reason[:160], "soft", span=1 + len(others))
+        return first.of(row)
+
+    figures = [first._replace(value=first_or_reason), *others]
+    scores = {SCORES[row.run.score_field] for row in rows if row.run.score_field}
+    score = f"score: {scores.pop()} of the last epoch. " if len(scores) == 1 else ""
+    return make_table(
+        [*shared("batch", "status"), *figures, *shared("run")],
+        rows,
+        title=_title(rows[0]),
+        note=f"{score}images/s: over all devices, median of the epochs from the 2nd on or of "
+        f"windows; n of them, from {FEWEST_FOR_INTERVAL} on with an interval.",
+        group=_headings(rows).get,
+    )
+
+
+def _largest(sweep: Sweep) -> Table:
+    names = dict.fromkeys(name for row in sweep.max_batches for name, value in row.items() if value)
+    columns = [
+        Column(name.replace("_", " "), operator.itemgetter(name), left=name in ("status", "reason"))
+        for name in names
+    ]
+    return make_table(columns, sweep.max_batches, f"{sweep.name}: the largest batch that fits")
+
+
+_REPLICAS = {True: "equal", False: "DIFFER"}
+_MEASURED = (
+    *shared("run"),
+    Column("status", "status", status_cell, left=True),
+    Column("scaling", "record.scaling"),
+    *shared("precision"),
+    Column("device", lambda row: row["run"].device_kind + _simulated(row["run"])),
+    *metric_columns("record.num_devices", "record.batch_size", "record.batch_per_device"),
+    *estimate_columns("rate", "images_per_s"),
+    *estimate_columns("efficiency", "efficiency")[:2],
+    Column("replicas", "replicas"),
+)
+_ALL_REDUCES = (
+    *shared("run"),
+    *metric_columns("record.num_devices", "record.bytes"),
+    *estimate_columns("time_s", "all_reduce_s"),
+    *metric_columns("record.bus_bytes_per_s", "record.share_of_weak_step"),
+)
+_PREDICTED = (
+    *shared("run"),
+    Column("", lambda row: "PREDICTED" + _simulated(row.run)),
+    Column("scaling", "record.scaling"),
+    *metric_columns("num_devices", "images_per_s_no_overlap", of="record."),
+    *metric_columns("images_per_s_full_overlap", "efficiency_no_overlap", of="record."),
+    *metric_columns("efficiency_full_overlap", "link_bytes_per_s", of="record."),
+)
+
+
+def scaling(context: ReportContext) -> Section | None:
+    """Return rates over devices with the ideal line, efficiencies, predictions, all-reduces."""
+    measured = [
+        {
+            "run": run,
+            "record": record,
+            "status": record.status or run.status,
+            "rate": of_windows(record, "images_per_s"),
+            "efficiency": of_windows(record, "efficiency"),
+            "replicas": _REPLICAS.get(record.replicas_equal_after_steps),
+        }
+        for run, record in context.of_kind(ScalingRecord)
+    ]
+    groups = grouped(measured, key=lambda row: (row["run"], row["record"].scaling))
+    all_reduces = [
+        {"run": run, "record": record, "time_s": of_windows(record, "all_reduce_s")}
+        for run, record in context.of_kind(AllReduceRecord)
+    ]
+    predictions = [
+        RunRecord(run, record) for run in context.runs for record in run.summary.predictions or ()
+    ]
+    told = dict.fromkeys(
+        f"{record['assumptions']} (links: {record['link_source']})" for _, record in predictions
+    )
+    note = f"Estimated from one device's step and the links' bandwidth: {'; '.join(told)}."
+    return make_section(
+        "scaling",
+        "Scaling efficiency",
+        "Weak: each device has the same batch, however many take part. Strong: all devices share "
+        "one batch. Efficiency is rate_N / (N × rate_1). Simulated devices share one "
+        "processor: their efficiencies, and predictions from them, are not those of accelerators.",
+        [
+            _scaling_table(measured),
+            make_table(_ALL_REDUCES, all_reduces, "An all-reduce of the gradient's size"),
+            make_table(_PREDICTED, predictions, "Predicted, not measured", note),
+        ],
+        [chart for rows in groups.values() for chart in _scaling_chart(rows)],
+    )
+
+
+def _scaling_chart(rows: Sequence[dict[str, Any]]) -> list[LineChart]:
+    run, kind = rows[0]["run"], rows[0]["record"].scaling
+    points = [
+        Point(row["record"].num_devices, *row["rate"].span, bar_words(row["rate"], 1))
+        for row in rows
+        if row["rate"].value is not None
+    ]
+    points.sort(key=lambda point: point.x)
+    if len(points) < 2:
+        return []
+    series = [Series(f"measured · {run.id}", points)]
+    one = next((point for point in points if point.x == 1), None)
+    if one is not None:
+        ideal = [Point(point.x, one.y * point.x) for point in points]
+        series.append(Series("ideal: N × rate of one device", ideal, reference=True))
+    n = span(row["rate"].n for row in rows if row["rate"].n)
+    note = (
+        f"{run.network}; {run.precision}, {run.feed} feed; {run.device_kind}{_simulated(run)}; "
+        f"bars: 95 % interval of the median, n = {n} windows; {run.id}"
+    )
+    title, labels = (
+        f"{run.experiment}: {kind} scaling{_simulated(run)}",
+        ("devices", "images/s, all devices"),
+    )
+    return [LineChart(title, note, *labels, series, _scaling_table(rows))]
+
+
+def _simulated(run: ReportedRun) -> str:
+    return " (simulated devices)" if run.are_simulated(run.num_devices) else ""
+
+
+def _scaling_table(rows: Sequence[dict[str, Any]]) -> Table:
+    note = "Replicas: whether all devices had the same parameters, bit for bit, at the end."
+    return make_table(_MEASURED, rows, "Measured", note)

@@ -10,14 +10,11 @@ from jaxbench.reports.columns import run_cell, run_ids, setting_column, shared
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.work import grouped
-from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column
-from jaxbench.tables.formats import moment, span
+from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column, moment, span
 from jaxbench.tables.table import Table, make_table
 
 # Machines or versions in one table; the rarest are left to its note.
 _MOST_ENVIRONMENTS = 6
-# More runs than these are listed by experiment.
-_MOST_TOGETHER = 60
 _WARNINGS = (Column("what", "what"), Column("run", "runs", left=True))
 
 
@@ -39,7 +36,7 @@ def list_runs(context: ReportContext) -> Section | None:
         "compiled or predicted. Published figures are marked, with their source.",
         [
             *(*context.collection.notes, *corrupt, _warnings(context.runs)),
-            *(*_tables(context), *_environments(context.runs)),
+            *(_runs_table(context), _environments(context.runs)),
         ],
     )
 
@@ -49,17 +46,9 @@ def _states(runs: Sequence[ReportedRun]) -> str:
     return ", ".join(f"{n} {status}" for status, n in states) or "none has begun"
 
 
-def _tables(context: ReportContext) -> list[Table]:
-    """Return the table of all runs; of many, a folded one for each experiment."""
+def _runs_table(context: ReportContext) -> Table:
     rated = [m for m in context.measurements if m.stage in ("training", "train_step", None)]
     rates = {measurement.run: measurement.rate for measurement in reversed(rated)}
-    runs = context.collection.runs
-    together = {"Runs": runs}
-    if len(runs) > _MOST_TOGETHER:
-        together = {
-            f"{experiment}: {_states(own)}": own
-            for experiment, own in grouped(runs, lambda run: run.experiment).items()
-        }
     columns = (
         Column("run", "run.id"),
         Column("name", "run.name"),
@@ -76,12 +65,8 @@ def _tables(context: ReportContext) -> list[Table]:
         "images/s: over all devices together, median of training epochs from the 2nd on, or of "
         "the training step's windows; n of them. Score: top-1 or Dice of the last epoch."
     )
-    tables = []
-    for title, runs in together.items():
-        rows = [{"run": run, "rate": rates.get(run)} for run in runs]
-        table = make_table(columns, rows, title, note, anchor=lambda row: row["run"].id)
-        tables.append(table._replace(folded=len(together) > 1 or None))
-    return tables
+    rows = [{"run": run, "rate": rates.get(run)} for run in context.collection.runs]
+    return make_table(columns, rows, "Runs", note, anchor=lambda row: row["run"].id)
 
 
 def _warnings(runs: Sequence[ReportedRun]) -> Table:
@@ -119,42 +104,30 @@ def _warnings_of(run: ReportedRun) -> list[str]:
     return lines
 
 
-def _environments(runs: Sequence[ReportedRun]) -> list[Table]:
+def _environments(runs: Sequence[ReportedRun]) -> Table:
+    """Return the environments, a column each, the one of most runs first."""
     described = {run: _describe(run) for run in runs if run.environment}
-    if not described:
-        return []
     groups = grouped(described, key=lambda run: repr(described[run])).values()
     largest = sorted(groups, key=len, reverse=True)[:_MOST_ENVIRONMENTS]
     names = dict.fromkeys(name for own in described.values() for name in own)
-    values = {
+    usual = {
         name: collections.Counter(own.get(name, UNKNOWN) for own in described.values())
         for name in names
     }
 
     def cell(own: Sequence[ReportedRun], name: str) -> Cell:
-        if name == "runs":
-            return Cell(run_ids(own))
         value = described[own[0]].get(name, UNKNOWN)
-        return Cell(value, "" if value == values[name].most_common(1)[0][0] else "differs")
+        return Cell(value, "" if value == usual[name].most_common(1)[0][0] else "differs")
 
-    columns = [
-        Column(f"environment {place}", lambda name, own=own: cell(own, name))
-        for place, own in enumerate(largest, 1)
-    ]
+    columns = [Column(run_ids(own), lambda name, own=own: cell(own, name)) for own in largest]
     more = len(groups) - len(largest)
-    differ = make_table(
-        [Column("", str), *columns],
-        ["runs", *(name for name in names if len(values[name]) > 1)],
-        title="Where the environments differ",
-        note=f"Figures of different environments are two things: {len(groups)} of them were found. "
-        "≠ marks what is not what most runs have."
-        + (f" {more} more are left out here." if more > 0 else ""),
-    )
-    same = [(name, *found) for name, found in values.items() if len(found) == 1]
-    columns = [Column("", lambda row: row[0]), Column("value", lambda row: row[1])]
-    common = make_table(columns, [row for row in same if row[1] != UNKNOWN], "Common environment")
-    tables = [differ, common] if len(differ.rows) > 1 else [common]
-    return [table._replace(folded=True) for table in tables]
+    note = "Figures of different environments are two things. ≠ marks what most runs do not have."
+    note += f" {more} more environments are left out here." if more > 0 else ""
+    # What differs comes first.
+    rows = [name for name in names if [*usual[name]] != [UNKNOWN]]
+    rows.sort(key=lambda name: len(usual[name]) == 1)
+    table = make_table([Column("", str), *columns], rows, "Environment", note)
+    return table._replace(folded=True)
 
 
 def _describe(run: ReportedRun) -> dict[str, str]:

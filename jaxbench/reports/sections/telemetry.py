@@ -1,26 +1,105 @@
-"""What the hardware did meanwhile, over the run's own clock."""
+"""Where the time of runs went, and what the hardware did meanwhile."""
 
 import array
 import csv
-import itertools
 import math
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from jaxbench.analysis.statistics import Estimate
 from jaxbench.files import open_regular, read_lines
-from jaxbench.metrics import METRICS, count, plain, words
-from jaxbench.reports.blocks import LineChart, Point, Section, Series
-from jaxbench.reports.columns import run_ids, shared
+from jaxbench.metrics import METRICS, count, percent, plain, words
+from jaxbench.records.goodput import CAUSES
+from jaxbench.reports.blocks import BarChart, LineChart, Point, Section, Series
+from jaxbench.reports.columns import shared
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.work import in_parts, thinned
-from jaxbench.tables.columns import Column, metric_column
-from jaxbench.tables.formats import span, with_interval
+from jaxbench.tables.columns import Column, metric_column, metric_columns, span, with_interval
 from jaxbench.tables.table import Table, make_table
+
+_MOST_BARS = 16
+# What the clock's phases are shown as; a phase that is not listed counts as other.
+_PARTS = {
+    "initialise": ("devices", "build", "init", "init_from_images"),
+    "read data": ("read_data", "place_data"),
+    "compile": ("lower", "compile"),
+    "data wait": ("data_wait",),
+    "train": ("train", "first_step"),
+    "evaluate": ("eval",),
+    "measure": ("warm_up", "measure", "scipy", "compare", "run", "profile"),
+    "checkpoints": ("checkpoint", "restore"),
+    # `records`: event files and what wandb is told.
+    "other": ("records", "other"),
+}
+_PART_OF = {phase: part for part, phases in _PARTS.items() for phase in phases}
+# Rounding of sums, and a clock that is read twice.
+_SAME = 1e-3
+_COLUMNS = (
+    *shared("run", "status", "experiment", "mode"),
+    *(Column(f"{part} [s]", f"parts_s.{part}", plain) for part in _PARTS),
+    Column("sum [s]", "sum_s", plain),
+    metric_column("run.summary.wall_s"),
+    Column("adds up", "agreement"),
+)
+_GOODPUT = (
+    *shared("run", "status", "experiment"),
+    *metric_columns("run.summary.num_resumes", "run.summary.goodput"),
+    *(Column(f"{cause} [s]", f"run.summary.badput_s.{cause}", plain) for cause in CAUSES),
+    metric_column("run.summary.total_wall_s"),
+)
+
+
+def time_split(context: ReportContext) -> Section | None:
+    """Return a bar for each run, and the seconds of every part beside the whole."""
+    rows = [row for run in context.runs if (row := _split(run))["sum_s"] > 0]
+    note = "; ".join(f"{part}: {', '.join(names)}" for part, names in _PARTS.items())
+    table = make_table(_COLUMNS, rows, title="Seconds", note=f"{note} (the names in run.json).")
+    # The longest ones, in the order of the table.
+    longest = sorted(rows, key=lambda row: -row["sum_s"])[:_MOST_BARS]
+    bars = [(row["label"], list(row["parts_s"].values())) for row in rows if row in longest]
+    note = "seconds of wall time by the run's own clock, n = 1 run a bar, no interval"
+    note += f"; the {_MOST_BARS} longest of {len(rows)} runs" if len(rows) > _MOST_BARS else ""
+    title = "Where the time of each run went"
+    return make_section(
+        "time",
+        "Where the time went",
+        "The clock's phases do not overlap, so the parts add up to the whole run. Time of no "
+        "phase is other.",
+        [table, _goodput(context)],
+        [BarChart(title, note, "seconds", list(_PARTS), bars, table)] if rows else [],
+    )
+
+
+def _goodput(context: ReportContext) -> Table:
+    """Return the goodput and the badput of training runs, over all their processes."""
+    rows = [{"run": run} for run in context.runs if run.summary.goodput is not None]
+    return make_table(
+        _GOODPUT,
+        rows,
+        title="Goodput",
+        note="Share of the wall time that was steps whose result is in the final state, and the "
+        "seconds of the rest by cause, from the start of a run's first process to its end. "
+        "lost_work: done again after a resume. down: between two processes.",
+    )
+
+
+def _split(run: ReportedRun) -> dict[str, Any]:
+    parts_s = dict.fromkeys(_PARTS, 0.0)
+    phases_s = run.summary.phases_s or {}
+    for phase in phases_s:
+        parts_s[_PART_OF.get(phase, "other")] += phases_s[phase]
+    sum_s, wall_s = sum(parts_s.values()), run.summary.wall_s
+    off = sum_s / wall_s - 1 if wall_s else None
+    agrees = off is not None and abs(off) <= _SAME
+    row = {"run": run, "parts_s": parts_s, "sum_s": sum_s}
+    row["agreement"] = "yes" if agrees else off and f"no: {percent(off)} % off"
+    return row | {"label": f"{run.id} {run.experiment} {run.mode}"}
+
 
 # Runs whose panels are drawn: the longest. The table has all of them.
 _MOST_RUNS = 2
@@ -38,7 +117,7 @@ _PANELS = {
     "power_w": ("power", "power [W]", 1.0),
 }
 _FILE, _NEEDED = "telemetry.csv", {"device", "elapsed_s"}
-_COLUMNS = (
+_TELEMETRY_COLUMNS = (
     *shared("run", "status"),
     Column("device", "device"),
     Column("n", "figures.samples", count),
@@ -60,26 +139,29 @@ _Readings = dict[str, dict[str, tuple[array.array, array.array]]]
 
 def telemetry(context: ReportContext) -> Section | None:
     """Return panels of the longest runs: load, clock, memory, temperature, power; and a table."""
-    files = {run: run.path / _FILE for run in context.runs if os.path.isfile(run.path / _FILE)}
-    corrupt = [run for run, path in files.items() if not _has_header(path)]
-    told = f"{_FILE} is corrupt, its first line names no columns: no panels."
-    complaints = [f"{run_ids(corrupt)}: {told}"] if corrupt else []
-    readable = [run for run in files if run not in corrupt]
-    longest = sorted(readable, key=lambda run: -_duration_s(run))[: 2 * _MOST_RUNS]
-    panels = ([*_panels(run, *read_readings(files[run]))] for run in longest)
-    drawn = [*itertools.islice(filter(None, panels), _MOST_RUNS)]
-    more = f" Panels of the {len(drawn)} longest of {len(files)} runs."
+    sampled = [run for run in context.runs if os.path.isfile(run.path / _FILE)]
+    blocks, num_drawn = [], 0
+    for run in sorted(sampled, key=_duration_s, reverse=True):
+        readings, skipped = _read_readings(run.path / _FILE)
+        if readings is None:
+            blocks.append(f"{run.id}: {_FILE} is corrupt, its first line names no columns.")
+        elif panels := [*_panels(run, readings, skipped)]:
+            blocks += panels
+            num_drawn += 1
+        if num_drawn == _MOST_RUNS:
+            break
+    more = f" Panels of the {num_drawn} longest of {len(sampled)} runs."
     rows = []
     for run in context.runs:
         for device, figures in run.telemetry.get("devices", {}).items():
             # A host's load is that of its processor.
             load = figures.get("load_percent_mean") or figures.get("cpu_percent_mean")
             shares = figures.get("throttle_reasons") or {}
-            told = [f"{name} {100 * share:.0f} %" for name, share in shares.items()]
-            row = {"run": run, "device": device, "figures": figures, "load": load}
-            rows.append(row | {"reasons": ", ".join(told)})
+            reasons = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
+            row = {"run": run, "device": device, "figures": figures}
+            rows.append(row | {"load": load, "reasons": reasons})
     table = make_table(
-        _COLUMNS,
+        _TELEMETRY_COLUMNS,
         rows,
         title="Summary",
         note="Load, clock and power are of the measured part, memory and temperature of the whole "
@@ -90,8 +172,8 @@ def telemetry(context: ReportContext) -> Section | None:
         "Telemetry",
         "Load, clocks, memory, temperature and power, sampled during the run. Of many samples the "
         "line is the mean of each interval of time, in a band from the least to the greatest."
-        + (more if len(files) > len(drawn) else ""),
-        [*complaints, *itertools.chain(*drawn), table],
+        + (more if len(sampled) > num_drawn else ""),
+        [*blocks, table],
     )
 
 
@@ -101,18 +183,8 @@ def _duration_s(run: ReportedRun) -> float:
     return run.summary.wall_s or max(times_s, default=0.0)
 
 
-def _has_header(path: pathlib.Path) -> bool:
-    """Return whether a file begins as telemetry does; one that is empty has just been begun."""
-    try:
-        with open_regular(path, "rb", most_bytes=math.inf) as file:
-            head = file.read(4096).decode(errors="replace")
-    except OSError:
-        return False
-    return not head or set(head.splitlines()[0].split(",")) >= _NEEDED
-
-
-def read_readings(path: pathlib.Path) -> tuple[_Readings, int]:
-    """Read telemetry.csv; return it, and how many of its lines are corrupt."""
+def _read_readings(path: pathlib.Path) -> tuple[_Readings | None, int]:
+    """Return telemetry.csv, and how many lines are corrupt; None if its first line is."""
     readings: _Readings = {}
     skipped = 0
     try:
@@ -120,6 +192,9 @@ def read_readings(path: pathlib.Path) -> tuple[_Readings, int]:
             path, newline="", encoding="utf-8", errors="replace", most_bytes=math.inf
         ) as file:
             rows = csv.DictReader(line.replace("\0", "") for line in read_lines(file))
+            # A file that is empty has just been begun.
+            if not _NEEDED.issubset(rows.fieldnames or _NEEDED):
+                return None, 0
             columns = [name for name in _PANELS if name in (rows.fieldnames or ())]
             for row in rows:
                 try:
@@ -150,7 +225,7 @@ def _panels(run: ReportedRun, readings: _Readings, skipped: int) -> Iterator[Lin
         curves = {
             device: points
             for device, own in readings.items()
-            if column in own and (points := buckets(*own[column], unit_s, factor))
+            if column in own and (points := _buckets(*own[column], unit_s, factor))
         }
         # gpu10 comes after gpu9.
         devices = sorted(curves, key=lambda name: (name.rstrip("0123456789"), len(name), name))
@@ -171,7 +246,7 @@ def _panels(run: ReportedRun, readings: _Readings, skipped: int) -> Iterator[Lin
             yield LineChart(title_of, note, *labels, series, table, from_zero=from_zero)
 
 
-def buckets(
+def _buckets(
     times: Sequence[float], values: Sequence[float], unit_s: float = 1.0, factor: float = 1.0
 ) -> list[Point]:
     """Return the mean, least and most of up to `_BUCKETS` equal spans of time."""
