@@ -21,7 +21,7 @@ from jaxbench.hardware.targets.target import list_targets
 from jaxbench.launchers.launcher import LAUNCHERS, Limits, create_launcher
 from jaxbench.modes.options import COORDINATOR_FLAGS
 from jaxbench.modes.targets import split_targets
-from jaxbench.records.reader import TRIAL_STATUSES
+from jaxbench.records.schema import TRIAL_STATUSES
 from jaxbench.records.writers.console import create_console
 from jaxbench.sweeps.grid import make_trials, parse_grid
 from jaxbench.sweeps.max_batch import find_max_batches

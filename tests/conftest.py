@@ -45,8 +45,7 @@ import pytest  # noqa: E402
 from jaxbench.cli import registry  # noqa: E402
 from jaxbench.hardware.backend_flags import prepare_backend  # noqa: E402
 from jaxbench.modes.train import run_training  # noqa: E402
-from jaxbench.records.schema import decode_record  # noqa: E402
-from jaxbench.records.schema.document import RunDocument  # noqa: E402
+from jaxbench.records.schema import RunDocument, decode_record  # noqa: E402
 from jaxbench.records.writers.console import PlainConsole  # noqa: E402
 from tests.in_process import run_command  # noqa: E402
 

@@ -17,8 +17,7 @@ from jaxbench.launchers.hosts import read_hosts
 from jaxbench.offering.folder import OFFERS, read_offers
 from jaxbench.records import reader
 from jaxbench.records.reader import load_run, read_results
-from jaxbench.records.schema import EpochRecord, StepRecord
-from jaxbench.records.schema.document import RunDocument
+from jaxbench.records.schema import EpochRecord, RunDocument, StepRecord
 from tests.recorded import filled
 
 # {name of a file: what reads it}

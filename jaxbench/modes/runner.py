@@ -31,8 +31,7 @@ from jaxbench.parallel.signals import defer_signals
 from jaxbench.records.next_steps import say_next_steps
 from jaxbench.records.recorder import Recorder, classify
 from jaxbench.records.run_dir import RunDir, create_run_dir
-from jaxbench.records.schema import CompileRecord, Record, Summary
-from jaxbench.records.schema.document import RunDocument
+from jaxbench.records.schema import CompileRecord, Record, RunDocument, Summary
 from jaxbench.records.validity import clock_disagreements
 from jaxbench.records.writers.files import CsvWriter, JsonlWriter
 

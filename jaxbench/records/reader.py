@@ -6,7 +6,7 @@ import math
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,21 +15,19 @@ from jaxbench.errors import BadInput
 from jaxbench.files import open_regular, read_lines, read_text
 from jaxbench.paths import user_path
 from jaxbench.records.schema import (
+    SCHEMA_VERSION,
     EpochRecord,
     Record,
+    RunDocument,
     Summary,
     ThroughputRecord,
+    TrialResult,
     decode_document,
     decode_record,
 )
-from jaxbench.records.schema.base import SCHEMA_VERSION
-from jaxbench.records.schema.document import RunDocument
-from jaxbench.records.schema.sweep import TrialResult, TrialStatus
 
 # More characters than a run's records have, apart from its steps, or a sweep's results.
 _MOST_RECORDS = 2**28
-# How a trial of a sweep may end.
-TRIAL_STATUSES = get_args(TrialStatus)
 # Where a sweep has its trials' folders.
 TRIALS = "trials"
 Kind = TypeVar("Kind", bound=Record)

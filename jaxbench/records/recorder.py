@@ -17,8 +17,7 @@ from jaxbench.hardware.telemetry.sampler import Telemetry, merge
 from jaxbench.parallel.signals import reason_of
 from jaxbench.records.attempts import changes, describe_changes
 from jaxbench.records.run_dir import RunDir
-from jaxbench.records.schema import Record, Summary
-from jaxbench.records.schema.base import stated_fields
+from jaxbench.records.schema import Record, Summary, stated_fields
 from jaxbench.records.validity import impossible_phases
 from jaxbench.records.writers import Writers
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from jaxbench.analysis.pricing import Price, lost_s, recorded_price
 from jaxbench.errors import BadInput
 from jaxbench.metrics import UNKNOWN
+from jaxbench.records import schema
 from jaxbench.records.attempts import changes, describe_changes
 from jaxbench.records.reader import Kind, load_run, missing_records, read_document
 from jaxbench.records.run_lock import is_running
@@ -16,15 +17,14 @@ from jaxbench.records.schema import (
     CompileRecord,
     EpochRecord,
     Record,
+    RunDocument,
     Summary,
     decode_record,
-    training,
 )
-from jaxbench.records.schema.document import RunDocument
 from jaxbench.terminal import printable
 
 # What a trained network is judged by: {field of an epoch's record: its name}.
-SCORES = {f"eval_{name}": title for name, title in training.SCORES.items()}
+SCORES = {f"eval_{name}": title for name, title in schema.SCORES.items()}
 # Of networks, so much of the parameters may lie elsewhere (another number of classes).
 _SAME_SIZE = 0.03
 # The networks of analysis/published: {name: (class, parameters in millions)}.

@@ -5,7 +5,8 @@ import math
 from collections.abc import Sequence
 
 from jaxbench.metrics import percent
-from jaxbench.records.schema import EpochRecord, training
+from jaxbench.records import schema
+from jaxbench.records.schema import EpochRecord
 from jaxbench.reports.runs import SCORES, ReportedRun
 
 # A run that ended so without reaching its target never does. One that was broken off is not known.
@@ -62,7 +63,7 @@ def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None
         return None
     epochs = run.of_kind(EpochRecord)
     asked_for = to_stop.get("score") or "top1"
-    scores = (asked_for, *training.SCORES)
+    scores = (asked_for, *schema.SCORES)
     score = next((s for s in scores for e in epochs if e.evaluated(s) is not None), asked_for)
     evaluated = [
         (epoch, value) for epoch in epochs if (value := epoch.evaluated(score)) is not None

@@ -4,7 +4,7 @@ from typing import Any
 
 from jaxbench.clock import Stopwatch, duration
 from jaxbench.metrics import plain
-from jaxbench.records.schema.sweep import TrialResult
+from jaxbench.records.schema import TrialResult
 from jaxbench.sweeps.grid import Trial
 from jaxbench.terminal import printable
 

@@ -16,7 +16,8 @@ from jaxbench.modes.options import (
     mode_keywords,
     modes_of_flags,
 )
-from jaxbench.records.reader import TRIAL_STATUSES, flat
+from jaxbench.records.reader import flat
+from jaxbench.records.schema import TRIAL_STATUSES
 from jaxbench.records.writers.console import create_console
 from jaxbench.results.answers import SweepResult
 from jaxbench.sweeps.grid import Trial, make_trials

@@ -16,7 +16,7 @@ from jaxbench.files import end_of_lines, open_own
 from jaxbench.paths import check_can_be_made
 from jaxbench.records.reader import TRIALS, read_results
 from jaxbench.records.run_dir import close_abandoned
-from jaxbench.records.schema.sweep import TrialResult
+from jaxbench.records.schema import TrialResult
 from jaxbench.tables.spreadsheet import inert_cell
 
 _RESULTS, _LOCK = "results.jsonl", "lock"

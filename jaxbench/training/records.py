@@ -1,6 +1,5 @@
 """Make the records of training steps, and the summary of a run, from its metrics."""
 
-import dataclasses
 import math
 import pathlib
 import statistics
@@ -11,8 +10,7 @@ import numpy as np
 
 from jaxbench.analysis.statistics import dependent, held_up, slowed_down
 from jaxbench.analysis.steady_rate import steady_rate
-from jaxbench.records.schema import EpochRecord, StepRecord, TrainSummary
-from jaxbench.records.schema.training import Evaluation, has_field, metric_fields
+from jaxbench.records.schema import EpochRecord, StepRecord, TrainSummary, has_field, metric_fields
 from jaxbench.records.validity import impossible_total
 from jaxbench.records.writers.files import CsvWriter
 from jaxbench.training.loss_scale import LossScales
@@ -37,7 +35,7 @@ def write_step_record(run: TrainRun, *, profiled: bool = False) -> None:
         learning_rate=run.progress.learning_rate,
         **run.loss_scales.describe(),
         elapsed_s=run.clock.wall_s(),
-        profiled=profiled,
+        profiled=profiled or None,
         **times,
     )
     if times:
@@ -160,7 +158,8 @@ def _last_and_best(
         return {}
     last = evaluated[-1]
     best = max(evaluated, key=lambda epoch: comparable(epoch.evaluated(primary_metric)))
-    fields = {field.name: getattr(last, field.name) for field in dataclasses.fields(Evaluation)}
+    fields = {name: v for name, v in vars(last).items() if name.startswith("eval_")}
+    del fields["eval_time_s"]
     fields |= metric_fields(
         TrainSummary, "best_eval_", {primary_metric: best.evaluated(primary_metric)}
     )

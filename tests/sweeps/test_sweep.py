@@ -17,7 +17,7 @@ from jaxbench.analysis.statistics import spread
 from jaxbench.errors import BadInput
 from jaxbench.parallel.child import ProcessResult
 from jaxbench.records.reader import RunRecords
-from jaxbench.records.schema.sweep import MaxBatchResult, TrialFigures, TrialResult
+from jaxbench.records.schema import MaxBatchResult, TrialFigures, TrialResult
 from jaxbench.records.writers.console import PlainConsole
 from jaxbench.sweeps import grid, sweep_dir
 from jaxbench.sweeps.max_batch import BatchFit, _find_max_batch, largest_batch

@@ -8,6 +8,7 @@ from jaxbench.analysis.steady_rate import describe_steady_rate
 from jaxbench.clock import duration
 from jaxbench.metrics import METRICS, plain
 from jaxbench.records.schema import (
+    SCORES,
     AllReduceRecord,
     CompileRecord,
     Conv2dSummary,
@@ -18,7 +19,6 @@ from jaxbench.records.schema import (
     Summary,
     TrainSummary,
 )
-from jaxbench.records.schema.training import SCORES
 from jaxbench.records.writers.rows import heading, noun, rate_in_words, text
 from jaxbench.tables.text import text_table
 

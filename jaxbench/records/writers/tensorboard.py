@@ -9,8 +9,7 @@ import numpy as np
 
 from jaxbench.clock import now
 from jaxbench.records.reader import flat
-from jaxbench.records.schema import EpochRecord, Record, Summary
-from jaxbench.records.schema.training import SCORES
+from jaxbench.records.schema import SCORES, EpochRecord, Record, Summary
 from jaxbench.records.writers import Writer
 
 
