@@ -292,9 +292,9 @@ class TrialResult(_create("trial")):
 
     def row(self) -> dict[str, Any]:
         """Return the row of sweep.csv; a field of the grid takes the place of a column."""
-        columns = {name: getattr(self, name) for name in columns_of(type(self))}
-        warnings = {"warnings": "; ".join(self.warnings)}
-        return self.place | columns | vars(self.figures) | warnings | self.place
+        parts = (self, self.figures)
+        row = {name: getattr(one, name) for one in parts for name in columns_of(type(one))}
+        return self.place | row | {"warnings": "; ".join(self.warnings)} | self.place
 
     def to_json(self) -> dict[str, Any]:
         """Return the line of results.jsonl."""
