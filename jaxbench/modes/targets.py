@@ -18,7 +18,7 @@ from jaxbench.hardware.targets.target import Target, parse_target
 from jaxbench.hardware.targets.topology import compiler_version, environment
 from jaxbench.parallel.child import run_child
 from jaxbench.records.schema import TargetRecord, decode_record
-from jaxbench.records.writers.console import PlainConsole, create_console
+from jaxbench.records.writers.console import Console, create_console
 from jaxbench.records.writers.targets import compiled_facts, target_table
 
 
@@ -114,7 +114,7 @@ def describe_targets(
     """
     targets = [check_target(experiment, name) for name in split_targets(names)]
     answers: dict[str, Answer] = {}
-    console = PlainConsole(sys.stderr)  # standard output is for the answers
+    console = Console(sys.stderr)  # standard output is for the answers
     for target in targets:
         with console.phase(f"compiling for {target.name}"):
             answers[target.name] = ask_compiler(arguments, target, strict=len(targets) == 1)

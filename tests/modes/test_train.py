@@ -15,7 +15,7 @@ from jaxbench.data.feeds.stream import StreamFeed
 from jaxbench.errors import Diverged
 from jaxbench.modes.train import run_training
 from jaxbench.records.schema import EpochRecord
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from jaxbench.training.program import Program
 from tests.conftest import LOOP, MICRO, records, run_document, run_json, step_losses
 
@@ -369,7 +369,7 @@ def train_to(tmp_path):
         config = registry.load(MICRO)
         with open(os.devnull, "w") as quiet:
             return run_training(
-                config, str(tmp_path / f"to{target}"), PlainConsole(quiet), target_accuracy=target
+                config, str(tmp_path / f"to{target}"), Console(quiet), target_accuracy=target
             )
 
     return run

@@ -18,7 +18,7 @@ from jaxbench.errors import BadInput
 from jaxbench.parallel.child import ProcessResult
 from jaxbench.records.reader import RunRecords
 from jaxbench.records.schema import MaxBatchResult, TrialFigures, TrialResult
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from jaxbench.sweeps import grid, sweep_dir
 from jaxbench.sweeps.max_batch import BatchFit, _find_max_batch, largest_batch
 from jaxbench.sweeps.tables import (
@@ -340,7 +340,7 @@ def runner(tmp_path):
     @contextlib.contextmanager
     def open_runner(launch, retry=()):
         with sweep_dir.open_sweepdir(tmp_path / "s") as folder:
-            yield TrialRunner(folder, PlainConsole(said), FakeLauncher(launch), retry)
+            yield TrialRunner(folder, Console(said), FakeLauncher(launch), retry)
 
     open_runner.said = said
     return open_runner
