@@ -9,22 +9,9 @@ Importing the package loads neither JAX nor the names below; each is loaded when
 import importlib
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from jaxbench.api import (
-        BadInput,
-        Run,
-        compare,
-        describe,
-        experiments,
-        load_runs,
-        report,
-        scaling,
-        sweep,
-        throughput,
-        train,
-    )
+from jaxbench.modes import MODES
 
 __version__ = "0.1.0"
 __all__ = [
@@ -36,10 +23,8 @@ __all__ = [
     "experiments",
     "load_runs",
     "report",
-    "scaling",
     "sweep",
-    "throughput",
-    "train",
+    *MODES,
 ]
 
 

@@ -16,7 +16,7 @@ from jaxbench.cli import registry
 from jaxbench.cli.overrides import create_experiment
 from jaxbench.config import Experiment
 from jaxbench.errors import BadInput  # noqa: F401 (jaxbench.BadInput)
-from jaxbench.modes import find_mode, import_mode
+from jaxbench.modes import MODES, find_mode, import_mode
 from jaxbench.modes.options import mode_keywords, options_of
 from jaxbench.parallel.processes import check_single_host
 from jaxbench.parallel.signals import handle_ctrl_c
@@ -29,7 +29,7 @@ from jaxbench.sweeps.run_grid import sweep  # noqa: F401 (jaxbench.sweep)
 _Paths = str | os.PathLike | Sequence[str | os.PathLike]
 
 
-def _function(mode: str, summary: str) -> Callable[..., Run]:
+def _function(mode: str) -> Callable[..., Run]:
     """Return the function that runs a mode, with a keyword for each of its options."""
 
     def run(experiment="quickstart", *, workdir=None, quiet=False, **fields) -> Run:
@@ -56,7 +56,8 @@ def _function(mode: str, summary: str) -> Callable[..., Run]:
     for name, option in options.items():
         lines += textwrap.wrap(f"  {name}: {option.help}", 96, subsequent_indent="    ")
     run.__name__ = run.__qualname__ = mode
-    run.__doc__ = inspect.cleandoc(summary) + _DETAILS.format(options="\n".join(lines))
+    summary = f"{MODES[mode].help.capitalize()}; return the run."
+    run.__doc__ = summary + _DETAILS.format(options="\n".join(lines))
     signature = inspect.signature(run)
     first, workdir, quiet, fields = signature.parameters.values()
     keywords = [quiet.replace(name=name, default=one.default) for name, one in options.items()]
@@ -65,6 +66,8 @@ def _function(mode: str, summary: str) -> Callable[..., Run]:
 
 
 _DETAILS = """
+
+`run.table(KIND)` has a row for each record of a kind, such as `epoch`, `throughput` or `scaling`.
 
 Args:
   experiment: a name (`cnn10`, or `cnn10:tiny` for the small variant), the path of an experiment
@@ -84,29 +87,8 @@ Raises:
   Exception: whatever else ended the run; status and reason are in its run.json.
 """
 
-train = _function(
-    "train",
-    """Train an experiment, evaluate it after every epoch, and return its run.
-
-    After Ctrl-C the run can be resumed from the checkpoint that it has written. Of a final state
-    that was written, `Run.restore_state` returns the arrays.
-    """,
-)
-throughput = _function(
-    "throughput",
-    """Measure how fast the devices train an experiment and evaluate it.
-
-    `run.images_per_s` is the rate of the training step, `run.table("throughput")` has a row for
-    each stage.
-    """,
-)
-scaling = _function(
-    "scaling",
-    """Measure an experiment's training step on 1 to all devices.
-
-    `run.table("scaling")` has a row for each number of devices, with its efficiency.
-    """,
-)
+# `train`, `throughput` and all others.
+globals().update({mode: _function(mode) for mode in MODES})
 
 
 def describe(experiment: str | os.PathLike | Experiment = "quickstart", **fields) -> Description:

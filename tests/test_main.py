@@ -65,12 +65,10 @@ class Ping(Measurement):
 def test_a_new_mode_is_one_file_one_line_and_its_options(run_cli, tmp_path, monkeypatch):
     (tmp_path / "ping.py").write_text(PING)
     monkeypatch.setattr(modes, "__path__", [*modes.__path__, str(tmp_path)])
-    monkeypatch.setitem(MODES, "ping", modes.Mode("ping", "ping"))
+    monkeypatch.setitem(MODES, "ping", modes.Mode("ping", "ping", "answer", ("rounds",)))
     kinds = options.OPTIONS["mode"]
     monkeypatch.setitem(options.OPTIONS, "mode", kinds._replace(type=(*kinds.type, "ping")))
-    for name in ("rounds", "telemetry_s", "workdir"):
-        option = options.OPTIONS[name]
-        monkeypatch.setitem(options.OPTIONS, name, option._replace(modes=(*option.modes, "ping")))
+    monkeypatch.setattr(options, "RUNS", (*options.RUNS, "ping"))
     micro = f"--experiment={MICRO}"
     try:
         done = run_cli(micro, "--mode=ping", "--rounds=7", "--telemetry_s=0", "--workdir=run")

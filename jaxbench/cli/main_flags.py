@@ -22,9 +22,9 @@ _DEFINE = {
 _WITH_TARGET = ("target", "json", "workdir", "scaling")
 
 for _name, _option in OPTIONS.items():
-    _text = _option.help
-    if _option.modes and _option.modes != RUNS and "--mode=" not in _text:
-        _text = f"With --mode={' or '.join(_option.modes)}: {_text[0].lower()}{_text[1:]}"
+    _text, _modes = _option.help, modes_of_flags().get(_name, RUNS)
+    if _modes != RUNS and "--mode=" not in _text:
+        _text = f"With --mode={' or '.join(_modes)}: {_text[0].lower()}{_text[1:]}"
     if isinstance(_option.type, tuple):
         flags.DEFINE_enum(_name, _option.default, _option.type, _text)
     else:

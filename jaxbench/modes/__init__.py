@@ -1,38 +1,70 @@
 """The modes of `jaxbench.main`: one file each, and a line here. Importing this loads none of them.
 
+The flag --mode, the functions of the Python API and their documentation follow from `MODES`.
 `setup` is how each of them begins, `runner` is what they share, `options` are their options.
 """
 
 import importlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxbench.config import Experiment
 from jaxbench.errors import BadInput, nearest
+
+if TYPE_CHECKING:
+    from jaxbench.config import Experiment
+
+
+CHECKPOINTS = ("checkpoint_minutes", "checkpoint_epochs", "keep_checkpoints")
 
 
 class Mode(NamedTuple):
-    """The file and the function of a mode, and the kind of experiment that it is for.
+    """The file and the function of a mode, what it does, and the experiments that it is for.
 
     The function takes the experiment, the workdir, the console, and a keyword for each option.
+
+    Attributes:
+      options: those of modes/options.py that it takes, beside those that all modes take.
+      job: the experiments that it is for, see `Experiment.job`.
     """
 
     module: str
     function: str
-    job: str = "train"  # see `Experiment.job`
+    help: str
+    options: tuple[str, ...] = ()
+    job: str = "train"
 
 
 MODES = {
-    "train": Mode("train", "run_training"),
-    "throughput": Mode("throughput", "measure_throughput"),
-    "scaling": Mode("scaling", "measure_scaling"),
-    "input": Mode("input_benchmark", "measure_input"),
-    "memory": Mode("memory", "measure_memory"),
-    "conv2d": Mode("conv2d", "measure_conv2d", job="conv2d"),
+    "train": Mode(
+        "train",
+        "run_training",
+        "train, and evaluate after every epoch",
+        ("profile", "target_accuracy", "resume", "wandb", *CHECKPOINTS),
+    ),
+    "throughput": Mode(
+        "throughput",
+        "measure_throughput",
+        "measure how fast the devices train and evaluate",
+        ("feed", "steps_per_call", "rounds", "window_s", "profile"),
+    ),
+    "scaling": Mode(
+        "scaling",
+        "measure_scaling",
+        "measure the training step on 1 to all devices",
+        ("rounds", "window_s", "scaling", "device_counts", "link_gb_per_s"),
+    ),
+    "input": Mode(
+        "input_benchmark",
+        "measure_input",
+        "measure what the host can feed and what the devices can take",
+        ("page_cache",),
+    ),
+    "memory": Mode("memory", "measure_memory", "find out whether the batch fits", ("feed",)),
+    "conv2d": Mode("conv2d", "measure_conv2d", "measure single convolutions", job="conv2d"),
 }
 
 
-def find_mode(experiment: Experiment, mode: str | None) -> str:
+def find_mode(experiment: "Experiment", mode: str | None) -> str:
     """Return the mode to run: the given one, or the experiment's own if that is None.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from jaxbench.config import Experiment
 from jaxbench.errors import BadInput, nearest
 from jaxbench.fields import check_fraction
-from jaxbench.modes import MODES
+from jaxbench.modes import CHECKPOINTS, MODES
 from jaxbench.parallel.signals import GRACE_PERIOD_S
 
 RUNS = tuple(MODES)
@@ -24,15 +24,13 @@ _PROCESSES = (
     *COORDINATOR_FLAGS,
     *("local_processes", "initialization_timeout_s", "heartbeat_timeout_s"),
 )
-_CHECKPOINTS = ("checkpoint_minutes", "checkpoint_epochs", "keep_checkpoints")
 
 
 class Option(NamedTuple):
-    """An option, a keyword of the functions of the modes that take it.
+    """An option: a flag, and a keyword of the functions of the modes that take it.
 
     Attributes:
       type: bool, int, float, str, or the words that it may be.
-      modes: those that take it; none: it is about the process, and a flag only.
       low, high: the bounds of a number.
       same: whether it decides which steps the devices take, so that all processes must agree.
     """
@@ -40,7 +38,6 @@ class Option(NamedTuple):
     type: Any
     default: Any
     help: str
-    modes: tuple[str, ...] = ()
     low: float | None = None
     high: float | None = None
     same: bool = False
@@ -50,13 +47,12 @@ OPTIONS = {
     "mode": Option(
         (*MODES, "describe"),
         None,
-        "What to do; the default is the experiment's own mode. throughput: measure how fast the "
-        "devices train. scaling: the same on 1 to all devices. input: measure what the host can "
-        "feed and what the devices can take. memory: find out whether the batch fits. describe: "
-        "show the experiment, run nothing.",
+        "What to do; the default is the experiment's own mode. "
+        + "".join(f"{name}: {mode.help}. " for name, mode in MODES.items())
+        + "describe: show the experiment, run nothing.",
     ),
     "workdir": Option(
-        str, None, "A new or empty folder for the records; default runs/EXPERIMENT/TIME.", RUNS
+        str, None, "A new or empty folder for the records; default runs/EXPERIMENT/TIME."
     ),
     "target": Option(
         str,
@@ -64,9 +60,8 @@ OPTIONS = {
         "Compile for a machine that is not here, such as tpu:v5e:2x4 or gpu:h100:8; list shows "
         "all. With --mode=describe several, with commas between them; with memory: whether the "
         "batch fits; with scaling: on 1, 2, 4 ... devices.",
-        ("describe", "memory", "scaling"),
     ),
-    "json": Option(bool, False, "Print one JSON object.", ("describe",)),
+    "json": Option(bool, False, "Print one JSON object."),
     "compile_cache": Option(
         str,
         "",
@@ -92,25 +87,20 @@ OPTIONS = {
         "synthetic",
         "synthetic, one constant batch on the devices, measures only them; resident and stream "
         "take the experiment's data.",
-        ("throughput", "memory"),
         same=True,
     ),
     "steps_per_call": Option(
         int,
         1,
         "If more than 1, also measure this many steps in one call.",
-        ("throughput",),
         low=1,
         same=True,
     ),
-    "rounds": Option(
-        int, 11, "Measurements of each stage.", ("throughput", "scaling"), low=6, same=True
-    ),
+    "rounds": Option(int, 11, "Measurements of each stage.", low=6, same=True),
     "window_s": Option(
         float,
         1.0,
         "Seconds that a measurement should take.",
-        ("throughput", "scaling"),
         low=0.001,
         same=True,
     ),
@@ -118,30 +108,26 @@ OPTIONS = {
         ("both", "weak", "strong"),
         "both",
         "weak keeps each device's batch, batch_size / the most devices; strong the global one.",
-        ("scaling",),
     ),
     "device_counts": Option(
-        str, "", "How many devices, such as 1,2,4; default 1, 2, 4 ... and all.", ("scaling",)
+        str, "", "How many devices, such as 1,2,4; default 1, 2, 4 ... and all."
     ),
     "link_gb_per_s": Option(
         float,
         None,
         "The links' bandwidth for predictions, in 1e9 bytes a second; default what an all-reduce "
         "was measured to use.",
-        ("scaling",),
     ),
     "page_cache": Option(
         ("as_is", "cold"),
         "as_is",
         "cold has the system forget the training images before every window, so that storage is "
         "measured too.",
-        ("input",),
     ),
     "telemetry_s": Option(
         float,
         1.0,
         "Seconds between readings of the devices and the host, in telemetry.csv; 0 takes none.",
-        RUNS,
     ),
     "profile": Option(
         str,
@@ -149,14 +135,12 @@ OPTIONS = {
         "START:STOP: JAX's profiler traces steps START to STOP - 1 (the first is 1) into the "
         "folder profile of the run, outside every timed window. With --mode=throughput: steps "
         "that follow the measurement.",
-        ("train", "throughput"),
         same=True,
     ),
     "target_accuracy": Option(
         float,
         None,
         "End with the first evaluation at or above this top-1 or Dice (0.94).",
-        ("train",),
         same=True,
     ),
     "resume": Option(
@@ -164,21 +148,18 @@ OPTIONS = {
         "none",
         "auto resumes the run in workdir, or begins it; PATH resumes a run directory, or one of "
         "its checkpoints in a new workdir; none begins a new run.",
-        ("train",),
     ),
     "checkpoint_minutes": Option(
         float,
         10.0,
         "Minutes between checkpoints, written beside the training; 0: none. The final state is "
         "also written, unless this and checkpoint_epochs are both 0.",
-        ("train",),
     ),
-    "checkpoint_epochs": Option(int, 0, "Epochs between checkpoints; 0: none.", ("train",), low=0),
+    "checkpoint_epochs": Option(int, 0, "Epochs between checkpoints; 0: none.", low=0),
     "keep_checkpoints": Option(
         int,
         2,
         "How many of the newest checkpoints are kept, beside the best one.",
-        ("train",),
         low=1,
     ),
     "grace_period_s": Option(
@@ -194,24 +175,23 @@ OPTIONS = {
         None,
         "The Weights & Biases project that gets the curves, the fields, sample images and the "
         "summary; WANDB_MODE=offline keeps them for `wandb sync`.",
-        ("train",),
     ),
 }
 
 
 def modes_of_flags() -> dict[str, tuple[str, ...]]:
     """Return {flag: the modes that it is for}, without the flags that every mode takes."""
-    limited = {name: option.modes for name, option in OPTIONS.items() if option.modes}
+    limited = {"workdir": RUNS, "telemetry_s": RUNS, "json": ("describe",)}
+    limited["target"] = ("describe", "memory", "scaling")
+    for mode, each in MODES.items():
+        limited |= {name: (*limited.get(name, ()), mode) for name in each.options}
     return limited | dict.fromkeys((*PRICE, *_PROCESSES), PRICED)
 
 
 def options_of(mode: str) -> dict[str, Option]:
     """Return the options that are keywords of a mode."""
-    return {
-        name: option
-        for name, option in OPTIONS.items()
-        if mode in option.modes and name not in ("workdir", "target")
-    }
+    names = ("telemetry_s", *MODES[mode].options) if mode in MODES else ()
+    return {name: option for name, option in OPTIONS.items() if name in names}
 
 
 def mode_keywords(mode: str, experiment: Experiment, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,7 +230,7 @@ def mode_keywords(mode: str, experiment: Experiment, values: Mapping[str, Any]) 
     if "resume" in keywords:
         keywords["resume"] = os.fspath(keywords["resume"])
     if "checkpoint_minutes" in keywords:
-        keywords["checkpoints"] = Policy(*map(keywords.pop, _CHECKPOINTS))
+        keywords["checkpoints"] = Policy(*map(keywords.pop, CHECKPOINTS))
     if "device_counts" in keywords:
         keywords["device_counts"] = _parse_counts(keywords["device_counts"])
     accuracy = keywords.get("target_accuracy")

@@ -31,7 +31,7 @@ def describe_attempt(
 def last_attempt(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the same of the last process of a run."""
     last = describe_attempt(
-        document["environment"], document["price"], document.get("batch_norm_examples")
+        document["environment"], document.get("price"), document.get("batch_norm_examples")
     )
     for entry in document.get("resumes") or ():
         last |= {name: entry[name] for name in last if name in entry}
