@@ -9,13 +9,10 @@ import pathlib
 import shutil
 import stat
 import tarfile
-from collections.abc import Iterator
 from typing import Any
 
 # More than any file has that is read whole: a run's document, a list of prices or hosts.
 DOCUMENT_BYTES = 2**25
-# More than a line of records has.
-LINE_LENGTH = 2**24
 
 
 def open_regular(
@@ -40,11 +37,6 @@ def read_table(module: str, name: str) -> list[dict[str, str]]:
     """Return the rows of a CSV file beside a module; lines that begin with # are comments."""
     with pathlib.Path(module).with_name(name).open(newline="", encoding="utf-8") as file:
         return [*csv.DictReader(line for line in file if line[:1] != "#")]
-
-
-def read_lines(file: Any) -> Iterator[Any]:
-    """Yield the lines of an open file; one that is longer than LINE_LENGTH comes in parts."""
-    return iter(lambda: file.readline(LINE_LENGTH), file.read(0))
 
 
 def open_own(path: str | os.PathLike, mode: str, **options: Any) -> Any:

@@ -12,7 +12,7 @@ import msgspec
 
 from jaxbench.analysis.steady_rate import steady_rate
 from jaxbench.errors import BadInput
-from jaxbench.files import open_regular, read_lines, read_text
+from jaxbench.files import open_regular, read_text
 from jaxbench.paths import user_path
 from jaxbench.records.schema import (
     SCHEMA_VERSION,
@@ -118,9 +118,8 @@ def read_records(path: str | os.PathLike, *, steps: bool = True) -> Iterator[dic
       OSError, UnicodeDecodeError: the file cannot be read.
     """
     file = user_path(path) / "metrics.jsonl"
-    kept = 0
     with open_regular(file, most_bytes=math.inf, encoding="utf-8") as opened:
-        lines = enumerate(read_lines(opened), 1)
+        lines = enumerate(opened, 1)
         for number, line in lines:
             try:
                 record = json.loads(line)
@@ -130,12 +129,6 @@ def read_records(path: str | os.PathLike, *, steps: bool = True) -> Iterator[dic
                 record = None
             if not isinstance(record, dict):
                 raise BadInput(f"{path}/metrics.jsonl: line {number} is corrupt")
-            if not steps and record.get("kind") != "step":
-                kept += len(line)
-                if kept > _MOST_RECORDS:
-                    raise BadInput(
-                        f"{file}: has more than {_MOST_RECORDS:,} bytes without its steps"
-                    )
             yield record
 
 

@@ -30,13 +30,6 @@ for _metric in METRICS.values():
         _FIELDS[_holder][_metric.name] = _holder in _metric.optional.split()
 
 
-class Git(TypedDict, total=False):
-    """The commit of jaxbench's checkout, and whether it has changes."""
-
-    commit: str
-    dirty: bool
-
-
 class Environment(TypedDict, total=False):
     """What a run ran on, see hardware/environment.py."""
 
@@ -54,27 +47,10 @@ class Environment(TypedDict, total=False):
     variables: dict[str, str]
     matmul_precision: str | None
     compile_cache: str | None
-    git: Git | None
+    git: dict[str, Any] | None
     cpu: str | None
     cpu_cores: int | None
     host_memory_bytes: int
-
-
-class Data(TypedDict, total=False):
-    """The data set as loaded, and how it reaches the devices."""
-
-    feed: str
-    steps_per_epoch: int
-    description: str
-    encoded: bool
-    cache: dict[str, Any] | None
-    train_examples: int
-    eval_examples: int
-    train_checksum: str | int
-    eval_checksum: str | int
-    mean: list[float] | None
-    std: list[float] | None
-    statistics: str
 
 
 class RecordedPrice(TypedDict):
@@ -118,16 +94,6 @@ class Resumption(TypedDict, total=False):
     batch_norm_examples: int | None
     price: RecordedPrice | None
     short: Any
-
-
-class PeakRow(TypedDict, total=False):
-    """A row of hardware/peaks.csv."""
-
-    kind: str
-    arithmetic: str
-    flops_per_s: float
-    bytes_per_s: float | None
-    source: str
 
 
 class Telemetry(TypedDict, total=False):

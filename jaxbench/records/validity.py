@@ -33,11 +33,7 @@ def impossible(
     rate = record.images_per_s
     if not (math.isfinite(rate) and rate > 0):
         return [f"images_per_s is {rate}"]
-    reasons = []
-    if not record.images_per_s_low <= rate <= record.images_per_s_high:
-        reasons.append("images_per_s lies outside its own interval")
-    if isinstance(record, ThroughputRecord):
-        reasons += _impossible_times(record)
+    reasons = _impossible_times(record) if isinstance(record, ThroughputRecord) else []
     if record.images_counted not in (None, record.images_per_step):
         reasons.append(
             f"a step counted {record.images_counted} images, its batch holds "
@@ -61,19 +57,15 @@ def impossible_arithmetic(flops_per_s: float | None, limit: float) -> list[str]:
 
 
 def _impossible_times(record: ThroughputRecord) -> list[str]:
-    reasons = []
-    percentiles_s = [record.latency_p50_s, record.latency_p95_s, record.latency_p99_s]
-    latencies_s = [latency_s for latency_s in percentiles_s if latency_s is not None]
-    if latencies_s != sorted(latencies_s):
-        reasons.append(f"latencies p50, p95, p99 do not rise: {latencies_s}")
+    reasons, latency_s = [], record.latency_p50_s
     # Queueing ahead can only hide time: a step closed alone takes no less than one in a row of
     # steps. Windows and latencies are measured in turns, and noise may do a third; on a busy host
     # it does more, which the interval of the windows shows.
     highest = max(record.images_per_s, record.images_per_s_high or 0)
     least_s = record.step_s * record.images_per_s / highest if highest else 0
-    if latencies_s and latencies_s[0] < least_s / 1.5:
+    if latency_s is not None and latency_s < least_s / 1.5:
         reasons.append(
-            f"a step closed alone takes {latencies_s[0]:.6f} s, in a row {record.step_s:.6f} s"
+            f"a step closed alone takes {latency_s:.6f} s, in a row {record.step_s:.6f} s"
         )
     windows_s = sum(record.windows_s)
     if record.sync_residual_s > _LATE * windows_s + _UNACCOUNTED_S:

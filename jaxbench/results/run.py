@@ -14,6 +14,10 @@ from jaxbench.reports.runs import ReportedRun
 from jaxbench.results.tables import html_table, records_table, run_row
 
 
+def _of_summary(name: str, doc: str) -> property:
+    return property(lambda run: getattr(run._reported.summary, name), doc=doc)
+
+
 class Run:
     """A run directory: `jaxbench.Run("runs/cnn10/20260101-120000")` reads it from the disk.
 
@@ -70,25 +74,23 @@ class Run:
         """The run's last record, with its metrics; empty until it has ended."""
         return self.document.get("summary") or {}
 
-    images_per_s = property(
-        lambda run: run._reported.summary.images_per_s,
-        doc="The steady rate over all devices; see `images_per_s_low` and `images_per_s_high`.",
+    images_per_s = _of_summary(
+        "images_per_s",
+        "The steady rate over all devices; see `images_per_s_low` and `images_per_s_high`.",
     )
-    images_per_s_low = property(
-        lambda run: run._reported.summary.images_per_s_low,
-        doc="The lower end of the rate's 95 % interval; of fewer than six epochs, the lowest.",
+    images_per_s_low = _of_summary(
+        "images_per_s_low",
+        "The lower end of the rate's 95 % interval; of fewer than six epochs, the lowest.",
     )
-    images_per_s_high = property(
-        lambda run: run._reported.summary.images_per_s_high,
-        doc="The upper end of the rate's 95 % interval; of fewer than six epochs, the highest.",
+    images_per_s_high = _of_summary(
+        "images_per_s_high",
+        "The upper end of the rate's 95 % interval; of fewer than six epochs, the highest.",
     )
-    top1 = property(
-        lambda run: run._reported.summary.eval_top1,
-        doc="The top-1 of the last evaluation, as a fraction; None if a run has Dice or neither.",
+    top1 = _of_summary(
+        "eval_top1",
+        "The top-1 of the last evaluation, as a fraction; None if a run has Dice or neither.",
     )
-    warnings = property(
-        lambda run: run._reported.summary.warnings, doc="What is doubtful about the metrics."
-    )
+    warnings = _of_summary("warnings", "What is doubtful about the metrics.")
     epochs = property(lambda run: run.table("epoch"), doc="The epochs as a table; see `table`.")
 
     def table(self, kind: str) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from jaxbench.analysis.statistics import Estimate
-from jaxbench.files import open_regular, read_lines
+from jaxbench.files import open_regular
 from jaxbench.metrics import METRICS, count, plain, words
 from jaxbench.reports.blocks import LineChart, Point, Section, Series
 from jaxbench.reports.columns import run_ids, shared
@@ -119,7 +119,7 @@ def read_readings(path: pathlib.Path) -> tuple[_Readings, int]:
         with open_regular(
             path, newline="", encoding="utf-8", errors="replace", most_bytes=math.inf
         ) as file:
-            rows = csv.DictReader(line.replace("\0", "") for line in read_lines(file))
+            rows = csv.DictReader(line.replace("\0", "") for line in file)
             columns = [name for name in _PANELS if name in (rows.fieldnames or ())]
             for row in rows:
                 try:
