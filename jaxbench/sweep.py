@@ -16,6 +16,7 @@ from absl import flags
 
 from jaxbench.cli import entry_point, main_flags
 from jaxbench.cli.main_flags import check_flags, chosen_mode
+from jaxbench.cli.price_flags import check_positive
 from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import list_targets
 from jaxbench.launchers.launcher import LAUNCHERS, Limits, create_launcher
@@ -27,8 +28,6 @@ from jaxbench.sweeps.grid import make_trials, parse_grid
 from jaxbench.sweeps.max_batch import find_max_batches
 from jaxbench.sweeps.trials import TrialRunner, run_trials, running_sweep
 
-# Of seconds and of MiB.
-_MOST = 1e9
 # Flags of jaxbench.main that cannot be for a whole sweep.
 _OF_ONE_RUN = ("workdir", "json", "resume", *COORDINATOR_FLAGS)
 
@@ -43,15 +42,14 @@ _SWEEPDIR = flags.DEFINE_string(
     None,
     "A new or empty folder, or that of a sweep to resume; default runs/EXPERIMENT/sweep-TIME.",
 )
-_TIMEOUT_S = flags.DEFINE_float(
-    "timeout_s", None, "A trial that takes longer is ended.", lower_bound=0.001
-)
+_TIMEOUT_S = flags.DEFINE_float("timeout_s", None, "A trial that takes longer is ended.")
 _MEMORY_LIMIT_MB = flags.DEFINE_float(
     "memory_limit_mb",
     None,
     "MiB of private memory that each process of a trial may have on the host (Linux). CPU devices "
     "use this memory, and a trial on them that needs more is out of memory.",
     lower_bound=1,
+    upper_bound=1e9,
 )
 _RETRY = flags.DEFINE_multi_enum(
     "retry",
@@ -162,10 +160,7 @@ def check_sweep_flags() -> None:
         raise BadInput("give --grid=FIELD=VALUE,VALUE,... (or --find_max_batch, or --target)")
     if _BATCH_MULTIPLE.value > 1 and not _FIND_MAX_BATCH.value:
         raise BadInput("--batch_multiple: it needs --find_max_batch")
-    for name in ("timeout_s", "memory_limit_mb", "lost_after_s"):
-        value = flags.FLAGS[name].value
-        if value is not None and not value <= _MOST:  # nan fails it too
-            raise BadInput(f"--{name}={value:g}: must be at most {_MOST:g}")
+    check_positive("timeout_s", "memory_limit_mb")
     on_linux = _LAUNCHER.value != "local" or sys.platform.startswith("linux")
     if _MEMORY_LIMIT_MB.value and not on_linux:
         raise BadInput("--memory_limit_mb: only Linux can limit the memory of a process")

@@ -1,7 +1,6 @@
 """Whatever a user names is read up to a limit; a pipe or a file with holes ends in one line."""
 
 import io
-import json
 import os
 import tarfile
 
@@ -15,10 +14,7 @@ from jaxbench.files import open_own, read_text, unpack
 from jaxbench.hardware.targets.target import read_description
 from jaxbench.launchers.hosts import read_hosts
 from jaxbench.offering.folder import OFFERS, read_offers
-from jaxbench.records import reader
 from jaxbench.records.reader import load_run, read_results
-from jaxbench.records.schema import EpochRecord, RunDocument, StepRecord
-from tests.recorded import filled
 
 # {name of a file: what reads it}
 READERS = {
@@ -65,20 +61,6 @@ def test_a_file_as_large_as_its_limit_is_read(tmp_path):
     assert read_text(tmp_path / "a", 4) == "four"
     with pytest.raises(OSError, match="more than 3 bytes"):
         read_text(tmp_path / "a", 3)
-
-
-def test_steps_do_not_count_against_a_runs_records(tmp_path, monkeypatch):
-    monkeypatch.setattr(reader, "_MOST_RECORDS", 1000)
-    document = filled(RunDocument, status="done").to_json()
-    (tmp_path / "run.json").write_text(json.dumps(document))
-    step, epoch = (filled(kind).to_json() for kind in (StepRecord, EpochRecord))
-    lines = [json.dumps(record) + "\n" for record in [step] * 1000 + [epoch]]
-    (tmp_path / "metrics.jsonl").write_text("".join(lines))
-    assert len(load_run(str(tmp_path)).records) == 1
-    assert len(load_run(str(tmp_path), steps=True).records) == 1001
-    (tmp_path / "metrics.jsonl").write_text("".join(lines[-1:] * 1000))
-    with pytest.raises(BadInput, match="more than 1,000 bytes"):
-        load_run(str(tmp_path))
 
 
 def packed(*members):

@@ -246,7 +246,6 @@ class Training(Measurement):
             primary_metric=program.task.primary_metric,
             num_devices=program.mesh.num_devices,
             loss_scales=run.loss_scales,
-            wall_s=run.clock.wall_s(),
             target_accuracy=run.plan.describe_target(epochs, program.layout.images_per_step),
             profile=run.profiler.summary(),
             corrupt=run.corrupt or None,

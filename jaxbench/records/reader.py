@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
@@ -26,8 +25,9 @@ from jaxbench.records.schema import (
     decode_record,
 )
 
-# More characters than a run's records have, apart from its steps, or a sweep's results.
-_MOST_RECORDS = 2**28
+# More bytes than a run's records have, and than a sweep's results.
+_MOST_RECORDS = 2**34
+_MOST_RESULTS = 2**28
 # Where a sweep has its trials' folders.
 TRIALS = "trials"
 Kind = TypeVar("Kind", bound=Record)
@@ -78,7 +78,7 @@ def load_run(path: str, *, steps: bool = False) -> RunRecords:
     records: list[Record] = []
     try:
         content = json.loads(read_text(folder / "run.json"))
-        for number, line in enumerate(read_records(path, steps=steps), 1):
+        for number, line in enumerate(read_records(path), 1):
             if steps or line.get("kind") != "step":
                 records.append(
                     _decoded(decode_record, line, f"{path}: metrics.jsonl, record {number}")
@@ -107,18 +107,15 @@ def _decoded(decode: Callable[[Any], Any], value: Any, source: str) -> Any:
         raise BadInput(f"{source}: {error}") from error
 
 
-def read_records(path: str | os.PathLike, *, steps: bool = True) -> Iterator[dict[str, Any]]:
+def read_records(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
     """Yield the lines of a run's metrics.jsonl as they are; one that a crash cut off is left out.
 
-    Args:
-      steps: whether records of training steps are kept, of which there may be millions.
-
     Raises:
-      BadInput: another one is corrupt, or the records to be kept are too many.
+      BadInput: another one is corrupt.
       OSError, UnicodeDecodeError: the file cannot be read.
     """
     file = user_path(path) / "metrics.jsonl"
-    with open_regular(file, most_bytes=math.inf, encoding="utf-8") as opened:
+    with open_regular(file, most_bytes=_MOST_RECORDS, encoding="utf-8") as opened:
         lines = enumerate(opened, 1)
         for number, line in lines:
             try:
@@ -177,7 +174,7 @@ def read_results(path: pathlib.Path, corrupt: list[int] | None = None) -> dict[s
     """
     results = {}
     try:
-        with open_regular(path, "rb", most_bytes=_MOST_RECORDS) as file:
+        with open_regular(path, "rb", most_bytes=_MOST_RESULTS) as file:
             lines = file.read().split(b"\n")
     except FileNotFoundError:
         return {}

@@ -96,41 +96,6 @@ class Resumption(TypedDict, total=False):
     short: Any
 
 
-class Telemetry(TypedDict, total=False):
-    """Readings of devices and host, see hardware/telemetry/summary.py."""
-
-    interval_s: float
-    over: str
-    measured_s: float | None
-    measured_images: float | None
-    host_busy: bool | None
-    devices: dict[str, dict[str, float | str | dict[str, float]]]
-    energy_j: float | None
-    energy_covers: str | None
-    energy_window_s: float | None
-    energy_window_long_enough: bool | None
-    joules_per_image: float | None
-    images_per_kwh: float | None
-    errors: dict[str, int]
-
-
-class TargetAccuracy(TypedDict, total=False):
-    """What reaching the target accuracy took; null if it never was reached."""
-
-    score: str
-    value: float
-    reached: bool
-    epoch: int | None
-    steps: int | None
-    images: int | None
-    time_s: float | None
-    epochs_time_s: float | None
-    train_time_s: float | None
-    energy_j: float | None
-    energy_covers: str | None
-    usd: float | None
-
-
 def stated_fields(instance: Any) -> dict[str, Any]:
     """Return the fields of a dataclass, without those that have their default."""
     return {

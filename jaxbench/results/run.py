@@ -100,7 +100,7 @@ class Run:
           A pandas DataFrame, a list of dictionaries where pandas is not installed. Figures are its
           columns; lists and nested values are in `records` only.
         """
-        records = read_records(self.path, steps=kind == "step")
+        records = read_records(self.path)
         return records_table(record for record in records if record.get("kind") == kind)
 
     def restore_state(self, *, best: bool = False) -> dict[str, Any]:

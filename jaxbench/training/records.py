@@ -11,7 +11,6 @@ import numpy as np
 from jaxbench.analysis.statistics import dependent, held_up, slowed_down
 from jaxbench.analysis.steady_rate import steady_rate
 from jaxbench.records.schema import EpochRecord, StepRecord, TrainSummary, has_field, metric_fields
-from jaxbench.records.validity import impossible_total
 from jaxbench.records.writers.files import CsvWriter
 from jaxbench.training.loss_scale import LossScales
 from jaxbench.training.run import RunProgress, TrainRun, comparable
@@ -95,7 +94,6 @@ def summarize(
     primary_metric: str,
     num_devices: int,
     loss_scales: LossScales,
-    wall_s: float,
     warnings: Sequence[str] = (),
     **fields: Any,
 ) -> TrainSummary:
@@ -144,8 +142,7 @@ def summarize(
             ),
             *warnings,
         ],
-        invalid=progress.invalid
-        + impossible_total((epoch.epoch_time_s for epoch in epochs), wall_s),
+        invalid=progress.invalid,
     )
 
 

@@ -19,8 +19,6 @@ from jaxbench.records.run_dir import finite
 from jaxbench.records.schema import EpochRecord, Record, Summary
 from jaxbench.records.writers import Writer
 
-# The first release with a login() that need not ask for a key.
-_OLDEST = (0, 31)
 _MODES_WITHOUT_KEY = ("offline", "dryrun", "disabled")
 _PROJECT = re.compile(r"[^/\\#?%:]{1,128}")
 # wandb gives up uploading so long after the run's end: less than the time that a process has
@@ -65,12 +63,6 @@ def _import_wandb(given: str) -> Any:
     if not hasattr(wandb, "init"):
         raise BadInput(
             f"{given}: the package wandb is not installed: pip install 'jaxbench[wandb]'"
-        )
-    version = tuple(int(part) for part in re.findall(r"\d+", wandb.__version__)[:2])
-    if version < _OLDEST:
-        raise BadInput(
-            f"{given}: the package wandb is {wandb.__version__}, must be "
-            f"{'.'.join(map(str, _OLDEST))} or later: pip install --upgrade 'jaxbench[wandb]'"
         )
     return wandb
 
