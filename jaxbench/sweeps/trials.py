@@ -212,7 +212,7 @@ def running_sweep(
             yield folder
         except BaseException:
             console.close()
-            say_resume(console, "sweep", {"sweepdir": str(folder.path)})
+            say_resume(console, sweepdir=str(folder.path))
             raise
         finally:
             console.close()

@@ -144,7 +144,10 @@ MAIN = ("python", "-m", "jaxbench.main", "--experiment=cnn10")
     ("argv", "command"),
     [
         ((*MAIN, "--workdir", "old", "--resume=auto"), " ".join(MAIN)),
-        (("/v/bin/python", "/v/bin/jaxbench", "main", "--experiment=a"), "jaxbench main --exper"),
+        (
+            ("/v/bin/python", "/v/bin/jaxbench", "main", "--experiment=a"),
+            "/v/bin/python /v/bin/jaxbench main --",
+        ),
         (("python", "notebook.py"), "the same command with --workdir=runs/a b --resume=auto"),
     ],
 )
@@ -154,7 +157,8 @@ def test_a_run_that_was_stopped_says_how_it_is_resumed(tmp_path, monkeypatch, ar
         assert first == "run directory: runs/a b"
         told = " ".join(line.removesuffix("\\").strip() for line in lines)
         assert told.startswith(f"resume: {command}") and told.endswith(" --resume=auto")
-        assert told.count("--workdir=runs/a b") == 1 and "old" not in told
+        # Of a flag that is given twice the last one counts.
+        assert told.rindex("--workdir=runs/a b") > told.rfind("--workdir old")
         assert width_of(lines) <= 80
 
 
