@@ -67,8 +67,9 @@ class Metric(NamedTuple):
       curve: its curve in TensorBoard and Weights & Biases; "" for none.
       type: the Python type of its values in records.
       always, optional: the kinds of records that hold it; an optional one may be unknown.
-      shown: the console's tables that have a column for it: of a kind of record, `trial` for the
-        table of a sweep, `seeds` for its statistics over seeds.
+      shown: the tables that have a column for it: of a kind of record, `trial` for the
+        table of a sweep, `seeds` for its statistics over seeds; `report` for the report's table of
+        the last epochs.
       meaning: what it is, for the reference.
     """
 
@@ -105,7 +106,7 @@ METRICS = _load()
 
 @functools.cache
 def shown_in(table: str) -> list[str]:
-    """Return the metrics that a table on the console has columns for, in their order."""
+    """Return the metrics that a table has columns for, in their order."""
     return [metric.name for metric in METRICS.values() if table in metric.shown.split()]
 
 
