@@ -155,8 +155,9 @@ def _last_and_best(
         return {}
     last = evaluated[-1]
     best = max(evaluated, key=lambda epoch: comparable(epoch.evaluated(primary_metric)))
-    fields = {name: v for name, v in vars(last).items() if name.startswith("eval_")}
-    del fields["eval_time_s"]
+    names = TrainSummary.__dataclass_fields__.keys() & last.__dataclass_fields__.keys()
+    evaluations = [name for name in names if name.startswith("eval_") and name != "eval_time_s"]
+    fields = {name: getattr(last, name) for name in evaluations}
     fields |= metric_fields(
         TrainSummary, "best_eval_", {primary_metric: best.evaluated(primary_metric)}
     )
