@@ -187,10 +187,10 @@ class Training(Measurement):
                     folder / CHECKPOINTS, self.checkpoints, run.console.say
                 )
             recorder.writers.add(epochs_table(run, folder))
-            metrics, config = run.program.task.eval_metrics, config_record(run.program.config)
-            image_writers.append(TensorBoardWriter(folder, metrics, config))
+            image_writers.append(TensorBoardWriter(folder))
             if self.wandb is not None:
                 with run.clock.phase("records"), run.console.phase("starting the wandb run"):
+                    config = config_record(run.program.config)
                     image_writers.append(WandbWriter(folder, self.wandb, config, run.console.say))
             for writer in image_writers:
                 recorder.writers.add(writer)

@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, Required, TypedDict, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import msgspec
 
@@ -62,38 +62,6 @@ class RecordedPrice(TypedDict):
     usd_per_hour: float
     date: str | None
     source: str | None
-
-
-class Attempt(TypedDict):
-    """One process of a training run, see records/goodput.py."""
-
-    started_at: str
-    import_s: float
-    resumed_phases_s: dict[str, float]
-    phases_s: dict[str, float]
-    doing: str
-
-
-class Resumption(TypedDict, total=False):
-    """A process that resumed a run: when, on what, from where, and which work was lost."""
-
-    started_at: str
-    checkpoint: str | None
-    step: Required[int]
-    elapsed_s: Required[float]
-    lost_s: Required[float]
-    damaged_checkpoints: dict[str, str]
-    before: dict[str, Any]
-    command_line: list[str]
-    pid: int
-    hostname: str | None
-    versions: dict[str, str | None]
-    XLA_FLAGS: str | None
-    device_kind: str | None
-    num_devices: int | None
-    batch_norm_examples: int | None
-    price: RecordedPrice | None
-    short: Any
 
 
 def stated_fields(instance: Any) -> dict[str, Any]:

@@ -50,7 +50,7 @@ QUICK = ("--experiment=quickstart:tiny", "--mode=memory")
     ],
 )
 def test_an_axis_is_read(text, field, values):
-    assert grid.parse_axis(text) == (field, [*values])
+    assert grid.parse_grid([text]) == {field: [*values]}
 
 
 def make(*axes, spec="quickstart:tiny", overrides=(), **more):
@@ -186,7 +186,7 @@ _BAD = [
     ((*QUICK, "--grid=experiment.epochs=2"), "no field 'experiment.epochs'"),
     ((*QUICK, "--grid=batch_size=many"), "must be a whole number"),
     ((*QUICK, "--grid=precision=fp32,fp8"), "must be one of fp32, bf16, fp16, fp64"),
-    ((*QUICK, "--grid=seed=1", "--grid=seed=2"), "is given 2 times"),
+    ((*QUICK, "--grid=seed=1", "--grid=seed=2"), "is given twice"),
     ((*QUICK, "--grid=seed=1", "--experiment.seed=2"), "give one of them"),
     ((*QUICK, "--grid=experiment=cnn10:tiny"), "not both"),
     ((*QUICK, "--grid=seed=1", "--workdir=w"), "a sweep has --sweepdir"),
