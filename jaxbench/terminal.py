@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import re
 import select
 import shutil
 import sys
@@ -10,6 +11,9 @@ import textwrap
 import unicodedata
 from collections.abc import Iterator
 from typing import TextIO
+
+# The blank between a number and its unit, where no line ends.
+_UNITS = re.compile(r"(?<=\d) (?=(%|ms|s|min|MiB|GB/s|images/s|USD)(\W|$))")
 
 
 def printable(text: str) -> str:
@@ -41,13 +45,14 @@ def wrap(line: str, indent: str = "  ") -> list[str]:
     Args:
       indent: what the lines after the first one begin with.
     """
-    return textwrap.wrap(
-        line,
+    parts = textwrap.wrap(
+        _UNITS.sub("\0", line),
         width(),
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return [part.replace("\0", " ") for part in parts]
 
 
 def print_wrapped(*lines: str, indent: str = "  ") -> None:

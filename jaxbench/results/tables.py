@@ -56,13 +56,14 @@ def records_table(records: Iterable[Mapping[str, Any]]) -> Any:
     return pandas.DataFrame(columns)
 
 
-def html_table(rows: Iterable[Sequence[Any]], headings: Sequence[str] = ()) -> str:
+def html_table(rows: Iterable[Sequence[Any]], headings: Sequence[str]) -> str:
     """Return an HTML table of text, for a notebook."""
-    lines = [(headings, "th"), *((row, "td") for row in rows)]
-    html = [
-        "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) for cells, tag in lines if cells
+    head, *lines = [
+        "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
+        for tag, row in [("th", headings), *(("td", row) for row in rows)]
     ]
-    return f"<table>{''.join(f'<tr>{line}</tr>' for line in html)}</table>"
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def run_row(run: ReportedRun) -> dict[str, Any]:
