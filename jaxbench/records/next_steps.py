@@ -38,12 +38,12 @@ def say_resume(console: Console, **flags: str) -> None:
     If the command line is not that of the run (in a notebook, or in one process of several), print
     only the flags.
     """
-    words, given = sys.orig_argv, [f"--{flag}={value}" for flag, value in flags.items()]
+    words, changed = sys.orig_argv, [f"--{flag}={value}" for flag, value in flags.items()]
     is_command = any(re.fullmatch(r"(.*/)?jaxbench(\.main|\.sweep)?", word) for word in words)
     if is_command and processes.count() == 1:
-        say_command(console, "resume", *words, *given)
+        say_command(console, "resume", *words, *changed)
     else:
-        console.say(f"resume: the same command with {' '.join(given)}")
+        console.say(f"resume: the same command with {' '.join(changed)}")
 
 
 def say_command(console: Console, what: str, *command: str) -> None:

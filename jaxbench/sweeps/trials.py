@@ -74,14 +74,10 @@ class TrialRunner:
         retry: Collection[str] = (),
     ):
         self.folder, self.console = folder, console
-        self._launcher, self._retry = launcher, retry
+        self.launcher, self._retry = launcher, retry
         # Trials that ended in this process, which runs them only once: {key: seconds}.
         self._wall_s: dict[str, float] = {}
         self._running: dict[str, _Attempt] = {}
-
-    @property
-    def hardware(self) -> tuple[str, ...]:
-        return self._launcher.hardware
 
     def result(self, trial: Trial) -> TrialResult | None:
         """Return a trial's result, None where it is still to run."""
@@ -103,11 +99,11 @@ class TrialRunner:
         # What an earlier process has started comes first, for it has taken slots.
         waiting = [attempt for attempt in attempts if not self._attach(attempt)]
         while waiting or self._running:
-            while waiting and len(self._running) < self._launcher.slots:
+            while waiting and len(self._running) < self.launcher.slots:
                 self._start(waiting.pop(0))
             if not self._running:
                 raise Unreachable(f"nothing is left to run trials on; {len(waiting)} are to run")
-            for ended in self._launcher.wait():
+            for ended in self.launcher.wait():
                 attempt = self._running.pop(ended.key)
                 if ended.process.status == LOST and attempt.losses < _MOST_LOSSES:
                     attempt.losses += 1
@@ -124,13 +120,13 @@ class TrialRunner:
         if paths is None:
             return False
         attempt.run_path, attempt.log = paths
-        if attached := self._launcher.attach(attempt.job):
+        if attached := self.launcher.attach(attempt.job):
             self._begin(attempt)
         return attached
 
     def _start(self, attempt: _Attempt) -> None:
         attempt.run_path, attempt.log = self.folder.new_attempt(attempt.trial.folder)
-        self._launcher.start(attempt.job)
+        self.launcher.start(attempt.job)
         self._begin(attempt)
 
     def _begin(self, attempt: _Attempt) -> None:
@@ -141,16 +137,16 @@ class TrialRunner:
         for key, attempt in self._running.items():
             ended = len(self._wall_s)
             total = ended + len(self._running) + waiting
-            self.console.progress(attempt.what, ended, total, self._launcher.last_line(key))
+            self.console.progress(attempt.what, ended, total, self.launcher.last_line(key))
 
     def _keep(self, attempt: _Attempt, ended: Ended, left: int) -> TrialResult:
         result = self._result(attempt, ended)
         self.folder.add(result)
         self._wall_s[result.key] = result.wall_s
-        at_once = max(1, min(left, self._launcher.slots))
+        at_once = max(1, min(left, self.launcher.slots))
         left_s = left * statistics.fmean(self._wall_s.values()) / at_once
         left_for = f"; about {duration(left_s)} left" if left else ""
-        on = f" on {ended.host}" if self.hardware and ended.host else ""
+        on = f" on {ended.host}" if self.launcher.hardware and ended.host else ""
         self.console.say(f"{attempt.what}: {describe_outcome(result)}{on}{left_for}")
         return result
 
@@ -248,7 +244,7 @@ def run_trials(runner: TrialRunner, trials: Sequence[Trial]) -> int:
     if rows:
         folder.write_table("seeds.csv", rows)
         seed_lines.append(f"statistics over seeds: {folder.path / 'seeds.csv'}")
-    warnings = [*differences(results, runner.hardware), *repeated_warnings(results)]
+    warnings = [*differences(results, runner.launcher.hardware), *repeated_warnings(results)]
     lines = [*trial_table(trials, results), *warnings, *seed_lines]
     if any(result.status == "failed" for result in results):
         lines.append(f"logs of the trials: {folder.path / 'trials'}")

@@ -11,7 +11,6 @@ import pytest
 
 from jaxbench.errors import BadInput
 from jaxbench.records.schema import StepRecord
-from jaxbench.records.writers import wandb as writer_module
 from jaxbench.records.writers.wandb import WandbWriter, check_wandb
 from jaxbench.sweeps import grid
 from tests.conftest import MICRO, ROOT, records, run_json
@@ -182,7 +181,7 @@ def test_bad_input_is_told_in_one_line(run_with, tmp_path, flags, env, words):
 def test_a_key_is_needed_where_records_are_sent(stand_in, monkeypatch):
     stand_in.load(monkeypatch)
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    wandb = writer_module._import_wandb("")
+    wandb = importlib.import_module("wandb")
     for mode in ("offline", "dryrun", "disabled"):
         monkeypatch.setattr(wandb.Settings, "mode", mode)
         check_wandb.__wrapped__("demo")
