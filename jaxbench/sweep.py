@@ -6,7 +6,6 @@ long or fails is a result too. A sweep that was interrupted is resumed by the sa
 --sweepdir.
 """
 
-import contextlib
 import functools
 import os
 import sys
@@ -26,7 +25,7 @@ from jaxbench.records.schema import TRIAL_STATUSES
 from jaxbench.records.writers.console import create_console
 from jaxbench.sweeps.grid import make_trials, parse_grid
 from jaxbench.sweeps.max_batch import find_max_batches
-from jaxbench.sweeps.trials import TrialRunner, run_trials, running_sweep
+from jaxbench.sweeps.trials import run_trials, running_sweep
 
 # Flags of jaxbench.main that cannot be for a whole sweep.
 _OF_ONE_RUN = ("workdir", "json", "resume", *COORDINATOR_FLAGS)
@@ -132,14 +131,11 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
         {name: flag.value for name, flag in options.items() if flag.present},
     )
     trials = [trial.on(launcher.hardware) for trial in trials]
-    with (
-        running_sweep(trials, _SWEEPDIR.value, console) as folder,
-        contextlib.closing(launcher),
-    ):
+    with running_sweep(trials, _SWEEPDIR.value, console, launcher, _RETRY.value) as runner:
         if flags.FLAGS["wandb"].present:
             # wandb itself reads it, in every trial.
-            os.environ.setdefault("WANDB_RUN_GROUP", folder.path.resolve().name)
-        return run(TrialRunner(folder, console, launcher, _RETRY.value), trials)
+            os.environ.setdefault("WANDB_RUN_GROUP", runner.folder.path.resolve().name)
+        return run(runner, trials)
 
 
 def check_sweep_flags() -> None:

@@ -64,6 +64,31 @@ class RecordedPrice(TypedDict):
     source: str | None
 
 
+class Resumption(TypedDict):
+    """What a resumed process did again; records/attempts.py describes the rest of its entry."""
+
+    step: int
+    elapsed_s: float
+    lost_s: float
+
+
+class TargetAccuracy(TypedDict, total=False):
+    """What reaching the target accuracy took; null if it never was reached."""
+
+    score: str
+    value: float
+    reached: bool
+    epoch: int | None
+    steps: int | None
+    images: int | None
+    time_s: float | None
+    epochs_time_s: float | None
+    train_time_s: float | None
+    energy_j: float | None
+    energy_covers: str | None
+    usd: float | None
+
+
 def stated_fields(instance: Any) -> dict[str, Any]:
     """Return the fields of a dataclass, without those that have their default."""
     return {

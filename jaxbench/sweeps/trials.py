@@ -191,21 +191,27 @@ class TrialRunner:
 
 @contextlib.contextmanager
 def running_sweep(
-    trials: Sequence[Trial], sweepdir: str | None, console: Console
-) -> Iterator[SweepDir]:
+    trials: Sequence[Trial],
+    sweepdir: str | None,
+    console: Console,
+    launcher: Launcher,
+    retry: Collection[str],
+) -> Iterator[TrialRunner]:
     """Open the folder of a sweep of these trials for the `with`; say how to resume it.
 
     Args:
       trials: all of them.
       sweepdir: a new or empty folder, or that of a sweep to resume; None makes
         `runs/EXPERIMENT/sweep-TIME`.
-      console: is closed at the end.
+      console, launcher: are closed at the end.
+      retry: see `TrialRunner`.
     """
     path = user_path(sweepdir or _default_path(trials))
     with open_sweepdir(path) as folder:
         console.say(f"{len(trials)} trials, results in {folder.path}")
         try:
-            yield folder
+            with contextlib.closing(launcher):
+                yield TrialRunner(folder, console, launcher, retry)
         except BaseException:
             console.close()
             say_resume(console, sweepdir=str(folder.path))
