@@ -54,14 +54,9 @@ class Environment(TypedDict, total=False):
 
 
 class RecordedPrice(TypedDict):
-    """The price of the hardware, see analysis/pricing.py."""
+    """The price of the hardware; analysis/pricing.py describes the rest of it."""
 
-    offer: str | None
-    hardware: str | None
-    devices: int | None
     usd_per_hour: float
-    date: str | None
-    source: str | None
 
 
 class Resumption(TypedDict):

@@ -11,15 +11,14 @@ from jaxbench.records.schema import (
     ThroughputRecord,
 )
 
-# A job adds its phases up a moment before it reads the whole time.
-_UNACCOUNTED, _UNACCOUNTED_S = 0.001, 0.05
 # A compiled step leaves work out where it has less than this share of what is claimed. It has less
 # than all: no gradient of the images is computed, and padding pixels are not multiplied.
 _LEFT_OUT = 1 / 3
 # Clocks disagree where they are apart by more than this share of the time, and more seconds.
 _CLOCK_SHARE, _CLOCK_S = 0.02, 1.0
-# What share of its windows a stage's work may go on after them: the check itself takes a little.
-_LATE = 0.05
+# So much of its windows, and so many seconds more, a stage's work may continue after them: the
+# check itself takes a little.
+_LATE, _LATE_S = 0.05, 0.05
 
 
 def impossible(
@@ -67,7 +66,7 @@ def _impossible_times(record: ThroughputRecord) -> list[str]:
             f"a step closed alone takes {latency_s:.6f} s, in a row {record.step_s:.6f} s"
         )
     windows_s = sum(record.windows_s)
-    if record.sync_residual_s > _LATE * windows_s + _UNACCOUNTED_S:
+    if record.sync_residual_s > _LATE * windows_s + _LATE_S:
         reasons.append(
             f"its work went on for {record.sync_residual_s:.3f} s after windows of "
             f"{windows_s:.3f} s"
@@ -87,16 +86,6 @@ def impossible_epoch(record: EpochRecord, images: int, corrupt: int = 0) -> list
     if record.mfu is not None and record.mfu > 1:
         reasons.append(f"{epoch}: {record.mfu:.0%} of what the devices can do at most")
     return reasons
-
-
-def impossible_phases(phases_s: Mapping[str, float] | None, wall_s: float | None) -> list[str]:
-    """Return why a job's account of its time cannot be true: its phases are not the whole."""
-    if phases_s is None or wall_s is None:
-        return []
-    parts_s = sum(phases_s.values())
-    if abs(parts_s - wall_s) <= _UNACCOUNTED * wall_s + _UNACCOUNTED_S:
-        return []
-    return [f"the phases take {parts_s:.3f} s together, the whole run {wall_s:.3f} s"]
 
 
 def missing_arithmetic(record: CompileRecord, flops: float) -> list[str]:

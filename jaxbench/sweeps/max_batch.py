@@ -1,6 +1,5 @@
 """The largest batch that fits in memory, found by trials."""
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -127,7 +126,7 @@ def _find_max_batch(
         return result("oom", reason, smallest_too_large=too_large)
     best = tried[largest]
     config = trial.with_field("batch_size", largest).config
-    names = {field.name for field in dataclasses.fields(MaxBatchResult)}
+    columns = MaxBatchResult.__dataclass_fields__
     return result(
         "done",
         reason,
@@ -136,7 +135,7 @@ def _find_max_batch(
         smallest_too_large=too_large,
         num_devices=best.num_devices,
         device_kind=best.device_kind,
-        **{name: value for name, value in vars(best.figures).items() if name in names},
+        **{name: value for name, value in vars(best.figures).items() if name in columns},
     )
 
 

@@ -50,10 +50,6 @@ class SweepDir:
             os.fsync(file.fileno())
         self.results[result.key] = result
 
-    def relative(self, path: pathlib.Path) -> str:
-        """Return a path as results have it, below the sweep's folder."""
-        return str(path.relative_to(self.path))
-
     def open_attempt(self, folder: str, key: str) -> tuple[pathlib.Path, pathlib.Path] | None:
         """Return the run directory and log of a trial's last attempt that a launcher has noted.
 
@@ -65,7 +61,7 @@ class SweepDir:
         if number is None:
             return None
         run_path, log = trial / f"run{number}", trial / f"run{number}.log"
-        recorded = key in self.results and self.results[key].log == self.relative(log)
+        recorded = key in self.results and self.results[key].log == str(log.relative_to(self.path))
         return None if recorded else (run_path, log)
 
     def new_attempt(self, folder: str) -> tuple[pathlib.Path, pathlib.Path]:

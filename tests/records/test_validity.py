@@ -9,7 +9,6 @@ from jaxbench.records.validity import (
     clock_disagreements,
     impossible,
     impossible_epoch,
-    impossible_phases,
     missing_arithmetic,
 )
 
@@ -97,14 +96,6 @@ def test_an_epoch_that_cannot_be_true_is_said(change, reason):
     assert impossible_epoch(dataclasses.replace(EPOCH, images=639), 640, corrupt=1) == []
     told = impossible_epoch(dataclasses.replace(EPOCH, **change), 640)
     assert told == [f"epoch 3: {reason}"]
-
-
-def test_times_that_do_not_add_up_are_said():
-    assert (
-        impossible_phases({"train": 5.0, "other": 1.0}, 6.0) == impossible_phases(None, 6.0) == []
-    )
-    [told] = impossible_phases({"train": 5.0}, 6.0)
-    assert told == "the phases take 5.000 s together, the whole run 6.000 s"
 
 
 def test_more_than_a_device_can_do_is_said():
