@@ -61,10 +61,7 @@ class Run:
 
     reason = property(lambda run: run._reported.reason, doc="Why it is not `done`.")
     experiment = property(lambda run: run._reported.experiment, doc="The experiment's name.")
-    mode = property(
-        lambda run: run._reported.mode,
-        doc="What was measured, such as `train`, `throughput` or `scaling`.",
-    )
+    mode = property(lambda run: run._reported.mode, doc="Its mode, such as `train`.")
     config = property(
         lambda run: run._reported.config, doc="The experiment's fields, nested as in its file."
     )
