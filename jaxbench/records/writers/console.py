@@ -26,7 +26,7 @@ class Console(Writer):
     full, the terminal is gone. Without a stream nothing is printed.
     """
 
-    def __init__(self, stream: TextIO | None):
+    def __init__(self, stream: TextIO | None = None):
         self._stream = stream
         self._table, self._kind = GrowingTable(), ""
         self._since_progress, self._progress = Stopwatch(), ""
