@@ -34,7 +34,7 @@ def main(spec: str | None, overrides: list[str]) -> int:
     from jaxbench.parallel.signals import graceful_stop
     from jaxbench.records.schema import EpochRecord
     from jaxbench.records.writers import Writers
-    from jaxbench.records.writers.console import PlainConsole
+    from jaxbench.records.writers.console import Console
     from jaxbench.records.writers.files import CsvWriter, JsonlWriter
     from jaxbench.records.writers.tensorboard import TensorBoardWriter
     from jaxbench.train import train_epoch
@@ -47,7 +47,7 @@ def main(spec: str | None, overrides: list[str]) -> int:
     with (
         tempfile.TemporaryDirectory() as folder,
         open(os.devnull, "w") as quiet,
-        prepare_run(config, folder, PlainConsole(quiet)) as setup,
+        prepare_run(config, folder, Console(quiet)) as setup,
     ):
         mesh, feed, program, console = (
             setup.mesh,

@@ -139,7 +139,7 @@ def sweep(folder: pathlib.Path) -> None:
     """Run a sweep whose trials leave copies of the template at once."""
     from jaxbench.launchers.launcher import Ended
     from jaxbench.parallel.child import ProcessResult
-    from jaxbench.records.writers.console import PlainConsole
+    from jaxbench.records.writers.console import Console
     from jaxbench.sweeps.grid import make_trials
     from jaxbench.sweeps.trials import TrialRunner, run_trials, running_sweep
 
@@ -163,7 +163,7 @@ def sweep(folder: pathlib.Path) -> None:
     count = int(folder.name.rpartition("-")[2])
     trials = make_trials("quickstart:tiny", (), {"seed": [*map(str, range(count))]})
     with open(os.devnull, "w") as quiet:
-        console = PlainConsole(quiet)
+        console = Console(quiet)
         with running_sweep(trials, str(folder / "sweep"), console) as opened:
             run_trials(TrialRunner(opened, console, AtOnce()), trials)
 

@@ -29,14 +29,12 @@ from jaxbench.fields import describe_type
 from jaxbench.metrics import metric_of
 from jaxbench.models.convolution import Conv2dConfig
 from jaxbench.modes.options import modes_of_flags
-from jaxbench.records.schema import RECORDS
-from jaxbench.records.schema.document import RunDocument
-from jaxbench.records.schema.sweep import MaxBatchResult, TrialFigures, TrialResult
+from jaxbench.records.schema import RECORDS, MaxBatchResult, RunDocument, TrialFigures, TrialResult
 
 # Classes whose fields metrics.csv explains, and the kind that a line of it may be for.
 KINDS = {
-    **{cls: cls.kind for cls in RECORDS},
-    **{RunDocument: "run", TrialResult: "trial", TrialFigures: "trial"},
+    **{cls: cls.kind for cls in RECORDS.values()},
+    **{RunDocument: "run", TrialResult: "trial", TrialFigures: "figures"},
     MaxBatchResult: "max_batch",
 }
 # What a card consists of.
@@ -295,14 +293,15 @@ def records_page() -> str:
         "# Records",
         "",
         "What a [run directory](../concepts/run-directory.md) holds, field by field. Units are in "
-        "the names. An unknown value is null or absent, an empty cell in a CSV file, and never 0.",
+        "the names. An unknown value is null or absent, an empty cell in a CSV file, and never 0. "
+        "Each field that is a number or a word has a column in the CSV file of its records.",
         "",
         "## metrics.jsonl",
         "",
         "One record a line; `kind` says which.",
         "",
     ]
-    for cls in RECORDS:
+    for cls in RECORDS.values():
         kind = f"{cls.kind}: {cls.__name__}"
         lines += [f"### {kind}", "", *_describe_record(cls)]
     lines += ["## run.json", "", *_describe_record(RunDocument)]
@@ -364,19 +363,16 @@ def _describe_record(cls: type) -> Iterator[str]:
     yield inspect.getdoc(cls).partition("\nAttributes:")[0].strip() + "\n"
     fields, meanings = dataclasses.fields(cls), meanings_of(cls)
     curves = {f.name: metric_of(KINDS[cls], f.name).curve for f in fields if cls in KINDS}
-    has_csv = any(field.metadata.get("csv") for field in fields)
     has_curve = any(curves.values())
     rows = []
     # Fields that stand side by side and mean the same share a row.
     for meaning, group in itertools.groupby(fields, key=lambda field: meanings[field.name]):
         group = list(group)
         row = [_codes(field.name for field in group), _escape(meaning)]
-        if has_csv:
-            row.append("yes" if group[0].metadata.get("csv") else "")
         if has_curve:
             row.append(_codes(filter(None, (curves[field.name] for field in group))))
         rows.append(row)
-    head = ["field", "meaning", *["CSV"] * has_csv, *["curve"] * has_curve]
+    head = ["field", "meaning", *["curve"] * has_curve]
     yield from _table(head, rows)
     yield ""
 

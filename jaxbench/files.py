@@ -6,18 +6,14 @@ import functools
 import math
 import os
 import pathlib
-import shutil
 import stat
 import tarfile
-from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import msgspec
 
 # More than any file has that is read whole: a run's document, a list of prices or hosts.
 DOCUMENT_BYTES = 2**25
-# More than a line of records has.
-LINE_LENGTH = 2**24
 Row = TypeVar("Row")
 
 
@@ -67,11 +63,6 @@ def parse_rows(text: str, kind: type[Row]) -> list[Row]:
     return rows
 
 
-def read_lines(file: Any) -> Iterator[Any]:
-    """Yield the lines of an open file; one that is longer than LINE_LENGTH comes in parts."""
-    return iter(lambda: file.readline(LINE_LENGTH), file.read(0))
-
-
 def open_own(path: str | os.PathLike, mode: str, **options: Any) -> Any:
     """Open a file of a run directory, to write to it; raise OSError for a link, too."""
     return open(path, mode, opener=functools.partial(_open_descriptor, own=True), **options)
@@ -98,34 +89,17 @@ def _open_descriptor(
     raise OSError(errno.EINVAL, "is no regular file", path)
 
 
-def unpack(
-    file: Any, folder: pathlib.Path, most_bytes: int = 2**38, most_members: int = 100_000
-) -> None:
-    """Unpack the files and folders of a tar file from another machine into a new folder.
+def unpack(file: Any, folder: pathlib.Path) -> None:
+    """Unpack the files and folders of a tar file from another machine; leave links and others out.
 
-    All else is left out: without links every name leads into the folder. tarfile's own filter lets
-    some links out, before Python 3.11.13 and 3.12.11.
+    tarfile's own filter lets some links out, before Python 3.11.13 and 3.12.11.
 
     Raises:
-      tarfile.TarError: it is damaged, names a place outside, or is larger than the limits.
-      FileExistsError: a name comes twice.
+      tarfile.TarError: it is damaged, or names a place outside.
     """
     with tarfile.open(fileobj=file, mode="r|") as archive:
-        for number, member in enumerate(archive, 1):
-            name = pathlib.PurePosixPath(member.name)
-            if name.is_absolute() or ".." in name.parts:
-                raise tarfile.TarError(f"{member.name!r} leads out of its folder")
-            most_bytes -= member.size
-            if most_bytes < 0 or number > most_members:
-                raise tarfile.TarError("it is too large, or has too many files")
-            if not (member.isreg() or member.isdir()):
-                continue
-            content = archive.extractfile(member)
-            parent = folder / name.parent if content else folder / name
-            parent.mkdir(parents=True, exist_ok=True)
-            if content:
-                with open(folder / name, "xb") as copy:
-                    shutil.copyfileobj(content, copy)
+        members = (member for member in archive if member.isreg() or member.isdir())
+        archive.extractall(folder, members, filter="data")
 
 
 def end_of_lines(file: Any) -> int:

@@ -65,6 +65,11 @@ class Metric(NamedTuple):
       unit: what it is shown in; "count" and "text" are no units.
       better: higher, lower, or "" if neither is.
       curve: its curve in TensorBoard and Weights & Biases; "" for none.
+      type: the Python type of its values in records.
+      always, optional: the kinds of records that hold it; an optional one may be unknown.
+      shown: the tables that have a column for it: of a kind of record, `trial` for the
+        table of a sweep, `seeds` for its statistics over seeds; `report` for the report's table of
+        the last epochs.
       meaning: what it is, for the reference.
     """
 
@@ -73,6 +78,10 @@ class Metric(NamedTuple):
     unit: str
     better: str
     curve: str
+    type: str
+    always: str
+    optional: str
+    shown: str
     meaning: str
 
     @property
@@ -93,6 +102,12 @@ def _load() -> dict[str, Metric]:
 
 
 METRICS = _load()
+
+
+@functools.cache
+def shown_in(table: str) -> list[str]:
+    """Return the metrics that a table has columns for, in their order."""
+    return [metric.name for metric in METRICS.values() if table in metric.shown.split()]
 
 
 def metric_of(kind: str | None, name: str) -> Metric:

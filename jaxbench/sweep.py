@@ -6,7 +6,6 @@ long or fails is a result too. A sweep that was interrupted is resumed by the sa
 --sweepdir.
 """
 
-import contextlib
 import functools
 import os
 import sys
@@ -16,18 +15,17 @@ from absl import flags
 
 from jaxbench.cli import entry_point, main_flags
 from jaxbench.cli.main_flags import check_flags, chosen_mode
+from jaxbench.cli.price_flags import check_positive
 from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import list_targets, split_targets
 from jaxbench.launchers.launcher import LAUNCHERS, Limits, create_launcher
 from jaxbench.modes.options import COORDINATOR_FLAGS
-from jaxbench.records.reader import TRIAL_STATUSES
+from jaxbench.records.schema import TRIAL_STATUSES
 from jaxbench.records.writers.console import create_console
 from jaxbench.sweeps.grid import make_trials, parse_grid
 from jaxbench.sweeps.max_batch import find_max_batches
-from jaxbench.sweeps.trials import TrialRunner, run_trials, running_sweep
+from jaxbench.sweeps.trials import run_trials, running_sweep
 
-# Of seconds and of MiB.
-_MOST = 1e9
 # Flags of jaxbench.main that cannot be for a whole sweep.
 _OF_ONE_RUN = ("workdir", "json", "resume", *COORDINATOR_FLAGS)
 
@@ -42,15 +40,14 @@ _SWEEPDIR = flags.DEFINE_string(
     None,
     "A new or empty folder, or that of a sweep to resume; default runs/EXPERIMENT/sweep-TIME.",
 )
-_TIMEOUT_S = flags.DEFINE_float(
-    "timeout_s", None, "A trial that takes longer is ended.", lower_bound=0.001
-)
+_TIMEOUT_S = flags.DEFINE_float("timeout_s", None, "A trial that takes longer is ended.")
 _MEMORY_LIMIT_MB = flags.DEFINE_float(
     "memory_limit_mb",
     None,
     "MiB of private memory that each process of a trial may have on the host (Linux). CPU devices "
     "use this memory, and a trial on them that needs more is out of memory.",
     lower_bound=1,
+    upper_bound=1e9,
 )
 _RETRY = flags.DEFINE_multi_enum(
     "retry",
@@ -133,14 +130,11 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
         {name: flag.value for name, flag in options.items() if flag.present},
     )
     trials = [trial.on(launcher.hardware) for trial in trials]
-    with (
-        running_sweep(trials, _SWEEPDIR.value, console) as folder,
-        contextlib.closing(launcher),
-    ):
+    with running_sweep(trials, _SWEEPDIR.value, console, launcher, _RETRY.value) as runner:
         if flags.FLAGS["wandb"].present:
             # wandb itself reads it, in every trial.
-            os.environ.setdefault("WANDB_RUN_GROUP", folder.path.resolve().name)
-        return run(TrialRunner(folder, console, launcher, _RETRY.value), trials)
+            os.environ.setdefault("WANDB_RUN_GROUP", runner.folder.path.resolve().name)
+        return run(runner, trials)
 
 
 def check_sweep_flags() -> None:
@@ -161,10 +155,7 @@ def check_sweep_flags() -> None:
         raise BadInput("give --grid=FIELD=VALUE,VALUE,... (or --find_max_batch, or --target)")
     if _BATCH_MULTIPLE.value > 1 and not _FIND_MAX_BATCH.value:
         raise BadInput("--batch_multiple: it needs --find_max_batch")
-    for name in ("timeout_s", "memory_limit_mb", "lost_after_s"):
-        value = flags.FLAGS[name].value
-        if value is not None and not value <= _MOST:  # nan fails it too
-            raise BadInput(f"--{name}={value:g}: must be at most {_MOST:g}")
+    check_positive("timeout_s", "memory_limit_mb")
     on_linux = _LAUNCHER.value != "local" or sys.platform.startswith("linux")
     if _MEMORY_LIMIT_MB.value and not on_linux:
         raise BadInput("--memory_limit_mb: only Linux can limit the memory of a process")

@@ -45,9 +45,8 @@ import pytest  # noqa: E402
 from jaxbench.cli import registry  # noqa: E402
 from jaxbench.hardware.backend_flags import prepare_backend  # noqa: E402
 from jaxbench.modes.train import run_training  # noqa: E402
-from jaxbench.records.schema import decode_record  # noqa: E402
-from jaxbench.records.schema.document import RunDocument  # noqa: E402
-from jaxbench.records.writers.console import PlainConsole  # noqa: E402
+from jaxbench.records.schema import RunDocument, decode_record  # noqa: E402
+from jaxbench.records.writers.console import Console  # noqa: E402
 from tests.in_process import run_command  # noqa: E402
 
 prepare_backend()  # what is compiled here is what users run
@@ -99,7 +98,7 @@ def training_in(folder: pathlib.Path):
         needs_devices(config.num_devices)
         workdir = folder / f"run{count}"
         with open(os.devnull, "w") as quiet:
-            return run_training(config, str(workdir), PlainConsole(quiet), profile=profile)
+            return run_training(config, str(workdir), Console(quiet), profile=profile)
 
     return run
 

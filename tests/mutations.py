@@ -462,12 +462,12 @@ mfu_of_all_epochs reports/context.py: golden
 + [epoch.mfu for epoch in run.of_kind(EpochRecord) if
 
 columns_of_today_in_a_file_of_before records/writers/files.py: schema
-- columns = next(csv.reader(file), [*kind.csv_columns(), *own])
-+ columns = [*kind.csv_columns(), *own]
+- columns = next(csv.reader(file), [*columns_of(kind), *own])
++ columns = [*columns_of(kind), *own]
 
-a_nullable_field_is_required records/schema/base.py: schema
-- field.default = None
-+ pass
+a_nullable_field_is_required records/schema.py: schema
+- type_, default = f"{type_} | None", {"default": None}
++ type_ = f"{type_} | None"
 
 any_windows_agree microbench/interleaved.py: interleaved
 - max(last) <= (1 + _AGREEMENT) * min(last)

@@ -21,15 +21,15 @@ from jaxbench.records.schema import (
     InputSummary,
     MemorySummary,
     Record,
+    RunDocument,
     ScalingRecord,
     ScalingSummary,
     TargetRecord,
     ThroughputRecord,
     ThroughputSummary,
     TrainSummary,
+    TrialResult,
 )
-from jaxbench.records.schema.document import RunDocument
-from jaxbench.records.schema.sweep import TrialResult
 
 Filled = TypeVar("Filled")
 SUMMARIES = {

@@ -8,7 +8,7 @@ from jaxbench.batch_layout import BatchLayout, batch_multiple
 from jaxbench.cli import registry
 from jaxbench.errors import BadInput
 from jaxbench.modes.runner import prepare_run
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from tests.conftest import MICRO, needs_devices, set_fields
 
 
@@ -41,7 +41,7 @@ def test_it_is_computed_once_in_a_run(monkeypatch, feed):
     made, genuine = [], BatchLayout.create
     monkeypatch.setattr(BatchLayout, "create", lambda *of: made.append(genuine(*of)) or made[-1])
     config = config_with(num_devices=2, data__feed=feed)
-    with open(os.devnull, "w") as quiet, prepare_run(config, None, PlainConsole(quiet)) as job:
+    with open(os.devnull, "w") as quiet, prepare_run(config, None, Console(quiet)) as job:
         next(job.feed.train_batches(0, 1))
         job.document()
     assert made == [job.program.layout] and made[0].num_devices == 2

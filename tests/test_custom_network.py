@@ -17,7 +17,7 @@ from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.modes.describe import list_layers
 from jaxbench.modes.train import run_training
 from jaxbench.parallel.mesh import create_training_mesh
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from jaxbench.train import build_program
 from tests.conftest import needs_devices, step_losses
 
@@ -41,7 +41,7 @@ def program_of(model, **fields):
 def train(folder, model, **fields):
     config = config_of(model, **fields)
     with open(os.devnull, "w") as quiet:
-        return run_training(config, str(folder), PlainConsole(quiet), telemetry_s=0)
+        return run_training(config, str(folder), Console(quiet), telemetry_s=0)
 
 
 class Plain(nn.Module):

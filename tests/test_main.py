@@ -11,9 +11,8 @@ from jaxbench import modes
 from jaxbench.cli import registry
 from jaxbench.modes import MODES, options
 from jaxbench.parallel.signals import GRACE_PERIOD_S
-from jaxbench.records import recorder
 from jaxbench.records.reader import load_run
-from tests.conftest import MICRO, needs_devices, records, run_json
+from tests.conftest import LOOP, MICRO, needs_devices, records, run_json
 
 # Of the shipped experiments those that need no integration test to run in :tiny.
 QUICK = ("conv2d",)
@@ -160,8 +159,8 @@ def test_describe_tells_without_training(run_cli, tmp_path):
 
 
 def test_an_invalid_run_ends_with_1(run_cli, tmp_path, monkeypatch):
-    monkeypatch.setattr(recorder, "impossible_phases", lambda *_: ["phases take longer than all"])
-    done = run_cli(f"--experiment={MICRO}", "--mode=memory", "--workdir=run")
+    monkeypatch.setattr(LOOP, "impossible_epoch", lambda *_: ["an epoch cannot be true"])
+    done = run_cli(f"--experiment={MICRO}", "--experiment.epochs=1", "--workdir=run")
     assert run_json(tmp_path / "run")["status"] == "invalid"
     assert done.returncode == 1
 

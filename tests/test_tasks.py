@@ -13,7 +13,7 @@ from jaxbench.cli import registry
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.model_config import ModelConfig
 from jaxbench.modes.train import run_training
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from jaxbench.tasks import get_task, pack_sums, sums_by_name
 from tests.conftest import records, run_json
 from tests.data.test_stream import MasksConfig
@@ -102,9 +102,7 @@ def test_a_segmentation_run_ends_at_its_target_dice(tmp_path):
     config = registry.load("unet256:tiny")
     config.model, config.num_devices = MasksConfig(), 2
     with open(os.devnull, "w") as quiet:
-        result = run_training(
-            config, str(tmp_path / "run"), PlainConsole(quiet), target_accuracy=0.02
-        )
+        result = run_training(config, str(tmp_path / "run"), Console(quiet), target_accuracy=0.02)
     [epoch] = records(result.run_dir.path, "epoch")
     target = result.summary["target_accuracy"]
     assert (target["score"], target["reached"], target["epoch"]) == ("dice", True, 1)
@@ -188,7 +186,7 @@ def test_people_read_of_sequences_and_records_of_images(tmp_path):
     config = registry.load("gpt_bytes:tiny")
     config.model, config.num_devices = PairsConfig(), 2
     with open(tmp_path / "out", "w") as file:
-        run_training(config, str(tmp_path / "run"), PlainConsole(file))
+        run_training(config, str(tmp_path / "run"), Console(file))
     words = (tmp_path / "out").read_text()
     assert "of 100 test sequences" in words and "bits per byte" in words
     assert "tokens/s" in words and "sequences/s" in words and "images/s" not in words

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from jaxbench import terminal
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from tests.conftest import MICRO
 
 STEER = "\x1b]0;owned\x07\x1b[2J"
@@ -56,7 +56,7 @@ def test_a_value_that_looks_like_markup_is_shown_as_it_is(run_cli):
 
 
 def test_a_console_goes_on_where_nothing_can_be_written(capsys):
-    PlainConsole(Full()).say("done")
+    Console(Full()).say("done")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stderr", Full())
         terminal.warn("lost")

@@ -54,7 +54,7 @@ def commands(text: str) -> Iterator[list[str]]:
 def parse(command: str, *arguments: str) -> None:
     """Parses a command line and checks it as far as the command does before it runs anything."""
     from jaxbench.cli import entry_point
-    from jaxbench.sweeps.grid import parse_axis
+    from jaxbench.sweeps.grid import parse_grid
 
     module = importlib.import_module(f"jaxbench.{command}")
     if command in ("main", "offers", "sweep"):
@@ -72,7 +72,7 @@ def parse(command: str, *arguments: str) -> None:
     elif command == "sweep":
         assert not positional
         module.check_sweep_flags()
-        axes = [parse_axis(text) for text in flags.FLAGS.grid]
+        axes = parse_grid(flags.FLAGS.grid).items()
         for field, values in axes or [("experiment", [spec])]:
             for value in values:
                 of_field = [f"--experiment.{field}={value}"] * (field != "experiment")

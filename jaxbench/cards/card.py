@@ -8,7 +8,7 @@ import msgspec
 
 from jaxbench.cards.figures import FIGURES, PARTS
 from jaxbench.hardware.system import Check
-from jaxbench.records.schema import document
+from jaxbench.records import schema
 
 # Twice the longest that a card may be asked to take.
 Minutes = Annotated[float, msgspec.Meta(gt=0, le=14 * 24 * 60)]
@@ -21,7 +21,7 @@ class Device(TypedDict):
     kind: str
 
 
-class Environment(document.Environment):
+class Environment(schema.Environment):
     """What run.json has of the environment; a card is not one without these."""
 
     hostname: str

@@ -44,8 +44,7 @@ from jaxbench.records.run_dir import (
     measure_records,
 )
 from jaxbench.records.run_lock import is_running, lock_run
-from jaxbench.records.schema import decode_document
-from jaxbench.records.schema.document import RunDocument
+from jaxbench.records.schema import RunDocument, decode_document
 from jaxbench.records.writers.console import Console
 
 CHECKPOINTS = "checkpoints"

@@ -47,7 +47,7 @@ from jaxbench.precision import get_precision
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.run_dir import check_workdir
 from jaxbench.records.schema import CompileSummary, TargetRecord, decode_record
-from jaxbench.records.writers.console import PlainConsole, create_console
+from jaxbench.records.writers.console import Console, create_console
 from jaxbench.records.writers.targets import compiled_facts, target_table
 from jaxbench.train import build_program
 from jaxbench.training.compilation import begin_compile
@@ -429,7 +429,7 @@ def describe_targets(
         return 0
     targets = [check_target(experiment, name) for name in split_targets(names)]
     answers: dict[str, Answer] = {}
-    console = PlainConsole(sys.stderr)  # standard output is for the answers
+    console = Console(sys.stderr)  # standard output is for the answers
     for target in targets:
         with console.phase(f"compiling for {target.name}"):
             answers[target.name] = ask_compiler(arguments, target)

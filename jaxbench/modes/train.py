@@ -38,9 +38,13 @@ from jaxbench.records.goodput import begin_attempt, mark_phases, measure_goodput
 from jaxbench.records.next_steps import say_next_steps
 from jaxbench.records.recorder import Recorder, classify
 from jaxbench.records.run_dir import RunDir
-from jaxbench.records.schema import CompileRecord, EpochRecord, Record, TrainSummary
-from jaxbench.records.schema.training import Evaluation, metric_fields
-from jaxbench.records.validity import impossible_total
+from jaxbench.records.schema import (
+    CompileRecord,
+    EpochRecord,
+    Record,
+    TrainSummary,
+    metric_fields,
+)
 from jaxbench.records.writers.console import Console, create_console
 from jaxbench.records.writers.tensorboard import TensorBoardWriter
 from jaxbench.records.writers.wandb import WandbWriter
@@ -191,10 +195,10 @@ class Training(Measurement):
                     folder / CHECKPOINTS, self.checkpoints, run.console.say
                 )
             recorder.writers.add(epochs_table(run, folder))
-            metrics, config = run.program.task.eval_metrics, config_record(run.program.config)
-            image_writers.append(TensorBoardWriter(folder, metrics, config))
+            image_writers.append(TensorBoardWriter(folder))
             if self.wandb is not None:
                 with run.clock.phase("records"), run.console.phase("starting the wandb run"):
+                    config = config_record(run.program.config)
                     image_writers.append(WandbWriter(folder, self.wandb, config, run.console.say))
             for writer in image_writers:
                 recorder.writers.add(writer)
@@ -250,7 +254,6 @@ class Training(Measurement):
             primary_metric=program.task.primary_metric,
             num_devices=program.mesh.num_devices,
             loss_scales=run.loss_scales,
-            wall_s=run.clock.wall_s(),
             target_accuracy=run.plan.describe_target(epochs, program.layout.images_per_step),
             profile=run.profiler.summary(),
             corrupt=run.corrupt or None,
@@ -332,7 +335,6 @@ def summarize(
     primary_metric: str,
     num_devices: int,
     loss_scales: LossScales,
-    wall_s: float,
     warnings: Sequence[str] = (),
     **fields: Any,
 ) -> TrainSummary:
@@ -381,8 +383,7 @@ def summarize(
             ),
             *warnings,
         ],
-        invalid=progress.invalid
-        + impossible_total((epoch.epoch_time_s for epoch in epochs), wall_s),
+        invalid=progress.invalid,
     )
 
 
@@ -395,7 +396,9 @@ def _last_and_best(
         return {}
     last = evaluated[-1]
     best = max(evaluated, key=lambda epoch: comparable(epoch.evaluated(primary_metric)))
-    fields = {field.name: getattr(last, field.name) for field in dataclasses.fields(Evaluation)}
+    names = TrainSummary.__dataclass_fields__.keys() & last.__dataclass_fields__.keys()
+    evaluations = [name for name in names if name.startswith("eval_") and name != "eval_time_s"]
+    fields = {name: getattr(last, name) for name in evaluations}
     fields |= metric_fields(
         TrainSummary, "best_eval_", {primary_metric: best.evaluated(primary_metric)}
     )

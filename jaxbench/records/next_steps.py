@@ -1,9 +1,8 @@
 """The last lines of a command: where its results are, and the commands to go on with."""
 
-import pathlib
+import re
 import shlex
 import sys
-from collections.abc import Collection, Sequence
 
 from jaxbench import terminal
 from jaxbench.parallel import processes
@@ -28,39 +27,23 @@ def say_next_steps(console: Console, run_dir: RunDir) -> None:
         console.say(f"why it ended: the field reason in {path / 'run.json'}")
     if run_dir.document["mode"] == "train" and status in _RESUMABLE:
         if any(path.glob("checkpoints/*")):
-            say_resume(console, "main", {"workdir": str(path), "resume": "auto"})
+            say_resume(console, workdir=str(path), resume="auto")
         else:
             console.say("no checkpoint was written: a new run begins from the start")
 
 
-def say_resume(console: Console, name: str, flags: dict[str, str]) -> None:
-    """Print this process's own command, `jaxbench NAME`, with these flags.
+def say_resume(console: Console, **flags: str) -> None:
+    """Print this process's command with these flags; of flags given twice the last one counts.
 
-    Where the command line is not that of the run (of a notebook, or of one process of several),
-    only the flags are said.
+    If the command line is not that of the run (in a notebook, or in one process of several), print
+    only the flags.
     """
-    own = [f"--{flag}={value}" for flag, value in flags.items()]
-    words = sys.orig_argv if processes.count() == 1 else []
-    for place, word in enumerate(words):
-        if word == f"jaxbench.{name}":
-            end, front = place + 1, words[: place + 1]
-        elif pathlib.Path(word).name == "jaxbench" and words[place + 1 : place + 2] == [name]:
-            end, front = place + 2, ["jaxbench", name]
-        else:
-            continue
-        return say_command(console, "resume", *front, *_without(words[end:], flags), *own)
-    console.say(f"resume: the same command with {' '.join(own)}")
-
-
-def _without(arguments: Sequence[str], flags: Collection[str]) -> list[str]:
-    kept, is_value = [], False
-    for argument in arguments:
-        flag, equals, _ = argument.lstrip("-").partition("=")
-        is_flag = argument.startswith("-") and flag in flags
-        if not is_flag and not is_value:
-            kept.append(argument)
-        is_value = is_flag and not equals
-    return kept
+    words, changed = sys.orig_argv, [f"--{flag}={value}" for flag, value in flags.items()]
+    is_command = any(re.fullmatch(r"(.*/)?jaxbench(\.main|\.sweep)?", word) for word in words)
+    if is_command and processes.count() == 1:
+        say_command(console, "resume", *words, *changed)
+    else:
+        console.say(f"resume: the same command with {' '.join(changed)}")
 
 
 def say_command(console: Console, what: str, *command: str) -> None:

@@ -2,34 +2,32 @@
 
 import dataclasses
 import json
-import math
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import msgspec
 
 from jaxbench.analysis.steady_rate import steady_rate
 from jaxbench.errors import BadInput
-from jaxbench.files import open_regular, read_lines, read_text
+from jaxbench.files import open_regular, read_text
 from jaxbench.paths import user_path
 from jaxbench.records.schema import (
+    SCHEMA_VERSION,
     EpochRecord,
     Record,
+    RunDocument,
     Summary,
     ThroughputRecord,
+    TrialResult,
     decode_document,
     decode_record,
 )
-from jaxbench.records.schema.base import SCHEMA_VERSION
-from jaxbench.records.schema.document import RunDocument
-from jaxbench.records.schema.sweep import TrialResult, TrialStatus
 
-# More characters than a run's records have, apart from its steps, or a sweep's results.
-_MOST_RECORDS = 2**28
-# How a trial of a sweep may end.
-TRIAL_STATUSES = get_args(TrialStatus)
+# More bytes than a run's records have, and than a sweep's results.
+_MOST_RECORDS = 2**34
+_MOST_RESULTS = 2**28
 # Where a sweep has its trials' folders.
 TRIALS = "trials"
 Kind = TypeVar("Kind", bound=Record)
@@ -80,7 +78,7 @@ def load_run(path: str, *, steps: bool = False) -> RunRecords:
     records: list[Record] = []
     try:
         content = json.loads(read_text(folder / "run.json"))
-        for number, line in enumerate(read_records(path, steps=steps), 1):
+        for number, line in enumerate(read_records(path), 1):
             if steps or line.get("kind") != "step":
                 records.append(
                     _decoded(decode_record, line, f"{path}: metrics.jsonl, record {number}")
@@ -109,20 +107,16 @@ def _decoded(decode: Callable[[Any], Any], value: Any, source: str) -> Any:
         raise BadInput(f"{source}: {error}") from error
 
 
-def read_records(path: str | os.PathLike, *, steps: bool = True) -> Iterator[dict[str, Any]]:
+def read_records(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
     """Yield the lines of a run's metrics.jsonl as they are; one that a crash cut off is left out.
 
-    Args:
-      steps: whether records of training steps are kept, of which there may be millions.
-
     Raises:
-      BadInput: another one is corrupt, or the records to be kept are too many.
+      BadInput: another one is corrupt.
       OSError, UnicodeDecodeError: the file cannot be read.
     """
     file = user_path(path) / "metrics.jsonl"
-    kept = 0
-    with open_regular(file, most_bytes=math.inf, encoding="utf-8") as opened:
-        lines = enumerate(read_lines(opened), 1)
+    with open_regular(file, most_bytes=_MOST_RECORDS, encoding="utf-8") as opened:
+        lines = enumerate(opened, 1)
         for number, line in lines:
             try:
                 record = json.loads(line)
@@ -132,12 +126,6 @@ def read_records(path: str | os.PathLike, *, steps: bool = True) -> Iterator[dic
                 record = None
             if not isinstance(record, dict):
                 raise BadInput(f"{path}/metrics.jsonl: line {number} is corrupt")
-            if not steps and record.get("kind") != "step":
-                kept += len(line)
-                if kept > _MOST_RECORDS:
-                    raise BadInput(
-                        f"{file}: has more than {_MOST_RECORDS:,} bytes without its steps"
-                    )
             yield record
 
 
@@ -186,7 +174,7 @@ def read_results(path: pathlib.Path, corrupt: list[int] | None = None) -> dict[s
     """
     results = {}
     try:
-        with open_regular(path, "rb", most_bytes=_MOST_RECORDS) as file:
+        with open_regular(path, "rb", most_bytes=_MOST_RESULTS) as file:
             lines = file.read().split(b"\n")
     except FileNotFoundError:
         return {}

@@ -17,9 +17,7 @@ from jaxbench.hardware.telemetry.sampler import Telemetry, merge
 from jaxbench.parallel.signals import reason_of
 from jaxbench.records.attempts import changes, describe_changes
 from jaxbench.records.run_dir import RunDir
-from jaxbench.records.schema import Record, Summary
-from jaxbench.records.schema.base import stated_fields
-from jaxbench.records.validity import impossible_phases
+from jaxbench.records.schema import Record, Summary, stated_fields
 from jaxbench.records.writers import Writers
 
 
@@ -82,7 +80,7 @@ class Recorder:
             self.writers.write(summary)
 
     def _summarize(self, status: str) -> Summary:
-        """Return the summary with telemetry, costs and failed sanity checks."""
+        """Return the summary with telemetry and costs."""
         try:
             summary = self.summarize(status)
         except Exception as error:  # the run's end must be recorded in any case
@@ -98,8 +96,7 @@ class Recorder:
             fields["warnings"] = [*fields["warnings"], f"{change}: what it cost is unknown"]
         usd_per_hour = None if "price" in self.changes else self._usd_per_hour
         add_costs(fields, usd_per_hour, self.run_dir and self.run_dir.document.get("resumes"))
-        impossible = impossible_phases(summary.phases_s, summary.wall_s)
-        return type(summary)(**fields | {"invalid": [*summary.invalid, *impossible]})
+        return type(summary)(**fields)
 
 
 def classify(error: BaseException) -> tuple[str, str]:

@@ -29,26 +29,20 @@ def lock_run(path: pathlib.Path) -> int:
       OSError: the folder cannot be written to.
     """
     descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666)
-    try:
-        _claim(path, descriptor)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _claim(path: pathlib.Path, descriptor: int) -> None:
     watch = Stopwatch()
     while True:
         try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
         except BlockingIOError:
             if watch.elapsed_s() >= _PATIENCE_S:
+                os.close(descriptor)
                 raise BadInput(f"{path}: is still running in another process") from None
             pause(0.02)
         except OSError as error:
             why = f"cannot be locked ({error.strerror}): start no other run there"
-            return warn(f"jaxbench: {path}: {why}")
+            warn(f"jaxbench: {path}: {why}")
+            return descriptor
 
 
 def is_running(path: pathlib.Path) -> bool | None:

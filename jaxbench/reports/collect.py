@@ -15,7 +15,7 @@ from jaxbench.files import parse_rows, read_text
 from jaxbench.offering.folder import Offer, read_offers
 from jaxbench.paths import user_path
 from jaxbench.records.reader import TRIALS, read_results
-from jaxbench.records.schema.sweep import TrialResult
+from jaxbench.records.schema import TrialResult
 from jaxbench.reports.runs import UNKNOWN_DOCUMENT, ReportedRun, read_run
 from jaxbench.terminal import printable
 

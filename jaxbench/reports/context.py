@@ -9,7 +9,6 @@ from jaxbench.analysis.statistics import Estimate, estimate, of_windows
 from jaxbench.analysis.steady_rate import steady_epochs
 from jaxbench.records.reader import Kind
 from jaxbench.records.schema import EpochRecord, InputRecord, Record, ThroughputRecord
-from jaxbench.records.schema.base import Utilization
 from jaxbench.reports.blocks import Block, Chart, Section
 from jaxbench.reports.collect import Collection
 from jaxbench.reports.prices import Prices
@@ -24,11 +23,15 @@ STAGES = {"training": "training", "train_step": "training step alone"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainingRate(Utilization):
+class TrainingRate(Record):
     """What belongs to the steady rate of a training run."""
 
     kind = "training"
-    images_per_s_per_device: float | None = None
+    mfu: float | None
+    images_per_s_per_device: float | None
+    flops_per_s_per_device: float | None
+    peak: dict[str, Any] | None
+    tokens_per_s: float | None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from jaxbench.analysis.pricing import Price, lost_s, recorded_price
 from jaxbench.errors import BadInput
 from jaxbench.metrics import UNKNOWN, percent
+from jaxbench.records import schema
 from jaxbench.records.attempts import changes, describe_changes
 from jaxbench.records.reader import Kind, load_run, missing_records, read_document
 from jaxbench.records.run_lock import is_running
@@ -17,15 +18,14 @@ from jaxbench.records.schema import (
     CompileRecord,
     EpochRecord,
     Record,
+    RunDocument,
     Summary,
     decode_record,
-    training,
 )
-from jaxbench.records.schema.document import RunDocument
 from jaxbench.terminal import printable
 
 # What a trained network is judged by: {field of an epoch's record: its name}.
-SCORES = {f"eval_{name}": title for name, title in training.SCORES.items()}
+SCORES = {f"eval_{name}": title for name, title in schema.SCORES.items()}
 # Of networks, so much of the parameters may lie elsewhere (another number of classes).
 _SAME_SIZE = 0.03
 # The networks of analysis/published: {name: (class, parameters in millions)}.
@@ -301,7 +301,7 @@ def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None
         return None
     epochs = run.of_kind(EpochRecord)
     asked_for = to_stop.get("score") or "top1"
-    scores = (asked_for, *training.SCORES)
+    scores = (asked_for, *schema.SCORES)
     score = next((s for s in scores for e in epochs if e.evaluated(s) is not None), asked_for)
     evaluated = [
         (epoch, value) for epoch in epochs if (value := epoch.evaluated(score)) is not None

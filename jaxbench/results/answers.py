@@ -73,6 +73,10 @@ def _parsed(value: Any) -> Any:
         return value
 
 
+def _of_headline(name: str, doc: str) -> property:
+    return property(lambda comparison: comparison._headline()[name], doc=doc)
+
+
 class Comparison(_Text):
     """What two sides differ in, and how much faster the second is; prints as the command does.
 
@@ -100,18 +104,11 @@ class Comparison(_Text):
             for stage, found in one["stages"].items()
         ]
 
-    ratio = property(
-        lambda self: self._headline()["ratio"], doc="The second side's images/s over the first's."
-    )
-    low = property(
-        lambda self: self._headline()["ratio_low"], doc="The lower end of its 95 % interval."
-    )
-    high = property(
-        lambda self: self._headline()["ratio_high"], doc="The upper end of its 95 % interval."
-    )
-    verdict = property(
-        lambda self: self._headline()["verdict"],
-        doc="What the ratio says, such as `faster`, or why it says nothing.",
+    ratio = _of_headline("ratio", "The second side's images/s over the first's.")
+    low = _of_headline("ratio_low", "The lower end of its 95 % interval.")
+    high = _of_headline("ratio_high", "The upper end of its 95 % interval.")
+    verdict = _of_headline(
+        "verdict", "What the ratio says, such as `faster`, or why it says nothing."
     )
 
     def _headline(self) -> dict[str, Any]:

@@ -14,6 +14,10 @@ from jaxbench.reports.runs import ReportedRun
 from jaxbench.results.tables import html_table, records_table, run_row
 
 
+def _of_summary(name: str, doc: str) -> property:
+    return property(lambda run: getattr(run._reported.summary, name), doc=doc)
+
+
 class Run:
     """A run directory: `jaxbench.Run("runs/cnn10/20260101-120000")` reads it from the disk.
 
@@ -57,10 +61,7 @@ class Run:
 
     reason = property(lambda run: run._reported.reason, doc="Why it is not `done`.")
     experiment = property(lambda run: run._reported.experiment, doc="The experiment's name.")
-    mode = property(
-        lambda run: run._reported.mode,
-        doc="What was measured, such as `train`, `throughput` or `scaling`.",
-    )
+    mode = property(lambda run: run._reported.mode, doc="Its mode, such as `train`.")
     config = property(
         lambda run: run._reported.config, doc="The experiment's fields, nested as in its file."
     )
@@ -70,25 +71,23 @@ class Run:
         """The run's last record, with its metrics; empty until it has ended."""
         return self.document.get("summary") or {}
 
-    images_per_s = property(
-        lambda run: run._reported.summary.images_per_s,
-        doc="The steady rate over all devices; see `images_per_s_low` and `images_per_s_high`.",
+    images_per_s = _of_summary(
+        "images_per_s",
+        "The steady rate over all devices; see `images_per_s_low` and `images_per_s_high`.",
     )
-    images_per_s_low = property(
-        lambda run: run._reported.summary.images_per_s_low,
-        doc="The lower end of the rate's 95 % interval; of fewer than six epochs, the lowest.",
+    images_per_s_low = _of_summary(
+        "images_per_s_low",
+        "The lower end of the rate's 95 % interval; of fewer than six epochs, the lowest.",
     )
-    images_per_s_high = property(
-        lambda run: run._reported.summary.images_per_s_high,
-        doc="The upper end of the rate's 95 % interval; of fewer than six epochs, the highest.",
+    images_per_s_high = _of_summary(
+        "images_per_s_high",
+        "The upper end of the rate's 95 % interval; of fewer than six epochs, the highest.",
     )
-    top1 = property(
-        lambda run: run._reported.summary.eval_top1,
-        doc="The top-1 of the last evaluation, as a fraction; None if a run has Dice or neither.",
+    top1 = _of_summary(
+        "eval_top1",
+        "The top-1 of the last evaluation, as a fraction; None if a run has Dice or neither.",
     )
-    warnings = property(
-        lambda run: run._reported.summary.warnings, doc="What is doubtful about the metrics."
-    )
+    warnings = _of_summary("warnings", "What is doubtful about the metrics.")
     epochs = property(lambda run: run.table("epoch"), doc="The epochs as a table; see `table`.")
 
     def table(self, kind: str) -> Any:
@@ -98,7 +97,7 @@ class Run:
           A pandas DataFrame, a list of dictionaries where pandas is not installed. Figures are its
           columns; lists and nested values are in `records` only.
         """
-        records = read_records(self.path, steps=kind == "step")
+        records = read_records(self.path)
         return records_table(record for record in records if record.get("kind") == kind)
 
     def restore_state(self, *, best: bool = False) -> dict[str, Any]:

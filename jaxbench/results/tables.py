@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import escape
 
 from jaxbench.metrics import UNKNOWN
 from jaxbench.reports.collect import collect
@@ -27,10 +27,6 @@ COLUMNS = (
 )
 
 
-# Records that are in memory at once, of a table of many.
-_AT_ONCE = 20_000
-
-
 def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Any:
     """Return a pandas DataFrame; where pandas is not installed, a list of dictionaries."""
     own = [{name: row.get(name) for name in columns} for row in rows]
@@ -42,45 +38,32 @@ def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Any:
 
 
 def records_table(records: Iterable[Mapping[str, Any]]) -> Any:
-    """Return the figures of records, without lists and nested values, as `as_table` does.
-
-    A DataFrame is made part by part: millions of dictionaries would fill the memory.
-    """
-    records, columns, parts = iter(records), {}, []
-    while (part := list(itertools.islice(records, _AT_ONCE))) or not parts:
-        own = {
-            name: None
-            for record in part
-            for name, value in record.items()
-            if name != "kind" and not isinstance(value, (list, dict))
-        }
-        columns |= own
-        parts.append(as_table(part, [*own]))
-    if len(parts) == 1:
-        return parts[0]
-    if isinstance(parts[0], list):
-        return as_table([*itertools.chain(*parts)], [*columns])
-    import pandas
-
-    for place, part in enumerate(parts):  # one by one: each is a copy
-        # A column without any value has no type yet.
-        parts[place] = part.dropna(axis="columns", how="all")
-    whole = pandas.concat(parts, ignore_index=True)
-    parts.clear()
-    return whole if [*whole] == [*columns] else whole.reindex(columns=[*columns])
+    """Return the metrics of records, without lists and nested values, as `as_table` does."""
+    # Columns and not rows: millions of dictionaries would fill the memory.
+    columns: dict[str, list[Any]] = {}
+    count = 0
+    for count, record in enumerate(records, 1):
+        for name, value in record.items():
+            if name != "kind" and not isinstance(value, (list, dict)):
+                column = columns.setdefault(name, [])
+                column += [*itertools.repeat(None, count - 1 - len(column)), value]
+    for column in columns.values():
+        column += itertools.repeat(None, count - len(column))
+    try:
+        import pandas
+    except ImportError:
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return pandas.DataFrame(columns)
 
 
-def html_table(rows: Iterable[Sequence[Any]], headings: Sequence[str] = ()) -> str:
+def html_table(rows: Iterable[Sequence[Any]], headings: Sequence[str]) -> str:
     """Return an HTML table of text, for a notebook."""
-    head = Markup("").join(Markup("<th>{}</th>").format(heading) for heading in headings)
-    body = Markup("").join(
-        Markup("<tr>{}</tr>").format(
-            Markup("").join(Markup("<td>{}</td>").format(cell) for cell in row)
-        )
-        for row in rows
-    )
-    top = Markup("<thead><tr>{}</tr></thead>").format(head) if headings else ""
-    return f"<table>{top}<tbody>{body}</tbody></table>"
+    head, *lines = [
+        "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
+        for tag, row in [("th", headings), *(("td", row) for row in rows)]
+    ]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def run_row(run: ReportedRun) -> dict[str, Any]:

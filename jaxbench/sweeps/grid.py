@@ -86,40 +86,30 @@ class Trial:
         )
 
 
-def parse_axis(text: str) -> tuple[str, list[str]]:
-    """Parse `FIELD=VALUE,VALUE,...`; a comma inside parentheses or brackets parts no values.
-
-    Raises:
-      BadInput: another form, or a value given twice.
-    """
-    field, equals, listed = text.partition("=")
-    # Split at commas that no closing parenthesis follows before an opening one.
-    values = [value.strip() for value in re.split(r",(?![^(\[]*[)\]])", listed)]
-    field = field.strip()
-    if not equals or not field or not all(values):
-        raise BadInput(
-            f"--grid={text}: must be FIELD=VALUE,VALUE,... such as --grid=batch_size=128,256"
-        )
-    twice = next((value for value in values if values.count(value) > 1), None)
-    if twice is not None:
-        raise BadInput(f"--grid={text}: {twice} is given twice")
-    return field, values
-
-
 def parse_grid(axes: Sequence[str]) -> dict[str, list[str]]:
     """Return {field: values} of several `FIELD=VALUE,VALUE,...`.
+
+    A comma inside parentheses or brackets separates no values.
 
     Raises:
       BadInput: another form, or a field or value given twice.
     """
-    parsed = [parse_axis(text) for text in axes]
-    fields = [field for field, _ in parsed]
-    for field in fields:
-        if fields.count(field) > 1:
+    grid: dict[str, list[str]] = {}
+    for text in axes:
+        field, _, listed = (part.strip() for part in text.partition("="))
+        # Split at commas that no closing parenthesis follows before an opening one.
+        values = [value.strip() for value in re.split(r",(?![^(\[]*[)\]])", listed)]
+        if not field or not all(values):
             raise BadInput(
-                f"--grid={field}=...: is given {fields.count(field)} times; give it once"
+                f"--grid={text}: must be FIELD=VALUE,VALUE,... such as --grid=batch_size=128,256"
             )
-    return dict(parsed)
+        for value in values:
+            if values.count(value) > 1:
+                raise BadInput(f"--grid={text}: {value} is given twice")
+        if field in grid:
+            raise BadInput(f"--grid={field}=...: is given twice; give it once")
+        grid[field] = values
+    return grid
 
 
 def make_trials(

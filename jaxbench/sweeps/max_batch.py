@@ -1,6 +1,5 @@
 """The largest batch that fits in memory, found by trials."""
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -8,7 +7,7 @@ from typing import NamedTuple
 from jaxbench.analysis.largest_batch import estimate_largest
 from jaxbench.batch_layout import BatchLayout, batch_multiple
 from jaxbench.records.next_steps import say_command
-from jaxbench.records.schema.sweep import MaxBatchResult, TrialResult
+from jaxbench.records.schema import MaxBatchResult, TrialResult
 from jaxbench.sweeps.grid import Trial
 from jaxbench.sweeps.tables import exit_code, max_batch_table
 from jaxbench.sweeps.trials import TrialRunner, describe_outcome
@@ -46,35 +45,26 @@ def largest_batch(
     """
     planned: dict[int, float] = {}
     limit_bytes = None
-    low, high = 0, None
-    # Strides lead away from `start`, later from the last guess, as long as all tries end alike.
-    batch, stride, outcomes = start, start, set()
+    low, high = 0, math.inf
+    batch = stride = start
     while True:
-        found = try_batch(batch)
-        limit_bytes = found.limit_bytes or limit_bytes
-        if found.needed_bytes is not None:
-            planned[batch] = found.needed_bytes
-        outcomes.add(found.fits)
-        if found.fits:
-            low = max(low, batch)
-        else:
-            high = batch if high is None else min(high, batch)
-        if high is not None and high - low <= unit:
+        tried = try_batch(batch)
+        limit_bytes = tried.limit_bytes or limit_bytes
+        if tried.needed_bytes is not None:
+            planned[batch] = tried.needed_bytes
+        low, high = (batch, high) if tried.fits else (low, batch)
+        if high - low <= unit:
             return low or None, high
         known = len(planned) <= _MOST_ESTIMATES
         guess = estimate_largest(planned, limit_bytes, unit) if known else None
-        if guess is not None and low < guess and (high is None or guess < high):
-            batch, outcomes = guess, set()
-            stride = max(unit, int(_FIRST_STRIDE * guess))
-        elif high is None:
-            batch, stride = batch + stride, 2 * stride
-        elif len(outcomes) == 1:
-            stride = stride if found.fits else -stride
-            places = (batch + stride, (low + high) // 2)
-            batch, stride = min(places, key=lambda p: abs(p - batch)), 2 * abs(stride)
+        if guess is not None and low < guess < high:
+            batch, stride = guess, max(unit, int(_FIRST_STRIDE * guess))
         else:
-            batch = (low + high) // 2
-        batch = max(batch // unit * unit, low + unit)
+            # Away from the last try; to the middle where that is nearer.
+            middle = (low + high) / 2
+            batch = min(low + stride, middle) if tried.fits else max(high - stride, middle)
+            stride *= 2
+        batch = max(int(batch) // unit * unit, low + unit)
 
 
 def find_max_batches(
@@ -136,7 +126,7 @@ def _find_max_batch(
         return result("oom", reason, smallest_too_large=too_large)
     best = tried[largest]
     config = trial.with_field("batch_size", largest).config
-    names = {field.name for field in dataclasses.fields(MaxBatchResult)}
+    columns = MaxBatchResult.__dataclass_fields__
     return result(
         "done",
         reason,
@@ -145,7 +135,7 @@ def _find_max_batch(
         smallest_too_large=too_large,
         num_devices=best.num_devices,
         device_kind=best.device_kind,
-        **{name: value for name, value in vars(best.figures).items() if name in names},
+        **{name: value for name, value in vars(best.figures).items() if name in columns},
     )
 
 

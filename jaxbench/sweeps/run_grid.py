@@ -1,6 +1,5 @@
 """Run a grid that is given as Python values."""
 
-import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,12 +15,13 @@ from jaxbench.modes.options import (
     mode_keywords,
     modes_of_flags,
 )
-from jaxbench.records.reader import TRIAL_STATUSES, flat
+from jaxbench.records.reader import flat
+from jaxbench.records.schema import TRIAL_STATUSES
 from jaxbench.records.writers.console import create_console
 from jaxbench.results.answers import SweepResult
 from jaxbench.sweeps.grid import Trial, make_trials
 from jaxbench.sweeps.tables import trial_table
-from jaxbench.sweeps.trials import TrialRunner, run_trials, running_sweep
+from jaxbench.sweeps.trials import run_trials, running_sweep
 
 # Options of jaxbench.main that cannot be for the trials of a sweep.
 _OF_ONE_RUN = {"resume", "workdir", "target", *COORDINATOR_FLAGS}
@@ -91,11 +91,11 @@ def sweep(
     made = create_launcher(launcher, Limits(timeout_s), console.say, launcher_options or {})
     trials = [trial.on(made.hardware) for trial in trials]
     path = sweepdir and os.fspath(sweepdir)
-    with running_sweep(trials, path, console) as folder, contextlib.closing(made):
-        run_trials(TrialRunner(folder, console, made, retry), trials)
-        results = [folder.results[trial.key] for trial in trials]
+    with running_sweep(trials, path, console, made, retry) as runner:
+        run_trials(runner, trials)
+        results = [runner.folder.results[trial.key] for trial in trials]
     rows = [result.row() for result in results]
-    return SweepResult(folder.path, rows, trial_table(trials, results))
+    return SweepResult(runner.folder.path, rows, trial_table(trials, results))
 
 
 def _check_options(trial: Trial, mode: str | None, options: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from jaxbench.files import end_of_lines, open_own
 from jaxbench.paths import check_can_be_made
 from jaxbench.records.reader import TRIALS, read_results
 from jaxbench.records.run_dir import close_abandoned
-from jaxbench.records.schema.sweep import TrialResult
+from jaxbench.records.schema import TrialResult
 from jaxbench.tables.spreadsheet import inert_cell
 
 _RESULTS, _LOCK = "results.jsonl", "lock"
@@ -50,10 +50,6 @@ class SweepDir:
             os.fsync(file.fileno())
         self.results[result.key] = result
 
-    def relative(self, path: pathlib.Path) -> str:
-        """Return a path as results have it, below the sweep's folder."""
-        return str(path.relative_to(self.path))
-
     def open_attempt(self, folder: str, key: str) -> tuple[pathlib.Path, pathlib.Path] | None:
         """Return the run directory and log of a trial's last attempt that a launcher has noted.
 
@@ -65,7 +61,7 @@ class SweepDir:
         if number is None:
             return None
         run_path, log = trial / f"run{number}", trial / f"run{number}.log"
-        recorded = key in self.results and self.results[key].log == self.relative(log)
+        recorded = key in self.results and self.results[key].log == str(log.relative_to(self.path))
         return None if recorded else (run_path, log)
 
     def new_attempt(self, folder: str) -> tuple[pathlib.Path, pathlib.Path]:

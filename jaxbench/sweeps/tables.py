@@ -1,7 +1,6 @@
 """The results of a sweep's trials: their figures, tables, and statistics over seeds."""
 
 import collections
-import dataclasses
 import math
 import platform
 import re
@@ -9,23 +8,24 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, spread
-from jaxbench.metrics import METRICS, UNKNOWN, plain
+from jaxbench.metrics import METRICS, UNKNOWN, plain, shown_in
 from jaxbench.records.reader import RunRecords
 from jaxbench.records.schema import (
     CompileRecord,
     Conv2dRecord,
     EpochRecord,
     InputRecord,
+    MaxBatchResult,
     ScalingRecord,
     TargetRecord,
     ThroughputRecord,
+    TrialFigures,
+    TrialResult,
 )
-from jaxbench.records.schema.sweep import MaxBatchResult, TrialFigures, TrialResult
 from jaxbench.reports.runs import NEVER_REACHED, ReportedRun, time_to_target
 from jaxbench.sweeps.grid import Trial
 from jaxbench.tables.text import text_table
 
-_FIGURES = dataclasses.fields(TrialFigures)
 # Columns that are shown even if the console is narrow.
 _MAIN = ("images_per_s", "eval_top1", "eval_dice", "needed_bytes_per_device")
 _MAIN += ("ceiling_images_per_s",)
@@ -76,13 +76,13 @@ def figures_of(run: RunRecords, status: str | None = None) -> TrialFigures:
             figures |= {"target_images": found.images, "target_flops": found.training_flops}
             figures["target_usd"] = (summary.target_accuracy or {}).get("usd")
     figures["energy_j"] = (summary.telemetry or {}).get("energy_j")
-    return TrialFigures(**{field.name: figures.get(field.name) for field in _FIGURES})
+    return TrialFigures(**{name: figures.get(name) for name in TrialFigures.__dataclass_fields__})
 
 
 def trial_table(trials: Sequence[Trial], results: Sequence[TrialResult]) -> list[str]:
     """Return the lines of a table in the published comparisons' form: a row for each trial."""
     shown = [_shown(result) for result in results]
-    names = [field.name for field in _FIGURES if any(field.name in one for one in shown)]
+    names = [name for name in shown_in("trial") if any(name in one for one in shown)]
     rows, reasons = [], []
     for trial, result, texts in zip(trials, results, shown, strict=True):
         status = "OOM" if result.status == "oom" else result.status
@@ -101,7 +101,7 @@ def _shown(result: TrialResult) -> dict[str, str]:
     """Return {metric: text} of a trial; of one that did not end well, only its memory."""
     figures, shown = result.figures, {}
     well = result.status in ("done", "invalid")
-    for name in [field.name for field in _FIGURES if "table" in field.metadata]:
+    for name in shown_in("trial"):
         value = figures.value(name)
         steadier = name == "images_per_s_whole_run" and figures.images_per_s is not None
         if value is not None and not steadier and (well or METRICS[name].unit == "GiB"):
@@ -135,12 +135,12 @@ def seed_statistics(results: Sequence[TrialResult]) -> tuple[list[dict[str, Any]
         not_done = collections.Counter(one.status for one in group if one.status != "done")
         ended = ", ".join(f"{count} {status}" for status, count in not_done.items())
         ended = f" ({ended})" if ended else ""
-        for field in _FIGURES:
-            values = _of_seeds(group, field.name) if "seeds" in field.metadata else []
+        for name in shown_in("seeds"):
+            values = _of_seeds(group, name)
             if not values:
                 continue
-            counts = {"figure": field.name, "n": len(values), "of_seeds": len(group)}
-            metric, of_seeds = METRICS[field.name], spread(values)
+            counts = {"figure": name, "n": len(values), "of_seeds": len(group)}
+            metric, of_seeds = METRICS[name], spread(values)
             if metric.unit == "%" and of_seeds["geometric_mean_high"] is not None:
                 of_seeds["geometric_mean_high"] = min(1.0, of_seeds["geometric_mean_high"])
             rows.append(dict(others) | counts | {"not_done": not_done.total()} | of_seeds)

@@ -13,10 +13,9 @@ from jaxbench.paths import user_path
 from jaxbench.records.next_steps import say_command, say_resume
 from jaxbench.records.reader import load_run
 from jaxbench.records.run_dir import close_abandoned, folder_name
-from jaxbench.records.schema.sweep import TrialFigures, TrialResult
+from jaxbench.records.schema import TrialFigures, TrialResult
 from jaxbench.records.writers.console import Console
 from jaxbench.sweeps.grid import Trial
-from jaxbench.sweeps.live_table import LiveTable
 from jaxbench.sweeps.sweep_dir import SweepDir, open_sweepdir
 from jaxbench.sweeps.tables import (
     differences,
@@ -75,20 +74,10 @@ class TrialRunner:
         retry: Collection[str] = (),
     ):
         self.folder, self.console = folder, console
-        self._launcher, self._retry = launcher, retry
+        self.launcher, self._retry = launcher, retry
         # Trials that ended in this process, which runs them only once: {key: seconds}.
         self._wall_s: dict[str, float] = {}
         self._running: dict[str, _Attempt] = {}
-        self._live = LiveTable()
-
-    @property
-    def hardware(self) -> tuple[str, ...]:
-        return self._launcher.hardware
-
-    def show(self, trials: Sequence[Trial]) -> None:
-        """Have the table on a terminal hold all trials, also those whose turn is to come."""
-        for trial in trials:
-            self._live.add(trial, self.result(trial))
 
     def result(self, trial: Trial) -> TrialResult | None:
         """Return a trial's result, None where it is still to run."""
@@ -110,16 +99,15 @@ class TrialRunner:
         # What an earlier process has started comes first, for it has taken slots.
         waiting = [attempt for attempt in attempts if not self._attach(attempt)]
         while waiting or self._running:
-            while waiting and len(self._running) < self._launcher.slots:
+            while waiting and len(self._running) < self.launcher.slots:
                 self._start(waiting.pop(0))
             if not self._running:
                 raise Unreachable(f"nothing is left to run trials on; {len(waiting)} are to run")
-            for ended in self._launcher.wait():
+            for ended in self.launcher.wait():
                 attempt = self._running.pop(ended.key)
                 if ended.process.status == LOST and attempt.losses < _MOST_LOSSES:
                     attempt.losses += 1
                     waiting.insert(0, attempt)
-                    self._live.add(attempt.trial)
                     lost = f"lost with {ended.host or 'its machine'} ({ended.process.reason})"
                     self.console.say(f"{attempt.what}: {lost}; it is run again")
                 else:
@@ -132,42 +120,34 @@ class TrialRunner:
         if paths is None:
             return False
         attempt.run_path, attempt.log = paths
-        if attached := self._launcher.attach(attempt.job):
+        if attached := self.launcher.attach(attempt.job):
             self._begin(attempt)
         return attached
 
     def _start(self, attempt: _Attempt) -> None:
         attempt.run_path, attempt.log = self.folder.new_attempt(attempt.trial.folder)
-        self._launcher.start(attempt.job)
+        self.launcher.start(attempt.job)
         self._begin(attempt)
 
     def _begin(self, attempt: _Attempt) -> None:
         self._running[attempt.trial.key] = attempt
-        self._live.start(attempt.trial)
-        if not self.console.show(lambda: self._live):
-            self.console.say(f"{attempt.what} ...")
+        self.console.say(f"{attempt.what} ...")
 
     def _draw(self, waiting: int) -> None:
         for key, attempt in self._running.items():
-            line = self._launcher.last_line(key)
-            self._live.output[key] = line
-            if not self.console.show(lambda: self._live):
-                ended = len(self._wall_s)
-                total = ended + len(self._running) + waiting
-                self.console.progress(attempt.what, ended, total, line)
+            ended = len(self._wall_s)
+            total = ended + len(self._running) + waiting
+            self.console.progress(attempt.what, ended, total, self.launcher.last_line(key))
 
     def _keep(self, attempt: _Attempt, ended: Ended, left: int) -> TrialResult:
         result = self._result(attempt, ended)
         self.folder.add(result)
         self._wall_s[result.key] = result.wall_s
-        at_once = max(1, min(left, self._launcher.slots))
+        at_once = max(1, min(left, self.launcher.slots))
         left_s = left * statistics.fmean(self._wall_s.values()) / at_once
-        left_for = f"about {duration(left_s)} left" if left else ""
-        self._live.end(attempt.trial, result, left_for)
-        if not self.console.show(lambda: self._live):
-            on = f" on {ended.host}" if self.hardware and ended.host else ""
-            outcome = f"{attempt.what}: {describe_outcome(result)}{on}"
-            self.console.say("; ".join(filter(None, [outcome, left_for])))
+        left_for = f"; about {duration(left_s)} left" if left else ""
+        on = f" on {ended.host}" if self.launcher.hardware and ended.host else ""
+        self.console.say(f"{attempt.what}: {describe_outcome(result)}{on}{left_for}")
         return result
 
     def _result(self, attempt: _Attempt, ended: Ended) -> TrialResult:
@@ -194,8 +174,8 @@ class TrialRunner:
             reason=None if status == "done" else reason,
             warnings=tuple((run and run.document.summary or {}).get("warnings", ())),
             wall_s=process.wall_s,
-            run=self.folder.relative(run_path) if run else None,
-            log=self.folder.relative(attempt.log),
+            run=str(run_path.relative_to(self.folder.path)) if run else None,
+            log=str(attempt.log.relative_to(self.folder.path)),
             key=trial.key,
             experiment=trial.spec,
             exit_code=process.exit_code,
@@ -211,24 +191,30 @@ class TrialRunner:
 
 @contextlib.contextmanager
 def running_sweep(
-    trials: Sequence[Trial], sweepdir: str | None, console: Console
-) -> Iterator[SweepDir]:
+    trials: Sequence[Trial],
+    sweepdir: str | None,
+    console: Console,
+    launcher: Launcher,
+    retry: Collection[str],
+) -> Iterator[TrialRunner]:
     """Open the folder of a sweep of these trials for the `with`; say how to resume it.
 
     Args:
       trials: all of them.
       sweepdir: a new or empty folder, or that of a sweep to resume; None makes
         `runs/EXPERIMENT/sweep-TIME`.
-      console: is closed at the end.
+      console, launcher: are closed at the end.
+      retry: see `TrialRunner`.
     """
     path = user_path(sweepdir or _default_path(trials))
     with open_sweepdir(path) as folder:
         console.say(f"{len(trials)} trials, results in {folder.path}")
         try:
-            yield folder
+            with contextlib.closing(launcher):
+                yield TrialRunner(folder, console, launcher, retry)
         except BaseException:
             console.close()
-            say_resume(console, "sweep", {"sweepdir": str(folder.path)})
+            say_resume(console, sweepdir=str(folder.path))
             raise
         finally:
             console.close()
@@ -245,7 +231,6 @@ def _default_path(trials: Sequence[Trial]) -> pathlib.Path:
 def run_trials(runner: TrialRunner, trials: Sequence[Trial]) -> int:
     """Run the trials that have no result yet; print and write the tables; return the exit code."""
     folder, console = runner.folder, runner.console
-    runner.show(trials)
     left = {
         f"[{number}/{len(trials)}]": trial
         for number, trial in enumerate(trials, 1)
@@ -265,7 +250,7 @@ def run_trials(runner: TrialRunner, trials: Sequence[Trial]) -> int:
     if rows:
         folder.write_table("seeds.csv", rows)
         seed_lines.append(f"statistics over seeds: {folder.path / 'seeds.csv'}")
-    warnings = [*differences(results, runner.hardware), *repeated_warnings(results)]
+    warnings = [*differences(results, runner.launcher.hardware), *repeated_warnings(results)]
     lines = [*trial_table(trials, results), *warnings, *seed_lines]
     if any(result.status == "failed" for result in results):
         lines.append(f"logs of the trials: {folder.path / 'trials'}")

@@ -26,8 +26,14 @@ from jaxbench.hardware.telemetry.sampler import Telemetry, no_telemetry
 from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import all_ready
 from jaxbench.parallel.signals import defer_signals
-from jaxbench.records.schema import EpochRecord, Record, StepRecord, decode_record
-from jaxbench.records.schema.training import has_field, metric_fields
+from jaxbench.records.schema import (
+    EpochRecord,
+    Record,
+    StepRecord,
+    decode_record,
+    has_field,
+    metric_fields,
+)
 from jaxbench.records.validity import impossible_arithmetic
 from jaxbench.records.writers import Writer, Writers
 from jaxbench.records.writers.console import Console
@@ -523,7 +529,7 @@ def write_step_record(run: TrainRun, *, profiled: bool = False) -> None:
         learning_rate=run.progress.learning_rate,
         **run.loss_scales.describe(),
         elapsed_s=run.clock.wall_s(),
-        profiled=profiled,
+        profiled=profiled or None,
         **times,
     )
     if times:

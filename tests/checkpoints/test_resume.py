@@ -41,7 +41,7 @@ from jaxbench.modes import runner
 from jaxbench.modes.train import run_training
 from jaxbench.parallel import signals
 from jaxbench.records import run_lock
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from jaxbench.training import run as training_run
 from tests.conftest import LOOP, MICRO, needs_devices, records, run_json, set_fields
 
@@ -75,7 +75,7 @@ def trained(
     config = registry.load(MICRO)
     set_fields(config, **{"log_every_steps": 4} | fields)
     with open(os.devnull, "w") as quiet:
-        console = PlainConsole(quiet)
+        console = Console(quiet)
         if say is not None:
             console.say = say.append
         return run_training(

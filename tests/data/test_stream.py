@@ -26,7 +26,7 @@ from jaxbench.modes.train import run_training
 from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.parallel.signals import raise_on_signals
 from jaxbench.precision import get_precision
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from tests.conftest import MICRO, records, run_json, set_fields, step_losses
 from tests.in_process import fresh_process_state
 
@@ -120,7 +120,7 @@ def test_the_record_tells_the_feeds_apart():
     def described(feed):
         config = registry.load("vgg_cifar10:tiny")
         set_fields(config, num_devices=2, data__feed=feed)
-        with open(os.devnull, "w") as quiet, prepare_run(config, None, PlainConsole(quiet)) as job:
+        with open(os.devnull, "w") as quiet, prepare_run(config, None, Console(quiet)) as job:
             return job.document()["data"]
 
     resident, stream = described("resident"), described("stream")

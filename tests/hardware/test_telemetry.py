@@ -22,7 +22,7 @@ from jaxbench.hardware.telemetry.summary import Series, Window, summarize
 from jaxbench.modes import throughput
 from jaxbench.modes.train import run_training
 from jaxbench.records.schema import ThroughputRecord
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from jaxbench.xla.compile_cache import without_cache
 from tests import fake_nvml
 from tests.conftest import MICRO, records, run_json, set_fields
@@ -547,7 +547,7 @@ def run_tiny(tmp_path, job, fields=None, **how):
     config = registry.load(MICRO)
     set_fields(config, **(fields or {}))
     with open(os.devnull, "w") as quiet:
-        return job(config, str(tmp_path / "run"), PlainConsole(quiet), **how)
+        return job(config, str(tmp_path / "run"), Console(quiet), **how)
 
 
 @pytest.mark.parametrize("job", [run_training, throughput.measure_throughput])

@@ -28,7 +28,7 @@ from jaxbench.data.images.decode import CorruptImageError, CropBox, Image
 from jaxbench.data.sources import cifar10, npz, tfds
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import load_run, missing_records, read_document, read_results
-from jaxbench.records.schema.sweep import TrialFigures
+from jaxbench.records.schema import TrialFigures
 from tests.data.cifar10_files import write_batches
 from tests.recorded import on_the_way, write_results
 from tests.tfds_files import image_feature, label_feature, write_tfds

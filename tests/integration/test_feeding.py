@@ -9,7 +9,7 @@ from jaxbench.cli import registry
 from jaxbench.hardware.system import storage_read_bytes
 from jaxbench.modes import input_benchmark
 from jaxbench.records.schema import InputRecord
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from tests.conftest import MICRO, run_json
 
 
@@ -45,7 +45,7 @@ def test_storage_is_measured_and_can_be_cold(tmp_path, monkeypatch, test_data):
     for page_cache in ("as_is", "cold"):
         with open(os.devnull, "w") as quiet:
             result = input_benchmark.measure_input(
-                config, str(tmp_path / page_cache), PlainConsole(quiet), page_cache=page_cache
+                config, str(tmp_path / page_cache), Console(quiet), page_cache=page_cache
             )
         read_bytes[page_cache] = result.of_kind(InputRecord)[0].windows_storage_read_bytes
         assert run_json(tmp_path / page_cache)["page_cache"] == page_cache

@@ -16,7 +16,7 @@ from jaxbench.checkpoints.checkpoint import list_checkpoints
 from jaxbench.cli import registry
 from jaxbench.clock import wait_until
 from jaxbench.modes.train import run_training
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from tests.conftest import MICRO, ROOT, records, run_json, set_fields
 from tests.integration.conftest import program
 
@@ -101,7 +101,7 @@ def alone(tmp_path_factory):
     config.num_devices = 4
     with open(os.devnull, "w") as quiet:
         path = tmp_path_factory.mktemp("alone") / "run"
-        return run_training(config, str(path), PlainConsole(quiet))
+        return run_training(config, str(path), Console(quiet))
 
 
 @pytest.fixture(
@@ -154,7 +154,7 @@ def test_two_processes_of_four_devices_split_the_state(tmp_path):
     set_fields(config, **{name.replace(".", "__"): value for name, value in FIELDS.items()})
     config.num_devices = 8
     with open(os.devnull, "w") as quiet:
-        whole = run_training(config, str(tmp_path / "whole"), PlainConsole(quiet))
+        whole = run_training(config, str(tmp_path / "whole"), Console(quiet))
     for kind, figure in (("step", "loss"), ("epoch", "eval_loss")):
         of_one, of_two = (
             [record[figure] for record in records(path, kind)] for path in (whole.run_dir.path, run)

@@ -18,7 +18,7 @@ from jaxbench.checkpoints.resume import CHECKPOINTS
 from jaxbench.cli import registry
 from jaxbench.clock import Stopwatch, pause, wait_until
 from jaxbench.modes.runner import prepare_run
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from tests.checkpoints.test_resume import assert_same_run
 from tests.conftest import MICRO, ROOT, last_step, records, run_json
 
@@ -247,7 +247,7 @@ def test_a_run_that_is_killed_again_and_again(tmp_path, kills, epochs):
     ]
     [newest] = {list_checkpoints(tmp_path / name / CHECKPOINTS)[-1] for name in ("whole", "run")}
     config = registry.load(MICRO)
-    with open(os.devnull, "w") as quiet, prepare_run(config, None, PlainConsole(quiet)) as job:
+    with open(os.devnull, "w") as quiet, prepare_run(config, None, Console(quiet)) as job:
         target = job.program.abstract_placed_state()
     ours, theirs = (read_checkpoint(f[newest].parent, newest, target).state for f in found)
     for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):

@@ -31,7 +31,7 @@ import dataclasses, multiprocessing, os
 from jaxbench.errors import BadInput
 from jaxbench.records import run_lock
 from jaxbench.records.run_dir import create_run_dir
-from jaxbench.records.schema.document import RunDocument
+from jaxbench.records.schema import RunDocument
 
 def claim_all(start):
     given = {f.name: None for f in dataclasses.fields(RunDocument) if f.init}

@@ -13,7 +13,7 @@ from jaxbench.models.speed_net import SpeedNetConfig, whitening_kernel
 from jaxbench.modes.throughput import measure_throughput
 from jaxbench.modes.train import run_training
 from jaxbench.records.schema import ThroughputRecord, decode_record
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from jaxbench.records.writers.describe import describe_record
 from jaxbench.records.writers.rows import record_row
 from tests.conftest import needs_devices, records, set_fields
@@ -126,7 +126,7 @@ def test_everything_at_once_goes_on_bit_for_bit(tmp_path):
 def test_throughput_needs_no_images_to_whiten_by(tmp_path):
     with open(os.devnull, "w") as quiet:
         done = measure_throughput(
-            config_with(), str(tmp_path / "run"), PlainConsole(quiet), rounds=3, window_s=0.01
+            config_with(), str(tmp_path / "run"), Console(quiet), rounds=3, window_s=0.01
         )
     assert done.summary["status"] == "done"
     _, forward = done.of_kind(ThroughputRecord)
@@ -155,7 +155,7 @@ def test_the_recipe_learns_real_images(test_data, tmp_path):
         precision="fp32",
     )
     with open(os.devnull, "w") as quiet:
-        summary = run_training(config, str(tmp_path / "run"), PlainConsole(quiet)).summary
+        summary = run_training(config, str(tmp_path / "run"), Console(quiet)).summary
     assert summary["eval_count"] == 2_000
     assert summary["eval_top1"] >= 0.66
     assert summary["eval_top1_tta"] >= 0.66

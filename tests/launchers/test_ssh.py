@@ -18,7 +18,7 @@ from jaxbench.launchers import remote, ssh, ssh_check
 from jaxbench.launchers.connection import Closed, Connection
 from jaxbench.launchers.hosts import Host
 from jaxbench.launchers.launcher import LOST, Limits, TrialJob, create_launcher, read_json
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from jaxbench.sweeps.sweep_dir import open_sweepdir
 from jaxbench.sweeps.trials import TrialRunner, run_trials
 from tests.sweeps.test_sweep import make
@@ -175,7 +175,7 @@ def test_the_trial_of_a_dead_host_runs_on_another(hosts, tmp_path, dies):
     threading.Thread(target=kill).start()
     trials = [trial.on(launcher.hardware) for trial in make("seed=0,1,2")]
     with open_sweepdir(tmp_path / "sweep") as folder:
-        run_trials(TrialRunner(folder, PlainConsole(said), launcher), trials)
+        run_trials(TrialRunner(folder, Console(said), launcher), trials)
         results = [folder.results[trial.key] for trial in trials]
     # These trials have no run.json.
     assert [result.exit_code for result in results] == [0, 0, 0]
@@ -192,7 +192,7 @@ def test_a_sweep_without_hosts_ends(hosts, tmp_path):
         open_sweepdir(tmp_path / "sweep") as folder,
         pytest.raises(Unreachable, match="3 are to run"),
     ):
-        run_trials(TrialRunner(folder, PlainConsole(io.StringIO()), launcher), trials)
+        run_trials(TrialRunner(folder, Console(io.StringIO()), launcher), trials)
     assert not folder.results
 
 

@@ -20,7 +20,7 @@ from jaxbench.models.speed_net import SpeedNetConfig, _gelu, identity_first, whi
 from jaxbench.modes.runner import _data_dependent_params, prepare_run
 from jaxbench.modes.train import run_training
 from jaxbench.parallel.mesh import create_training_mesh
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from jaxbench.tasks import get_task, sums_by_name
 from jaxbench.train import build_program
 from jaxbench.training.network_analysis import trace_network
@@ -52,7 +52,7 @@ def run(workdir, checkpoints=None, resume="none", target=None, **fields):
         return run_training(
             config_with(**fields),
             str(workdir),
-            PlainConsole(quiet),
+            Console(quiet),
             telemetry_s=0,
             target_accuracy=target,
             resume=resume,
@@ -182,7 +182,7 @@ def test_the_activation_is_the_published_one_and_has_gradients_in_fp16():
 def test_every_way_to_train_begins_with_the_same_whitening(tmp_path, fields):
     needs_devices(2)
     config = config_with(num_devices=2, **fields)
-    with open(os.devnull, "w") as quiet, prepare_run(config, None, PlainConsole(quiet)) as job:
+    with open(os.devnull, "w") as quiet, prepare_run(config, None, Console(quiet)) as job:
         kernels = jax.device_get(job.place_train_state().params)["whitening"]["kernel"]
     expected = whitening_kernel(images()[:100])
     for kernel in kernels.reshape(-1, *expected.shape):
@@ -220,7 +220,7 @@ def test_whitening_by_images_that_are_not_in_memory_is_refused(test_data, tmp_pa
     with (
         open(os.devnull, "w") as quiet,
         pytest.raises(BadInput, match="decoded on the fly"),
-        prepare_run(config, str(tmp_path / "run"), PlainConsole(quiet)),
+        prepare_run(config, str(tmp_path / "run"), Console(quiet)),
     ):
         pass
     assert not (tmp_path / "run").exists()
@@ -234,7 +234,7 @@ def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is(
             model=SmallConfig(), test_time_augmentation=views_name, data__eval_examples=32
         )
         config.optimizer.learning_rate = 0.0
-        with open(os.devnull, "w") as quiet, prepare_run(config, None, PlainConsole(quiet)) as job:
+        with open(os.devnull, "w") as quiet, prepare_run(config, None, Console(quiet)) as job:
             program, feed = job.program, job.feed
             state = program.place_train_state()
             # A head that has an opinion.

@@ -19,7 +19,7 @@ from jaxbench.models.convolution import (
 )
 from jaxbench.modes import conv2d
 from jaxbench.modes.conv2d import measure_conv2d
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from tests.conftest import needs_devices, records, run_json
 
 
@@ -44,7 +44,7 @@ def measured(tmp_path_factory):
     config.device_counts = (1, 2, 8)
     folder = tmp_path_factory.mktemp("conv2d") / "run"
     with open(folder.parent / "log", "w") as log:
-        result = measure_conv2d(config, str(folder), PlainConsole(log))
+        result = measure_conv2d(config, str(folder), Console(log))
     return result, folder, (folder.parent / "log").read_text()
 
 
@@ -111,7 +111,7 @@ def test_a_wrong_result_is_seen(tmp_path, monkeypatch):
     config = registry.load("conv2d:tiny")
     config.device_counts, config.kernels, config.channels = (2,), (3,), (1,)
     with open(os.devnull, "w") as quiet:
-        result = measure_conv2d(config, str(tmp_path / "run"), PlainConsole(quiet))
+        result = measure_conv2d(config, str(tmp_path / "run"), Console(quiet))
     assert result.records[0].max_relative_error > 0.1
 
 
@@ -121,7 +121,7 @@ def measured_with(tmp_path, monkeypatch, **fields):
     for name, value in fields.items():
         setattr(config, name, value)
     with open(os.devnull, "w") as quiet:
-        [record] = measure_conv2d(config, str(tmp_path / "run"), PlainConsole(quiet)).records
+        [record] = measure_conv2d(config, str(tmp_path / "run"), Console(quiet)).records
     return record.to_json()
 
 

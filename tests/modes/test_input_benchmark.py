@@ -10,7 +10,7 @@ from jaxbench.data.feeds.stream import StreamFeed
 from jaxbench.errors import BadInput
 from jaxbench.modes import input_benchmark
 from jaxbench.records.schema import InputRecord
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from jaxbench.records.writers.rows import record_row
 from jaxbench.training.run import DispatchLimiter
 from tests.conftest import MICRO, records, run_json
@@ -24,7 +24,7 @@ def measure(tmp_path, monkeypatch, **data):
     for name, value in data.items():
         setattr(config.data, name, value)
     with open(os.devnull, "w") as quiet:
-        return input_benchmark.measure_input(config, str(tmp_path / "run"), PlainConsole(quiet))
+        return input_benchmark.measure_input(config, str(tmp_path / "run"), Console(quiet))
 
 
 def test_a_slow_host_is_named_as_the_bottleneck(tmp_path, monkeypatch):

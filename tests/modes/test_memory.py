@@ -14,7 +14,7 @@ from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.modes.memory import measure_memory
 from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.precision import get_precision
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from jaxbench.train import build_program
 from jaxbench.training.compilation import compile_step
 from tests.conftest import MICRO, equations, needs_devices, records, run_json
@@ -47,7 +47,7 @@ def state_bytes(program):
 def test_a_batch_that_fits_is_compiled_and_run(tmp_path):
     needs_devices(2)
     with open(os.devnull, "w") as quiet:
-        result = measure_memory(registry.load(MICRO), str(tmp_path / "run"), PlainConsole(quiet))
+        result = measure_memory(registry.load(MICRO), str(tmp_path / "run"), Console(quiet))
     document, compiled = run_json(tmp_path / "run"), records(tmp_path / "run", "compile")
     assert (document["mode"], document["status"]) == ("memory", "done")
     assert compiled == [record.to_json() for record in result.records]

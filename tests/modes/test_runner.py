@@ -13,7 +13,7 @@ from jaxbench.errors import Diverged, MixedDevices, Terminated
 from jaxbench.modes.runner import Measurement, RunContext, run_mode
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.records.schema import CompileRecord, Conv2dRecord, Summary
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from tests.conftest import records, run_json
 from tests.in_process import fresh_process_state
 
@@ -76,7 +76,7 @@ def run(tmp_path):
     def run(measurement, devices=None):
         mesh = DataMesh(tuple(devices or jax.local_devices()[:1]), "pmap")
         with open(os.devnull, "w") as quiet:
-            console = PlainConsole(quiet)
+            console = Console(quiet)
             measurement.setup = RunContext(Experiment(name="x"), Clock(), console, mesh, [])
             return run_mode(measurement, str(tmp_path / "run"), telemetry_s=0.0)
 

@@ -20,7 +20,7 @@ from jaxbench.modes.scaling import ScalingTrial, efficiency_warnings
 from jaxbench.parallel.mesh import DataMesh, unequal_copies
 from jaxbench.records.reader import load_run
 from jaxbench.records.schema import CompileRecord, ScalingRecord
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from tests.conftest import MICRO, needs_devices, records, run_json, set_fields
 from tests.modes.test_runner import REFUSAL, FakeDevice
 
@@ -53,7 +53,7 @@ def measure(tmp_path):
         how = {"rounds": 6, "window_s": 0.02} | how
         with open(os.devnull, "w") as quiet:
             return scaling.measure_scaling(
-                config, str(tmp_path / "run"), console or PlainConsole(quiet), **how
+                config, str(tmp_path / "run"), console or Console(quiet), **how
             )
 
     return run
@@ -67,7 +67,7 @@ def test_the_trials_of_four_devices():
     needs_devices(4)
     config = registry.load(MICRO)
     set_fields(config, num_devices=4, batch_size=64)
-    with open(os.devnull, "w") as quiet, prepare_run(config, None, PlainConsole(quiet)) as job:
+    with open(os.devnull, "w") as quiet, prepare_run(config, None, Console(quiet)) as job:
         benchmark = scaling.ScalingBenchmark(job, "both", [1, 2, 4], None, 6, 0.02)
     found = {
         key: (layout.global_batch, layout.batch_per_device)
@@ -174,7 +174,7 @@ def test_a_slow_device_is_found_and_told(measure, monkeypatch, capsys):
             genuine(self, 7 * calls)
 
     monkeypatch.setattr(ScalingTrial, "run", run)
-    result = measure(console=PlainConsole(sys.stdout), scaling="weak")
+    result = measure(console=Console(sys.stdout), scaling="weak")
     found = result.summary["devices"]
     assert found["slowest"]["device_id"] == 1 and found["fastest"]["device_id"] == 0
     assert found["slowest_over_fastest"] > 2
@@ -239,7 +239,7 @@ def test_what_does_not_fit_is_recorded_and_the_others_go_on(measure, tmp_path, m
     assert run_json(tmp_path / "run")["status"] == "done"
 
 
-class Pressing(PlainConsole):
+class Pressing(Console):
     """Presses Ctrl-C; four trials and an all-reduce take turns."""
 
     def __init__(self, file, at):

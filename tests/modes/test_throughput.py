@@ -22,7 +22,7 @@ from jaxbench.modes.throughput import ForwardStage, TrainStage
 from jaxbench.modes.windows import Stepper
 from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.records.schema import ThroughputRecord
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from jaxbench.train import build_program
 from jaxbench.xla.compile_cache import without_cache
 from tests.conftest import MICRO, records, run_json
@@ -39,7 +39,7 @@ def measure(tmp_path):
         # With a cache every step is compiled two or three times, see test_compile_cache.py.
         with open(os.devnull, "w") as quiet, without_cache():
             return throughput.measure_throughput(
-                config, str(tmp_path / "run"), PlainConsole(quiet), **options
+                config, str(tmp_path / "run"), Console(quiet), **options
             )
 
     return run

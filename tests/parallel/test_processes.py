@@ -14,7 +14,7 @@ from jaxbench.parallel.processes import (
     check_single_host,
     detect_cluster,
 )
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from tests.conftest import MICRO, records, set_fields
 
 
@@ -80,6 +80,6 @@ def test_processes_that_compile_longer_are_waited_for(tmp_path, monkeypatch):
     config = registry.load(MICRO)
     set_fields(config, max_steps=1, num_devices=1)
     with open(os.devnull, "w") as quiet:
-        run_training(config, str(tmp_path / "run"), PlainConsole(quiet))
+        run_training(config, str(tmp_path / "run"), Console(quiet))
     [(totals_s, kinds)] = before
     assert kinds == ["compile", "compile"] and "train" not in totals_s

@@ -9,7 +9,7 @@ from jaxbench.cards.preset import PRESETS, Preset, PresetNetwork
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.qualification.bench import Bench
 from jaxbench.qualification.plan import Plan
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from tests.conftest import MICRO
 
 NETWORK = PresetNetwork(MICRO, 16, 3840)
@@ -30,4 +30,4 @@ def output():
 @pytest.fixture
 def bench(tmp_path, output):
     mesh = DataMesh(tuple(jax.devices()[:2]), "shard_map")
-    return Bench(mesh, tmp_path, PRESET, PlainConsole(output), Plan({"soak": 60.0}, {}))
+    return Bench(mesh, tmp_path, PRESET, Console(output), Plan({"soak": 60.0}, {}))

@@ -7,7 +7,7 @@ import pytest
 
 from jaxbench.records.reader import load_run
 from jaxbench.records.schema import ScalingRecord, Summary, TargetRecord
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from jaxbench.records.writers.describe import describe_record, scaling_table
 from jaxbench.records.writers.targets import compiled_facts, target_table
 from jaxbench.tables.text import text_table
@@ -19,7 +19,7 @@ RUNS = ROOT / "tests" / "records" / "runs"
 
 def lines_of(mode):
     out = io.StringIO()
-    console = PlainConsole(out)
+    console = Console(out)
     for record in load_run(str(RUNS / mode)).records:
         console.write(record)
     return out.getvalue().splitlines()

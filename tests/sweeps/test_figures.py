@@ -5,14 +5,13 @@ import dataclasses
 import pytest
 
 from jaxbench.records.reader import load_run
-from jaxbench.records.schema import RECORDS
-from jaxbench.records.schema.sweep import TrialFigures
+from jaxbench.records.schema import RECORDS, TrialFigures
 from jaxbench.sweeps.tables import figures_of
 from tests.recorded import epochs, recorded_run
 
 
 def test_every_figure_is_a_field_of_a_record_or_derived():
-    recorded = {field.name for cls in RECORDS for field in dataclasses.fields(cls)}
+    recorded = {field.name for cls in RECORDS.values() for field in dataclasses.fields(cls)}
     figures = {field.name for field in dataclasses.fields(TrialFigures)}
     assert figures - recorded == {
         *("total_s", "weak_efficiency", "strong_efficiency", "training_flops", "energy_j"),

@@ -5,14 +5,12 @@ import io
 import re
 
 import pytest
-import rich.console
 
 from jaxbench.launchers import local
 from jaxbench.launchers.launcher import LOST
 from jaxbench.parallel.child import ProcessResult
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from jaxbench.sweeps.grid import Trial
-from jaxbench.sweeps.live_table import LiveTable
 from jaxbench.sweeps.sweep_dir import SweepDir, open_sweepdir
 from jaxbench.sweeps.trials import TrialRunner, run_trials
 from tests.launchers.fakes import FakeLauncher
@@ -26,7 +24,7 @@ def sweep(tmp_path):
     def run(launcher, trials, retry=()):
         said = io.StringIO()
         with open_sweepdir(tmp_path / "s") as folder:
-            run_trials(TrialRunner(folder, PlainConsole(said), launcher, retry), trials)
+            run_trials(TrialRunner(folder, Console(said), launcher, retry), trials)
             return [folder.results[trial.key] for trial in trials], said.getvalue()
 
     return run
@@ -71,7 +69,7 @@ def test_what_a_sweep_does_itself_grows_with_its_trials(tmp_path, monkeypatch):
         trials = make("seed=" + ",".join(map(str, range(number))))
         counts.clear()
         with open_sweepdir(tmp_path / str(number)) as folder:
-            run_trials(TrialRunner(folder, PlainConsole(io.StringIO()), FakeLauncher(done)), trials)
+            run_trials(TrialRunner(folder, Console(io.StringIO()), FakeLauncher(done)), trials)
         found.append({name: count / number for name, count in counts.items()})
     assert found[1] == found[0]
     assert found[0]["rows"] == 2  # when it ends, and in the grid's order at the end
@@ -114,28 +112,6 @@ def test_what_an_earlier_sweep_has_started_comes_first(sweep, tmp_path):
     again.attachable |= {trial.key for trial in trials}
     sweep(again, trials, retry=["timeout"])
     assert [job.run_path.name for job in again.jobs] == ["run3", "run2", "run2"]
-
-
-def test_the_table_has_a_line_for_each_running_trial():
-    one, two, three = make("seed=0,1,2")
-    table = LiveTable()
-    for trial in (one, two, three):
-        table.add(trial)
-    table.start(one)
-    table.output[one.key] = "epoch 3"
-
-    def drawn():
-        console = rich.console.Console(file=io.StringIO(), width=80)
-        console.print(table)
-        return console.file.getvalue()
-
-    assert drawn().count("running") == 1 and drawn().splitlines()[-1].strip() == "epoch 3"
-    table.start(three)
-    table.output[three.key] = "compiling"
-    assert drawn().count("running") == 2
-    assert drawn().splitlines()[-2:] == ["seed=0: epoch 3", "seed=2: compiling"]
-    table.add(one)  # lost with its machine
-    assert drawn().count("waiting") == 2 and "epoch 3" not in drawn()
 
 
 def test_the_end_of_a_sweep_ends_its_trials(run_cli, monkeypatch):

@@ -12,7 +12,7 @@ from jaxbench.cli import registry
 from jaxbench.errors import Diverged
 from jaxbench.modes.train import run_training
 from jaxbench.parallel.mesh import create_training_mesh, unequal_copies
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from jaxbench.train import build_program
 from jaxbench.training.loss_scale import (
     FIRST_SCALE,
@@ -255,7 +255,7 @@ def train_fp16(tmp_path, monkeypatch):
         needs_devices(config.num_devices)
         lines = []
         with open(os.devnull, "w") as quiet:
-            console = PlainConsole(quiet)
+            console = Console(quiet)
             console.say = lines.append
             run_training(config, str(tmp_path / name), console, telemetry_s=0)
         return tmp_path / name, lines

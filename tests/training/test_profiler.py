@@ -18,7 +18,7 @@ from jaxbench.errors import BadInput
 from jaxbench.modes.throughput import measure_throughput
 from jaxbench.modes.train import run_training
 from jaxbench.records.schema import ThroughputRecord
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from jaxbench.training.profiler import parse_steps
 from jaxbench.training.run import MetricsQueue
 from jaxbench.xla.compile_cache import without_cache
@@ -212,7 +212,7 @@ def test_throughput_traces_a_stretch_after_its_measurements(tmp_path):
         result = measure_throughput(
             config,
             str(tmp_path / "run"),
-            PlainConsole(quiet),
+            Console(quiet),
             feed="stream",
             rounds=6,
             window_s=0.02,

@@ -21,7 +21,7 @@ from jaxbench.models.mnist_cnn import MnistCnnConfig
 from jaxbench.models.vgg import VggConfig
 from jaxbench.modes.runner import prepare_run
 from jaxbench.parallel.mesh import create_training_mesh
-from jaxbench.records.writers.console import PlainConsole
+from jaxbench.records.writers.console import Console
 from jaxbench.tasks import get_task
 from jaxbench.train import build_program
 from jaxbench.training.optimizers import create_schedule
@@ -529,7 +529,7 @@ def test_accumulation_says_what_batch_norm_sees():
     def seen(**fields):
         config = registry.load(MICRO)
         set_fields(config, num_devices=2, gradient_accumulation_steps=4, **fields)
-        with open(os.devnull, "w") as quiet, prepare_run(config, None, PlainConsole(quiet)) as job:
+        with open(os.devnull, "w") as quiet, prepare_run(config, None, Console(quiet)) as job:
             return job.document()["batch_norm_examples"]
 
     assert seen() == 128 // 2 // 4

@@ -1,7 +1,7 @@
 """Where a run's records go."""
 
 from jaxbench.parallel.signals import defer_signals
-from jaxbench.records.schema.base import Record
+from jaxbench.records.schema import Record
 
 
 class Writer:

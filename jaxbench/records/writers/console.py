@@ -1,10 +1,10 @@
-"""The console: lines, and what is going on below them in a terminal or a notebook."""
+"""The console: lines, and what is going on below them in a terminal."""
 
 import contextlib
-import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TextIO
 
 from jaxbench import terminal
 from jaxbench.clock import Stopwatch
@@ -17,19 +17,19 @@ from jaxbench.tables.text import GrowingTable
 
 # Without a terminal there is no bar: one line of progress each such interval.
 _PLAIN_INTERVAL_S = 10.0
-# A bar is drawn again after such an interval.
-_REFRESH_S = 0.2
 
 
 class Console(Writer):
-    """A writer that also announces slow phases and shows progress inside an epoch.
+    """Print lines, flushed: records, slow phases, and progress now and then.
 
-    A run goes on where its lines cannot be written: their reader has ended (`| head`), the disk is
-    full, the terminal is gone.
+    A run goes on if its lines cannot be written: their reader has ended (`| head`), the disk is
+    full, the terminal is gone. Without a stream nothing is printed.
     """
 
-    def __init__(self):
+    def __init__(self, stream: TextIO | None = None):
+        self._stream = stream
         self._table, self._kind = GrowingTable(), ""
+        self._since_progress, self._progress = Stopwatch(), ""
 
     def say(self, line: str) -> None:
         """Print a line, wrapped to the width."""
@@ -38,17 +38,15 @@ class Console(Writer):
 
     def print(self, line: str) -> None:
         """Print a line that is not wrapped: a command, to be copied."""
-        raise NotImplementedError
+        if self._stream is not None:
+            with terminal.tolerated(self._stream):
+                print(terminal.printable(line), file=self._stream, flush=True)
 
     def progress(self, title: str, done: int, total: int, status: str) -> None:
-        raise NotImplementedError
-
-    def show(self, render: Callable[[], Any]) -> bool:
-        """Show what `render` returns below the lines; return False where that is not possible.
-
-        `render` is called again and again and returns something for rich to draw.
-        """
-        return False
+        line = f"{title}  {done}/{total}  {status}".rstrip()
+        if self._since_progress.elapsed_s() >= _PLAIN_INTERVAL_S and line != self._progress:
+            self._since_progress, self._progress = Stopwatch(), line
+            self.say(line)
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -70,70 +68,23 @@ class Console(Writer):
             self.say(line)
 
 
-def create_console(quiet: bool = False) -> Console:
-    """Return the live console for a terminal or a notebook, the plain one otherwise.
-
-    Any process but the first of a run gets one that prints nothing, as `quiet` asks for.
-    """
-    if quiet or not processes.is_primary():
-        return PlainConsole(None)
-    # rich draws in a notebook with ipywidgets.
-    in_notebook = "IPython" in sys.modules and importlib.util.find_spec("ipywidgets")
-    if sys.stdout.isatty() or in_notebook:
-        console = RichConsole()
-        if console.is_live:
-            return console
-    return PlainConsole(sys.stdout)
-
-
-class PlainConsole(Console):
-    """Print one line an event, flushed; none where there is no stream."""
-
-    def __init__(self, stream):
-        super().__init__()
-        self._stream = stream
-        self._since_progress, self._progress = Stopwatch(), ""
-
-    def print(self, line: str) -> None:
-        if self._stream is None:
-            return
-        with terminal.tolerated(self._stream):
-            print(terminal.printable(line), file=self._stream, flush=True)
-
-    def progress(self, title: str, done: int, total: int, status: str) -> None:
-        line = f"{title}  {done}/{total}  {status}".rstrip()
-        if self._since_progress.elapsed_s() >= _PLAIN_INTERVAL_S and line != self._progress:
-            self._since_progress, self._progress = Stopwatch(), line
-            self.say(line)
-
-
 class RichConsole(Console):
-    """Print the same lines, with a spinner, a bar or a table below them."""
+    """Print the same lines on a terminal, with a spinner or a bar below them."""
 
     def __init__(self, console: Any = None):
         """Use rich's console for standard output, or the given one."""
-        super().__init__()
+        super().__init__(sys.stdout)
         from rich.console import Console
 
         self._console = console or Console(highlight=False)
         self._live: Any = None
         self._render: Callable[[], Any] = str
-        self._since_refresh = Stopwatch()
-
-    @property
-    def is_live(self) -> bool:
-        """Whether rich can draw again what it has drawn."""
-        console = self._console
-        return console.is_jupyter or (console.is_terminal and not console.is_dumb_terminal)
 
     def print(self, line: str) -> None:
         from rich.text import Text
 
-        with terminal.tolerated(sys.stdout):
-            if self._console.is_jupyter:  # rich would make a block of HTML of each line
-                print(terminal.printable(line), flush=True)
-            else:
-                self._console.print(Text(terminal.printable(line)), soft_wrap=True)
+        with terminal.tolerated(self._stream):
+            self._console.print(Text(terminal.printable(line)), soft_wrap=True)
 
     @contextlib.contextmanager
     def _announced(self, line: str) -> Iterator[None]:
@@ -141,46 +92,45 @@ class RichConsole(Console):
         from rich.text import Text
 
         spinner = Spinner("dots", Text(terminal.printable(line)))
-        self.show(lambda: spinner, at_once=True)
+        self._show(lambda: spinner)
         try:
             yield
         finally:
-            if self._console.is_jupyter:  # each new one would be one more output of the cell
-                self.show(str, at_once=True)
-            else:
-                self.close()
+            self.close()
 
     def progress(self, title: str, done: int, total: int, status: str) -> None:
-        self.show(lambda: _draw_bar(title, done, total, status))
+        self._show(lambda: _draw_bar(title, done, total, status))
 
-    def show(self, render: Callable[[], Any], at_once: bool = False) -> bool:
+    def _show(self, render: Callable[[], Any]) -> None:
+        """Draw what `render` returns below the lines, five times a second."""
+        from rich.live import Live
+
         self._render = render
-        in_notebook = self._console.is_jupyter
         if self._live is None:
-            at_once = True
-            from rich.live import Live
-
             self._live = Live(
                 get_renderable=lambda: self._render(),
                 console=self._console,
                 transient=True,
-                refresh_per_second=1 / _REFRESH_S,
-                # In a notebook a thread that draws would take lines that are printed meanwhile.
-                auto_refresh=not in_notebook,
-                redirect_stdout=not in_notebook,
-                redirect_stderr=not in_notebook,
+                refresh_per_second=5,
             )
             self._live.start()
-        if in_notebook and (at_once or self._since_refresh.elapsed_s() >= _REFRESH_S):
-            self._since_refresh = Stopwatch()
-            self._live.refresh()
-        return True
 
     def close(self) -> None:
         """Remove what is below the lines."""
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+
+def create_console(quiet: bool = False) -> Console:
+    """Return the live console for a terminal, the plain one otherwise.
+
+    Any process but the first of a run gets one that prints nothing, as `quiet` asks for.
+    """
+    if quiet or not processes.is_primary():
+        return Console(None)
+    is_live = sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+    return RichConsole() if is_live else Console(sys.stdout)
 
 
 def _draw_bar(title: str, done: int, total: int, status: str) -> Any:

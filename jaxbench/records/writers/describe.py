@@ -8,6 +8,7 @@ from jaxbench.analysis.steady_rate import describe_steady_rate
 from jaxbench.clock import duration
 from jaxbench.metrics import METRICS, plain
 from jaxbench.records.schema import (
+    SCORES,
     AllReduceRecord,
     CompileRecord,
     Conv2dSummary,
@@ -18,7 +19,6 @@ from jaxbench.records.schema import (
     Summary,
     TrainSummary,
 )
-from jaxbench.records.schema.training import SCORES
 from jaxbench.records.writers.rows import heading, noun, rate_in_words, text
 from jaxbench.tables.text import text_table
 
@@ -49,27 +49,18 @@ def _describe_compile(record: CompileRecord) -> list[str]:
 
 
 def _score(record: TrainSummary) -> str:
-    """Return the figure that an experiment is judged by, with its spread over several models."""
-    figures = {
-        name.removeprefix("eval_"): value
-        for name, value in vars(record).items()
-        if name.startswith("eval_") and value is not None
-    }
-    own = figures.get("metrics", {})
-    parts = [f"{name} {plain(value)}" for name, value in own.items()]
+    """Return the metric that an experiment is judged by, with its spread over several models."""
+    parts = []
+    for name, title in SCORES.items():
+        notes = {"_std": "std {:.2%}", "_tta": "{:.2%} with test-time augmentation"}
+        values = {end: getattr(record, f"eval_{name}{end}", None) for end in ("", *notes)}
+        if values[""] is not None:
+            parts.append(f"{title} {values['']:.2%}")
+            parts += [f"({n.format(values[e])})" for e, n in notes.items() if values[e] is not None]
+    parts += [f"{name} {plain(value)}" for name, value in (record.eval_metrics or {}).items()]
     if record.eval_bits_per_byte is not None:
         parts.append(f"{plain(record.eval_bits_per_byte)} bits per byte")
-    names = [name for name in SCORES if name in figures]
-    return " ".join([*(_known_score(name, figures) for name in names), *parts])
-
-
-def _known_score(name: str, figures: Mapping[str, float]) -> str:
-    text = f"{SCORES[name]} {figures[name]:.2%}"
-    if f"{name}_std" in figures:
-        text += f" (std {figures[f'{name}_std']:.2%})"
-    if f"{name}_tta" in figures:
-        text += f" ({figures[f'{name}_tta']:.2%} with test-time augmentation)"
-    return text
+    return " ".join(parts)
 
 
 @describe_record.register

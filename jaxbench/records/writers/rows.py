@@ -2,24 +2,10 @@
 
 from collections.abc import Iterator
 
-from jaxbench.metrics import METRICS, plain
-from jaxbench.records.schema import Conv2dRecord, DeviceRecord, EpochRecord, Record
-from jaxbench.records.schema.measurements import Stage
+from jaxbench.metrics import METRICS, plain, shown_in
+from jaxbench.records.schema import Record
 from jaxbench.tables.text import Cell
 
-_RATE = ("images_per_s", "images_per_s_low", "tokens_per_s")
-# The metrics in the row of a kind of record; one that a record does not have gets no cell.
-_ROWS: dict[type[Record], tuple[str, ...]] = {
-    EpochRecord: (
-        *("epoch", "train_loss", "train_top1", "train_top1_std", "train_dice", "train_dice_std"),
-        *("train_metrics", "eval_loss", "eval_top1", "eval_top1_std", "eval_top1_tta"),
-        *("eval_dice", "eval_dice_std", "eval_metrics", "eval_bits_per_byte"),
-        *("images_per_s", "tokens_per_s", "epoch_time_s", "learning_rate", "loss_scale"),
-    ),
-    Stage: ("stage", *_RATE, "mfu", "latency_p50_s", "latency_p95_s", "latency_p99_s"),
-    DeviceRecord: ("device_id", "device_kind", "batch_size", *_RATE),
-    Conv2dRecord: ("kernel", "channels", "devices", "compute_s", "images_per_s"),
-}
 # On a narrow terminal columns with a high number are left out first.
 _SPARE = {
     **dict.fromkeys(("train_top1_std", "train_dice_std"), 6),
@@ -31,8 +17,7 @@ _WIDTHS = {"stage": 16, "images_per_s_low": 18}
 
 def record_row(record: Record) -> list[Cell]:
     """Return a record's row; most kinds have none."""
-    names = next((names for kind, names in _ROWS.items() if isinstance(record, kind)), ())
-    return [cell for name in names for cell in _cells(record, name)]
+    return [cell for name in shown_in(record.kind) for cell in _cells(record, name)]
 
 
 def _cells(record: Record, name: str) -> Iterator[Cell]:

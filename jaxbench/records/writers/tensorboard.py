@@ -1,34 +1,21 @@
 """Event files that TensorBoard opens, written by tensorboardX without TensorFlow."""
 
-import math
 import pathlib
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxbench.clock import now
-from jaxbench.records.reader import flat
 from jaxbench.records.schema import EpochRecord, Record, Summary
-from jaxbench.records.schema.training import SCORES
 from jaxbench.records.writers import Writer
 
 
 class TensorBoardWriter(Writer):
-    """Write scalars over the training step, images, the experiment's fields and the summary.
+    """Write scalars over the training step, and images, into a folder `tensorboard`."""
 
-    Args:
-      folder: gets a folder `tensorboard`.
-      eval_metrics: names of a task's figures, without their `eval_`.
-      config: the experiment's fields, nested.
-    """
-
-    def __init__(
-        self, folder: pathlib.Path, eval_metrics: Sequence[str], config: Mapping[str, Any]
-    ):
+    def __init__(self, folder: pathlib.Path):
         # Imported late: it costs a third of a second, for which --mode=describe need not wait.
         from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.summary import hparams
 
         path = folder / "tensorboard"
         path.mkdir(exist_ok=True)
@@ -36,21 +23,6 @@ class TensorBoardWriter(Writer):
         suffix = f".{len(list(path.iterdir()))}"
         # Not SummaryWriter: its thread writes later, and checkpoints count on what is in the file.
         self._events = EventsWriter(str(path / "events"), suffix)
-        # For TensorBoard's table of runs, from the first moment on: the fields, and the curves and
-        # figures of the summary to compare runs by. The end follows with the summary.
-        figures = [f"eval/{name}" for name in eval_metrics]
-        summary = [f"best_eval_{name}" for name in eval_metrics if name in SCORES]
-        self._of_summary = (*summary, "images_per_s", "median_epoch_s", "wall_s")
-        figures += [f"summary/{name}" for name in self._of_summary]
-        fields = {
-            # Numbers and truth values keep their type; all else becomes text.
-            name: value if isinstance(value, (bool, int, float)) else str(value)
-            for name, value in flat(config)
-        }
-        *begin, self._end = hparams(fields, dict.fromkeys(figures, 0.0))
-        if suffix == ".0":
-            for part in begin:
-                self._add(part, 0)
         self._events.flush()
 
     def write(self, record: Record) -> None:
@@ -58,13 +30,6 @@ class TensorBoardWriter(Writer):
 
         for tag, value in record.points().items():
             self._add(scalar(tag, value), record.step)
-        if isinstance(record, Summary):
-            # The columns of that table only: each is a chart of one point, too.
-            for name in self._of_summary:
-                value = getattr(record, name, None)
-                if value is not None and math.isfinite(value):
-                    self._add(scalar(f"summary/{name}", value), 0)
-            self._add(self._end, 0)
         if isinstance(record, (EpochRecord, Summary)):
             self._events.flush()
 

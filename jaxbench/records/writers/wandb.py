@@ -19,8 +19,6 @@ from jaxbench.records.run_dir import finite
 from jaxbench.records.schema import EpochRecord, Record, Summary
 from jaxbench.records.writers import Writer
 
-# The first release with a login() that need not ask for a key.
-_OLDEST = (0, 31)
 _MODES_WITHOUT_KEY = ("offline", "dryrun", "disabled")
 _PROJECT = re.compile(r"[^/\\#?%:]{1,128}")
 # wandb gives up uploading so long after the run's end: less than the time that a process has
@@ -35,10 +33,17 @@ def check_wandb(project: str) -> None:
     Raises:
       BadInput: wandb is not installed, cannot log in, or takes no project of that name.
     """
-    given = f"--wandb={project}"
+    flag = f"--wandb={project}"
     if not _PROJECT.fullmatch(project):
-        raise BadInput(rf"{given}: must be a project's name: 1 to 128 characters, none of /\#?%:")
-    wandb = _import_wandb(given)
+        raise BadInput(rf"{flag}: must be a project's name: 1 to 128 characters, none of /\#?%:")
+    with defer_signals():  # an interrupted import fails later, without a reason
+        try:
+            import wandb
+        except ImportError:
+            wandb = None
+    # Without the package, a folder `wandb` in the working directory is imported in its place.
+    if not hasattr(wandb, "init"):
+        raise BadInput(f"{flag}: the package wandb is not installed: pip install 'jaxbench[wandb]'")
     try:
         # Both of them start wandb's service.
         if wandb.setup().settings.mode in _MODES_WITHOUT_KEY:
@@ -52,27 +57,7 @@ def check_wandb(project: str) -> None:
     finally:
         # wandb leaves its service's address in the environment: a sweep's trials would share it.
         wandb.teardown()
-    raise BadInput(f"{given}: {reason}; WANDB_MODE=offline keeps the records for `wandb sync`")
-
-
-def _import_wandb(given: str) -> Any:
-    with defer_signals():  # an interrupted import fails later, without a reason
-        try:
-            import wandb
-        except ImportError:
-            wandb = None
-    # Without the package, a folder `wandb` in the working directory is imported in its place.
-    if not hasattr(wandb, "init"):
-        raise BadInput(
-            f"{given}: the package wandb is not installed: pip install 'jaxbench[wandb]'"
-        )
-    version = tuple(int(part) for part in re.findall(r"\d+", wandb.__version__)[:2])
-    if version < _OLDEST:
-        raise BadInput(
-            f"{given}: the package wandb is {wandb.__version__}, must be "
-            f"{'.'.join(map(str, _OLDEST))} or later: pip install --upgrade 'jaxbench[wandb]'"
-        )
-    return wandb
+    raise BadInput(f"{flag}: {reason}; WANDB_MODE=offline keeps the records for `wandb sync`")
 
 
 class WandbWriter(Writer):

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, estimate, spread, with_range
-from jaxbench.metrics import count, percent, plain
+from jaxbench.metrics import count, percent, plain, shown_in
 from jaxbench.records.schema import EpochRecord
 from jaxbench.reports import work
 from jaxbench.reports.blocks import LineChart, Point, Section, Series
@@ -46,6 +46,7 @@ _RESULTS = (
     Column("last [%]", "last_score", percent),
     Column("best [%]", "best_score", percent),
     metric_column("evaluated.eval_count"),
+    *metric_columns(*(f"last.{name}" for name in shown_in("report"))),
 )
 _SEEDS = (
     Column("runs", "runs"),

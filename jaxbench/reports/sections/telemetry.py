@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxbench.analysis.statistics import Estimate
-from jaxbench.files import open_regular, read_lines
+from jaxbench.files import open_regular
 from jaxbench.metrics import METRICS, count, percent, plain, words
 from jaxbench.records.goodput import CAUSES
 from jaxbench.reports.blocks import BarChart, LineChart, Point, Section, Series
@@ -191,7 +191,7 @@ def _read_readings(path: pathlib.Path) -> tuple[_Readings | None, int]:
         with open_regular(
             path, newline="", encoding="utf-8", errors="replace", most_bytes=math.inf
         ) as file:
-            rows = csv.DictReader(line.replace("\0", "") for line in read_lines(file))
+            rows = csv.DictReader(line.replace("\0", "") for line in file)
             # A file that is empty has just been begun.
             if not _NEEDED.issubset(rows.fieldnames or _NEEDED):
                 return None, 0
