@@ -63,8 +63,8 @@ _LAUNCHER = flags.DEFINE_enum(
     "launcher",
     "local",
     [*LAUNCHERS],
-    "Where the trials run. local: on this machine, one at a time. slurm: as jobs of Slurm. ssh: on "
-    "the hosts of --hosts, one at a time on each.",
+    "Where the trials run. local: on this machine, one at a time. ray: on the nodes of a Ray "
+    "cluster. slurm: as jobs of Slurm.",
 )
 flags.DEFINE_string(
     "slurm",
@@ -79,20 +79,25 @@ flags.DEFINE_integer(
     lower_bound=1,
 )
 flags.DEFINE_string(
-    "hosts",
+    "ray_address",
     None,
-    "With --launcher=ssh: a text file with a line for each host: [user@]host[:port] "
-    "[folder=FOLDER] [python=PROGRAM] [kind=NAME]; # begins a comment.",
+    "With --launcher=ray: HOST:PORT of a Ray cluster, or auto for that of which this machine is a "
+    "node; default a Ray of this machine only.",
 )
 flags.DEFINE_string(
-    "ssh_config", None, "With --launcher=ssh: a configuration file for ssh instead of your own."
-)
-flags.DEFINE_float(
-    "lost_after_s",
+    "ray_resources",
     None,
-    "With --launcher=ssh: a host that does not answer for so long is lost, and its trial runs on "
-    "another; default 180.",
-    lower_bound=0.001,
+    "With --launcher=ray: what each trial gets, such as GPU:1,accelerator_type:H100; default all "
+    "CPUs, GPUs and TPUs of a node.",
+)
+flags.DEFINE_integer(
+    "ray_hosts",
+    None,
+    "With --launcher=ray: how many nodes a trial has, with a process on each; default 1.",
+    lower_bound=1,
+)
+flags.DEFINE_bool(
+    "ray_checkpoints", None, "With --launcher=ray: bring checkpoints here with the other files."
 )
 _FIND_MAX_BATCH = flags.DEFINE_bool(
     "find_max_batch",
@@ -162,7 +167,7 @@ def check_sweep_flags() -> None:
         raise BadInput("give --grid=FIELD=VALUE,VALUE,... (or --find_max_batch, or --target)")
     if _BATCH_MULTIPLE.value > 1 and not _FIND_MAX_BATCH.value:
         raise BadInput("--batch_multiple: it needs --find_max_batch")
-    for name in ("timeout_s", "memory_limit_mb", "lost_after_s"):
+    for name in ("timeout_s", "memory_limit_mb"):
         value = flags.FLAGS[name].value
         if value is not None and not value <= _MOST:  # nan fails it too
             raise BadInput(f"--{name}={value:g}: must be at most {_MOST:g}")

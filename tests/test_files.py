@@ -13,7 +13,6 @@ from jaxbench.cards.thresholds import load_thresholds
 from jaxbench.errors import BadInput
 from jaxbench.files import open_own, read_text, unpack
 from jaxbench.hardware.targets.target import read_description
-from jaxbench.launchers.hosts import read_hosts
 from jaxbench.offering.folder import OFFERS, read_offers
 from jaxbench.records import reader
 from jaxbench.records.reader import load_run, read_results
@@ -29,7 +28,6 @@ READERS = {
     CARD: read_card,
     OFFERS: lambda path: read_offers(path.parent),
     "prices.csv": lambda path: read_prices(str(path)),
-    "hosts.txt": lambda path: read_hosts(str(path)),
     "limits.csv": lambda path: load_thresholds(str(path)),
     "gpu.txtpb": lambda path: read_description(str(path)),
 }

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from jaxbench.records.schema.base import column, stated_fields
 
-TrialStatus = Literal["done", "oom", "timeout", "failed", "invalid"]
+TrialStatus = Literal["done", "oom", "timeout", "failed", "invalid", "lost"]
 
 
 def _figure(*shown_in: str) -> Any:
