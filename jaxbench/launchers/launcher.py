@@ -13,7 +13,7 @@ from jaxbench.errors import BadInput, nearest
 from jaxbench.files import read_text
 from jaxbench.parallel.child import ProcessResult
 
-# {launcher: the names of its options}, which are the arguments of `create` in its module.
+# {launcher: its options, which are the arguments of `create` in its module}
 LAUNCHERS = {
     "local": (),
     "ray": ("ray_address", "ray_resources", "ray_hosts", "ray_checkpoints"),
@@ -83,8 +83,7 @@ class Launcher(Protocol):
     def attach(self, job: TrialJob) -> bool:
         """Take up an attempt that an earlier sweeping process has noted, as if it were started now.
 
-        Return False where it neither runs nor has ended with a result: the trial is then run once
-        more. Raise an exception where that cannot be found out.
+        Return False if no note is known: the trial is then run once more.
         """
 
     def wait(self) -> list[Ended]:

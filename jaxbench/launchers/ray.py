@@ -6,7 +6,7 @@ Ray ends the tasks of a sweep that ends or is killed, and each trial ends with i
 import ast
 import contextlib
 import dataclasses
-import logging
+import functools
 import os
 import pathlib
 import platform
@@ -44,9 +44,8 @@ _CONNECT_S, _CHECK_S = 10.0, 300.0
 _COMPUTE = {"CPU", "GPU", "TPU"}
 # Of an accelerator type a node has 1, and Ray's own `accelerator_type=` asks for so much.
 _TYPE_AMOUNT = 0.001
-# A trial's files come in parts, which are small beside the object store of any node. That of the
-# local Ray needs no more.
-_PART_BYTES, _OBJECT_STORE_BYTES = 2**22, 2**27
+# A trial's files come in parts, which are small beside the object store of any node.
+_PART_BYTES = 2**22
 
 
 @dataclasses.dataclass
@@ -90,17 +89,14 @@ class RayLauncher:
         self._limits, self._hosts, self._checkpoints = limits, ray_hosts, ray_checkpoints
         asked = parse_resources(ray_resources)
         _connect(ray_address)
-        try:
-            nodes = _check_nodes(find_nodes(asked, ray.nodes()), say)
-            if len(nodes) < ray_hosts:
-                every = [_amounts_text(node["Resources"]) for node in ray.nodes() if node["Alive"]]
-                raise BadInput(
-                    f"--ray_resources={ray_resources}: {len(nodes)} nodes have them, a trial needs "
-                    f"{ray_hosts}; the nodes have {'; '.join(every)}"
-                )
-        except BaseException:
-            ray.shutdown()
-            raise
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        nodes = _check_nodes(find_nodes(asked, alive), say)
+        if len(nodes) < ray_hosts:
+            every = "; ".join(_amounts_text(node["Resources"]) for node in alive)
+            raise BadInput(
+                f"--ray_resources={ray_resources}: {len(nodes)} nodes have them, a trial needs "
+                f"{ray_hosts}; the nodes have {every}"
+            )
         self._amounts = nodes[0][1]
         resources = _amounts_text(self._amounts)
         say(f"{len(nodes)} node(s) of Ray; a trial gets {resources}")
@@ -129,21 +125,15 @@ class RayLauncher:
             strategy="STRICT_SPREAD",
             bundle_label_selector=[selector] * self._hosts,
         )
-        places = [
-            scheduling_strategies.PlacementGroupSchedulingStrategy(group, rank)
-            for rank in range(self._hosts)
-        ]
-        find = ray.remote(find_address)
-        address = find.options(num_cpus=0, scheduling_strategy=places[0]).remote()
-        tasks = self._running[job.key] = [_Task(job, group) for _ in places]
-        for rank, (task, place) in enumerate(zip(tasks, places, strict=True)):
-            run = ray.remote(run_trial).options(
-                **_task_options(self._amounts),
-                scheduling_strategy=place,
-                _generator_backpressure_num_objects=4,
-            )
-            settings = (self._limits, _forwarded_variables(), os.getcwd(), self._checkpoints)
-            self._streams[run.remote(job, *settings, address, rank, self._hosts)] = task
+        place = functools.partial(scheduling_strategies.PlacementGroupSchedulingStrategy, group)
+        find = ray.remote(find_address).options(num_cpus=0, scheduling_strategy=place(0))
+        address = find.remote() if self._hosts > 1 else ""
+        settings = (job, self._limits, _forwarded_variables(), os.getcwd(), self._checkpoints)
+        options = _task_options(self._amounts) | {"_generator_backpressure_num_objects": 4}
+        tasks = self._running[job.key] = [_Task(job, group) for _ in range(self._hosts)]
+        for rank, task in enumerate(tasks):
+            run = ray.remote(run_trial).options(**options, scheduling_strategy=place(rank))
+            self._streams[run.remote(*settings, address, rank, self._hosts)] = task
 
     def attach(self, job: TrialJob) -> bool:
         return False
@@ -172,12 +162,8 @@ class RayLauncher:
                 unpack(task.file, task.job.log.parent)
                 task.end = item
                 return self._end(stream)
-        except ray.exceptions.OutOfMemoryError:
-            return self._end(stream, "oom", "killed by Ray, whose node was out of memory")
-        except (ray.exceptions.RayTaskError, ray.exceptions.OutOfDiskError) as error:
-            return self._end(stream, "failed", _explain(error))
         except RayError as error:
-            return self._end(stream, LOST, _explain(error))
+            return self._end(stream, *_explain(error))
         except (tarfile.TarError, FileExistsError) as error:
             return self._end(stream, "failed", f"its files came damaged: {error}")
         return []
@@ -186,8 +172,7 @@ class RayLauncher:
         """Note that a task has ended, with this status if it could not say how."""
         task = self._streams.pop(stream)
         task.file.close()
-        wall_s = task.watch.elapsed_s()
-        task.end = task.end or (ProcessResult(status, reason, None, wall_s), None)
+        task.end = task.end or (ProcessResult(status, reason, None, task.watch.elapsed_s()), None)
         tasks = self._running[task.job.key]
         if not all(one.end for one in tasks):
             return []
@@ -221,11 +206,15 @@ def _forwarded_variables() -> dict[str, str]:
     return {n: value for n, value in variables.items() if value and not n.startswith(here)}
 
 
-def _explain(error: RayError) -> str:
-    """Return an error of Ray's in one line."""
-    lines = str(getattr(error, "cause", None) or error).strip().splitlines()
+def _explain(error: RayError) -> tuple[str, str]:
+    """Return how a task has ended that could not say so: its status, and the reason in a line."""
+    lines = (str(getattr(error, "cause", None) or error).strip() or "no reason").splitlines()
     is_traceback = isinstance(error, ray.exceptions.RaySystemError)
-    return lines[-1] if is_traceback else lines[0].partition(". ")[0]
+    reason = lines[-1] if is_traceback else lines[0].partition(". ")[0]
+    if isinstance(error, ray.exceptions.OutOfMemoryError):
+        return "oom", reason
+    own = (ray.exceptions.RayTaskError, ray.exceptions.OutOfDiskError)
+    return "failed" if isinstance(error, own) else LOST, reason
 
 
 def _amounts_text(amounts: Mapping[str, float]) -> str:
@@ -234,10 +223,10 @@ def _amounts_text(amounts: Mapping[str, float]) -> str:
 
 def _task_options(amounts: Mapping[str, float]) -> dict[str, Any]:
     """Return the options of a task that gets these resources, and is not started again."""
-    named = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
-    options = {option: amounts.get(name, 0) for name, option in named.items()}
-    others = {name: amount for name, amount in amounts.items() if name not in named}
-    return options | {"resources": others, "max_retries": 0}
+    others = {**amounts}
+    cpus, gpus, memory = (others.pop(name, 0) for name in ("CPU", "GPU", "memory"))
+    options = {"num_cpus": cpus, "num_gpus": gpus, "memory": memory, "resources": others}
+    return options | {"max_retries": 0}
 
 
 def parse_resources(text: str) -> dict[str, float]:
@@ -271,7 +260,7 @@ def find_nodes(asked: Mapping[str, float], nodes: Sequence[Mapping[str, Any]]) -
             amounts |= {name: has[name] for name in _COMPUTE & has.keys()}
         fits = all(has.get(name, 0) >= amount for name, amount in amounts.items())
         amounts.pop("object_store_memory", None)  # a node has it, but no task can ask for it
-        if node["Alive"] and fits and amounts.keys() & _COMPUTE:
+        if fits and amounts.keys() & _COMPUTE:
             usable.append((node, amounts))
     return usable
 
@@ -279,10 +268,9 @@ def find_nodes(asked: Mapping[str, float], nodes: Sequence[Mapping[str, Any]]) -
 def _connect(address: str | None) -> None:
     """Connect to a Ray cluster, or start a Ray on this machine for this process only."""
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
-    options: dict[str, Any] = {"address": address}
+    options: dict[str, Any] = {"address": address, "ignore_reinit_error": True}
     if address is None:
-        options = {"address": "local", "object_store_memory": _OBJECT_STORE_BYTES}
-        options |= {"include_dashboard": False}
+        options |= {"address": "local", "include_dashboard": False, "object_store_memory": 2**27}
     # Without clusters Ray listens on the loopback address only; it has no public option for that.
     ray_constants.ENABLE_RAY_CLUSTER = address is not None
     handler = signal.getsignal(signal.SIGTERM)
@@ -290,8 +278,8 @@ def _connect(address: str | None) -> None:
         if address and address != "auto":  # Ray itself would try for a minute, and abort
             host, _, port = address.rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
-        ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
-    except (OSError, RuntimeError, ValueError) as error:
+        ray.init(log_to_driver=False, logging_level="ERROR", **options)
+    except (OSError, RuntimeError, ValueError, SystemExit) as error:
         flag = f"--ray_address={address}" if address else "--launcher=ray"
         reason = " ".join(str(error).split())
         raise BadInput(f"{flag}: no Ray that can be used: {reason}") from error
@@ -314,22 +302,19 @@ def _check_nodes(nodes: Sequence[_Node], say: Callable[[str], None]) -> list[_No
     watch = Stopwatch()
     expected, usable, refused = describe_node(os.getcwd()), [], 0
     for task, (node, amounts) in zip(tasks, nodes, strict=True):
-        host = node["NodeManagerHostname"]
         try:
-            answer = ray.get(task, timeout=max(0, _CHECK_S - watch.elapsed_s())) | {
-                "resources": _amounts_text(amounts)
-            }
+            answer = ray.get(task, timeout=max(0, _CHECK_S - watch.elapsed_s()))
+            answer |= {"resources": _amounts_text(amounts)}
             usable.append((node, amounts))
             wrong = [n for n, value in answer.items() if value != expected.setdefault(n, value)]
+            status = "failed" if wrong else "done"
             reason = "; ".join(f"{name} {answer[name]}, not {expected[name]}" for name in wrong)
-        except ray.exceptions.RayTaskError as error:
-            reason = _explain(error)
-        except RayError as error:  # it died, or has no time for this sweep
-            say(f"{host}: is left out: {_explain(error)}")
-            continue
-        if reason:
-            refused += 1
-            say(f"{host}: is refused: {reason}")
+        except RayError as error:
+            status, reason = _explain(error)
+        if status != "done":  # it died or has no time for this sweep, or it is another kind
+            refused += status == "failed"
+            how = "is left out" if status == LOST else "is refused"
+            say(f"{node['NodeManagerHostname']}: {how}: {reason}")
     if refused:
         raise BadInput(
             f"--launcher=ray: {refused} of {len(nodes)} nodes are refused; a sweep is for nodes of "
@@ -344,17 +329,11 @@ def _check_nodes(nodes: Sequence[_Node], say: Callable[[str], None]) -> list[_No
 def describe_node(folder: str) -> dict[str, str]:
     """Return the versions of what a trial in this folder of a node runs."""
     code = "from jaxbench.hardware.environment import describe_code as d; print([*d().items()])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=_existing(folder), capture_output=True, text=True
-    )
+    cwd = folder if os.path.isdir(folder) else None
+    done = subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError((done.stderr.strip().splitlines() or ["Python crashed"])[-1])
     return {"Python": platform.python_version(), **dict(ast.literal_eval(done.stdout))}
-
-
-def _existing(folder: str) -> str:
-    """Return the folder, or one for temporary files if this node does not have it."""
-    return folder if os.path.isdir(folder) else tempfile.gettempdir()
 
 
 def find_address() -> str:
@@ -386,15 +365,10 @@ def run_trial(
         path = pathlib.Path(name)
         log = path / (job.log.with_suffix(f".process{rank}.log") if rank else job.log).name
         job = dataclasses.replace(job, run_path=path / job.run_path.name, log=log)
-        flags = [f"--coordinator_address={address}"]
-        flags += [f"--num_processes={hosts}", f"--process_id={rank}"]
-        with contextlib.chdir(_existing(folder)):
-            child = Child(
-                [*job.command, *(flags if hosts > 1 else ())],
-                log,
-                variables=variables,
-                **limits._asdict(),
-            )
+        more = [f"--coordinator_address={address}", f"--num_processes={hosts}"]
+        command = job.command + ([*more, f"--process_id={rank}"] if hosts > 1 else [])
+        with contextlib.chdir(folder if os.path.isdir(folder) else name):
+            child = Child(command, log, variables=variables, **limits._asdict())
             line = ""
             try:
                 while (result := child.wait()) is None:

@@ -1,11 +1,9 @@
 """Run trials as jobs of Slurm. All nodes must see this Python and the sweep's folder.
 
 A job runs `python -m jaxbench.launchers.slurm JOB.json`. Several tasks become the processes of one
-run. A job that Slurm has queued again goes on where its trial can, and begins anew where it cannot.
-How the trial ended is in a file, for whoever asks later; if the job is ended there is none.
+run. How the trial ended is in a file, for whoever asks later; if the job is ended there is none.
 """
 
-import contextlib
 import dataclasses
 import os
 import pathlib
@@ -32,17 +30,12 @@ _STORAGE_S = 60.0
 # How long sbatch may refuse a job, and how long it is left alone after that.
 _REFUSED_S, _RETRY_S = 600.0, 10.0
 _COMMAND_S = 120.0
-# Options of sbatch that say on what a trial runs: they are part of its key.
-_HARDWARE = (
-    *("constraint", "cpu-freq", "cpus-per-gpu", "cpus-per-task", "exclusive", "gpu-freq", "gpus"),
-    *("gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres", "mem", "mem-per-cpu"),
-    *("mem-per-gpu", "nodelist", "nodes", "ntasks", "ntasks-per-gpu", "ntasks-per-node"),
-    *("partition", "threads-per-core"),
-)
+# Options of sbatch that decide no result: they are no part of a trial's key.
+_NOT_DECISIVE = re.compile("--(account|begin|comment|exclude|mail|nice|qos|reservation|time)")
 # Those that the sweep gives itself, or with which sbatch answers otherwise or does something else.
-_REFUSED = (
-    *("array", "chdir", "clusters", "error", "help", "job-name", "open-mode", "output"),
-    *("parsable", "test-only", "usage", "version", "wait", "wrap"),
+_REFUSED = re.compile(
+    "--(array|chdir|clusters|error|help|job-name|open-mode|output|parsable|test-only|usage|version"
+    "|wait|wrap)"
 )
 # {a state of a job that Slurm itself has ended: (the trial's status, reason)}
 _ENDED_BY_SLURM = {
@@ -59,10 +52,6 @@ _COLUMNS = ("JobID", "State", "TimeUsed", "TimeLimit", "NodeList", "Reason", "Na
 _KEPT = ("SLURM_CONF", "SLURM_JWT")
 
 
-class Refused(Exception):
-    """One of Slurm's commands did not do it; the message says why, in one line."""
-
-
 class QueuedJob(NamedTuple):
     """A job as squeue shows it; all are Slurm's texts."""
 
@@ -73,10 +62,6 @@ class QueuedJob(NamedTuple):
     nodes: str
     reason: str
     name: str
-
-    @property
-    def has_ended(self) -> bool:
-        return self.state in ("COMPLETED", "FAILED", *_ENDED_BY_SLURM)
 
     def result(self, status: str, reason: str) -> ProcessResult:
         """Return the result of a trial that did not write one itself."""
@@ -126,11 +111,15 @@ class SlurmLauncher:
         self.slots, self._limits, self._say = slots, limits, say
         try:
             self._options = shlex.split(slurm)
-            self.hardware = ("launcher=slurm", *hardware_options(self._options, os.environ))
+            for option in self._options:
+                if _REFUSED.match(option) or not option.startswith("--"):
+                    raise ValueError(f"{option}: give --NAME=VALUE, for a job's resources")
             call_slurm(["sbatch", "--test-only", *self._options, "--wrap=true"])
-        except (Refused, ValueError) as error:
+        except (Unreachable, ValueError) as error:
             flag = f"--slurm={slurm}" if slurm else "--launcher=slurm"
             raise BadInput(f"{flag}: {error}") from error
+        decisive = [option for option in self._options if not _NOT_DECISIVE.match(option)]
+        self.hardware = ("launcher=slurm", *sorted(decisive))
         self._running: dict[str, _Submission] = {}
         self._since_poll = Stopwatch()
 
@@ -148,12 +137,21 @@ class SlurmLauncher:
         write_json(one.file(".slurm.json"), described)
         # A percent sign begins a pattern of Slurm's.
         output = str(one.file(".slurm.out")).replace("%", "%%")
-        options = [f"--job-name={one.name}", "--requeue", f"--output={output}"]
         # If it is submitted twice, since an answer was lost, one waits for the other.
-        options += ["--dependency=singleton", "--open-mode=append", *self._options]
+        options = ["--requeue", "--dependency=singleton", *self._options]
+        options += [f"--job-name={one.name}", f"--output={output}", "--open-mode=append"]
         command = [sys.executable, "-m", "jaxbench.launchers.slurm", one.file(".slurm.json")]
         wrapped = f"--wrap=exec {shlex.join(map(str, command))}"
-        one.number = _submit(["sbatch", "--parsable", *options, wrapped], one.name)
+        watch = Stopwatch()
+        while one.number is None:
+            try:
+                answer = call_slurm(["sbatch", "--parsable", *options, wrapped])
+                # On a cluster with a name this follows, after a semicolon.
+                one.number = answer.split()[-1].partition(";")[0]
+            except Unreachable:
+                if watch.elapsed_s() > _REFUSED_S:
+                    raise
+                pause(_RETRY_S)
         write_json(job.note_path, {"name": one.name, "number": one.number})
         self._running[job.key] = one
 
@@ -170,7 +168,7 @@ class SlurmLauncher:
         self._since_poll = Stopwatch()
         try:
             jobs = list_jobs()
-        except Refused as refusal:  # for a moment, it may be
+        except Unreachable as refusal:  # for a moment, it may be
             for one in self._running.values():
                 one.line = str(refusal)
             return []
@@ -184,8 +182,7 @@ class SlurmLauncher:
         return self._running[key].line
 
     def close(self) -> None:
-        numbers = [one.number for one in self._running.values() if one.number]
-        if numbers:
+        if numbers := [one.number for one in self._running.values() if one.number]:
             self._say(f"jobs go on in Slurm; to end them: scancel {' '.join(numbers)}")
         self._running.clear()
 
@@ -193,32 +190,11 @@ class SlurmLauncher:
 create = SlurmLauncher
 
 
-def _submit(command: Sequence[str], name: str) -> str:
-    """Submit a job of this name; return its number.
-
-    After no answer Slurm may still have the job, so it is looked for before the next try.
-
-    Raises:
-      Unreachable: Slurm has refused it for long.
-    """
-    watch = Stopwatch()
-    while True:
-        try:
-            # On a cluster with a name this follows, after a semicolon.
-            return call_slurm(command).split()[-1].partition(";")[0]
-        except Refused as refusal:
-            if watch.elapsed_s() > _REFUSED_S:
-                raise Unreachable(str(refusal)) from refusal
-        pause(_RETRY_S)
-        with contextlib.suppress(Refused, KeyError):
-            return list_jobs()[name].number
-
-
 def _end_of(one: _Submission, queued: QueuedJob | None) -> Ended | None:
     """Return how an attempt ended; None if it goes on, or its files are not here yet."""
     key = one.job.key
     one.number = queued.number if queued is not None else one.number
-    if queued is not None and not queued.has_ended:
+    if queued is not None and queued.state not in ("COMPLETED", "FAILED", *_ENDED_BY_SLURM):
         line = queued.state == "RUNNING" and one.job.log.exists() and last_line(one.job.log)
         one.line = line or str(queued)
         return None
@@ -259,13 +235,9 @@ def call_slurm(command: Sequence[str]) -> str:
     """Run one of Slurm's commands; return its output.
 
     Raises:
-      Refused: it fails or does not answer.
+      Unreachable: it fails or does not answer.
     """
-    variables = {
-        name: text
-        for name, text in os.environ.items()
-        if not name.startswith("SLURM_") or name in _KEPT
-    }
+    variables = {n: v for n, v in os.environ.items() if n[:6] != "SLURM_" or n in _KEPT}
     try:
         done = subprocess.run(
             command,
@@ -279,15 +251,15 @@ def call_slurm(command: Sequence[str]) -> str:
             start_new_session=True,
         )
     except FileNotFoundError:
-        refusal = "is not here; start the sweep where Slurm takes jobs"
-        raise Refused(f"{command[0]}: {refusal}") from None
+        hint = "start the sweep where Slurm takes jobs"
+        raise Unreachable(f"{command[0]}: is not here; {hint}") from None
     except subprocess.TimeoutExpired:
-        raise Refused(f"{command[0]}: no answer in {_COMMAND_S:g} s") from None
+        raise Unreachable(f"{command[0]}: no answer in {_COMMAND_S:g} s") from None
     if done.returncode:
         errors = re.sub("^(sbatch: |squeue: )?(error: )?", "", done.stderr, flags=re.MULTILINE)
         lines = [line.strip() for line in errors.splitlines() if not line.startswith("Try ")]
         reason = "; ".join(filter(None, lines)) or f"exit code {done.returncode}"
-        raise Refused(f"{command[0]}: {reason}")
+        raise Unreachable(f"{command[0]}: {reason}")
     return done.stdout
 
 
@@ -298,31 +270,6 @@ def seconds(text: str) -> float:
     """
     numbers = map(float, reversed(re.findall(r"\d+", text)))
     return sum(number * unit for number, unit in zip(numbers, (1, 60, 3600, 86400), strict=False))
-
-
-def hardware_options(options: Sequence[str], variables: Mapping[str, str]) -> list[str]:
-    """Return NAME=VALUE of the options of sbatch that name hardware.
-
-    Args:
-      variables: the environment, from which sbatch takes options that are not given.
-
-    Raises:
-      BadInput: an option that the sweep itself gives, or one that is not spelt out.
-    """
-    values = {name: variables.get(f"SBATCH_{name.upper().replace('-', '_')}") for name in _HARDWARE}
-    for option in options:
-        match = re.fullmatch(r"--([a-z-]+)(?:=(.*))?", option, re.DOTALL)
-        name = match[1] if match else ""
-        # sbatch would take the beginning of a name, too.
-        known = [full for full in (*_HARDWARE, *_REFUSED) if full.startswith(name)]
-        if name in _REFUSED or (known and name not in _HARDWARE):
-            raise BadInput(
-                f"--slurm={option}: must be an option of sbatch for a job's resources, written as "
-                "--NAME=VALUE"
-            )
-        if name in values:
-            values[name] = match[2] or "yes"
-    return [f"{name}={value}" for name, value in values.items() if value]
 
 
 # ----------------------------------------------------------------------- what runs inside of a job

@@ -138,6 +138,12 @@ def test_a_node_with_other_code_is_refused(tmp_path, cluster):
         done = run_sweep(tmp_path, *args)
         assert done.returncode == 2 and "1 of 4 nodes are refused" in done.stderr, done.stderr
         assert done.stdout.count("is refused: jaxbench's source (SHA-256) ") == 1
+        # An accelerator that only Ray believes in.
+        other = cluster.add(num_gpus=1, resources={"accelerator_type:H100": 1})
+        done = run_sweep(tmp_path, *args, "--ray_resources=CPU:1")
+        cluster.remove(other)
+        assert done.returncode == 2 and "2 of 5 nodes are refused" in done.stderr, done.stderr
+        assert ": is refused: resources CPU:1,accelerator_type:H100:0.001, not" in done.stdout
         done = run_sweep(tmp_path, *args, "--ray_resources=CPU:2")
         assert done.returncode == 2 and ": 0 nodes have them" in done.stderr, done.stderr
         assert not (tmp_path / "s").exists()
@@ -146,7 +152,7 @@ def test_a_node_with_other_code_is_refused(tmp_path, cluster):
 
 
 def test_a_node_and_the_sweep_are_killed(tmp_path, cluster):
-    args = (f"--experiment={MICRO}", "--grid=seed=0,1,2,3,4,5,6,7", "--experiment.num_devices=1")
+    args = ("--grid=seed=0,1,2,3,4,5,6,7", f"--experiment={MICRO}", "--experiment.num_devices=1")
     args += ("--experiment.epochs=50", "--telemetry_s=0")
     command = sweep(*cluster.flags(*args))
     path = tmp_path / "s" / "results.jsonl"
@@ -173,11 +179,12 @@ def test_a_node_and_the_sweep_are_killed(tmp_path, cluster):
     after = results(tmp_path / "s")
     assert after[: len(before)] == before and len({result["key"] for result in after}) == 8
     # What a local sweep has, too.
-    assert run_sweep(tmp_path, *args, "--sweepdir=here").returncode == 0
+    assert run_sweep(tmp_path, *args[1:], "--grid=seed=0,1,2", "--sweepdir=here").returncode == 0
     names = ("seed", "status", "eval_top1", "epochs_done", "training_flops")
     tables = [table(tmp_path / name / "sweep.csv") for name in ("s", "here")]
     rows, local_rows = ([[row[name] for name in names] for row in rows] for rows in tables)
-    assert rows == local_rows and {row[1] for row in rows} == {"done"}
+    assert [row[:2] for row in rows] == [[seed, "done"] for seed in "01234567"]
+    assert rows[:3] == local_rows
 
 
 def test_a_local_ray_is_for_this_machine_only(tmp_path):

@@ -36,16 +36,16 @@ def test_other_resources_are_told(ray_launcher, text):
         ray_launcher.parse_resources(text)
 
 
-def node(alive=True, **has):
-    return {"Alive": alive, "Resources": has}
+def node(**has):
+    return {"Resources": has}
 
 
 def test_a_trial_gets_what_was_asked_for_or_its_whole_node(ray_launcher):
     h100 = {"accelerator_type:H100": 1.0}
-    head, dead = node(memory=1e9), node(False, CPU=4.0)
+    head = node(memory=1e9)
     two, eight = node(CPU=4.0, GPU=2.0, **h100), node(CPU=96.0, GPU=8.0, **h100)
     plain = node(CPU=4.0, object_store_memory=1e9)
-    nodes = [head, dead, two, eight, plain]
+    nodes = [head, two, eight, plain]
 
     def found(text):
         asked = ray_launcher.parse_resources(text)
@@ -53,9 +53,9 @@ def test_a_trial_gets_what_was_asked_for_or_its_whole_node(ray_launcher):
 
     # The types of accelerators are always a part, for a trial's hardware must be known.
     types = {"accelerator_type:H100": 0.001}
-    whole = [(2, {"CPU": 4, "GPU": 2, **types}), (3, {"CPU": 96, "GPU": 8, **types})]
-    assert found("") == [*whole, (4, {"CPU": 4})]
+    whole = [(1, {"CPU": 4, "GPU": 2, **types}), (2, {"CPU": 96, "GPU": 8, **types})]
+    assert found("") == [*whole, (3, {"CPU": 4})]
     assert found("accelerator_type:H100") == whole
-    assert found("GPU:4") == [(3, {"GPU": 4, **types})]
-    assert found("object_store_memory:9") == [(4, {"CPU": 4})]
+    assert found("GPU:4") == [(2, {"GPU": 4, **types})]
+    assert found("object_store_memory:9") == [(3, {"CPU": 4})]
     assert found("GPU:16") == found("accelerator_type:V100") == []
