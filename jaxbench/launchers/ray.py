@@ -191,7 +191,10 @@ class RayLauncher:
         watch = Stopwatch()
         while self._streams and watch.elapsed_s() < self._seconds_to_end:
             for stream in ray.wait([*self._streams], timeout=_POLL_S)[0]:
-                self._receive(stream)
+                try:
+                    ray.get(next(stream))
+                except (RayError, StopIteration):
+                    del self._streams[stream]
         ray.shutdown()
 
 

@@ -51,6 +51,14 @@ def raylet(node):
     return psutil.Process(node.all_processes["raylet"][0].process.pid)
 
 
+def runs(process):
+    """Whether a process has not ended; nobody may have asked how it did."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def trials_of(process):
     """The ids of the processes of trials below another."""
     found = []
@@ -206,8 +214,7 @@ def test_a_local_ray_is_for_this_machine_only(tmp_path):
     finally:
         process.kill()
         process.wait()
-    psutil.wait_procs(processes, timeout=30)
-    assert not any(one.is_running() for one in processes)
+    wait_until(lambda: not any(map(runs, processes)))
 
 
 def test_a_cluster_that_is_not_there(tmp_path):
