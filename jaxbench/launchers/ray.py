@@ -25,7 +25,7 @@ from jaxbench.errors import BadInput
 from jaxbench.files import unpack
 from jaxbench.launchers.launcher import LOST, Ended, Limits, TrialJob
 from jaxbench.parallel.child import Child, ProcessResult, last_line, seconds_to_end
-from jaxbench.parallel.signals import grace_period_s, set_grace_period
+from jaxbench.parallel.signals import defer_signals, grace_period_s, set_grace_period
 from jaxbench.xla.variables import decisive_variables
 
 try:
@@ -38,8 +38,7 @@ except ImportError as error:
 
 # A node as Ray describes it, and the amounts of its resources that a trial gets.
 _Node = tuple[Mapping[str, Any], Mapping[str, float]]
-_POLL_S = 0.5
-_CONNECT_S, _CHECK_S = 10.0, 300.0
+_POLL_S, _CONNECT_S, _CHECK_S = 0.5, 10.0, 300.0
 # What a trial computes on. If --ray_resources names none, it gets all that its node has.
 _COMPUTE = {"CPU", "GPU", "TPU"}
 # Of an accelerator type a node has 1, and Ray's own `accelerator_type=` asks for so much.
@@ -138,6 +137,8 @@ class RayLauncher:
     def attach(self, job: TrialJob) -> bool:
         return False
 
+    # Ray's `wait` fails if a signal raises another exception than KeyboardInterrupt.
+    @defer_signals()
     def wait(self) -> list[Ended]:
         ended, watch = [], Stopwatch()
         while self._streams and not ended and watch.elapsed_s() < _POLL_S:
@@ -185,6 +186,7 @@ class RayLauncher:
     def last_line(self, key: str) -> str:
         return self._running[key][0].line
 
+    @defer_signals()
     def close(self) -> None:
         for stream in self._streams:
             ray.cancel(stream)
@@ -204,9 +206,8 @@ create = RayLauncher
 def _forwarded_variables() -> dict[str, str]:
     """Return the environment variables of this process that trials on other machines get."""
     variables = decisive_variables() | {"WANDB_RUN_GROUP": os.environ.get("WANDB_RUN_GROUP")}
-    # They say which devices this machine has.
-    here = ("CUDA_VISIBLE", "TPU_")
-    return {n: value for n, value in variables.items() if value and not n.startswith(here)}
+    # Those that say which devices this machine has are its own.
+    return {n: v for n, v in variables.items() if v and not n.startswith(("CUDA_VISIBLE", "TPU_"))}
 
 
 def _explain(error: RayError) -> tuple[str, str]:
@@ -284,8 +285,9 @@ def _connect(address: str | None) -> None:
         ray.init(log_to_driver=False, logging_level="ERROR", **options)
     except (OSError, RuntimeError, ValueError, SystemExit) as error:
         flag = f"--ray_address={address}" if address else "--launcher=ray"
-        reason = " ".join(str(error).split())
-        raise BadInput(f"{flag}: no Ray that can be used: {reason}") from error
+        raise BadInput(
+            f"{flag}: no Ray that can be used: {' '.join(str(error).split())}"
+        ) from error
     finally:
         signal.signal(signal.SIGTERM, handler)  # Ray sets another one
 

@@ -27,9 +27,8 @@ from jaxbench.parallel.signals import raise_on_signals
 _POLL_S, _PAUSE_S = 5.0, 0.5
 # How long shared storage may take to show here what a node has written.
 _STORAGE_S = 60.0
-# How long sbatch may refuse a job, and how long it is left alone after that.
-_REFUSED_S, _RETRY_S = 600.0, 10.0
-_COMMAND_S = 120.0
+# How long sbatch may refuse a job, how long it is left alone after that; a command's time.
+_REFUSED_S, _RETRY_S, _COMMAND_S = 600.0, 10.0, 120.0
 # Options of sbatch that decide no result: they are no part of a trial's key.
 _NOT_DECISIVE = re.compile("--(account|begin|comment|exclude|mail|nice|qos|reservation|time)")
 # Those that the sweep gives itself, or with which sbatch answers otherwise or does something else.
@@ -251,8 +250,7 @@ def call_slurm(command: Sequence[str]) -> str:
             start_new_session=True,
         )
     except FileNotFoundError:
-        hint = "start the sweep where Slurm takes jobs"
-        raise Unreachable(f"{command[0]}: is not here; {hint}") from None
+        raise Unreachable(f"{command[0]}: is not here; sweep where Slurm takes jobs") from None
     except subprocess.TimeoutExpired:
         raise Unreachable(f"{command[0]}: no answer in {_COMMAND_S:g} s") from None
     if done.returncode:

@@ -310,7 +310,7 @@ def test_no_slurm_here(monkeypatch):
         raise FileNotFoundError
 
     monkeypatch.setattr("subprocess.run", run)
-    said = "^--launcher=slurm: sbatch: is not here; start the sweep where Slurm takes jobs$"
+    said = "^--launcher=slurm: sbatch: is not here; sweep where Slurm takes jobs$"
     with pytest.raises(BadInput, match=said):
         create()
 
