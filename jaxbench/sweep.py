@@ -59,8 +59,8 @@ _LAUNCHER = flags.DEFINE_enum(
     "launcher",
     "local",
     [*LAUNCHERS],
-    "Where the trials run. local: on this machine, one at a time. slurm: as jobs of Slurm. ssh: on "
-    "the hosts of --hosts, one at a time on each.",
+    "Where the trials run. local: on this machine, one at a time. ray: on the nodes of a Ray "
+    "cluster. slurm: as jobs of Slurm.",
 )
 flags.DEFINE_string(
     "slurm",
@@ -75,20 +75,25 @@ flags.DEFINE_integer(
     lower_bound=1,
 )
 flags.DEFINE_string(
-    "hosts",
+    "ray_address",
     None,
-    "With --launcher=ssh: a text file with a line for each host: [user@]host[:port] "
-    "[folder=FOLDER] [python=PROGRAM] [kind=NAME]; # begins a comment.",
+    "With --launcher=ray: HOST:PORT of a Ray cluster, or auto for that of which this machine is a "
+    "node; default a Ray of this machine only.",
 )
 flags.DEFINE_string(
-    "ssh_config", None, "With --launcher=ssh: a configuration file for ssh instead of your own."
-)
-flags.DEFINE_float(
-    "lost_after_s",
+    "ray_resources",
     None,
-    "With --launcher=ssh: a host that does not answer for so long is lost, and its trial runs on "
-    "another; default 180.",
-    lower_bound=0.001,
+    "With --launcher=ray: what each trial gets, such as GPU:1,accelerator_type:H100; default all "
+    "CPUs, GPUs and TPUs of a node.",
+)
+flags.DEFINE_integer(
+    "ray_hosts",
+    None,
+    "With --launcher=ray: how many nodes a trial has, with a process on each; default 1.",
+    lower_bound=1,
+)
+flags.DEFINE_bool(
+    "ray_checkpoints", None, "With --launcher=ray: bring checkpoints here with the other files."
 )
 _FIND_MAX_BATCH = flags.DEFINE_bool(
     "find_max_batch",

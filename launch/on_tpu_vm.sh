@@ -1,17 +1,21 @@
 #!/usr/bin/env bash
-# What launch/tpu_vm.sh has every worker of a TPU VM do. All of it lies in ~/jaxbench:
+# Runs one jaxbench command on a worker of a Cloud TPU VM, whose home folder has jaxbench.tgz
+# (git archive --format=tar.gz --output=jaxbench.tgz HEAD):
+#
+#   [BUCKET=gs://B/FOLDER] [EXTRAS=tpu] bash on_tpu_vm.sh --workdir=runs/first --experiment=cnn10
+#
+# The job does not need the connection. The same command joins it, prints its output from the
+# beginning and ends as it ends; after SIGTERM (exit code 143) it starts again. With BUCKET the run
+# directory is copied there every two minutes and at the end, and is fetched before the start.
+# docs/howto/tpu-vm.md says how to send it. All of it lies in ~/jaxbench:
 #   src/   the checkout, in which the job runs; src/runs leads to runs/
 #   venv/  what is installed
 #   job/   the one job: its command, pid, log and exit code; lock: held while it runs
 set -euo pipefail
 
-# Seconds between copies to a bucket.
-sync_s=${JAXBENCH_SYNC_S:-120}
+bucket=${BUCKET:-}
 
 say() { printf 'on_tpu_vm.sh: %s\n' "$*" >&2; }
-
-# A lock and not the pid: after a restart of the machine the pid is another program's.
-is_running() { ! flock --nonblock lock true; }
 
 # Prints a Python that jaxbench runs on and that can make environments.
 find_python() {
@@ -38,134 +42,90 @@ install_python() {
   }
 }
 
-# extras: takes the checkout in new/ and installs it.
-set_up() {
-  if is_running; then
-    say "a job is running; the checkout that it began with stays"
-    return
-  fi
-  rm -rf src
-  mv new src
-  mkdir -p runs
-  ln -s ../runs src/runs
+install() {
+  rm -rf src && mkdir -p src runs && tar -xzf ~/jaxbench.tgz -C src && ln -s ../runs src/runs || return
   if ! venv/bin/python -m pip --version >/dev/null 2>&1; then
     rm -rf venv
     local python
-    if ! python=$(find_python); then
-      install_python || true
-      python=$(find_python) || { say "Python 3.12 could not be installed" && exit 1; }
-    fi
-    "$python" -m venv venv
+    python=$(find_python) || { install_python && python=$(find_python); } ||
+      { say "Python 3.12 could not be installed" && return 1; }
+    "$python" -m venv venv || return
   fi
-  # Whatever pip ends with: 2 stands for bad input.
-  venv/bin/python -m pip install -q --disable-pip-version-check -e "src[$1]" ||
-    { say "pip could not install it" && exit 1; }
+  venv/bin/python -m pip install -q --disable-pip-version-check -e "src[${EXTRAS:-tpu}]"
 }
 
-# bucket ('' for none), workdir ('' for jaxbench's own choice), the arguments of jaxbench.main:
-# starts the job, or joins it if it was started before; ends as it ends. gcloud repeats the whole
-# command when the connection drops.
-run() {
-  local command
-  command=$(printf '%q ' "$@")
-  exec 9>lock
-  if [ -e job/command ] && [ "$(cat job/command)" = "$command" ] && { is_running || [ -e job/code ]; }; then
-    say "this job was started before; its output follows from the beginning"
-  elif flock --nonblock 9; then
-    rm -rf job
-    mkdir job
-    printf '%s' "$command" >job/command
-    : >job/log
-    # Keeps the lock, whatever becomes of the connection.
-    setsid nohup bash src/launch/on_tpu_vm.sh job "$@" >>job/log 2>&1 </dev/null &
-    echo $! >job/pid
-  else
-    say "another job is running here, started with: $(cat job/command 2>/dev/null)"
-    exit 75
-  fi
-  exec 9>&-
-  tail -n +1 -f -s 0.2 --pid="$(cat job/pid)" job/log
-  [ -e job/code ] || { say "the job was killed before it could say how it ended" && exit 1; }
-  exit "$(cat job/code)"
-}
-
-# The job itself, in a session of its own; arguments as above.
-job() {
-  local bucket=$1 workdir=$2 code=0 syncing=
-  shift 2
-  if [ -n "$bucket" ]; then
-    # Refuses to begin without: it would begin anew what lies in the bucket.
-    download "$workdir" "$bucket" || { echo $? >job/code && exit 1; }
-    keep_uploading "$workdir" "$bucket" &
-    syncing=$!
-  fi
-  # A signal for all processes, as at the machine's end, leaves this one to wait for jaxbench.
-  trap : TERM INT HUP
-  (trap - TERM INT HUP && cd src && exec ../venv/bin/python -u -m jaxbench.main "$@") || code=$?
-  if [ -n "$bucket" ]; then
-    : >job/ended
-    wait "$syncing" || true
-    upload "$workdir" "$bucket" || {
-      say "what was recorded last is not in $bucket"
-      [ "$code" != 0 ] || code=1
-    }
-  fi
-  echo "$code" >job/code
-}
-
-# workdir, bucket: brings what is there; nothing is, the first time.
+# Brings what is in the bucket; nothing is, the first time.
 download() {
-  local there
-  if there=$(gcloud storage ls "$2/$1/" 2>&1); then
-    mkdir -p "$1"
-    gcloud storage rsync "$2/$1" "$1" --recursive
-  elif [[ $there != *"matched no objects"* ]]; then
-    say "cannot read $2/$1: $there"
+  local listed
+  if listed=$(gcloud storage ls "$bucket/$workdir/" 2>&1); then
+    mkdir -p "$workdir"
+    gcloud storage rsync "$bucket/$workdir" "$workdir" --recursive
+  elif [[ $listed != *"matched no objects"* ]]; then
+    say "cannot read $bucket/$workdir: $listed"
     return 1
   fi
 }
 
-# workdir, bucket: until the job has ended.
-keep_uploading() {
-  local second
-  until [ -e job/ended ]; do
-    for ((second = 0; second < sync_s; second++)); do
-      [ ! -e job/ended ] || return 0
-      sleep 1
-    done
-    upload "$1" "$2" || say "copying to $2 failed, and is tried again in $sync_s s"
-  done
-}
-
-# workdir, bucket: first the checkpoints are held fast, then the records go, then the checkpoints: a
-# checkpoint whose records are missing could not be gone on with.
+# First the checkpoints are held fast, then the records go, then the checkpoints: a checkpoint whose
+# records are missing could not be resumed.
 upload() {
-  [ -e "$1/run.json" ] || return 0
+  [ -n "$bucket" ] && [ -e "$workdir/run.json" ] || return 0
   rm -rf held && mkdir -p held
-  # Where one is deleted just then, another round will do.
-  [ ! -d "$1/checkpoints" ] || cp -al "$1/checkpoints" held/ || return
-  gcloud storage rsync "$1" "$2/$1" --recursive --exclude='^checkpoints/' || return
+  # If one is deleted just then, another round will do.
+  [ ! -d "$workdir/checkpoints" ] || cp -al "$workdir/checkpoints" held/ || return
+  gcloud storage rsync "$workdir" "$bucket/$workdir" --recursive --exclude='^checkpoints/' || return
   [ -d held/checkpoints ] || return 0
-  gcloud storage rsync held/checkpoints "$2/$1/checkpoints" --recursive &&
-    gcloud storage rsync held/checkpoints "$2/$1/checkpoints" --recursive \
+  gcloud storage rsync held/checkpoints "$bucket/$workdir/checkpoints" --recursive &&
+    gcloud storage rsync held/checkpoints "$bucket/$workdir/checkpoints" --recursive \
       --delete-unmatched-destination-objects
 }
 
-# workdir or '': prints how the job ended and its run directory, if it made one.
-report() {
-  local folder=$1 code
-  if ! code=$(cat job/code 2>/dev/null); then
-    is_running && code=running || code=lost
+# The job itself, in a session of its own.
+job() {
+  local code=0 main
+  # Without what lies in the bucket it would begin anew.
+  if ! install || { [ -n "$bucket" ] && ! download; }; then
+    echo 1 >job/code
+    return
   fi
-  if [ -z "$folder" ]; then
-    folder=$(find runs/ -name run.json -newer job/command -printf '%h\n' | sort | head -n 1)
-  fi
-  [ -e "$folder/run.json" ] || folder=
-  echo "jaxbench-job $code $folder"
+  # A signal for all processes, as at the machine's end, leaves this one to wait for jaxbench.
+  trap : TERM INT HUP
+  (trap - TERM INT HUP && cd src && exec ../venv/bin/python -u -m jaxbench.main "$@") &
+  main=$!
+  while kill -0 "$main" 2>/dev/null; do
+    timeout "${SYNC_S:-120}" tail --pid="$main" -s 0.2 -f /dev/null || upload || say "copying failed"
+  done
+  wait "$main" || code=$?
+  upload || { say "what was recorded last is not in $bucket" && code=$((code ? code : 1)); }
+  echo "$code" >job/code
 }
 
-# What is fetched is no longer joined: the same command begins a new job.
-forget() { is_running || rm -rf job; }
-
-cd ~/jaxbench
-"$@"
+workdir='' start=''
+[ "${1-}" != job ] || { start=yes && shift; }
+for word in "$@"; do [[ $word != --workdir=* ]] || workdir=${word#*=}; done
+if ! [[ $workdir =~ ^runs(/[A-Za-z0-9_][A-Za-z0-9._-]*)+$ && $bucket =~ ^(gs://[a-z0-9][a-zA-Z0-9._/-]*)?$ ]]; then
+  say "give --workdir=runs/NAME, and BUCKET=gs://BUCKET/FOLDER or none"
+  exit 2
+fi
+script=$(realpath "$0")
+mkdir -p ~/jaxbench && cd ~/jaxbench
+[ -z "$start" ] || { job "$@" && exit; }
+command=$(printf '%q ' "$bucket" "$@")
+exec 9>lock
+if [ "$(cat job/command 2>/dev/null)" = "$command" ] &&
+  { ! flock --nonblock 9 || { [ -e job/code ] && [ "$(cat job/code)" != 143 ]; }; }; then
+  say "this job was started before; its output follows from the beginning"
+elif flock --nonblock 9; then
+  rm -rf job && mkdir job && : >job/log
+  printf '%s' "$command" >job/command
+  # Keeps the lock, whatever becomes of the connection.
+  setsid nohup bash "$script" job "$@" >>job/log 2>&1 </dev/null &
+  echo $! >job/pid
+else
+  say "another job is running here, started with: $(cat job/command)"
+  exit 75
+fi
+exec 9>&-
+tail -n +1 -f -s 0.2 --pid="$(cat job/pid)" job/log
+[ -e job/code ] || { say "the job was killed before it could say how it ended" && exit 1; }
+exit "$(cat job/code)"

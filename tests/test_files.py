@@ -5,13 +5,11 @@ import os
 import tarfile
 
 import pytest
-from jaxbench.cards.thresholds import load_thresholds
 
 from jaxbench.analysis.pricing import read_prices
 from jaxbench.cards.card_file import CARD, read_card
 from jaxbench.errors import BadInput
 from jaxbench.files import open_own, read_text, unpack
-from jaxbench.launchers.hosts import read_hosts
 from jaxbench.offering.folder import OFFERS, read_offers
 from jaxbench.records.reader import load_run, read_results
 
@@ -23,7 +21,6 @@ READERS = {
     CARD: read_card,
     OFFERS: lambda path: read_offers(path.parent),
     "prices.csv": lambda path: read_prices(str(path)),
-    "hosts.txt": lambda path: read_hosts(str(path)),
     "limits.csv": lambda path: load_thresholds(str(path)),
 }
 pytestmark = pytest.mark.usefixtures("no_waiting")

@@ -10,7 +10,7 @@ from jaxbench.parallel import signals
 from tests.conftest import ROOT
 
 LAUNCH = ROOT / "launch"
-SCRIPTS = ("tpu_vm.sh", "on_tpu_vm.sh", "slurm.sbatch")
+SCRIPTS = ("on_tpu_vm.sh", "slurm.sbatch")
 
 
 def test_slurm_options_stand_before_the_first_command():
@@ -73,10 +73,10 @@ def test_files_name_flags_that_exist(run_cli):
     helped = run_cli("--helpfull")
     known = set(re.findall(r"^ +--(?:\[no\])?(\w+)", helped.stdout, re.MULTILINE)) | {"experiment"}
     text = "".join((LAUNCH / name).read_text() for name in (*SCRIPTS, "jobset.yaml"))
-    # What follows the entry point or its `--`, and the arguments of the JobSet.
-    heads = r"(?:jaxbench\.main \"\$@\"|-- (?=\\\n|--)|\$@\" |sbatch )"
+    # What follows the entry point or a script, and the arguments of the JobSet.
+    heads = r"(?:jaxbench\.main \"\$@\"|\$@\" |sbatch |on_tpu_vm\.sh )"
     commands = re.findall(heads + r"(?:\\\n|[^\n])*", text)
     commands += re.findall(r"^ +- --.*", text, re.MULTILINE)
     used = set(re.findall(r"--(\w+)=", "\n".join(commands)))
-    assert used >= {"experiment", "mode", "workdir", "resume", "distributed"}
+    assert used >= {"experiment", "workdir", "resume", "distributed"}
     assert used <= known, used - known

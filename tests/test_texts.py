@@ -15,7 +15,7 @@ from tests.in_process import fresh_process_state
 PAGES = ("README.md", "CONTRIBUTING.md", *("docs/install.md", "docs/tour.md", "results/README.md"))
 PAGES += tuple(path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob("docs/howto/*.md")))
 # They are given the flags of jaxbench.main.
-_SCRIPTS = ("launch/tpu_vm.sh", "launch/slurm.sbatch")
+_SCRIPTS = ("launch/slurm.sbatch",)
 _BLOCK = re.compile(r"^```(.*)\n((?s:.*?))^```$", re.MULTILINE)
 # What ends a command's arguments.
 _ENDS = ("|", ">", "2>&1", "&")
@@ -41,7 +41,7 @@ def commands(text: str) -> Iterator[list[str]]:
             words = words[: next((at for at, word in enumerate(words) if word in _ENDS), None)]
             for at, word in enumerate(words if "--help" not in words else ()):
                 if word in _SCRIPTS:
-                    yield ["main", *words[words.index("--") + 1 if "--" in words else at + 1 :]]
+                    yield ["main", *words[at + 1 :]]
                 elif word == "jaxbench":
                     yield words[at + 1 :]
                 elif word.startswith("jaxbench.") and words[at - 1] == "-m":
@@ -104,7 +104,7 @@ A=1 python -m jaxbench.main --experiment=cnn10 \\
     --mode=throughput  # comment
 jaxbench sweep --grid=batch_size=1,2 | tail
 srun -n 2 python -m jaxbench.main --experiment=cnn10
-launch/tpu_vm.sh --name=a -- --experiment=cnn10
+sbatch launch/slurm.sbatch --experiment=cnn10
 quickstart on 1 x cpu
 ```
 `jaxbench cost` and `jaxbench cost --list_offers`

@@ -13,11 +13,11 @@ from jaxbench.errors import BadInput, nearest
 from jaxbench.files import read_text
 from jaxbench.parallel.child import ProcessResult
 
-# {launcher: the names of its options}, which are the arguments of `create` in its module.
+# {launcher: its options, which are the arguments of `create` in its module}
 LAUNCHERS = {
     "local": (),
+    "ray": ("ray_address", "ray_resources", "ray_hosts", "ray_checkpoints"),
     "slurm": ("slurm", "slots"),
-    "ssh": ("hosts", "ssh_config", "lost_after_s"),
 }
 # The status of a process that was lost with its machine: its trial is run once more.
 LOST = "lost"
@@ -54,13 +54,8 @@ class TrialJob:
     @property
     def command(self) -> list[str]:
         """The command that runs it on this machine."""
-        return [
-            sys.executable,
-            "-m",
-            "jaxbench.main",
-            *self.arguments,
-            f"--workdir={self.run_path}",
-        ]
+        program = [sys.executable, "-m", "jaxbench.main"]
+        return [*program, *self.arguments, f"--workdir={self.run_path}"]
 
 
 class Ended(NamedTuple):
@@ -88,8 +83,7 @@ class Launcher(Protocol):
     def attach(self, job: TrialJob) -> bool:
         """Take up an attempt that an earlier sweeping process has noted, as if it were started now.
 
-        Return False where it neither runs nor has ended with a result: the trial is then run once
-        more. Raise an exception where that cannot be found out.
+        Return False if no note is known: the trial is then run once more.
         """
 
     def wait(self) -> list[Ended]:
@@ -127,13 +121,9 @@ def create_launcher(
 
 
 def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
-    """Replace a JSON file whole; it is on the disk before this returns."""
+    """Replace a JSON file whole."""
     partial = path.with_name(f"{path.name}.partial")
-    with open(partial, "w", encoding="utf-8") as file:
-        json.dump(content, file, indent=2)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
+    partial.write_text(json.dumps(content, indent=2) + "\n")
     os.replace(partial, path)
 
 

@@ -1,36 +1,74 @@
-"""Run trials as jobs of Slurm. All nodes must see this Python and the sweep's folder."""
+"""Run trials as jobs of Slurm. All nodes must see this Python and the sweep's folder.
+
+A job runs `python -m jaxbench.launchers.slurm JOB.json`. Several tasks become the processes of one
+run. How the trial ended is in a file, for whoever asks later; if the job is ended there is none.
+"""
 
 import dataclasses
 import os
 import pathlib
+import platform
+import re
 import shlex
+import shutil
+import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from jaxbench.clock import Stopwatch, pause
-from jaxbench.errors import BadInput, Unreachable
+from jaxbench.errors import BadInput, Terminated, Unreachable
 from jaxbench.launchers.launcher import LOST, Ended, Limits, TrialJob, read_json, write_json
-from jaxbench.launchers.run_job import read_end, write_job
-from jaxbench.launchers.slurm_queue import (
-    QueuedJob,
-    Refused,
-    call_slurm,
-    hardware_options,
-    list_jobs,
-    submit,
-)
-from jaxbench.parallel.child import ProcessResult, last_line
+from jaxbench.parallel.child import ProcessResult, last_line, run_child
+from jaxbench.parallel.signals import raise_on_signals
 
-_PAUSE_S = 0.5
-# Slurm is asked more rarely while nothing happens: after a tenth of the time since something did.
-_LEAST_POLL_S, _MOST_POLL_S = 1.0, 30.0
+# How often Slurm is asked, and this process looks whether it is to end.
+_POLL_S, _PAUSE_S = 5.0, 0.5
 # How long shared storage may take to show here what a node has written.
 _STORAGE_S = 60.0
-# How often squeue may miss a job that sbatch gave no number for, before it is submitted again.
-_UNSEEN_POLLS = 3
-# How long sbatch may refuse while none of the sweep's jobs is in the queue.
-_REFUSED_S = 600.0
+# How long sbatch may refuse a job, how long it is left alone after that; a command's time.
+_REFUSED_S, _RETRY_S, _COMMAND_S = 600.0, 10.0, 120.0
+# Options of sbatch that decide no result: they are no part of a trial's key.
+_NOT_DECISIVE = re.compile("--(account|begin|comment|exclude|mail|nice|qos|reservation|time)")
+# Those that the sweep gives itself, or with which sbatch answers otherwise or does something else.
+_REFUSED = re.compile(
+    "--(array|chdir|clusters|error|help|job-name|open-mode|output|parsable|test-only|usage|version"
+    "|wait|wrap)"
+)
+# {a state of a job that Slurm itself has ended: (the trial's status, reason)}
+_ENDED_BY_SLURM = {
+    "BOOT_FAIL": (LOST, "the node did not start"),
+    "CANCELLED": ("failed", "cancelled in Slurm"),
+    "DEADLINE": ("failed", "the job's deadline in Slurm has passed"),
+    "NODE_FAIL": (LOST, "the node failed"),
+    "OUT_OF_MEMORY": ("oom", "used more memory than Slurm gave it"),
+    "PREEMPTED": (LOST, "preempted"),
+    "TIMEOUT": ("timeout", "took longer than Slurm's time limit, {limit}"),
+}
+_COLUMNS = ("JobID", "State", "TimeUsed", "TimeLimit", "NodeList", "Reason", "Name")
+# Variables of a job around the sweep would pass for options of its jobs. These say which Slurm.
+_KEPT = ("SLURM_CONF", "SLURM_JWT")
+
+
+class QueuedJob(NamedTuple):
+    """A job as squeue shows it; all are Slurm's texts."""
+
+    number: str
+    state: str
+    time_used: str
+    time_limit: str
+    nodes: str
+    reason: str
+    name: str
+
+    def result(self, status: str, reason: str) -> ProcessResult:
+        """Return the result of a trial that did not write one itself."""
+        return ProcessResult(status, reason, None, seconds(self.time_used))
+
+    def __str__(self):
+        why = f" ({self.reason})" if self.reason not in ("", "None") else ""
+        return f"job {self.number}: {self.state.lower()}{why}"
 
 
 @dataclasses.dataclass
@@ -39,8 +77,7 @@ class _Submission:
 
     Attributes:
       name: the job's, unlike any other.
-      number: the job's; None where sbatch has not taken it yet.
-      unseen: how often squeue has missed it since it was last submitted without a number.
+      number: the job's; None if the process that submitted it was killed before it had it.
       line: what is shown of it.
       ended: time since its end, where its files are not here yet.
     """
@@ -48,7 +85,6 @@ class _Submission:
     job: TrialJob
     name: str
     number: str | None = None
-    unseen: int = 0
     line: str = ""
     ended: Stopwatch | None = None
 
@@ -61,158 +97,233 @@ class SlurmLauncher:
     """See `Launcher`. The jobs outlive the sweeping process, and the next one takes them up.
 
     Args:
-      options: for sbatch.
-    """
-
-    def __init__(
-        self, options: Sequence[str], slots: int, limits: Limits, say: Callable[[str], None]
-    ):
-        self.slots = slots
-        self.hardware = ("launcher=slurm", *hardware_options(options, os.environ))
-        self._options, self._limits, self._say = options, limits, say
-        self._running: dict[str, _Submission] = {}
-        self._since_poll, self._since_change = Stopwatch(), Stopwatch()
-        self._since_refusal: Stopwatch | None = None
-
-    def start(self, job: TrialJob) -> None:
-        one = _Submission(job, f"{job.log.parent.name}-{uuid.uuid4().hex[:8]}")
-        # The next process looks for the name, if this one is killed before it has the number.
-        write_json(job.note_path, {"name": one.name})
-        write_job(
-            one.file(".slurm.json"),
-            job.arguments,
-            self._limits._asdict(),
-            {},
-            run_path=job.run_path.absolute(),
-            log=job.log.absolute(),
-            end=one.file(".end.json"),
-        )
-        self._running[job.key] = one
-        self._submit(one)
-
-    def _submit(self, one: _Submission) -> None:
-        one.unseen = 0
-        # A percent sign begins a pattern of Slurm's.
-        output = str(one.file(".slurm.out")).replace("%", "%%")
-        options = [f"--job-name={one.name}", "--requeue", f"--output={output}"]
-        # If it is submitted twice, since an answer was lost, one waits for the other.
-        options += ["--dependency=singleton", "--open-mode=append", *self._options]
-        command = [sys.executable, "-m", "jaxbench.launchers.slurm_job", one.file(".slurm.json")]
-        try:
-            number = submit(options, f"exec {shlex.join(map(str, command))}")
-        except Refused as refusal:
-            one.line = str(refusal)
-            self._since_refusal = self._since_refusal or Stopwatch()
-        else:
-            self._since_refusal = None
-            self._take_note(one, number)
-
-    def _take_note(self, one: _Submission, number: str) -> None:
-        one.number = number
-        write_json(one.job.note_path, {"name": one.name, "number": number})
-        self._since_change = Stopwatch()
-
-    def attach(self, job: TrialJob) -> bool:
-        note = read_json(job.note_path)
-        if "name" not in note:
-            return False
-        one = _Submission(job, note["name"], note.get("number"))
-        if one.number is None and not one.file(".end.json").exists():
-            try:
-                queued = list_jobs().get(one.name)
-            except Refused as refusal:
-                raise Unreachable(str(refusal)) from refusal
-            if queued is None:
-                return False
-            self._take_note(one, queued.number)
-        self._running[job.key] = one
-        return True
-
-    def wait(self) -> list[Ended]:
-        pause(_PAUSE_S)
-        poll_s = min(_MOST_POLL_S, max(_LEAST_POLL_S, self._since_change.elapsed_s() / 10))
-        if self._since_poll.elapsed_s() < poll_s:
-            return []
-        try:
-            jobs = list_jobs()
-        except Refused as refusal:  # for a moment, it may be
-            for one in self._running.values():
-                one.line = str(refusal)
-            return []
-        finally:
-            self._since_poll = Stopwatch()
-        ended = []
-        for key, one in [*self._running.items()]:
-            queued = jobs.get(one.name)
-            if queued is not None and one.number != queued.number:  # sbatch gave no answer
-                self._take_note(one, queued.number)
-            if (end := _end_of(one, queued)) is not None:
-                del self._running[key]
-                self._since_change = Stopwatch()
-                ended.append(end)
-            elif one.number is None:
-                one.unseen += 1
-                if one.unseen >= _UNSEEN_POLLS:
-                    self._submit(one)
-        refused = self._since_refusal and self._since_refusal.elapsed_s() > _REFUSED_S
-        if self._running and refused and all(one.number is None for one in self._running.values()):
-            raise Unreachable(one.line)
-        return ended
-
-    def last_line(self, key: str) -> str:
-        return self._running[key].line
-
-    def close(self) -> None:
-        numbers = [one.number for one in self._running.values() if one.number]
-        if numbers:
-            self._say(f"jobs go on in Slurm; to end them: scancel {' '.join(numbers)}")
-        self._running.clear()
-
-
-def _end_of(one: _Submission, queued: QueuedJob | None) -> Ended | None:
-    """Return how an attempt ended; None if it goes on, or its files are not here yet."""
-    if queued is not None and not queued.has_ended:
-        line = queued.state == "RUNNING" and one.job.log.exists() and last_line(one.job.log)
-        one.line = line or str(queued)
-        return None
-    result, nodes = None, None
-    if queued is not None:
-        result, nodes = queued.ended_by_slurm(), queued.nodes or None
-    # To open the folder makes network storage look for files that have come since.
-    os.listdir(one.job.log.parent)
-    if not result and (end := read_end(one.file(".end.json"))):
-        result, nodes = end
-    elif queued is None and one.number is not None:
-        # It ended long ago, and not by itself.
-        reason = f"Slurm does not know job {one.number} any more"
-        result = ProcessResult(LOST, reason, None, 0.0)
-    elif queued is not None and not result:
-        one.ended = one.ended or Stopwatch()
-        if one.ended.elapsed_s() >= _STORAGE_S:
-            output = one.file(".slurm.out")
-            line = output.exists() and last_line(output)
-            reason = line or f"{queued}; it wrote nothing to {output.parent}"
-            result = queued.result("failed", reason)
-    return Ended(one.job.key, result, nodes) if result else None
-
-
-def create(
-    limits: Limits, say: Callable[[str], None], slurm: str = "", slots: int = 100
-) -> SlurmLauncher:
-    """Make the launcher, after asking Slurm whether it would take such jobs.
-
-    Args:
       slurm: options for sbatch, as in a shell.
       slots: how many jobs are in the queue at once.
 
     Raises:
       BadInput: there is no Slurm here, or it would not take the jobs.
     """
-    flag = f"--slurm={slurm}" if slurm else "--launcher=slurm"
+
+    def __init__(
+        self, limits: Limits, say: Callable[[str], None], slurm: str = "", slots: int = 100
+    ):
+        self.slots, self._limits, self._say = slots, limits, say
+        try:
+            self._options = shlex.split(slurm)
+            for option in self._options:
+                if _REFUSED.match(option) or not option.startswith("--"):
+                    raise ValueError(f"{option}: give --NAME=VALUE, for a job's resources")
+            call_slurm(["sbatch", "--test-only", *self._options, "--wrap=true"])
+        except (Unreachable, ValueError) as error:
+            flag = f"--slurm={slurm}" if slurm else "--launcher=slurm"
+            raise BadInput(f"{flag}: {error}") from error
+        decisive = [option for option in self._options if not _NOT_DECISIVE.match(option)]
+        self.hardware = ("launcher=slurm", *sorted(decisive))
+        self._running: dict[str, _Submission] = {}
+        self._since_poll = Stopwatch()
+
+    def start(self, job: TrialJob) -> None:
+        one = _Submission(job, f"{job.log.parent.name}-{uuid.uuid4().hex[:8]}")
+        # The next process looks for the name, if this one is killed before it has the number.
+        write_json(job.note_path, {"name": one.name})
+        described = {
+            "arguments": job.arguments,
+            "run_path": str(job.run_path.absolute()),
+            "log": str(job.log.absolute()),
+            "end": str(one.file(".end.json")),
+            "limits": self._limits._asdict(),
+        }
+        write_json(one.file(".slurm.json"), described)
+        # A percent sign begins a pattern of Slurm's.
+        output = str(one.file(".slurm.out")).replace("%", "%%")
+        # If it is submitted twice, since an answer was lost, one waits for the other.
+        options = ["--requeue", "--dependency=singleton", *self._options]
+        options += [f"--job-name={one.name}", f"--output={output}", "--open-mode=append"]
+        command = [sys.executable, "-m", "jaxbench.launchers.slurm", one.file(".slurm.json")]
+        wrapped = f"--wrap=exec {shlex.join(map(str, command))}"
+        watch = Stopwatch()
+        while one.number is None:
+            try:
+                answer = call_slurm(["sbatch", "--parsable", *options, wrapped])
+                # On a cluster with a name this follows, after a semicolon.
+                one.number = answer.split()[-1].partition(";")[0]
+            except Unreachable:
+                if watch.elapsed_s() > _REFUSED_S:
+                    raise
+                pause(_RETRY_S)
+        write_json(job.note_path, {"name": one.name, "number": one.number})
+        self._running[job.key] = one
+
+    def attach(self, job: TrialJob) -> bool:
+        note = read_json(job.note_path)
+        if "name" in note:
+            self._running[job.key] = _Submission(job, note["name"], note.get("number"))
+        return "name" in note
+
+    def wait(self) -> list[Ended]:
+        pause(_PAUSE_S)
+        if self._since_poll.elapsed_s() < _POLL_S:
+            return []
+        self._since_poll = Stopwatch()
+        try:
+            jobs = list_jobs()
+        except Unreachable as refusal:  # for a moment, it may be
+            for one in self._running.values():
+                one.line = str(refusal)
+            return []
+        ends = [_end_of(one, jobs.get(one.name)) for one in self._running.values()]
+        ended = [end for end in ends if end is not None]
+        for end in ended:
+            del self._running[end.key]
+        return ended
+
+    def last_line(self, key: str) -> str:
+        return self._running[key].line
+
+    def close(self) -> None:
+        if numbers := [one.number for one in self._running.values() if one.number]:
+            self._say(f"jobs go on in Slurm; to end them: scancel {' '.join(numbers)}")
+        self._running.clear()
+
+
+create = SlurmLauncher
+
+
+def _end_of(one: _Submission, queued: QueuedJob | None) -> Ended | None:
+    """Return how an attempt ended; None if it goes on, or its files are not here yet."""
+    key = one.job.key
+    one.number = queued.number if queued is not None else one.number
+    if queued is not None and queued.state not in ("COMPLETED", "FAILED", *_ENDED_BY_SLURM):
+        line = queued.state == "RUNNING" and one.job.log.exists() and last_line(one.job.log)
+        one.line = line or str(queued)
+        return None
+    if queued is not None and queued.state in _ENDED_BY_SLURM:
+        status, reason = _ENDED_BY_SLURM[queued.state]
+        result = queued.result(status, reason.format(limit=queued.time_limit))
+        return Ended(key, result, queued.nodes or None)
+    # To open the folder makes network storage look for files that have come since.
+    os.listdir(one.job.log.parent)
+    if end := read_json(one.file(".end.json")):
+        return Ended(key, host=end.pop("host"), process=ProcessResult(**end))
+    if queued is None:
+        reason = f"Slurm does not know job {one.number or one.name}"
+        return Ended(key, ProcessResult(LOST, reason, None, 0.0), None)
+    one.ended = one.ended or Stopwatch()
+    if one.ended.elapsed_s() < _STORAGE_S:
+        return None
+    output = one.file(".slurm.out")
+    line = output.exists() and last_line(output)
+    reason = line or f"{queued}; it wrote nothing to {output.parent}"
+    return Ended(key, queued.result("failed", reason), queued.nodes or None)
+
+
+def list_jobs() -> dict[str, QueuedJob]:
+    """Return {name: job} of the user's jobs, those that ended some minutes ago included.
+
+    Of several jobs of one name it is the first that was submitted.
+    """
+    form = ",".join(f"{column}:|" for column in _COLUMNS)
+    options = ["--noheader", f"--user={os.getuid()}", "--states=all", "--sort=i"]
+    output = call_slurm(["squeue", *options, f"--Format={form}"])
+    rows = [line.split("|")[:-1] for line in output.splitlines()]
+    jobs = [QueuedJob(*row) for row in rows if len(row) == len(_COLUMNS)]
+    return {job.name: job for job in reversed(jobs)}
+
+
+def call_slurm(command: Sequence[str]) -> str:
+    """Run one of Slurm's commands; return its output.
+
+    Raises:
+      Unreachable: it fails or does not answer.
+    """
+    variables = {n: v for n, v in os.environ.items() if n[:6] != "SLURM_" or n in _KEPT}
     try:
-        options = shlex.split(slurm)
-        launcher = SlurmLauncher(options, slots, limits, say)
-        call_slurm(["sbatch", "--test-only", *options, "--wrap=true"])
-    except (Refused, ValueError) as error:
-        raise BadInput(f"{flag}: {error}") from error
-    return launcher
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=variables,
+            timeout=_COMMAND_S,
+            # A Ctrl-C in the terminal is for this process only.
+            start_new_session=True,
+        )
+    except FileNotFoundError:
+        raise Unreachable(f"{command[0]}: is not here; sweep where Slurm takes jobs") from None
+    except subprocess.TimeoutExpired:
+        raise Unreachable(f"{command[0]}: no answer in {_COMMAND_S:g} s") from None
+    if done.returncode:
+        errors = re.sub("^(sbatch: |squeue: )?(error: )?", "", done.stderr, flags=re.MULTILINE)
+        lines = [line.strip() for line in errors.splitlines() if not line.startswith("Try ")]
+        reason = "; ".join(filter(None, lines)) or f"exit code {done.returncode}"
+        raise Unreachable(f"{command[0]}: {reason}")
+    return done.stdout
+
+
+def seconds(text: str) -> float:
+    """Return the seconds of a time as Slurm writes it: [days-][hours:]minutes:seconds.
+
+    0 for a word, such as INVALID: clocks are apart, and the time would be negative.
+    """
+    numbers = map(float, reversed(re.findall(r"\d+", text)))
+    return sum(number * unit for number, unit in zip(numbers, (1, 60, 3600, 86400), strict=False))
+
+
+# ----------------------------------------------------------------------- what runs inside of a job
+
+
+def srun_prefix(variables: Mapping[str, str]) -> list[str]:
+    """Return what starts a program in all tasks of the job; nothing where it has one task.
+
+    Args:
+      variables: the environment that Slurm gives the job.
+    """
+    # Without a number of tasks each node has one.
+    tasks = variables.get("SLURM_NTASKS") or variables["SLURM_JOB_NUM_NODES"]
+    if tasks == "1":
+        return []
+    # JAX takes the GPU of each task's number on its node, so that each has to see all of them.
+    srun = [shutil.which("srun") or "srun", "--kill-on-bad-exit=0", "--gpu-bind=none"]
+    cpus = variables.get("SLURM_CPUS_PER_TASK")
+    return srun + ([f"--cpus-per-task={cpus}"] if cpus else [])
+
+
+def take_up(run_path: pathlib.Path, log: pathlib.Path, restart: str) -> list[str]:
+    """Prepare what an earlier start of this job has left; return the arguments that resume it.
+
+    Args:
+      run_path, log: the trial's run directory and output.
+      restart: a name for what is put aside.
+    """
+    if log.exists():
+        log.rename(log.with_suffix(f".before-{restart}.log"))
+    if read_json(run_path / "run.json").get("mode") == "train":
+        return ["--resume=auto"]
+    if run_path.exists():
+        run_path.rename(run_path.with_suffix(f".before-{restart}"))
+    return []
+
+
+def main(path: pathlib.Path) -> None:
+    """Run the trial of a job file to its end, and write how it ended."""
+    described = read_json(path)
+    end = pathlib.Path(described["end"])
+    if end.exists():  # it was submitted twice
+        return
+    run_path, log = pathlib.Path(described["run_path"]), pathlib.Path(described["log"])
+    prefix = srun_prefix(os.environ)
+    more = ["--distributed=auto"] if prefix else []
+    if restart := os.environ.get("SLURM_RESTART_COUNT"):
+        more += take_up(run_path, log, restart)
+    command = TrialJob("", tuple(described["arguments"]), run_path, log).command
+    result = run_child([*prefix, *command, *more], log, **described["limits"])
+    write_json(end, result._asdict() | {"host": platform.node()})
+
+
+if __name__ == "__main__":
+    raise_on_signals()
+    try:
+        main(pathlib.Path(sys.argv[1]))
+    except (KeyboardInterrupt, Terminated):
+        sys.exit(143)

@@ -14,7 +14,7 @@ from jaxbench.terminal import printable
 
 # What both engines bring to the machine, beside the tasks; its folder for the source code there.
 SENT, ARCHIVE, SOURCE = "sent", "jaxbench.tar.gz", "src"
-# The images of TPU VMs as Google names them, as in launch/tpu_vm.sh.
+# The images of TPU VMs as Google names them.
 _RUNTIMES = {
     "v2": "tpu-ubuntu2204-base",
     "v3": "tpu-ubuntu2204-base",

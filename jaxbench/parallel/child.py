@@ -74,8 +74,7 @@ class Child:
         variables: Mapping[str, str] | None = None,
     ):
         self.log, self._timeout_s = log, timeout_s
-        flags_s = [int(match[1]) for word in command if (match := _GRACE_PERIOD.fullmatch(word))]
-        self._grace_s = ([GRACE_PERIOD_S, *flags_s])[-1] + _MARGIN_S
+        self._grace_s = seconds_to_end(command)
         # This process ends the child first.
         set_grace_period(max(self._grace_s + _MARGIN_S, grace_period_s()))
         self._kills = _oom_kills()
@@ -119,6 +118,12 @@ class Child:
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+
+
+def seconds_to_end(command: Sequence[str]) -> float:
+    """Return how long a program may take from SIGTERM to its end."""
+    flags_s = [int(match[1]) for word in command if (match := _GRACE_PERIOD.fullmatch(word))]
+    return ([GRACE_PERIOD_S, *flags_s])[-1] + _MARGIN_S
 
 
 def run_child(command: Sequence[str], log: pathlib.Path, **limits: Any) -> ProcessResult:

@@ -16,7 +16,7 @@ import msgspec
 from jaxbench.metrics import METRICS, metric_of
 
 SCHEMA_VERSION = 2
-TrialStatus = Literal["done", "oom", "timeout", "failed", "invalid"]
+TrialStatus = Literal["done", "oom", "timeout", "failed", "invalid", "lost"]
 # How a trial of a sweep may end.
 TRIAL_STATUSES = get_args(TrialStatus)
 # The metrics that networks are judged by, one for each task, and their titles.

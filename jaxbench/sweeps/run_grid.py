@@ -50,7 +50,7 @@ def sweep(
       grid: `{"batch_size": [128, 256], "precision": ["fp32", "bf16"]}`: fields, as dotted paths.
       mode, sweepdir, timeout_s, retry, launcher: as the flags of `jaxbench sweep`.
       options: options of the mode by name, such as `{"target_accuracy": 0.9}`.
-      launcher_options: the launcher's flags by name, such as `{"hosts": "hosts.txt"}`.
+      launcher_options: the launcher's flags by name, such as `{"ray_address": "auto"}`.
       quiet: whether no progress is shown.
       **fields: fields of all trials, see `jaxbench.train`.
 

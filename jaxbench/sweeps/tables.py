@@ -226,4 +226,4 @@ def repeated_warnings(results: Sequence[TrialResult]) -> list[str]:
 
 def exit_code(statuses: Iterable[str]) -> int:
     """Return a sweep's exit code: a trial that did not fit in memory or in time is a result."""
-    return int(any(status in ("failed", "invalid") for status in statuses))
+    return int(any(status in ("failed", "invalid", "lost") for status in statuses))

@@ -28,7 +28,7 @@ from jaxbench.sweeps.tables import (
 
 # A run's own statuses that a sweep takes over; any other is a failure.
 _STATUSES = ("done", "oom", "invalid")
-# A trial that loses its machine more often fails: it may be the reason.
+# A trial that loses its machine more often is `lost`: it may be the reason.
 _MOST_LOSSES = 2
 
 
@@ -160,8 +160,8 @@ class TrialRunner:
                 run = load_run(str(run_path))
             except BadInput as error:
                 reason = reason or str(error)
-        if status in ("exited", LOST):
-            own = run.document.status if run and status == "exited" else "failed"
+        if status == "exited":
+            own = run.document.status if run else "failed"
             status = own if own in _STATUSES else "failed"
             if run is not None and own != "done":
                 reason = run.document.reason or reason

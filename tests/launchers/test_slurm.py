@@ -1,7 +1,6 @@
 """What the launcher asks Slurm, and what it makes of the answers; Slurm itself is a fake."""
 
 import json
-import os
 import pathlib
 import shlex
 import subprocess
@@ -10,9 +9,9 @@ import sys
 import pytest
 
 from jaxbench.errors import BadInput, Unreachable
-from jaxbench.launchers import slurm, slurm_job
+from jaxbench.launchers import slurm
 from jaxbench.launchers.launcher import LOST, Limits, TrialJob, read_json, write_json
-from jaxbench.launchers.slurm_queue import hardware_options, seconds
+from jaxbench.launchers.slurm import seconds
 from jaxbench.parallel.child import ProcessResult
 from tests.conftest import MICRO
 
@@ -63,7 +62,7 @@ def fake(monkeypatch):
     fake = FakeSlurm()
     monkeypatch.setattr("subprocess.run", fake)
     monkeypatch.setattr("jaxbench.launchers.slurm.pause", lambda time_s: None)
-    monkeypatch.setattr("jaxbench.launchers.slurm._MOST_POLL_S", 0.0)
+    monkeypatch.setattr("jaxbench.launchers.slurm._POLL_S", 0.0)
     return fake
 
 
@@ -85,19 +84,21 @@ def write_end(job, **fields):
 
 
 def test_a_job_is_submitted(fake, job):
-    launcher, _ = create("--gpus=1 -p 'big one'", slots=3)
+    launcher, _ = create("--gpus=1 '--partition=big one'", slots=3)
     assert launcher.slots == 3
-    assert launcher.hardware == ("launcher=slurm", "gpus=1", "partition=big one")
-    assert fake.calls == [["sbatch", "--test-only", "--gpus=1", "-p", "big one", "--wrap=true"]]
+    assert launcher.hardware == ("launcher=slurm", "--gpus=1", "--partition=big one")
+    assert fake.calls == [
+        ["sbatch", "--test-only", "--gpus=1", "--partition=big one", "--wrap=true"]
+    ]
     launcher.start(job)
     *command, wrapped = fake.calls[-1]
-    assert command[-3:] == ["--gpus=1", "-p", "big one"]  # the user's win
+    assert {"--gpus=1", "--partition=big one"} <= {*command}
     [output] = [word for word in command if word.startswith("--output=")]
     assert output == f"--output={str(job.log.with_suffix('.slurm.out')).replace('%', '%%')}"
     program = shlex.split(wrapped.removeprefix("--wrap="))
-    assert program[:4] == ["exec", sys.executable, "-m", "jaxbench.launchers.slurm_job"]
+    assert program[:4] == ["exec", sys.executable, "-m", "jaxbench.launchers.slurm"]
     written = json.loads(pathlib.Path(program[4]).read_text())
-    assert written["arguments"] == ["--experiment=a b", f"--workdir={job.run_path}"]
+    assert (written["arguments"], written["run_path"]) == (["--experiment=a b"], str(job.run_path))
     assert written["limits"]["timeout_s"] == 5.0
     assert read_json(job.note_path)["number"] == "11"
 
@@ -194,59 +195,44 @@ def test_squeue_fails_for_a_moment(fake, job):
 def test_sbatch_refuses_for_a_moment(fake, job, monkeypatch):
     launcher, _ = create()
     fake.refusal = "sbatch: error: Batch job submission failed: Socket timed out\n"
+
+    def recover(_):
+        fake.refusal = ""
+
+    monkeypatch.setattr("jaxbench.launchers.slurm.pause", recover)
     launcher.start(job)
-    assert launcher.last_line("k") == "sbatch: Batch job submission failed: Socket timed out"
-    fake.refusal = ""
-    while len(fake.submissions()) == 1:
-        assert launcher.wait() == []
-    assert read_json(job.note_path)["number"] == "11"
+    assert read_json(job.note_path)["number"] == "11" and len(fake.submissions()) == 2
     assert "--dependency=singleton" in fake.submissions()[-1]
-    # The answer was lost, the job was not; squeue does not show it at once.
-    other = TrialJob("other", (), job.run_path, job.log.with_name("run2.log"))
-    fake.refusal = "no answer"
-    launcher.start(other)
-    fake.refusal = ""
-    assert launcher.wait() == []
-    fake.jobs["12"] = fake.jobs["11"] | {
-        "JobID": "12",
-        "Name": read_json(other.note_path)["name"],
-    }
-    assert launcher.wait() == [] and len(fake.submissions()) == 3
-    assert read_json(other.note_path)["number"] == "12"
 
 
-def test_a_job_that_was_submitted_twice_is_followed_once(fake, job):
+def test_a_job_that_was_submitted_twice_runs_and_is_followed_once(fake, job, monkeypatch):
     launcher, _ = create()
     launcher.start(job)
     first = dict(fake.jobs["11"])
     fake.jobs = {"11": first, "12": first | {"JobID": "12"}}
-    write_json(job.note_path, {"name": first["Name"], "number": "12"})
-    other, _ = create()
-    assert other.attach(job) and other.wait() == []
-    assert read_json(job.note_path)["number"] == "11"
     fake.set("11", "CANCELLED")
-    assert other.wait()[0].process.reason == "cancelled in Slurm"
-
-
-def test_the_second_job_of_a_trial_runs_nothing(tmp_path, monkeypatch):
+    assert launcher.wait()[0].process.reason == "cancelled in Slurm"
     ran = []
-    monkeypatch.setattr(slurm_job, "run_job", lambda *_: ran.append(os.environ["SLURM_JOB_ID"]))
+
+    def run(command, log, **limits):
+        ran.append(command)
+        return ProcessResult("exited", None, 0, 4.0)
+
+    monkeypatch.setattr(slurm, "run_child", run)
     monkeypatch.setenv("SLURM_NTASKS", "1")
-    for number in ("11", "12", "11"):  # the first is requeued
-        monkeypatch.setenv("SLURM_JOB_ID", number)
-        slurm_job.main(tmp_path / "run1.slurm.json")
-    assert ran == ["11", "11"]
+    for _ in range(2):
+        slurm.main(job.log.with_suffix(".slurm.json"))
+    [command] = ran
+    assert command[1:] == ["-m", "jaxbench.main", "--experiment=a b", f"--workdir={job.run_path}"]
+    assert read_json(job.log.with_suffix(".end.json"))["exit_code"] == 0
 
 
 def test_sbatch_refuses_for_long(fake, job, monkeypatch):
     launcher, _ = create()
     fake.refusal, fake.refusing = "no more jobs", ["sbatch"]
-    launcher.start(job)
-    assert launcher.wait() == []
     monkeypatch.setattr("jaxbench.launchers.slurm._REFUSED_S", 0.0)
     with pytest.raises(Unreachable, match="^sbatch: no more jobs$"):
-        for _ in range(9):
-            launcher.wait()
+        launcher.start(job)
 
 
 def test_the_next_process_takes_jobs_up(fake, job):
@@ -261,20 +247,15 @@ def test_the_next_process_takes_jobs_up(fake, job):
     note = {"name": fake.jobs["11"]["Name"]}
     write_json(job.note_path, note)
     third, _ = create()
-    fake.refusal = "busy"
-    with pytest.raises(Unreachable, match="busy"):
-        third.attach(job)
-    fake.refusal = ""
     assert third.attach(job)
     fake.set("11", "CANCELLED")
     assert third.wait()[0].process.reason == "cancelled in Slurm"
-    # Slurm has forgotten the job since.
+    # It ended long ago.
     fake.jobs.clear()
-    write_json(job.note_path, note)
-    assert not third.attach(job)
     write_end(job)
     assert third.attach(job)
     assert third.wait() == [("k", ProcessResult("exited", None, 0, 4.0), "n1")]
+    assert not third.attach(TrialJob("never started", (), job.run_path, job.log.with_name("x.log")))
 
 
 def test_slurm_has_forgotten_a_job(fake, job):
@@ -283,7 +264,7 @@ def test_slurm_has_forgotten_a_job(fake, job):
     fake.jobs.clear()
     assert launcher.attach(job)
     [(_, result, _)] = launcher.wait()
-    assert (result.status, result.reason) == (LOST, "Slurm does not know job 11 any more")
+    assert (result.status, result.reason) == (LOST, "Slurm does not know job 11")
     write_end(job)
     assert launcher.attach(job)
     assert launcher.wait() == [("k", ProcessResult("exited", None, 0, 4.0), "n1")]
@@ -295,34 +276,15 @@ def test_times():
     assert seconds("INVALID") == 0  # a negative one
 
 
-def test_hardware_is_a_part_of_the_key():
-    def of(text, **variables):
-        return hardware_options(shlex.split(text), variables)
-
-    same = ["gpus=2", "nodes=1", "partition=a"]
-    assert of("-p a --gpus=2 -N1") == of("--nodes 1 -G 2 --partition=a") == same
-    # What does not change a result; sbatch's abbreviations.
-    assert of("--time=1:00 -A lab --gpus=2 --mail-user=me -N 1 --part a --qos low") == same
-    assert of("--exclusive --mem=3G") == ["exclusive=yes", "mem=3G"]
-    assert of("-HQN1 -Hp a") == ["nodes=1", "partition=a"]
-    assert of("-N1", SBATCH_PARTITION="b", SBATCH_NODES="3") == ["nodes=1", "partition=b"]
-    own = (
-        "--output=x",
-        "-ox",
-        "--job-name x",
-        "-J x",
-        "--array=1-3",
-        "--outp=x",
-        "--wait",
-        "-V",
-        "-HW",
-        "-QHVpa",
-    )
-    for text in own:
-        with pytest.raises(BadInput, match="is no option of sbatch for a sweep's jobs"):
-            of(text)
-    with pytest.raises(BadInput, match="expected one argument"):
-        of("--gpus")
+def test_hardware_is_a_part_of_the_key(fake):
+    # What does not change a result is no part of it, nor is the order.
+    launcher, _ = create("--partition=a --time=1:00 --gpus=2 --account=lab --exclusive")
+    assert launcher.hardware == ("launcher=slurm", "--exclusive", "--gpus=2", "--partition=a")
+    for text in ("--output=x", "--array=1-3", "--wait", "-p a", "-N1"):
+        with pytest.raises(
+            BadInput, match=f"^--slurm={text}: {text[:2]}.*: give --NAME=VALUE, for"
+        ):
+            create(text)
 
 
 def test_bad_options_are_one_line(fake, run_cli, tmp_path):
@@ -334,12 +296,13 @@ def test_bad_options_are_one_line(fake, run_cli, tmp_path):
         assert done.returncode == 2 and not (tmp_path / "s").exists()
         return done.stderr.removeprefix("jaxbench: ").removesuffix("\n")
 
-    assert refuse("--launcher=slurm", "--slurm=-p 'a") == "--slurm=-p 'a: No closing quotation"
-    assert "--slurm=--output: is no option" in refuse("--launcher=slurm", "--slurm=-o x")
+    said = "--slurm=--gpus='a: No closing quotation"
+    assert refuse("--launcher=slurm", "--slurm=--gpus='a") == said
+    assert "--slurm=-o x: -o: give --NAME" in refuse("--launcher=slurm", "--slurm=-o x")
     assert refuse("--slots=2") == "--slots with --launcher=local: it needs --launcher=slurm"
     fake.refusal = 'sbatch: error: invalid partition: a\nsbatch: unknown\nTry "sbatch --help"\n'
-    said = "--slurm=-p a: sbatch: invalid partition: a; unknown"
-    assert refuse("--launcher=slurm", "--slurm=-p a") == said
+    said = "--slurm=--partition=a: sbatch: invalid partition: a; unknown"
+    assert refuse("--launcher=slurm", "--slurm=--partition=a") == said
 
 
 def test_no_slurm_here(monkeypatch):
@@ -347,7 +310,7 @@ def test_no_slurm_here(monkeypatch):
         raise FileNotFoundError
 
     monkeypatch.setattr("subprocess.run", run)
-    said = "^--launcher=slurm: sbatch: is not here; start the sweep where Slurm takes jobs$"
+    said = "^--launcher=slurm: sbatch: is not here; sweep where Slurm takes jobs$"
     with pytest.raises(BadInput, match=said):
         create()
 
@@ -355,20 +318,20 @@ def test_no_slurm_here(monkeypatch):
 def test_a_job_of_several_tasks_is_one_run(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
     srun = ["/bin/srun", "--kill-on-bad-exit=0", "--gpu-bind=none"]
-    assert slurm_job.srun_prefix({"SLURM_JOB_NUM_NODES": "1"}) == []
-    assert slurm_job.srun_prefix({"SLURM_JOB_NUM_NODES": "2"}) == srun
+    assert slurm.srun_prefix({"SLURM_JOB_NUM_NODES": "1"}) == []
+    assert slurm.srun_prefix({"SLURM_JOB_NUM_NODES": "2"}) == srun
     tasks = {"SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "4", "SLURM_CPUS_PER_TASK": "8"}
-    assert slurm_job.srun_prefix(tasks) == [*srun, "--cpus-per-task=8"]
+    assert slurm.srun_prefix(tasks) == [*srun, "--cpus-per-task=8"]
 
 
 def test_a_requeued_trial_goes_on_or_begins_anew(job):
-    assert slurm_job.take_up(job.run_path, job.log, "1") == []
+    assert slurm.take_up(job.run_path, job.log, "1") == []
     job.run_path.mkdir()
     job.log.write_text("before")
     write_json(job.run_path / "run.json", {"mode": "train"})
-    assert slurm_job.take_up(job.run_path, job.log, "1") == ["--resume=auto"]
+    assert slurm.take_up(job.run_path, job.log, "1") == ["--resume=auto"]
     assert job.run_path.exists()
     assert job.log.with_name("run1.before-1.log").read_text() == "before"
     write_json(job.run_path / "run.json", {"mode": "memory"})
-    assert slurm_job.take_up(job.run_path, job.log, "2") == []
+    assert slurm.take_up(job.run_path, job.log, "2") == []
     assert not job.run_path.exists() and job.run_path.with_name("run1.before-2").is_dir()

@@ -81,11 +81,11 @@ def test_a_trial_that_never_had_a_host(sweep):
     assert "timeout (so) after 2.00 s\n" in said and results[0].hostname is None
 
 
-def test_a_trial_that_loses_its_machine_again_and_again_fails(sweep):
+def test_a_trial_that_loses_its_machine_again_and_again_is_lost(sweep):
     lost = ProcessResult(LOST, "no answer", None, 0.0)
     launcher = FakeLauncher(lambda job: lost if "seed=0" in job.log.parent.name else done(job))
     results, said = sweep(launcher, make("seed=0,1"))
-    assert [result.status for result in results] == ["failed", "timeout"]
+    assert [result.status for result in results] == ["lost", "timeout"]
     first = results[0]
     assert (first.reason, first.exit_code, first.run) == ("no answer", None, None)
     assert first.log.endswith("/run3.log") and said.count("lost with lab (no answer)") == 2

@@ -1,0 +1,226 @@
+"""Sweeps on a real Ray: one of several nodes, which are all on this machine, and a local one."""
+
+import ipaddress
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+
+import psutil
+import pytest
+
+from jaxbench.clock import wait_until
+from tests.conftest import MICRO, ROOT, run_json
+from tests.integration.test_sweep import results, run_sweep, sweep, table
+
+pytest.importorskip("ray", reason="needs Ray: pip install 'jaxbench[ray]'")
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+
+
+class Cluster:
+    """A Ray of this user's: a node on which no trial runs, and others."""
+
+    def __init__(self):
+        from ray.cluster_utils import Cluster
+
+        head = NODE | {"num_cpus": 0, "include_dashboard": False}
+        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.nodes = []
+        self.shutdown = self._cluster.shutdown
+
+    def flags(self, *args):
+        return (f"--ray_address={self._cluster.address}", "--launcher=ray", "--sweepdir=s", *args)
+
+    def add(self, **options):
+        self.nodes.append(self._cluster.add_node(**NODE, **options))
+        return self.nodes[-1]
+
+    def remove(self, node, graceful=True):
+        self.nodes.remove(node)
+        self._cluster.remove_node(node, allow_graceful=graceful)
+
+    def trials(self):
+        """The processes of trials that run: {id: node}."""
+        return {pid: node for node in self.nodes for pid in trials_of(raylet(node))}
+
+
+def raylet(node):
+    return psutil.Process(node.all_processes["raylet"][0].process.pid)
+
+
+def runs(process):
+    """Whether a process has not ended; nobody may have asked how it did."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def trials_of(process):
+    """The ids of the processes of trials below another."""
+    found = []
+    for child in process.children(recursive=True):
+        try:
+            found += [child.pid] if "jaxbench.main" in child.cmdline() else []
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("PYTHONPATH", str(ROOT))
+        # The devices of a node, and of the sweep.
+        flags = re.sub(r"(device_count)=\d+", r"\1=1", os.environ["XLA_FLAGS"])
+        patch.setenv("XLA_FLAGS", flags)
+        made = Cluster()
+        try:
+            for _ in range(3):
+                made.add()
+            yield made
+        finally:
+            made.shutdown()
+
+
+def write_experiments(folder: pathlib.Path, **fields: str) -> str:
+    """Writes an experiment for each field and value that is set; returns their names."""
+    for name, field in fields.items():
+        lines = ("from tests import micro", "def get_config():", "    config = micro.get_config()")
+        lines += (f"    config.num_devices = 1; config.{field}", "    return config")
+        (folder / f"{name}.py").write_text("\n".join(lines))
+    return ",".join(f"{name}.py" for name in fields)
+
+
+def test_every_end_is_a_result(tmp_path, cluster):
+    names = write_experiments(
+        tmp_path,
+        micro="epochs = 2",
+        large="model.hidden = (10**6, 10**6)",
+        long="epochs = 10**6",
+        wide="num_devices = 4",
+    )
+    args = (f"--grid=experiment={names}", "--timeout_s=60", "--telemetry_s=0")
+    done = run_sweep(tmp_path, *cluster.flags(*args))
+    rows = {pathlib.Path(row["experiment"]).stem: row for row in table(tmp_path / "s/sweep.csv")}
+    found = {name: row["status"] for name, row in rows.items()}
+    ends = {"micro": "done", "large": "oom", "long": "timeout", "wide": "failed"}
+    assert (done.returncode, found) == (1, ends), done.stdout
+    assert "num_devices=4: " in rows["wide"]["reason"]
+    assert run_json(tmp_path / "s" / rows["micro"]["run"])["status"] == "done"
+    assert not cluster.trials()
+
+
+def test_a_trial_has_several_hosts_and_ends_with_its_sweep(tmp_path, cluster):
+    args = cluster.flags("--ray_hosts=2", "--grid=seed=0", f"--experiment={MICRO}")
+    args += ("--experiment.num_devices=0", "--telemetry_s=0")
+    done = run_sweep(tmp_path, *args)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [result] = results(tmp_path / "s")
+    environment = run_json(tmp_path / "s" / result["run"])["environment"]
+    assert (environment["num_processes"], environment["num_devices"]) == (2, 2)
+    assert len([*(tmp_path / "s").glob("trials/*/run1*.log")]) == 2
+    args += ("--experiment.epochs=1000000",)
+    with subprocess.Popen(
+        sweep(*args), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        wait_until(lambda: len(cluster.trials()) == 2)
+        assert len({id(node) for node in cluster.trials().values()}) == 2
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130 and "resume: " in output, output
+    assert not cluster.trials()
+
+
+def test_a_node_with_other_code_is_refused(tmp_path, cluster):
+    shutil.copytree(ROOT / "jaxbench", tmp_path / "other" / "jaxbench")
+    with open(tmp_path / "other" / "jaxbench" / "clock.py", "a") as file:
+        file.write("# another version\n")
+    node = cluster.add(env_vars={"PYTHONPATH": str(tmp_path / "other")})
+    try:
+        args = cluster.flags("--grid=seed=0", f"--experiment={MICRO}")
+        done = run_sweep(tmp_path, *args)
+        assert done.returncode == 2 and "1 of 4 nodes are refused" in done.stderr, done.stderr
+        assert done.stdout.count("is refused: jaxbench's source (SHA-256) ") == 1
+        # An accelerator that only Ray believes in.
+        other = cluster.add(num_gpus=1, resources={"accelerator_type:H100": 1})
+        done = run_sweep(tmp_path, *args, "--ray_resources=CPU:1")
+        cluster.remove(other)
+        assert done.returncode == 2 and "2 of 5 nodes are refused" in done.stderr, done.stderr
+        assert ": is refused: resources CPU:1,accelerator_type:H100:0.001, not" in done.stdout
+        done = run_sweep(tmp_path, *args, "--ray_resources=CPU:2")
+        assert done.returncode == 2 and ": 0 nodes have them" in done.stderr, done.stderr
+        assert not (tmp_path / "s").exists()
+    finally:
+        cluster.remove(node)
+
+
+def test_a_node_and_the_sweep_are_killed(tmp_path, cluster):
+    args = ("--grid=seed=0,1,2,3,4,5,6,7", f"--experiment={MICRO}", "--experiment.num_devices=1")
+    args += ("--experiment.epochs=50", "--telemetry_s=0")
+    command = sweep(*cluster.flags(*args))
+    path = tmp_path / "s" / "results.jsonl"
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+
+        def ended():
+            assert process.poll() is None
+            return len(results(tmp_path / "s")) if path.exists() else 0
+
+        wait_until(lambda: ended() >= 1)
+        wait_until(cluster.trials)
+        cluster.remove(next(iter(cluster.trials().values())), graceful=False)
+        before = ended()
+        wait_until(lambda: ended() >= before + 2)
+        wait_until(cluster.trials)
+        process.kill()
+        output, _ = process.communicate()
+    assert output.count(": lost with ") == 1, output
+    before = results(tmp_path / "s")
+    wait_until(lambda: not cluster.trials())
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(before)} of them are done already" in done.stdout
+    after = results(tmp_path / "s")
+    assert after[: len(before)] == before and len({result["key"] for result in after}) == 8
+    # What a local sweep has, too.
+    assert run_sweep(tmp_path, *args[1:], "--grid=seed=0,1,2", "--sweepdir=here").returncode == 0
+    names = ("seed", "status", "eval_top1", "epochs_done", "training_flops")
+    tables = [table(tmp_path / name / "sweep.csv") for name in ("s", "here")]
+    rows, local_rows = ([[row[name] for name in names] for row in rows] for rows in tables)
+    assert [row[:2] for row in rows] == [[seed, "done"] for seed in "01234567"]
+    assert rows[:3] == local_rows
+
+
+def test_a_local_ray_is_for_this_machine_only(tmp_path):
+    args = ("--launcher=ray", "--sweepdir=s", f"--experiment={MICRO}", "--grid=seed=0")
+    process = subprocess.Popen(sweep(*args, "--experiment.epochs=1000000"), cwd=tmp_path)
+    try:
+        sweeping = psutil.Process(process.pid)
+        wait_until(lambda: trials_of(sweeping))
+        processes = [sweeping, *sweeping.children(recursive=True)]
+        listening = {
+            connection.laddr.ip
+            for one in processes
+            for connection in one.net_connections()
+            if connection.status == psutil.CONN_LISTEN
+        }
+        addresses = [ipaddress.ip_address(ip) for ip in listening]
+        assert addresses
+        assert all((getattr(ip, "ipv4_mapped", None) or ip).is_loopback for ip in addresses)
+    finally:
+        process.kill()
+        process.wait()
+    wait_until(lambda: not any(map(runs, processes)))
+
+
+def test_a_cluster_that_is_not_there(tmp_path):
+    args = ("--launcher=ray", f"--experiment={MICRO}", "--grid=seed=0")
+    for address in ("127.0.0.1:1", "nowhere"):
+        done = run_sweep(tmp_path, *args, f"--ray_address={address}")
+        assert done.returncode == 2 and not os.listdir(tmp_path)
+        [line] = done.stderr.splitlines()
+        assert f"--ray_address={address}: no Ray that can be used: " in line
