@@ -8,6 +8,7 @@ import pytest
 
 from jaxbench.analysis.pricing import read_prices
 from jaxbench.cards.card_file import CARD, read_card
+from jaxbench.cards.verdict import load_thresholds
 from jaxbench.errors import BadInput
 from jaxbench.files import open_own, read_text, unpack
 from jaxbench.offering.folder import OFFERS, read_offers
