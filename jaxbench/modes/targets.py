@@ -111,10 +111,14 @@ class Answer(NamedTuple):
     failed: str | None = None
 
 
-def ask_compiler(arguments: Sequence[str], target: Target) -> Answer:
+def ask_compiler(arguments: Sequence[str], target: Target, *, strict: bool) -> Answer:
     """Return a compiler's answer about a target.
 
-    `arguments` are those of `jaxbench.main`: the experiment, its overrides, and flags for XLA.
+    Args:
+      arguments: of `jaxbench.main`: the experiment, its overrides, and flags for XLA.
+      target: the machine.
+      strict: whether a machine that the compiler does not know raises BadInput; else it is a
+        failure, and no reason to lose the answers about other machines.
     """
     command = [sys.executable, "-m", "jaxbench.main", *arguments]
     command += ["--mode=describe", f"--target={target.name}"]
@@ -122,6 +126,8 @@ def ask_compiler(arguments: Sequence[str], target: Target) -> Answer:
         result = pathlib.Path(folder, "result.json")
         variables = environment(target) | {RESULT_VARIABLE: str(result)}
         ended = run_child(command, pathlib.Path(folder, "log"), variables=variables)
+        if ended.exit_code == 2 and strict:
+            raise BadInput(ended.reason)
         if not result.is_file():
             return Answer(failed=ended.reason or "no answer")
         answer = Answer(**json.loads(result.read_text()))
@@ -133,6 +139,8 @@ def write_answer(config: Config, name: str) -> None:
     try:
         record, network = compile_for_target(config, check_target(config, name))
         answer = {"record": record.to_json(), "network": network}
+    except BadInput:
+        raise
     except Exception as error:  # a compiler raises errors of any kind
         answer = {"failed": f"{type(error).__name__}: {first_line(error)}"}
     pathlib.Path(os.environ[RESULT_VARIABLE]).write_text(json.dumps(answer))
@@ -141,7 +149,8 @@ def write_answer(config: Config, name: str) -> None:
 def create_devices(target: Target) -> tuple[Any, ...]:
     """Return the JAX devices of a target; they can be compiled for, and run nothing.
 
-    A compiler that does not know a machine of this size raises what it will.
+    Raises:
+      BadInput: the compiler does not know a machine of this size.
     """
     size = "x".join(map(str, target.dimensions))
     if target.platform == "gpu":
@@ -154,7 +163,10 @@ def create_devices(target: Target) -> tuple[Any, ...]:
             topology["chip_config_name"] = target.specs["chip_config"]
         if math.prod(target.dimensions) == 1:
             topology["chips_per_host_bounds"] = (1, 1, 1)  # a single chip is no whole host
-    return tuple(topologies.get_topology_desc(**topology).devices)
+    try:
+        return tuple(topologies.get_topology_desc(**topology).devices)
+    except Exception as error:  # of any kind
+        raise BadInput(f"--target={target.name}: {first_line(error)}") from error
 
 
 _WORK = ("custom_calls", "transposes", "converts", "moved_bytes")
@@ -347,7 +359,7 @@ class Compilation(Measurement):
         title = f"compiling for {target.name}, batch {batch_size:,}"
         with self.setup.console.phase(title), self.setup.clock.phase("compile"):
             arguments = [*self.arguments, f"--experiment.batch_size={batch_size}"]
-            self.answers[step] = ask_compiler(arguments, target)
+            self.answers[step] = ask_compiler(arguments, target, strict=not self.answers)
         return self.answers[step]
 
     def measure(self, recorder: Recorder) -> None:
@@ -432,7 +444,7 @@ def describe_targets(
     console = Console(sys.stderr)  # standard output is for the answers
     for target in targets:
         with console.phase(f"compiling for {target.name}"):
-            answers[target.name] = ask_compiler(arguments, target)
+            answers[target.name] = ask_compiler(arguments, target, strict=len(targets) == 1)
     failed = {name: answer.failed for name, answer in answers.items() if answer.failed}
     records = [answer.record for answer in answers.values() if answer.record]
     if as_json:

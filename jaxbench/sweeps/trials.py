@@ -16,6 +16,7 @@ from jaxbench.records.run_dir import close_abandoned, folder_name
 from jaxbench.records.schema import TrialFigures, TrialResult
 from jaxbench.records.writers.console import Console
 from jaxbench.sweeps.grid import Trial
+from jaxbench.sweeps.live_table import LiveTable
 from jaxbench.sweeps.sweep_dir import SweepDir, open_sweepdir
 from jaxbench.sweeps.tables import (
     differences,
@@ -78,6 +79,12 @@ class TrialRunner:
         # Trials that ended in this process, which runs them only once: {key: seconds}.
         self._wall_s: dict[str, float] = {}
         self._running: dict[str, _Attempt] = {}
+        self._live = LiveTable()
+
+    def show(self, trials: Sequence[Trial]) -> None:
+        """Have the table on a terminal hold all trials, also those whose turn is to come."""
+        for trial in trials:
+            self._live.add(trial, self.result(trial))
 
     def result(self, trial: Trial) -> TrialResult | None:
         """Return a trial's result, None where it is still to run."""
@@ -108,6 +115,7 @@ class TrialRunner:
                 if ended.process.status == LOST and attempt.losses < _MOST_LOSSES:
                     attempt.losses += 1
                     waiting.insert(0, attempt)
+                    self._live.add(attempt.trial)
                     lost = f"lost with {ended.host or 'its machine'} ({ended.process.reason})"
                     self.console.say(f"{attempt.what}: {lost}; it is run again")
                 else:
@@ -131,13 +139,17 @@ class TrialRunner:
 
     def _begin(self, attempt: _Attempt) -> None:
         self._running[attempt.trial.key] = attempt
-        self.console.say(f"{attempt.what} ...")
+        self._live.start(attempt.trial)
+        if not self.console.show(lambda: self._live):
+            self.console.say(f"{attempt.what} ...")
 
     def _draw(self, waiting: int) -> None:
         for key, attempt in self._running.items():
-            ended = len(self._wall_s)
-            total = ended + len(self._running) + waiting
-            self.console.progress(attempt.what, ended, total, self.launcher.last_line(key))
+            line = self._live.output[key] = self.launcher.last_line(key)
+            if not self.console.show(lambda: self._live):
+                ended = len(self._wall_s)
+                total = ended + len(self._running) + waiting
+                self.console.progress(attempt.what, ended, total, line)
 
     def _keep(self, attempt: _Attempt, ended: Ended, left: int) -> TrialResult:
         result = self._result(attempt, ended)
@@ -145,9 +157,12 @@ class TrialRunner:
         self._wall_s[result.key] = result.wall_s
         at_once = max(1, min(left, self.launcher.slots))
         left_s = left * statistics.fmean(self._wall_s.values()) / at_once
-        left_for = f"; about {duration(left_s)} left" if left else ""
-        on = f" on {ended.host}" if self.launcher.hardware and ended.host else ""
-        self.console.say(f"{attempt.what}: {describe_outcome(result)}{on}{left_for}")
+        left_for = f"about {duration(left_s)} left" if left else ""
+        self._live.end(attempt.trial, result, left_for)
+        if not self.console.show(lambda: self._live):
+            on = f" on {ended.host}" if self.launcher.hardware and ended.host else ""
+            outcome = f"{attempt.what}: {describe_outcome(result)}{on}"
+            self.console.say("; ".join(filter(None, [outcome, left_for])))
         return result
 
     def _result(self, attempt: _Attempt, ended: Ended) -> TrialResult:
@@ -231,6 +246,7 @@ def _default_path(trials: Sequence[Trial]) -> pathlib.Path:
 def run_trials(runner: TrialRunner, trials: Sequence[Trial]) -> int:
     """Run the trials that have no result yet; print and write the tables; return the exit code."""
     folder, console = runner.folder, runner.console
+    runner.show(trials)
     left = {
         f"[{number}/{len(trials)}]": trial
         for number, trial in enumerate(trials, 1)

@@ -45,13 +45,15 @@ def compiled(config, target):
 
 @pytest.fixture
 def children(cpus, monkeypatch):
-    """What children do is done here; an L4's compiler crashes."""
+    """What children do is done here; an L4's compiler crashes, a T4's does not know the machine."""
 
     def compile(command, log, variables):
         _, spec, overrides = entry_point.take_experiment(command[2:])
         [name] = [arg.removeprefix("--target=") for arg in command if "--target=" in arg]
         if name.startswith("gpu:l4"):
             return ProcessResult("exited", "killed by SIGSEGV", 139, 1.0)
+        if name == "gpu:t4":
+            return ProcessResult("exited", "--target=gpu:t4: not known", 2, 1.0)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("JAXBENCH_TARGET_RESULT", variables["JAXBENCH_TARGET_RESULT"])
             config = entry_point.load_experiment(spec, overrides)
@@ -237,6 +239,18 @@ def test_a_sweep_over_targets(children, run_cli, tmp_path):
     assert rows[0]["device_kind"] == "NVIDIA H100 80GB HBM3"
     assert int(rows[0]["needed_bytes_per_device"]) > 0
     assert "needed [GiB]" in done.stdout and "ceiling images/s" in done.stdout
+
+
+def test_a_machine_that_only_its_compiler_does_not_know(children, run_cli, tmp_path):
+    """Alone it is bad input; beside others, whose compiling took minutes, a line."""
+    for args in (DESCRIBE, (*MEMORY, "--workdir=other")):
+        done = run_cli(*args, "--target=gpu:t4")
+        assert done.returncode == 2 and not (tmp_path / "other").exists()
+        assert done.stderr.splitlines()[-1] == "jaxbench: --target=gpu:t4: not known"
+    done = run_cli(*DESCRIBE, "--target=gpu:t4,gpu:h100:2", "--json")
+    record, failed = json.loads(done.stdout.splitlines()[-1])
+    assert failed == {"target": "gpu:t4", "failed": "--target=gpu:t4: not known"}
+    assert done.returncode == 1 and record["fits"]
 
 
 def test_the_largest_batch_on_a_target(children, refusing, run_cli, tmp_path):

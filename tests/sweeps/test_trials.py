@@ -5,12 +5,14 @@ import io
 import re
 
 import pytest
+import rich.console
 
 from jaxbench.launchers import local
 from jaxbench.launchers.launcher import LOST
 from jaxbench.parallel.child import ProcessResult
 from jaxbench.records.writers.console import Console
 from jaxbench.sweeps.grid import Trial
+from jaxbench.sweeps.live_table import LiveTable
 from jaxbench.sweeps.sweep_dir import SweepDir, open_sweepdir
 from jaxbench.sweeps.trials import TrialRunner, run_trials
 from tests.launchers.fakes import FakeLauncher
@@ -124,3 +126,25 @@ def test_the_end_of_a_sweep_ends_its_trials(run_cli, monkeypatch):
     assert run_cli(*args, module="jaxbench.sweep").returncode == 130
     # The other one ended with an exception before.
     assert [job.arguments[1] for job in launcher.closed] == ["--experiment.seed=1"]
+
+
+def test_the_table_has_a_line_for_each_running_trial():
+    one, two, three = make("seed=0,1,2")
+    table = LiveTable()
+    for trial in (one, two, three):
+        table.add(trial)
+    table.start(one)
+    table.output[one.key] = "epoch 3"
+
+    def drawn():
+        console = rich.console.Console(file=io.StringIO(), width=80)
+        console.print(table)
+        return console.file.getvalue()
+
+    assert drawn().count("running") == 1 and drawn().splitlines()[-1].strip() == "epoch 3"
+    table.start(three)
+    table.output[three.key] = "compiling"
+    assert drawn().count("running") == 2
+    assert drawn().splitlines()[-2:] == ["seed=0: epoch 3", "seed=2: compiling"]
+    table.add(one)  # lost with its machine
+    assert drawn().count("waiting") == 2 and "epoch 3" not in drawn()

@@ -48,6 +48,10 @@ class Console(Writer):
             self._since_progress, self._progress = Stopwatch(), line
             self.say(line)
 
+    def show(self, render: Callable[[], Any]) -> bool:
+        """Draw what `render` returns below the lines, repeatedly; return False if it cannot."""
+        return False
+
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
         watch = Stopwatch()
@@ -92,17 +96,16 @@ class RichConsole(Console):
         from rich.text import Text
 
         spinner = Spinner("dots", Text(terminal.printable(line)))
-        self._show(lambda: spinner)
+        self.show(lambda: spinner)
         try:
             yield
         finally:
             self.close()
 
     def progress(self, title: str, done: int, total: int, status: str) -> None:
-        self._show(lambda: _draw_bar(title, done, total, status))
+        self.show(lambda: _draw_bar(title, done, total, status))
 
-    def _show(self, render: Callable[[], Any]) -> None:
-        """Draw what `render` returns below the lines, five times a second."""
+    def show(self, render: Callable[[], Any]) -> bool:
         from rich.live import Live
 
         self._render = render
@@ -114,6 +117,7 @@ class RichConsole(Console):
                 refresh_per_second=5,
             )
             self._live.start()
+        return True
 
     def close(self) -> None:
         """Remove what is below the lines."""
