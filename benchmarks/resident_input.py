@@ -125,8 +125,7 @@ def main(spec: str | None, overrides: list[str]) -> int:
     from jaxbench.clock import Stopwatch
     from jaxbench.config import Config
     from jaxbench.data import augment
-    from jaxbench.data.feeds import resident
-    from jaxbench.data.feeds.feed import create_feed
+    from jaxbench.data.feeds.feed import create_feed, unpack_resident
     from jaxbench.data.sources.load import load_dataset
     from jaxbench.hardware.backend_flags import prepare_backend
     from jaxbench.microbench.interleaved import check_window_s, warm_up
@@ -168,7 +167,7 @@ def main(spec: str | None, overrides: list[str]) -> int:
 
         def make_input(form):
             def take(train_data, row, step):
-                batch = resident.unpack_batch(train_data, row, step)
+                batch = unpack_resident(train_data, row, step)
                 keys_B = augment.example_keys(batch.seed, batch.epoch, batch.indices_B)
                 windows = augment.example_windows(
                     keys_B, batch.seed, batch.epoch, batch.indices_B, data

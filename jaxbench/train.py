@@ -70,7 +70,7 @@ def train_step(
     and a step whose gradients overflow changes only `step` and the loss scale: the optimizer's own
     count stays, and so does the learning rate. Under fsdp the arguments are those of all devices.
     """
-    compute = program.per_device(compute_gradients, gradients=True)
+    compute = program.device_step(compute_gradients, gradients=True)
     # Devices compute gradients without the optimizer's arrays.
     grads, batch_stats, sums_M = compute(state.replace(opt_state=()), train_data, batch)
     with jax.named_scope("optimizer"):
@@ -83,6 +83,7 @@ def train_step(
         values = jnp.stack([jnp.asarray(value, sums_M.dtype) for value in values])
         sums_M = jnp.concatenate([sums_M, values])
     new_state = new_state.replace(step=state.step + 1)
+    # Only fsdp has a `sharding`.
     return program.sharding.constrain(new_state) if program.sharding else new_state, sums_M
 
 
@@ -92,6 +93,7 @@ def compute_gradients(
     """Return the gradients of the mean loss over all devices, batch_stats and summed sums_M."""
     config = program.config
     with jax.named_scope("data"):
+        # `unpack_resident` of feeds/feed.py, or `unpack_batch` of feeds/stream.py.
         examples = UNPACK_BATCH[config.data.feed](train_data, batch, state.step)
         keys_B = augment.example_keys(examples.seed, examples.epoch, examples.indices_B)
         examples, mixture = augment.augment_batch(examples, keys_B, config.data, program.precision)
@@ -278,8 +280,10 @@ def build_program(
         init, compiler_options=options if jax.default_backend() == "cpu" else None
     )
     # The state is donated: its memory holds the new state, and the old one must not be read.
-    program.train_step = program.pmap(program.bind(train_step), donate=(0,))
-    program.eval_step = program.pmap(program.per_device(eval_step))
+    # Under pmap a step runs on each device; under fsdp `train_step` is one of all devices, and
+    # splits only its gradients.
+    program.train_step = program.on_all_devices(program.bind(train_step), donate=(0,))
+    program.eval_step = program.on_all_devices(program.device_step(eval_step))
     return program
 
 

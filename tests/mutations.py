@@ -317,7 +317,7 @@ ctrl_c_before_the_thread_runs data/feeds/stream.py: stream
 
 ## What an evaluation counts.
 
-padding_is_counted data/feeds/resident.py: resident
+padding_is_counted data/feeds/feed.py: resident
 - mask_B = indices_B != PADDING
 + mask_B = indices_B >= PADDING
 

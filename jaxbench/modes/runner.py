@@ -1,8 +1,7 @@
 """What all modes share: prepare a run, run its mode, and record how it ends.
 
 A new mode is a `Measurement` and a function that passes it to `run_mode`, as in modes/memory.py,
-with its line in modes/__init__.py. A summary with other fields belongs to the list RECORDS of
-records/schema.
+with its line in modes/__init__.py. New metrics are lines of metrics.csv.
 """
 
 import abc

@@ -219,7 +219,7 @@ def repeat_train_step(program: Program, num_steps: int) -> Any:
         state, metrics_S = jax.lax.scan(one, state, length=num_steps)
         return state, metrics_S[-1]
 
-    return program.pmap(steps, donate=(0,))
+    return program.on_all_devices(steps, donate=(0,))
 
 
 # Steps closed one by one in each round.

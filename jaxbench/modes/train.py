@@ -122,6 +122,7 @@ def run_training(
                 resume_run_dir, resumed, checkpoint, workdir, config.name, say=setup.console.say
             )
         del saved  # only `training` holds the host's copy of the state, until it is placed
+        # It calls training.measure and training.summarize.
         result = run_mode(
             training, workdir, telemetry_s=telemetry_s, price=price, resume_into=resume_into
         )

@@ -207,7 +207,7 @@ def judge(matches: Sequence[Match]) -> list[dict[str, Any]]:
 
 
 def describe_comparison(comparison: Mapping[str, Any]) -> list[str]:
-    """Return the lines of what `compare` returned, for a console."""
+    """Return the lines of what `judge` returned, for a console."""
     lines = []
     for name, letter, place in (("base", "A", 0), ("other", "B", 1)):
         runs, percent = (comparison[key][place] for key in ("runs", "other_cpu_percent"))

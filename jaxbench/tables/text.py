@@ -8,7 +8,7 @@ from jaxbench import terminal
 _GAP = "  "
 
 
-class Cell(NamedTuple):
+class TextCell(NamedTuple):
     """A cell of a table that grows row by row.
 
     Attributes:
@@ -31,7 +31,7 @@ class GrowingTable:
         self._columns: dict[str, str] = {}  # {title: format} of those that are shown
         self._known: set[str] = set()
 
-    def lines(self, cells: Sequence[Cell]) -> list[str]:
+    def lines(self, cells: Sequence[TextCell]) -> list[str]:
         """Return a row, below the titles where a column is new; none without cells."""
         if not cells:
             return []
@@ -41,7 +41,7 @@ class GrowingTable:
             heading = [self._line({title: title for title in self._columns})]
         return [*heading, self._line({cell.title: cell.text for cell in cells})]
 
-    def _begin(self, cells: Sequence[Cell]) -> None:
+    def _begin(self, cells: Sequence[TextCell]) -> None:
         self._known = {cell.title for cell in cells}
         widths = {cell: max(cell.width, len(cell.title), len(cell.text)) for cell in cells}
         for cell in sorted(cells, key=lambda cell: -cell.spare):

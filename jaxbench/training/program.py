@@ -49,7 +49,7 @@ class Program:
       train_step: (state, train_data, batch) -> (state, sums_M); the state given to it is gone
         afterwards. `train_data` and `batch` come from the feed. The sums are those of all devices
         or, if each trains a model, sums_RxM: see `unpack_train_sums`.
-      eval_step: (state, eval_data, batch) -> sums_M: see `eval_sums`.
+      eval_step: (state, eval_data, batch) -> sums_M: see `unpack_eval_sums`.
 
     Raises:
       BadInput: the model's config cannot make a network.
@@ -84,7 +84,7 @@ class Program:
         bound.__name__ = step.__name__
         return bound
 
-    def per_device(self, step: Callable, gradients: bool = False) -> Callable:
+    def device_step(self, step: Callable, gradients: bool = False) -> Callable:
         """Return a bound step of one device; under fsdp, as a step of all devices.
 
         `gradients` says whether it returns (gradients from `mean_gradients`, ...).
@@ -92,7 +92,7 @@ class Program:
         bound = self.bind(step)
         return self.sharding.per_device(bound, gradients=gradients) if self.sharding else bound
 
-    def pmap(self, step: Callable, donate: tuple[int, ...] = ()) -> Any:
+    def on_all_devices(self, step: Callable, donate: tuple[int, ...] = ()) -> Any:
         """Return a bound step as a call of all devices; under fsdp it is one of all already."""
         if self.sharding:
             return jax.jit(step, donate_argnums=donate)

@@ -283,6 +283,10 @@ class TrainRun:
         return [f"epoch {fastest.epoch}: {why}" for why in reasons]
 
     def write(self, record: Record) -> None:
+        """Write a record to metrics.jsonl, its CSV file, the console and TensorBoard.
+
+        `_recording` in modes/runner.py adds these writers; `writers/rows.py` formats the line.
+        """
         with self.clock.phase("records"):
             self.writer.write(record)
 

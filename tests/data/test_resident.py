@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from jaxbench.cli import registry
-from jaxbench.data.feeds import resident
 from jaxbench.data.feeds.feed import UNPACK_BATCH, create_feed
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.parallel.mesh import create_training_mesh
@@ -72,7 +71,7 @@ def test_every_example_counts_once_at_any_batch_size(setting, expected, eval_bat
 
 def test_garbage_in_padded_rows_changes_nothing(setting, expected, monkeypatch):
     """Padded rows are given images full of garbage, impossible labels and nan statistics."""
-    genuine = resident.unpack_batch
+    genuine = UNPACK_BATCH["resident"]
 
     def with_garbage(data, batch, step):
         examples = genuine(data, batch, step)

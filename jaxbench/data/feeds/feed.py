@@ -1,5 +1,9 @@
-"""What a feed offers, and the feed that a config names."""
+"""Feeds bring a data set to the devices: resident, synthetic, and `stream` in its own file.
 
+Letters: N examples, D devices, L of them in this process, S steps, B examples per device.
+"""
+
+import itertools
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -8,22 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxbench.batch_layout import BatchLayout
-from jaxbench.config import Config
-from jaxbench.data.dataset import Dataset
-from jaxbench.data.feeds import resident, stream
-from jaxbench.data.feeds.resident import ResidentFeed
-from jaxbench.data.feeds.stream import StreamFeed
-from jaxbench.data.feeds.synthetic import SyntheticFeed
-from jaxbench.data.sampler import EpochSampler, device_seeds
+from jaxbench.config import Config, DataConfig
+from jaxbench.data.augment import Examples
+from jaxbench.data.dataset import IMAGENET_MEAN, IMAGENET_STD, Dataset
+from jaxbench.data.feeds import stream
+from jaxbench.data.sampler import PADDING, EpochSampler, device_seeds
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.tasks import get_task
-
-# How a step takes its examples from a feed's arrays: (data, batch, step) -> Examples.
-UNPACK_BATCH = {
-    "resident": resident.unpack_batch,
-    "stream": stream.unpack_batch,
-    "synthetic": stream.unpack_batch,
-}
 
 
 class Feed(Protocol):
@@ -82,7 +77,156 @@ def create_feed(
     if config.data.feed == "resident":
         return ResidentFeed(dataset, mesh, sampler, param_dtype)
     num_steps = config.num_steps(sampler.steps_per_epoch)
-    return StreamFeed(config.data, dataset, mesh, sampler, param_dtype, num_steps)
+    return stream.StreamFeed(config.data, dataset, mesh, sampler, param_dtype, num_steps)
+
+
+def unpack_resident(
+    data: dict[str, jax.Array], batch: dict[str, jax.Array], step: jax.Array
+) -> Examples:
+    """Gather the batch of `step` (counted from the start of training) inside the step.
+
+    Another example replaces PADDING; only the mask marks it.
+    """
+    order_SxB = batch["order"]
+    epoch, row = jnp.divmod(step, order_SxB.shape[0])
+    indices_B = jax.lax.dynamic_index_in_dim(order_SxB, row, keepdims=False)
+    mask_B = indices_B != PADDING
+    safe_B = jnp.where(mask_B, indices_B, 0)
+    return Examples(
+        inputs_Bx=data["images"][safe_B],
+        labels_Bx=data["labels"][safe_B],
+        indices_B=indices_B,
+        mask_B=mask_B,
+        seed=batch["seed"],
+        epoch=epoch,
+    )
+
+
+# How a step takes its examples from a feed's arrays: (data, batch, step) -> Examples.
+UNPACK_BATCH = {
+    "resident": unpack_resident,
+    "stream": stream.unpack_batch,
+    "synthetic": stream.unpack_batch,
+}
+
+
+class ResidentFeed:
+    """Place a data set on every device as uint8; send the order in which each epoch reads it.
+
+    Nothing else is sent during an epoch: the step gathers its batch.
+    """
+
+    name = "resident"
+    corrupt: dict[str, str] = {}
+
+    def __init__(self, dataset: Dataset, mesh: DataMesh, sampler: EpochSampler, param_dtype: Any):
+        self._mesh = mesh
+        self._sampler = sampler
+        self.steps_per_epoch = sampler.steps_per_epoch
+        self.eval_steps = sampler.eval_steps
+        self.num_eval = self.eval_count = sampler.num_eval
+        # Arguments of the step rather than constants in it: one executable serves every seed
+        # and every data set of the same shape.
+        statistics = dataset.normalization(param_dtype)
+        self.train_data, self.eval_data = (
+            mesh.replicate({"images": split.inputs_Nx, "labels": split.labels_Nx, **statistics})
+            for split in (dataset.train, dataset.eval)
+        )
+        leaves = jax.tree.leaves((self.train_data, self.eval_data))
+        self.resources = {
+            "num_threads": None,
+            "num_workers": None,
+            "resident_bytes_per_device": sum(leaf.nbytes for leaf in leaves),
+            # The indices of the epoch's order, 4 bytes each, sent once in the epoch.
+            "sent_bytes_per_step": 4.0 * sampler.layout.images_per_step,
+        }
+        self._eval_batches = [
+            self._send(sampler.eval_LxSxB[:, step : step + 1]) for step in range(self.eval_steps)
+        ]
+
+    def _send(self, order_LxSxB: np.ndarray) -> dict[str, jax.Array]:
+        return self._mesh.shard({"order": order_LxSxB, "seed": self._sampler.seeds_L})
+
+    def train_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
+        """Send an epoch's order; every step gets all of it."""
+        del first_step  # the state's step counts
+        batch = self._send(self._sampler.train_LxSxB(epoch))
+        return itertools.repeat(batch, num_steps)
+
+    def eval_batches(self) -> Iterator[Any]:
+        """Yield the order of each evaluation step, sent once at the start."""
+        return iter(self._eval_batches)
+
+    def close(self) -> None:
+        pass
+
+
+class SyntheticFeed:
+    """Hold one batch of random pixels or tokens on the devices, for every step.
+
+    It measures only the devices. `label_shape` is () or a mask's.
+    """
+
+    name = "synthetic"
+    corrupt: dict[str, str] = {}
+    steps_per_epoch = 1000  # an epoch has no meaning here; schedules need one
+    eval_steps = 1
+
+    def __init__(
+        self,
+        data: DataConfig,
+        mesh: DataMesh,
+        layout: BatchLayout,
+        seeds_L: np.ndarray,
+        label_shape: tuple[int, ...],
+        param_dtype: Any,
+    ):
+        process = layout.process_index
+        generator = np.random.Generator(np.random.Philox(key=[int(seeds_L[0]), process]))
+        shape = (layout.devices_per_process, layout.batch_per_device)
+        if data.sequence_length:
+            whole = (*shape, data.sequence_length + 1)
+            tokens = generator.integers(0, data.num_classes, whole, data.example_dtype)
+            images, labels = tokens[..., :-1], tokens[..., 1:]
+        else:
+            high, dtype = (2, np.uint8) if label_shape else (data.num_classes, np.int32)
+            labels = generator.integers(0, high, (*shape, *label_shape), dtype)
+            images = generator.integers(0, 256, (*shape, *data.image_shape), np.uint8)
+        first = process * layout.batch_per_process
+        indices_N = np.arange(first, first + layout.batch_per_process, dtype=np.int32)
+        batch = {
+            "images": images,
+            "labels": labels,
+            "indices": indices_N.reshape(shape),
+            "seed": seeds_L,
+            "epoch": np.zeros(shape[0], np.int32),
+        }
+        self._batch = mesh.shard(batch)
+        statistics = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+        statistics_C = {
+            name: np.resize(np.array(values, param_dtype), data.image_shape[-1])
+            for name, values in statistics.items()
+            if not data.sequence_length
+        }
+        self.train_data = self.eval_data = mesh.replicate(statistics_C)
+        self.num_eval = self.eval_count = layout.images_per_step
+        resident = [*statistics_C.values(), *(leaf[0] for leaf in batch.values())]
+        self.resources = {
+            "num_threads": None,
+            "num_workers": None,
+            "resident_bytes_per_device": sum(array.nbytes for array in resident),
+            "sent_bytes_per_step": 0.0,
+        }
+
+    def train_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
+        del epoch, first_step
+        return itertools.repeat(self._batch, num_steps)
+
+    def eval_batches(self) -> Iterator[Any]:
+        return iter([self._batch])
+
+    def close(self) -> None:
+        pass
 
 
 def abstract_args(

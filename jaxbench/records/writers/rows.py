@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from jaxbench.metrics import METRICS, plain, shown_in
 from jaxbench.records.schema import Record
-from jaxbench.tables.text import Cell
+from jaxbench.tables.text import TextCell
 
 # On a narrow terminal columns with a high number are left out first.
 _SPARE = {
@@ -15,17 +15,17 @@ _SPARE = {
 _WIDTHS = {"stage": 16, "images_per_s_low": 18}
 
 
-def record_row(record: Record) -> list[Cell]:
+def record_row(record: Record) -> list[TextCell]:
     """Return a record's row; most kinds have none."""
     return [cell for name in shown_in(record.kind) for cell in _cells(record, name)]
 
 
-def _cells(record: Record, name: str) -> Iterator[Cell]:
+def _cells(record: Record, name: str) -> Iterator[TextCell]:
     value, spare = getattr(record, name), _SPARE.get(name, 0)
     if name.endswith("_metrics"):
         words = {"train_metrics": "train", "eval_metrics": "test"}[name]
         for metric, number in (value or {}).items():
-            yield Cell(f"{words} {metric}", plain(number), 8, spare)
+            yield TextCell(f"{words} {metric}", plain(number), 8, spare)
         return
     # An epoch without an evaluation, or with profiled steps, has empty cells: the columns stay.
     if value is None:
@@ -33,7 +33,7 @@ def _cells(record: Record, name: str) -> Iterator[Cell]:
     if value is not None or name == "images_per_s":
         width = 2 * len(f"{record.epochs}") + 1 if name == "epoch" else _WIDTHS.get(name, 7)
         align = "<" if METRICS[name].unit == "text" else ">"
-        yield Cell(heading(record, name), text(record, name), width, spare, align)
+        yield TextCell(heading(record, name), text(record, name), width, spare, align)
 
 
 def heading(record: Record, name: str) -> str:
