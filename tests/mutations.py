@@ -634,7 +634,7 @@ half_a_line_stays_in_the_results sweeps/sweep_dir.py: sweep
 + pass
 
 a_failed_cell_ends_with_0 sweeps/tables.py: sweep
-- any(status in ("failed", "invalid") for status in statuses)
+- any(status in ("failed", "invalid", "lost") for status in statuses)
 + any(status == "invalid" for status in statuses)
 
 ## The card of a machine.
