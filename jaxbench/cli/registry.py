@@ -61,7 +61,7 @@ def load(spec: str) -> Experiment:
     def refuse(problem: str):
         raise BadInput(f"--experiment={spec}: {problem}")
 
-    file, _, variants = spec.partition(":")
+    file, colon, variants = spec.partition(":")
     if file.endswith(".py") or os.sep in file:
         path = user_path(file)
         if path.suffix != ".py" or not path.is_file():
@@ -85,9 +85,11 @@ def load(spec: str) -> Experiment:
     names = {"": path.stem} | {variant: f"{path.stem}_{variant}" for variant in changes}
     if callable(getattr(module, "tiny", None)):
         names |= {f"{v}:tiny".lstrip(":"): f"{name}:tiny" for v, name in names.items()}
-    if variants not in names:
-        others = ", ".join(f"{path.stem}:{v}" for v in names if v)
-        refuse(f"no variant {variants!r}; there {f'are {others}' if others else 'is none'}")
+    if variants not in names or (colon and not variants):
+        whose = file if file.endswith(".py") else path.stem
+        known = {f"{whose}:{variant}" for variant in names if variant}
+        hint = nearest(f"{whose}:{variants}", known)
+        refuse(f"no variant {variants!r}; there are {', '.join(sorted(known)) or 'none'}{hint}")
     config = _call(path, module.get_config)
     for variant in filter(None, variants.split(":")):
         config = _call(path, getattr(module, changes.get(variant, variant)), config)
