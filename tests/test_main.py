@@ -264,7 +264,7 @@ Q = "--experiment=quickstart"
         ([Q, "--experiment.task=mine"], "task='mine': must be one of classification, segm"),
         ([Q, "--experiment.num_devices=9"], "num_devices=9: 1 process(es) have 8 cpu device(s)"),
         ([Q, "--experiment.batch_size=100"], "over 8 devices; the nearest that do: 96 and 104"),
-        ([Q, "--experiment.batch_size=1440"], "has 1437 training examples, fewer than"),
+        ([Q, "--experiment.batch_size=1440"], "1437 training examples, fewer than"),
         ([Q, "--profile=5:3"], "must be START:STOP"),
         ([Q, "--profile=170:178"], "the last step of this run is 176, so STOP is at most 177"),
         ([Q, "--mode=describe", "--profile=1:3"], "it needs --mode=train or throughput"),

@@ -87,5 +87,7 @@ def _problem(dataset: Dataset, config: Config, label_shape: tuple[int, ...]) -> 
     if dataset.num_classes != data.num_classes:
         return f": has {dataset.num_classes} classes, {flag}num_classes={dataset.num_classes}"
     if config.batch_size > len(dataset.train):
-        return f": {len(dataset.train)} training examples, less than batch_size={config.batch_size}"
+        return (
+            f": {len(dataset.train)} training examples, fewer than batch_size={config.batch_size}"
+        )
     return ""
