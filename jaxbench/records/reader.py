@@ -89,13 +89,16 @@ def load_run(path: str, *, steps: bool = False) -> RunRecords:
     except OSError as error:
         name = pathlib.Path(error.filename or path).name
         raise BadInput(f"{path}: cannot be read: {name} {error.strerror}") from error
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # no text, no JSON, or an integer without end
         raise BadInput(f"{path}: cannot be read: {error}") from error
     if not isinstance(content, dict) or "status" not in content:
         raise BadInput(f"{path}: its run.json is not one")
     version = content.get("schema_version")
     if version != SCHEMA_VERSION:
-        raise BadInput(f"{path}: has schema {version}; this jaxbench reads {SCHEMA_VERSION}")
+        no_number = ", which is no number" if isinstance(version, str) else ""
+        raise BadInput(
+            f"{path}: has schema {version!r}{no_number}; this jaxbench reads {SCHEMA_VERSION}"
+        )
     document = _decoded(decode_document, content, f"{path}: run.json")
     return RunRecords(folder, document, records)
 
@@ -103,7 +106,7 @@ def load_run(path: str, *, steps: bool = False) -> RunRecords:
 def _decoded(decode: Callable[[Any], Any], value: Any, source: str) -> Any:
     try:
         return decode(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{source}: {error}") from error
 
 
@@ -120,7 +123,7 @@ def read_records(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
         for number, line in lines:
             try:
                 record = json.loads(line)
-            except (json.JSONDecodeError, RecursionError):
+            except (ValueError, RecursionError):
                 if next(lines, None) is None:
                     return
                 record = None

@@ -11,21 +11,19 @@ import pathlib
 import re
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from jaxbench.clock import now
 from jaxbench.errors import BadInput
 from jaxbench.files import open_own, read_text
 from jaxbench.paths import check_can_be_made, user_path
 from jaxbench.records.run_lock import LOCK, is_running, lock_run
-from jaxbench.records.schema import RunDocument
+from jaxbench.records.schema import RunDocument, Status
 
 # The files that a run appends to, beside those in the folder of TensorBoard's events.
 RECORDS = ("metrics.jsonl", "epochs.csv", "telemetry.csv")
 EVENTS = "tensorboard"
-STATUSES = (
-    *("running", "done", "failed", "oom", "interrupted", "preempted", "diverged", "invalid"),
-)
+STATUSES = get_args(Status)
 _DOCUMENT, PARTIAL = "run.json", "run.json.partial"
 # What a process leaves that is killed in its first moment.
 _LEFTOVERS = {LOCK, PARTIAL}

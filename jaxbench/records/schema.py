@@ -2,23 +2,38 @@
 
 The classes are made from `metrics.csv`. A line KIND.* describes a kind; the line of a metric names
 the kinds that hold it. Files are decoded into these classes once, when they are read. A value of
-another type is an error there, so no reader checks it.
+another type, or an impossible one, is an error there, so no reader checks it.
 """
 
 import collections
 import dataclasses
+import datetime
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, TypedDict, get_args
+from typing import Annotated, Any, Literal, Required, TypedDict, get_args
 
 import msgspec
+from msgspec import Meta
 
 from jaxbench.metrics import METRICS, metric_of
 
 SCHEMA_VERSION = 2
+# Types of metrics.csv. A mean of float32 numbers may be a little more than the greatest of them.
+Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Amount = Annotated[float, Meta(ge=0)]
+Fraction = Annotated[float, Meta(ge=0, le=1.0001)]
+# A record keeps the text.
+Date = Annotated[datetime.datetime, Meta(tz=True)]
+Mode = Literal["train", "throughput", "scaling", "input", "memory", "conv2d", "compile"]
+Status = Literal[
+    "running", "done", "failed", "oom", "interrupted", "preempted", "diverged", "invalid"
+]
 TrialStatus = Literal["done", "oom", "timeout", "failed", "invalid", "lost"]
 # How a trial of a sweep may end.
 TRIAL_STATUSES = get_args(TrialStatus)
+# More than a float32 holds, such as a loss that diverges.
+_TOO_LARGE = 1e40
 # The metrics that networks are judged by, one for each task, and their titles.
 SCORES = {"top1": "top-1", "dice": "Dice"}
 # The metrics of tasks that have fields; those of custom tasks are in `metrics`.
@@ -28,6 +43,42 @@ _FIELDS: dict[str, dict[str, bool]] = collections.defaultdict(dict)
 for _metric in METRICS.values():
     for _holder in (*_metric.always.split(), *_metric.optional.split()):
         _FIELDS[_holder][_metric.name] = _holder in _metric.optional.split()
+
+
+class DataSettings(TypedDict, total=False):
+    """The fields of `Settings.data` that a reader takes."""
+
+    source: str
+    feed: str
+    sequence_length: Count
+
+
+class Settings(TypedDict, total=False):
+    """The fields of an experiment that a reader takes."""
+
+    batch_size: Positive
+    seed: int
+    precision: str
+    replicas: str
+    data: DataSettings
+
+
+class LoadedData(TypedDict, total=False):
+    """The data set as loaded."""
+
+    feed: str
+    description: str
+    train_examples: Count
+    eval_examples: Count
+    train_checksum: int
+    eval_checksum: int
+
+
+class Git(TypedDict, total=False):
+    """The commit of jaxbench, and whether files differ from it."""
+
+    commit: str
+    dirty: bool
 
 
 class Environment(TypedDict, total=False):
@@ -40,48 +91,151 @@ class Environment(TypedDict, total=False):
     backend: str
     devices: list[dict[str, Any]]
     device_kind: str
-    num_devices: int
-    num_processes: int
-    num_local_devices: int
+    num_devices: Positive
+    num_processes: Positive
+    num_local_devices: Count
     driver: str | None
     variables: dict[str, str]
     matmul_precision: str | None
     compile_cache: str | None
-    git: dict[str, Any] | None
+    git: Git | None
     cpu: str | None
-    cpu_cores: int | None
-    host_memory_bytes: int
+    cpu_cores: Count | None
+    host_memory_bytes: Count | None
 
 
-class RecordedPrice(TypedDict):
-    """The price of the hardware; analysis/pricing.py describes the rest of it."""
+class RecordedPrice(TypedDict, total=False):
+    """The price of the hardware, see `Price` in analysis/pricing.py."""
 
-    usd_per_hour: float
+    offer: str
+    hardware: str
+    devices: Positive | None
+    usd_per_hour: Required[Annotated[float, Meta(gt=0)]]
+    date: str
+    source: str
 
 
-class Resumption(TypedDict):
-    """What a resumed process did again; records/attempts.py describes the rest of its entry."""
+class AttemptDescription(TypedDict, total=False):
+    """What a process ran on, see `describe_attempt` in records/attempts.py."""
 
-    step: int
-    elapsed_s: float
-    lost_s: float
+    versions: dict[str, str | None]
+    XLA_FLAGS: str | None
+    device_kind: str | None
+    num_devices: Positive | None
+    batch_norm_examples: Count | None
+    price: RecordedPrice | None
+
+
+class Resumption(AttemptDescription, total=False):
+    """What a resumed process ran on, and what it did again."""
+
+    step: Required[Count]
+    elapsed_s: Required[Amount]
+    lost_s: Required[Amount]
+    before: AttemptDescription | None
+
+
+class Attempt(TypedDict):
+    """A process of a training run, see records/goodput.py."""
+
+    started_at: Date
+    import_s: float
+    resumed_phases_s: dict[str, float]
+    phases_s: dict[str, float]
+    doing: str
+
+
+class Readings(TypedDict, total=False):
+    """The readings of a device or of the host."""
+
+    samples: Count
+    load_percent_mean: Amount | None
+    cpu_percent_mean: Amount | None
+    other_cpu_percent_mean: Amount | None
+    sm_clock_mhz_median: Amount | None
+    memory_used_bytes_max: Amount | None
+    temperature_c_max: float | None
+    power_w_mean: Amount | None
+    power_w_max: Amount | None
+    throttle_reasons: dict[str, float] | None
+
+
+class Telemetry(TypedDict, total=False):
+    """Readings by device, and the energy of what was measured."""
+
+    devices: dict[str, Readings]
+    host_busy: bool | None
+    energy_j: Amount | None
+    energy_covers: str | None
+    joules_per_image: Amount | None
+
+
+class Peak(TypedDict, total=False):
+    """A row of hardware/peaks.csv."""
+
+    kind: Required[str]
+    arithmetic: str
+    source: str
+    flops_per_s: Amount | None
+    bytes_per_s: Amount | None
+
+
+class Ceiling(TypedDict, total=False):
+    """The most images/s of a compiled step, see analysis/ceiling.py."""
+
+    images_per_s: Amount | None
+    bound_by: str | None
+    assumptions: str
+    peak: Peak | None
+
+
+class Efficiency(TypedDict):
+    """The efficiency of a measured step."""
+
+    scaling: str
+    num_devices: Positive
+    efficiency: Amount | None
+
+
+class Prediction(TypedDict):
+    """An estimate of weak scaling, see analysis/scaling_model.py."""
+
+    scaling: str
+    num_devices: Positive
+    batch_per_device: Positive
+    link_bytes_per_s: Amount
+    link_source: str
+    assumptions: str
+    images_per_s_no_overlap: Amount
+    images_per_s_full_overlap: Amount
+    efficiency_no_overlap: Amount
+    efficiency_full_overlap: Amount
+
+
+class ModelMetrics(TypedDict, total=False):
+    """The metrics of one of several models."""
+
+    seed: Required[int]
+    loss: float | None
+    top1: Fraction | None
+    dice: Fraction | None
 
 
 class TargetAccuracy(TypedDict, total=False):
     """What reaching the target accuracy took; null if it never was reached."""
 
     score: str
-    value: float
+    value: Fraction
     reached: bool
-    epoch: int | None
-    steps: int | None
-    images: int | None
-    time_s: float | None
-    epochs_time_s: float | None
-    train_time_s: float | None
-    energy_j: float | None
+    epoch: Count | None
+    steps: Count | None
+    images: Count | None
+    time_s: Amount | None
+    epochs_time_s: Amount | None
+    train_time_s: Amount | None
+    energy_j: Amount | None
     energy_covers: str | None
-    usd: float | None
+    usd: Amount | None
 
 
 def stated_fields(instance: Any) -> dict[str, Any]:
@@ -170,7 +324,8 @@ class Record:
 
 def columns_of(cls: type) -> list[str]:
     """Return the fields of a class that have a column in its CSV file: numbers and words."""
-    types = ("bool", "float", "int", "str", "TrialStatus")
+    types = {"bool", "float", "int", "str", "Count", "Positive", "Amount", "Fraction"}
+    types |= {"Date", "Mode", "Status", "TrialStatus"}
     return [f.name for f in dataclasses.fields(cls) if f.type.removesuffix(" | None") in types]
 
 
@@ -274,7 +429,7 @@ def decode_record(line: Mapping[str, Any]) -> Record:
     Which mode's summary it is follows from its fields.
 
     Raises:
-      ValueError: no such kind, or a field is missing or has a value of another type.
+      ValueError: no such kind, or a field is missing or has a wrong value.
     """
     kinds = [cls for cls in RECORDS.values() if cls.kind == line.get("kind")]
     if not kinds:
@@ -282,22 +437,45 @@ def decode_record(line: Mapping[str, Any]) -> Record:
     complete = [cls for cls in kinds if _REQUIRED[cls] <= line.keys()] or kinds[:1]
     # The one with most fields of the line, and fewest others.
     fields = {cls: cls.__dataclass_fields__.keys() for cls in complete}
-    return msgspec.convert(
+    return _decode(
         line, max(complete, key=lambda cls: (len(fields[cls] & line.keys()), -len(fields[cls])))
     )
 
 
 def decode_document(document: Mapping[str, Any]) -> RunDocument:
-    """Return the content of a run.json, with all that its parts hold.
+    """Return the content of a run.json.
 
     Raises:
-      ValueError: a field is missing or has a value of another type.
+      ValueError: a field is missing or has a wrong value.
     """
-    msgspec.convert(document, RunDocument)
-    if document.get("summary"):
-        decode_record({"kind": "summary", **document["summary"]})
-    fields = RunDocument.__dataclass_fields__.keys() & document.keys()
-    return RunDocument(**{name: document[name] for name in fields})
+    decoded = _decode(document, RunDocument)
+    if decoded.summary:
+        try:
+            decode_record({"kind": "summary", **decoded.summary})
+        except ValueError as error:
+            raise ValueError(f"summary: {error}") from error
+    return decoded
+
+
+def _decode(content: Mapping[str, Any], cls: type) -> Any:
+    """Return an instance of a class, its texts and parts as they are in the file."""
+    _check_numbers(content, "$")
+    decoded = msgspec.convert(content, cls)
+    names = cls.__dataclass_fields__.keys() & content.keys()
+    kept = {name: content[name] for name in names if not isinstance(content[name], (int, float))}
+    return dataclasses.replace(decoded, **kept)
+
+
+def _check_numbers(value: Any, path: str) -> None:
+    """Raise ValueError for a number that is not finite, or that arithmetic would overflow with."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            _check_numbers(item, f"{path}.{name}")
+    elif isinstance(value, list):
+        for item in value:
+            _check_numbers(item, f"{path}[...]")
+    elif isinstance(value, (int, float)) and not abs(value) < _TOO_LARGE:
+        raise ValueError(f"Expected a number below {_TOO_LARGE:g} - at `{path}`")
 
 
 _REQUIRED = {cls: cls.required() for cls in RECORDS.values()}

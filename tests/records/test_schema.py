@@ -4,7 +4,7 @@ import csv
 import dataclasses
 import json
 import types
-from typing import Union, get_args, get_origin, get_type_hints
+from typing import Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -29,6 +29,8 @@ STEP = {"kind": "step", "step": 4, "epoch": 1, "loss": 2.0, "learning_rate": 0.1
 
 def value_of(type_):
     """A value of a field's type, of msgspec's kind."""
+    if get_origin(type_) is Literal:
+        return get_args(type_)[0]
     args = [one for one in get_args(type_) if one is not type(None)]
     if get_origin(type_) in (Union, types.UnionType):
         return value_of(args[0])
