@@ -5,6 +5,7 @@ most tests read: cnn10 on CIFAR-10, trained or measured on an H200.
 """
 
 import dataclasses
+import datetime
 import functools
 import json
 import pathlib
@@ -71,6 +72,10 @@ def _plain_values(cls: type) -> dict[str, Any]:
                 values[field.name] = None
             elif typing.get_origin(hint) is typing.Literal:
                 values[field.name] = choices[0]
+            elif field.type == "Positive":
+                values[field.name] = 1
+            elif hint is datetime.datetime:
+                values[field.name] = STARTED
             else:
                 values[field.name] = (typing.get_origin(hint) or hint)()
     return values
@@ -302,7 +307,7 @@ def compiled(
             "images_per_s": 20_000.0 * devices,
             "bound_by": "memory",
             "assumptions": "all at once",
-            "peak": {"arithmetic": "fp32"},
+            "peak": {"kind": kind, "arithmetic": "fp32", "source": "made"},
         },
     }
     record = filled(TargetRecord, **usual | fields.pop("record", {}))

@@ -148,7 +148,7 @@ class Attempt(TypedDict):
 class Readings(TypedDict, total=False):
     """The readings of a device or of the host."""
 
-    samples: Count
+    samples: Amount
     load_percent_mean: Amount | None
     cpu_percent_mean: Amount | None
     other_cpu_percent_mean: Amount | None
@@ -175,7 +175,7 @@ class Peak(TypedDict, total=False):
 
     kind: Required[str]
     arithmetic: str
-    source: str
+    source: Required[str]
     flops_per_s: Amount | None
     bytes_per_s: Amount | None
 

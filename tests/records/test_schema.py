@@ -2,9 +2,10 @@
 
 import csv
 import dataclasses
+import datetime
 import json
 import types
-from typing import Literal, Union, get_args, get_origin, get_type_hints
+from typing import Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import pytest
 
@@ -31,12 +32,14 @@ def value_of(type_):
     """A value of a field's type, of msgspec's kind."""
     if get_origin(type_) is Literal:
         return get_args(type_)[0]
+    if is_typeddict(type_):
+        return {name: value_of(hint) for name, hint in get_type_hints(type_).items()}
     args = [one for one in get_args(type_) if one is not type(None)]
     if get_origin(type_) in (Union, types.UnionType):
         return value_of(args[0])
-    return {str: "x", int: 1, float: 1.0, bool: True, list: [], dict: {}}.get(
-        get_origin(type_) or type_, {}
-    )
+    values = {str: "x", int: 1, float: 1.0, bool: True, list: [], dict: {}}
+    values[datetime.datetime] = "2026-03-04T05:06:07+00:00"
+    return values[get_origin(type_) or type_]
 
 
 def line_of(cls):

@@ -72,7 +72,8 @@ def test_a_rate_stands_beside_the_peak_that_a_card_of_its_machine_measured(tmp_p
     throughput(tmp_path / "a", 900.0, environment=here)  # at 200 TFLOP/s
     throughput(tmp_path / "b", 900.0, environment=here | {"hostname": "elsewhere"})
     throughput(tmp_path / "c", 900.0, environment=here, config={"batch_size": 64})
-    used = {"flops_per_s_per_device": 1e14, "peak": {"arithmetic": "tf32"}}
+    tf32 = {"kind": "NVIDIA H200", "arithmetic": "tf32", "source": "made"}
+    used = {"flops_per_s_per_device": 1e14, "peak": tf32}
     trained(tmp_path / "d", environment=here, summary=used)
     sections = pages.sections_of(tmp_path)
     with_mfu = {

@@ -212,7 +212,8 @@ def write_compiled(folder):
     compiled(folder / "c", "gpu:h100:8", config={"remat": "blocks"}, price=PRICE)
     scaled = {"scaling": "weak", "efficiency_no_overlap": 0.5, "efficiency_full_overlap": 0.75}
     compiled(folder / "d", "gpu:h100:8", scaling="weak", record=scaled)
-    links = {"ceiling": {"images_per_s": 1e5, "bound_by": "links", "peak": {"arithmetic": "bf16"}}}
+    peak = {"kind": "NVIDIA H100", "arithmetic": "bf16", "source": "made"}
+    links = {"ceiling": {"images_per_s": 1e5, "bound_by": "links", "peak": peak}}
     resnet = {"model": "ResNet", "parameters": 25_600_000, "experiment": "resnet50_synthetic"}
     compiled(folder / "e", "tpu:v2:2x2", record=links, **resnet)
     recorded_run(folder / "f", mode="compile", target="tpu:v2:2x2", status="failed")
