@@ -65,7 +65,7 @@ class Metric(NamedTuple):
       unit: what it is shown in; "count" and "text" are no units.
       better: higher, lower, or "" if neither is.
       curve: its curve in TensorBoard and Weights & Biases; "" for none.
-      type: the Python type of its values in records.
+      type: the type of its values in records, with their bounds; see records/schema.py.
       always, optional: the kinds of records that hold it; an optional one may be unknown.
       shown: the tables that have a column for it: of a kind of record, `trial` for the
         table of a sweep, `seeds` for its statistics over seeds; `report` for the report's table of

@@ -4,16 +4,20 @@ import dataclasses
 import io
 import itertools
 import json
+import math
 import sys
+from typing import get_args
 
 import pytest
 
 import jaxbench
 from jaxbench.errors import BadInput
 from jaxbench.files import end_of_lines
+from jaxbench.modes import MODES
 from jaxbench.records.reader import load_run, read_records
-from jaxbench.records.schema import StepRecord
+from jaxbench.records.schema import Mode, StepRecord
 from tests.conftest import run_document
+from tests.recorded import recorded_run
 from tests.records.test_validity import EPOCH
 
 
@@ -98,9 +102,66 @@ def test_where_whole_lines_end(content):
     assert file.count <= 2**16
 
 
-@pytest.mark.parametrize("version", [1, 3, None])
+@pytest.mark.parametrize("version", [1, 3, None, "2"])
 def test_another_schema_is_refused(tmp_path, version):
     (tmp_path / "run.json").write_text(json.dumps({"schema_version": version, "status": "done"}))
     (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(BadInput, match=f"has schema {version}; this jaxbench reads 2"):
+    told = "'2', which is no number" if version == "2" else version
+    with pytest.raises(BadInput, match=f"has schema {told}; this jaxbench reads 2"):
         load_run(str(tmp_path))
+
+
+PREDICTION = {
+    **{"scaling": "weak", "num_devices": 8, "batch_per_device": 16, "link_bytes_per_s": 1e9},
+    **{"link_source": "measured", "assumptions": "none", "images_per_s_no_overlap": 9.0},
+    **{"images_per_s_full_overlap": 9.0, "efficiency_no_overlap": 1.0},
+    "efficiency_full_overlap": 1.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        *((("config", "batch_size"), value) for value in ("64", 0, 1e300, None)),
+        *((("config", name), value) for name, value in (("data", True), ("precision", 5))),
+        (("config", "data", "sequence_length"), 10**400),
+        (("config", "anything"), math.nan),
+        *((("summary", "predictions", 0), value) for value in (None, {}, 8)),
+        *((("summary", "predictions", 0, "num_devices"), value) for value in ("8", 0)),
+        (("summary", "predictions", 0, "images_per_s_full_overlap"), None),
+        *((("summary", "eval_top1"), value) for value in (7.5, -0.1)),
+        *((("summary", "images_per_s"), value) for value in (-5, math.inf, math.nan)),
+        (("summary", "telemetry"), {"devices": {"host": 1}}),
+        *((("parameters",), value) for value in (10**400, -1, 1.5)),
+        *((("status",), value) for value in ("great", None)),
+        (("mode",), "x"),
+        (("environment", "num_devices"), -1),
+        *((("started_at",), value) for value in ("yesterday", "2026-02-30T00:00:00+00:00")),
+        *((("price", "usd_per_hour"), value) for value in (-1, 0, "1")),
+        *((("resumes",), value) for value in ([1], [{"step": 1, "elapsed_s": 1.0}])),
+    ],
+)
+def test_a_wrong_value_in_run_json_is_one_line(tmp_path, path, value):
+    fields = {"summary": {"eval_top1": 0.5}, "price": {"usd_per_hour": 2.0}}
+    if "predictions" in path:
+        fields = {"summary": {"predictions": [PREDICTION]}, "mode": "scaling"}
+    run = recorded_run(tmp_path / "run", **fields)
+    load_run(str(run))
+    document = part = json.loads((run / "run.json").read_text())
+    for name in path[:-1]:
+        part = part[name]
+    part[path[-1]] = value
+    (run / "run.json").write_text(json.dumps(document))
+    with pytest.raises(BadInput, match=r"^[^\n]*run.json: [^\n]*`\$[^\n]*`$") as error:
+        load_run(str(run))
+    assert len(str(error.value)) < 300
+
+
+def test_a_wrong_value_in_a_record_is_one_line(tmp_path):
+    run = recorded_run(tmp_path / "run", [dataclasses.replace(EPOCH, epoch=-1)])
+    with pytest.raises(BadInput, match=r"metrics.jsonl, record 1: .* >= 1 - at `\$.epoch`"):
+        load_run(str(run))
+
+
+def test_modes_of_records_are_those_of_the_program():
+    assert {*get_args(Mode)} == {*MODES, "compile"}
