@@ -143,6 +143,8 @@ def _open(
             decode_document(document)
             if document["mode"] != "train":
                 raise ValueError("it is not that of a training run")
+            if document.get("data") is None or document.get("attempts") == []:
+                raise ValueError("it lacks data or attempts")
             if document["status"] == "diverged" and checkpoint is None:
                 raise BadInput(
                     f"{path}: has diverged and would diverge again; one of its {CHECKPOINTS} may "
