@@ -62,7 +62,7 @@ def main(spec: str | None, overrides: list[str]) -> int:
         writers = Writers(
             JsonlWriter(path),
             CsvWriter(path / "epochs.csv", EpochRecord),
-            TensorBoardWriter(path, program.task.eval_metrics, {}),
+            TensorBoardWriter(path),
             console,
         )
         run = TrainRun(
