@@ -7,7 +7,7 @@ from typing import Any
 from jaxbench.analysis import pricing
 from jaxbench.analysis.pricing import Price
 from jaxbench.analysis.published import load_published
-from jaxbench.metrics import UNKNOWN, count, plain
+from jaxbench.metrics import METRICS, UNKNOWN, count, plain
 from jaxbench.offering.folder import Offer
 from jaxbench.records.schema import TargetRecord
 from jaxbench.reports import work
@@ -217,8 +217,8 @@ _COLUMNS = (
     metric_column("ceiling_images_per_s", "ceiling", " (predicted)"),
     Column("bound by (predicted)", "bound_by"),
     Column("bytes moved, times the least (predicted)", "bytes_over_least", plain),
-    Column("measured images/s", "measured", left=True),
-    Column("published images/s", "published", left=False),
+    Column("measured " + METRICS["images_per_s"].title, "measured", left=True),
+    Column("published " + METRICS["images_per_s"].title, "published", left=False),
     Column("published with", "published_with"),
     metric_column("usd_per_million_images", more=" at the ceiling (predicted)"),
     Column("price", "price", left=True),
@@ -329,7 +329,7 @@ def _chart(steps: Sequence[CompiledStep], table: Table) -> list[DotChart]:
         "bounds it; ● measured in this report, ○ published by others; logarithmic; the assumptions "
         f"are below the table{more}"
     )
-    unit = "sequences/s" if steps[0].run.sequence_length else "images/s"
+    unit = "sequences/s" if steps[0].run.sequence_length else METRICS["images_per_s"].title
     title = f"{steps[0].run.experiment}: {unit} at most, by machine"
     return [DotChart(title, note, unit, dots, table, x_log=True)]
 

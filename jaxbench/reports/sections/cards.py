@@ -8,7 +8,7 @@ from jaxbench.analysis.statistics import Estimate
 from jaxbench.cards.card import Figure, Finding
 from jaxbench.cards.figures import FIGURES, PARTS
 from jaxbench.hardware.checks import Check
-from jaxbench.metrics import UNKNOWN, count, percent, plain
+from jaxbench.metrics import METRICS, UNKNOWN, count, percent, plain
 from jaxbench.reports import published
 from jaxbench.reports.blocks import MatrixChart, Section
 from jaxbench.reports.collect import ReportedCard
@@ -120,7 +120,7 @@ _FIGURES = (
 _NETWORKS = (
     *(published.ORIGIN, Column("card", "card")),
     *(published.HARDWARE, published.PRECISION, published.BATCH),
-    Column("images/s (95 % interval)", "rate", with_interval(plain)),
+    Column(METRICS["images_per_s"].title + " (95 % interval)", "rate", with_interval(plain)),
     metric_column("mfu"),
     Column("of the measured peak [%]", "measured_peak_share", percent),
     *metric_columns("joules_per_image", "compile_s"),

@@ -9,7 +9,7 @@ from jaxbench.analysis.statistics import (
     of_rounds,
     over_runs,
 )
-from jaxbench.metrics import METRICS, count, percent, plain, words
+from jaxbench.metrics import METRICS, count, plain, words
 from jaxbench.records.schema import Conv2dRecord
 from jaxbench.reports import published
 from jaxbench.reports.blocks import BarChart, Dot, DotChart, Section
@@ -28,7 +28,7 @@ from jaxbench.tables.columns import (
 )
 from jaxbench.tables.table import Table, make_table
 
-_FIRST = "first_epoch_with_compile_s"
+_FIRST, _IMAGES_PER_S = "first_epoch_with_compile_s", METRICS["images_per_s"].title
 _TRAININGS = (
     *(published.BATCH, published.ORIGIN, published.HARDWARE, published.PRECISION),
     Column("feed", "feed"),
@@ -36,7 +36,7 @@ _TRAININGS = (
     metric_column("median_epoch_s"),
     Column("all epochs [h:mm:ss]", "total_time_s", clock_time),
     metric_column("epochs_done"),
-    Column("top-1 [%]", "top1", percent),
+    metric_column("top1"),
     *(*shared("run"), published.SOURCE),
 )
 _RATES = (
@@ -151,7 +151,7 @@ def _rates(network: str, rows: Sequence[Measurement]) -> _Blocks:
     table = make_table(
         _RATES,
         sorted(lines, key=lambda line: -line["rate"].value),
-        title=f"{network}: training, images/s",
+        title=f"{network}: training, {_IMAGES_PER_S}",
         note=f"{sources.note} Published rates are of training. A training step alone has no data "
         "to fetch unless its feed says so, and neither evaluations nor epochs' ends.",
     )
@@ -166,7 +166,7 @@ def _rates(network: str, rows: Sequence[Measurement]) -> _Blocks:
         own = [row for row in rows if row.usable and not other[row]]
         own = [row for row in own if published.is_synthetic(row) == synthetic]
         data = "synthetic data" if synthetic else f"{dataset}, read and distorted"
-        blocks += _dots(f"{network}: {data}", "images/s", own, lambda row: row.rate, dots, table)
+        blocks += _dots(f"{network}: {data}", _IMAGES_PER_S, own, lambda row: row.rate, dots, table)
     return blocks
 
 
@@ -192,7 +192,7 @@ def _dots(
         label += f", {alone}" if same[0].stage == "train_step" and alone not in told else ""
         of = over_runs([figure(row) for row in same])
         own.append(Dot(label, *of.span, told=bar_words(of, len(same))))
-    own.sort(key=lambda dot: dot.value, reverse=x_label == "images/s")
+    own.sort(key=lambda dot: dot.value, reverse=x_label == _IMAGES_PER_S)
     more = f"; the {_MOST_DOTS} fastest of {len(own)}" if len(own) > _MOST_DOTS else ""
     beside = [dot._replace(published=True) for dot in theirs]
     dots = sorted([*own[:_MOST_DOTS], *beside], key=lambda dot: dot.value)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, estimate, spread, with_range
-from jaxbench.metrics import count, percent, plain, shown_in
+from jaxbench.metrics import METRICS, count, percent, plain, shown_in
 from jaxbench.records.schema import EpochRecord
 from jaxbench.reports import work
 from jaxbench.reports.blocks import LineChart, Point, Section, Series
@@ -22,23 +22,24 @@ _MOST_GROUPS = 2
 
 
 class _Curve(NamedTuple):
-    """A figure of epochs: its field in their records, and how it is drawn."""
+    """A figure of epochs: its title, and its field in their records."""
 
     title: str
     field: str
-    y_label: str
-    factor: float = 1
+
+    y_label = property(lambda self: METRICS[self.field].heading)
+    factor = property(lambda self: 100 if METRICS[self.field].unit == "%" else 1)
 
 
 _CURVES = (
-    _Curve("top-1 on the test split", "eval_top1", "top-1 [%]", 100),
-    _Curve("top-1 with test-time augmentation", "eval_top1_tta", "top-1 (augmented) [%]", 100),
-    _Curve("Dice on the test split", "eval_dice", "Dice [%]", 100),
-    _Curve("bits per byte on the test split", "eval_bits_per_byte", "bits per byte"),
-    _Curve("loss on the test split", "eval_loss", "loss"),
-    _Curve("loss in training", "train_loss", "loss"),
+    _Curve("top-1 on the test split", "eval_top1"),
+    _Curve("top-1 with test-time augmentation", "eval_top1_tta"),
+    _Curve("Dice on the test split", "eval_dice"),
+    _Curve("bits per byte on the test split", "eval_bits_per_byte"),
+    _Curve("loss on the test split", "eval_loss"),
+    _Curve("loss in training", "train_loss"),
 )
-_SEED_SCORES = {**SCORES, "eval_top1_tta": "top-1 with test-time augmentation"}
+_SEED_SCORES = {**SCORES, "eval_top1_tta": METRICS["eval_top1_tta"].title}
 _RESULTS = (
     Column("epochs", "epochs", left=False),
     *metric_columns("last.train_loss", "evaluated.eval_loss"),

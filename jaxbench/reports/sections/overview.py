@@ -131,7 +131,7 @@ def _columns(comparisons: Sequence[_Comparison]) -> list[Column]:
     target = f"{targets.pop()} %" if len(targets) == 1 else "the target"
     return [
         Column("machine", "name"),
-        Column("images/s", _best("rate", plain), left=False),
+        Column(METRICS["images_per_s"].heading, _best("rate", plain), left=False),
         Column("speed-up", _speedup, left=False),
         Column(f"best {score} [%]", _best("score", percent), left=False),
         Column(f"time to {target} [h:mm:ss]", _best("time_s", _time), left=False),
@@ -189,7 +189,7 @@ def _headings(comparisons: Sequence[_Comparison]) -> Iterator[str]:
     """Yield the heading of each comparison; network and data too, where two would be alike."""
     runs = [own.first.run for own in comparisons]
     shorts = [
-        f"{run.experiment} · {own.first.stage} · {run.feed} feed"
+        f"{run.experiment} · {own.first.stage} · {run.rate_feed} feed"
         for run, own in zip(runs, comparisons, strict=True)
     ]
     for run, comparison, short in zip(runs, comparisons, shorts, strict=True):

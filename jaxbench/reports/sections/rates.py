@@ -12,7 +12,7 @@ from jaxbench.analysis.statistics import (
     of_windows,
     over_runs,
 )
-from jaxbench.metrics import UNKNOWN, count, percent, plain
+from jaxbench.metrics import METRICS, UNKNOWN, count, percent, plain
 from jaxbench.records.schema import AllReduceRecord, ScalingRecord
 from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series
 from jaxbench.reports.collect import Sweep
@@ -44,7 +44,7 @@ _COLUMNS = (
 )
 # Where runs of one batch are more, repeats are one dot.
 _MOST_DOTS = 16
-_RATE, _LATENCY = "images/s", "latency [ms]"
+_RATE, _LATENCY = METRICS["images_per_s"].title, "latency [ms]"
 # What repeats have in common, and they, by batch.
 _Line = tuple[str, list[Measurement]]
 
@@ -398,7 +398,7 @@ def _scaling_chart(rows: Sequence[dict[str, Any]]) -> list[LineChart]:
     )
     title, labels = (
         f"{run.experiment}: {kind} scaling{_simulated(run)}",
-        ("devices", "images/s, all devices"),
+        ("devices", f"{_RATE}, all devices"),
     )
     return [LineChart(title, note, *labels, series, _scaling_table(rows))]
 

@@ -47,14 +47,12 @@ def _states(runs: Sequence[ReportedRun]) -> str:
 
 
 def _runs_table(context: ReportContext) -> Table:
-    rated = [m for m in context.measurements if m.stage in ("training", "train_step", None)]
-    rates = {measurement.run: measurement.rate for measurement in reversed(rated)}
     columns = (
         Column("run", "run.id"),
         Column("name", "run.name"),
         *shared("status", "experiment", "mode", "precision", "feed", "batch", "devices"),
         *setting_column(context),
-        *estimate_columns("rate", "images_per_s"),
+        *estimate_columns("run.rate", "images_per_s"),
         Column("score [%]", "run.score", percent),
         metric_column("run.summary.wall_s"),
         Column("network", "run.network"),
@@ -65,7 +63,7 @@ def _runs_table(context: ReportContext) -> Table:
         "images/s: over all devices together, median of training epochs from the 2nd on, or of "
         "the training step's windows; n of them. Score: top-1 or Dice of the last epoch."
     )
-    rows = [{"run": run, "rate": rates.get(run)} for run in context.collection.runs]
+    rows = [{"run": run} for run in context.collection.runs]
     return make_table(columns, rows, "Runs", note, anchor=lambda row: row["run"].id)
 
 

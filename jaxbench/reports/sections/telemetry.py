@@ -30,9 +30,9 @@ _PARTS = {
     "compile": ("lower", "compile"),
     "data wait": ("data_wait",),
     "train": ("train", "first_step"),
-    "evaluate": ("eval",),
+    "eval": ("eval",),
     "measure": ("warm_up", "measure", "scipy", "compare", "run", "profile"),
-    "checkpoints": ("checkpoint", "restore"),
+    "checkpoint": ("checkpoint", "restore"),
     # `records`: event files and what wandb is told.
     "other": ("records", "other"),
 }
@@ -49,7 +49,10 @@ _COLUMNS = (
 _GOODPUT = (
     *shared("run", "status", "experiment"),
     *metric_columns("run.summary.num_resumes", "run.summary.goodput"),
-    *(Column(f"{cause} [s]", f"run.summary.badput_s.{cause}", plain) for cause in CAUSES),
+    *(
+        Column(f"{cause.replace('_', ' ')} [s]", f"run.summary.badput_s.{cause}", plain)
+        for cause in CAUSES
+    ),
     metric_column("run.summary.total_wall_s"),
 )
 
@@ -84,7 +87,7 @@ def _goodput(context: ReportContext) -> Table:
         title="Goodput",
         note="Share of the wall time that was steps whose result is in the final state, and the "
         "seconds of the rest by cause, from the start of a run's first process to its end. "
-        "lost_work: done again after a resume. down: between two processes.",
+        "lost work: done again after a resume. down: between two processes.",
     )
 
 
