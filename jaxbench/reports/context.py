@@ -52,6 +52,7 @@ class Measurement:
     setting: Mapping[str, Any]
 
     feed = property(lambda self: self.setting["feed"])
+    data = property(lambda self: self.run.data_of(self.feed))
     work = property(lambda self: work_of(self.run, self.setting))
 
     @property

@@ -179,10 +179,11 @@ class ReportedRun:
         size = f"{parameters / 1e6:.1f} M" if parameters >= 1e6 else f"{parameters / 1e3:.0f} k"
         return f"{name}, {size} parameters"
 
-    @property
-    def data(self) -> str:
-        """What it was trained on."""
-        if self.feed == "synthetic":
+    data = property(lambda run: run.data_of(run.feed))
+
+    def data_of(self, feed: str) -> str:
+        """Return what a feed's steps are trained on."""
+        if feed == "synthetic":
             return "one synthetic batch"
         description = (self.document.data or {}).get("description")
         return description or self.data_config.get("source") or UNKNOWN

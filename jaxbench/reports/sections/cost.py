@@ -186,7 +186,7 @@ def _charts(
         hollow = "; hollow: estimated from a published training rate and price" if beside else ""
         title = f"{run.experiment} · {STAGES[first.stage]} · {first.feed} feed: {x_label}"
         note = (
-            f"{run.network}; {run.data}; filled: measured in this report, n = 1 run a dot, bars: "
+            f"{run.network}; {first.data}; filled: measured in this report, n = 1 run a dot, bars: "
             f"95 % interval of its rate where it has one, prices taken as exact{hollow}{more}; "
             f"{run_ids(row['run'] for row in group)}"
         )

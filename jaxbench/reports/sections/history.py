@@ -145,7 +145,7 @@ def _rates(network: str, rows: Sequence[Measurement]) -> _Blocks:
     lines += [
         published.measured_row(row, other[row])
         | {"stage": STAGES.get(row.stage), "rate": row.rate}
-        | {"data": f"{row.feed} feed, {row.run.data}"}
+        | {"data": f"{row.feed} feed, {row.data}"}
         for row in rows
     ]
     table = make_table(

@@ -195,7 +195,7 @@ def _headings(comparisons: Sequence[_Comparison]) -> Iterator[str]:
     for run, comparison, short in zip(runs, comparisons, shorts, strict=True):
         parts = [short]
         if shorts.count(short) > 1:
-            parts.append(f"{run.network}; {run.data}")
+            parts.append(f"{run.network}; {run.data_of(run.rate_feed)}")
         if comparison.at:
             parts.append(f"speed-up at {comparison.at}")
         elif len(comparison.machines) > 1:

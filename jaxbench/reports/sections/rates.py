@@ -125,7 +125,7 @@ def _chart(lines: Sequence[_Line], what: str, table: Table, which: str) -> LineC
             for own in [line] if together else zip(line):
                 of, bar = _together(own, what)
                 dots.append(Dot(f"{run_ids(own)} {label}", *of.span, told=bar))
-        note = f"global batch {count(run.batch_size)}; {run.network}; {run.data}; {bars}"
+        note = f"global batch {count(run.batch_size)}; {run.network}; {rows[0].data}; {bars}"
         return DotChart(title, f"{note}; {run_ids(rows)}", what, dots, table)
     series = []
     for label, line in lines:
@@ -137,7 +137,7 @@ def _chart(lines: Sequence[_Line], what: str, table: Table, which: str) -> LineC
             points.append(Point(x, *of.span, bar, runs))
         series.append(Series(f"{label} · {run_ids(line)}", points))
     bars += f"several runs of one batch (small dots) are one point: {several}"
-    note = f"{run.network}; {run.data}; {bars}; {run_ids(rows)}"
+    note = f"{run.network}; {rows[0].data}; {bars}; {run_ids(rows)}"
     return LineChart(title, note, "global batch", what, series, table, x_log=True)
 
 
