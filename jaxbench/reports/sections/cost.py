@@ -397,10 +397,10 @@ def _costs(context: ReportContext, found: Sequence[TimeToTarget]) -> dict[str, l
     costs: dict[str, list[float]] = {}
     for one in found:
         # Two offers may have one label.
-        own = {price_label(price, one.run): price for price in context.prices.of(one.run)}
-        for label, price in own.items():
+        by_label = {price_label(price, one.run): price for price in context.prices.of(one.run)}
+        for label, price in by_label.items():
             costs.setdefault(label, []).append(usd(one.paid_s, price.usd_per_hour))
-    return {label: own for label, own in costs.items() if len(own) == len(found)}
+    return {label: amounts for label, amounts in costs.items() if len(amounts) == len(found)}
 
 
 def _runs_table(context: ReportContext, found: Sequence[TimeToTarget]) -> Table:

@@ -125,7 +125,7 @@ def learning(context: ReportContext) -> Section | None:
     trained = [run for run in context.runs if run.of_kind(EpochRecord)]
     groups = work.grouped(trained, work.work_of)
     lines = [_lines(runs) for runs in groups.values()]
-    parts = [(p, len(work.in_parts(own)) > 1) for own in lines for p in work.in_parts(own)]
+    parts = [(p, len(work.in_parts(group)) > 1) for group in lines for p in work.in_parts(group)]
     charts = [chart for part in parts[:_MOST_GROUPS] for chart in _charts(*part)]
     shown = shared("run", "status", "experiment", "precision", "feed", "batch", "seed")
     columns = [*shown, *setting_column(context, "seed"), *_RESULTS]
@@ -138,7 +138,7 @@ def learning(context: ReportContext) -> Section | None:
         "model. Test figures cover every example of the test split. A run that is still running "
         "or ended early is a line of its own, and in no band."
         + left_out(len(parts), _MOST_GROUPS, "groups of runs"),
-        [*charts, _seeds_table([line for own in lines for line in own], context.runs), results],
+        [*charts, _seeds_table([line for group in lines for line in group], context.runs), results],
     )
 
 

@@ -227,8 +227,8 @@ def _panels(run: ReportedRun, readings: _Readings, skipped: int) -> Iterator[Lin
     for column, (title, y_label, factor) in _PANELS.items():
         curves = {
             device: points
-            for device, own in readings.items()
-            if column in own and (points := _buckets(*own[column], unit_s, factor))
+            for device, columns in readings.items()
+            if column in columns and (points := _buckets(*columns[column], unit_s, factor))
         }
         # gpu10 comes after gpu9.
         devices = sorted(curves, key=lambda name: (name.rstrip("0123456789"), len(name), name))
@@ -261,7 +261,7 @@ def _buckets(
     place = np.minimum((x - x[0]) // width, _BUCKETS - 1)
     starts = np.flatnonzero(np.diff(place, prepend=-1))
     counts = np.diff(starts, append=len(x))
-    means = [np.add.reduceat(own, starts) / counts for own in (x, y)]
+    means = [np.add.reduceat(samples, starts) / counts for samples in (x, y)]
     columns = (*means, np.minimum.reduceat(y, starts), np.maximum.reduceat(y, starts))
     return [Point(*map(float, ends), "mean, least to most") for ends in zip(*columns, strict=True)]
 
