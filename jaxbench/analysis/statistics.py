@@ -38,8 +38,8 @@ def autocorrelation(samples: Sequence[float]) -> float | None:
     variance = sum(map(operator.mul, off, off))
     if not variance:
         return None
-    uncorrected = sum(map(operator.mul, off[1:], off)) / variance
-    return max(-1.0, min(1.0, (count * uncorrected + 1) / (count - 4)))
+    plain = sum(map(operator.mul, off[1:], off)) / variance
+    return max(-1.0, min(1.0, (count * plain + 1) / (count - 4)))
 
 
 def effective_size(samples: Sequence[float]) -> float:
