@@ -13,13 +13,12 @@ from absl import flags
 from jaxbench.analysis import pricing
 from jaxbench.analysis.pricing import Price
 from jaxbench.analysis.statistics import Estimate
-from jaxbench.analysis.steady_rate import describe_steady_rate, steady_rate
+from jaxbench.analysis.steady_rate import describe_steady_rate
 from jaxbench.cli import entry_point
 from jaxbench.cli.price_flags import PRICES, check_fraction, check_positive, stated_price
 from jaxbench.errors import BadInput
 from jaxbench.metrics import UNKNOWN, percent, plain, words
 from jaxbench.paths import user_path
-from jaxbench.records.schema import EpochRecord
 from jaxbench.reports.prices import Prices, at_price, price_mark
 from jaxbench.reports.runs import ReportedRun, read_run, time_to_target
 from jaxbench.tables.columns import Column, metric_columns
@@ -167,16 +166,15 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
 
 def rate_of(run: ReportedRun) -> tuple[float | None, dict[str, Any]]:
     """Return the images/s that a run's costs are of, and the fields that say which rate it is."""
-    rate = {name: getattr(run.summary, name, None) for name in _RATE}
     definition = "median of windows"
     if run.mode == "train":
-        rate = steady_rate(run.of_kind(EpochRecord))
-        if not rate["steady_epochs"]:
-            mean = getattr(run.summary, "images_per_s_whole_run", None)
+        if run.rate.value is None:
+            mean = run.summary.images_per_s_whole_run
             definition = "mean over the whole run, first epoch included"
             return mean, {"images_per_s_whole_run": mean, "rate_is": definition}
-        definition = describe_steady_rate(rate)
-    return rate["images_per_s"], {n: rate[n] for n in _RATE} | {"rate_is": definition}
+        definition = describe_steady_rate(run.rate)
+    ends = dict(zip(_RATE, run.rate.span, strict=True))
+    return run.rate.value, ends | {"rate_is": definition}
 
 
 def _usd(time_s: float | None, price: Price | None) -> float | None:

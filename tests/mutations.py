@@ -455,7 +455,7 @@ warmup_epoch_is_counted analysis/steady_rate.py: summary compare
 
 whole_run_for_the_steady_state modes/train.py: summary
 - images_per_s_whole_run=images / train_time_s if images else None,
-+ images_per_s_whole_run=images_per_s,
++ images_per_s_whole_run=rate.value,
 
 mfu_of_all_epochs reports/context.py: golden
 - [epoch.mfu for epoch in epochs if

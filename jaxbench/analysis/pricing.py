@@ -61,9 +61,9 @@ def load_prices(path: str | None = None) -> list[Price]:
         its date and source.
     """
     shipped = [Price(**row) for row in load_published("prices")]
-    own = read_prices(path) if path else []
-    names = {price.offer for price in own}
-    return own + [price for price in shipped if price.offer not in names]
+    custom = read_prices(path) if path else []
+    names = {price.offer for price in custom}
+    return custom + [price for price in shipped if price.offer not in names]
 
 
 def find_price(offer: str, prices: list[Price]) -> Price:
@@ -123,7 +123,7 @@ def _lowest_of_catalogue(path: str, rows: Sequence[_Machine]) -> list[Price]:
         place = f"{machine or name} in {row.Region or 'some region'}"
         source = f"SkyPilot's catalogue {file.name}, {place}"
         price = Price(offer, name, None if is_tpu else int(count), row.Price, date, source)
-        prices[offer] = min(price, prices.get(offer, price), key=lambda own: own.usd_per_hour)
+        prices[offer] = min(price, prices.get(offer, price), key=lambda offer: offer.usd_per_hour)
     if not prices:
         raise BadInput(f"--prices={path}: a catalogue without a price of an accelerator")
     return [*prices.values()]

@@ -1,10 +1,11 @@
 """Scaling efficiency, and predictions of it: arithmetic on measured rates."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-# A median and the ends of its 95 % interval, see `median_interval`.
-Interval = tuple[float, float, float]
+# A median and the ends of its 95 % interval, see `median_interval`; too few samples have no ends.
+Interval = tuple[float, float | None, float | None]
 
 
 def efficiency(
@@ -22,10 +23,11 @@ def efficiency(
     if not is_measured or num_devices == 1:  # the same windows
         names = ("efficiency", "efficiency_low", "efficiency_high")
         return dict.fromkeys(names, 1.0 if is_measured else None)
+    is_known = None not in (*rate, *base)
     return {
         "efficiency": rate[0] / (num_devices * base[0]),
-        "efficiency_low": rate[1] / (num_devices * base[2]),
-        "efficiency_high": rate[2] / (num_devices * base[1]),
+        "efficiency_low": rate[1] / (num_devices * base[2]) if is_known else None,
+        "efficiency_high": rate[2] / (num_devices * base[1]) if is_known else None,
     }
 
 
@@ -43,7 +45,7 @@ def split(alone: Sequence[Any]) -> dict[str, Any]:
         "fastest": {name: getattr(fastest, name) for name in names},
         "slowest_over_fastest": slowest.step_s / fastest.step_s,
         # Whether that is more than noise.
-        "differ": slowest.images_per_s_high < fastest.images_per_s_low,
+        "differ": (slowest.images_per_s_high or math.inf) < (fastest.images_per_s_low or 0.0),
         # All wait for the slowest, and exchanging costs nothing.
         "even_split_images_per_s": len(alone) * slowest.batch_size / slowest.step_s,
         # Each has as much as it can do.

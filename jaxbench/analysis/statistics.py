@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jaxbench.metrics import plain
+
 # Of fewer, order statistics do not hold the true median with 95 %.
 FEWEST_FOR_INTERVAL = 6
 # Of fewer, the autocorrelation is all noise.
@@ -201,14 +203,22 @@ class Estimate(NamedTuple):
 
     Attributes:
       n: samples. Fewer than `FEWEST_FOR_INTERVAL` have no interval.
+      range: the least and the greatest of samples that are several, but too few for an interval.
     """
 
     value: float | None = None
     low: float | None = None
     high: float | None = None
     n: int | None = None
+    range: tuple[float, float] | None = None
 
     span = property(lambda self: self[:3])
+
+    @property
+    def ends_in_words(self) -> str:
+        """The interval, or the range; empty without either."""
+        name, ends = ("range", self.range) if self.range else ("95 % interval", self[1:3])
+        return "" if None in ends else f"{name} {' to '.join(map(plain, ends))}"
 
     def map(self, function: Callable[[float], float]) -> "Estimate":
         """Return the estimate of a monotonic function of the figure."""
@@ -224,8 +234,9 @@ def estimate(samples: Sequence[float]) -> Estimate:
     if math.inf in samples:
         return Estimate(statistics.median(samples), n=len(samples))
     median, low, high = median_interval(samples)
-    ends = (low, high) if len(samples) >= FEWEST_FOR_INTERVAL else (None, None)
-    return Estimate(median, *ends, len(samples))
+    if len(samples) >= FEWEST_FOR_INTERVAL:
+        return Estimate(median, low, high, len(samples))
+    return Estimate(median, n=len(samples), range=(low, high) if len(samples) > 1 else None)
 
 
 def of_windows(record: Any, name: str) -> Estimate:

@@ -20,6 +20,7 @@ from jaxbench.analysis.statistics import dependent
 from jaxbench.clock import Clock, Stopwatch, duration
 from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
+from jaxbench.metrics import METRICS
 from jaxbench.models.convolution import (
     Conv2dConfig,
     Problem,
@@ -291,7 +292,7 @@ def _ms(seconds: float) -> str:
 
 
 _HEADINGS = ("kernel", "channels", "devices", "compile", "to device", "compute", "to host")
-_HEADINGS += ("steady total", "first use", "images/s", "speed-up", "SciPy")
+_HEADINGS += ("steady total", "first use", METRICS["images_per_s"].title, "speed-up", "SciPy")
 
 
 def table(records: Sequence[Conv2dRecord]) -> list[str]:

@@ -30,6 +30,7 @@ from jaxbench.fields import without_unused
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.hardware.telemetry.summary import Window
 from jaxbench.modes.runner import Measurement, RunResult, RunSetup, prepare_run, run_mode
+from jaxbench.modes.windows import named_interval
 from jaxbench.parallel import processes
 from jaxbench.parallel.processes import barrier_before_first_step
 from jaxbench.parallel.signals import defer_signals
@@ -352,7 +353,6 @@ def summarize(
     train_time_s = sum(epoch.train_time_s for epoch in epochs)
     images = sum(epoch.images for epoch in epochs)
     rate = steady_rate(epochs)
-    images_per_s = rate["images_per_s"]
     return TrainSummary(
         **fields,
         steps=progress.step,
@@ -368,8 +368,10 @@ def summarize(
         median_epoch_s=statistics.median(evaluated_s) if evaluated_s else None,
         train_time_s=train_time_s,
         eval_time_s=sum(epoch.eval_time_s for epoch in epochs),
-        **rate,
-        images_per_s_per_device=images_per_s and images_per_s / num_devices,
+        **named_interval("images_per_s", rate.span),
+        images_per_s_range=rate.range and list(rate.range),
+        steady_epochs=rate.n or 0,
+        images_per_s_per_device=rate.value and rate.value / num_devices,
         images_per_s_whole_run=images / train_time_s if images else None,
         **loss_scales.describe(),
         **_last_and_best(epochs, primary_metric, loss_scales.lost_R),

@@ -13,8 +13,8 @@ from jaxbench.analysis.statistics import (
     autocorrelation,
     dependent,
     effective_size,
+    estimate,
     held_up,
-    median_interval,
 )
 from jaxbench.errors import Diverged
 from jaxbench.microbench.interleaved import Interleaved, unsettled_warnings
@@ -142,7 +142,7 @@ class StepWindows(Interleaved):
         return fields | {"step_s": step_s, "steps_per_window": self.steps_per_window}
 
 
-def named_interval(name: str, interval: Interval) -> dict[str, float]:
+def named_interval(name: str, interval: Interval) -> dict[str, float | None]:
     """Return the fields of a record that hold a median and the ends of its interval."""
     return dict(zip((name, f"{name}_low", f"{name}_high"), interval, strict=True))
 
@@ -150,14 +150,14 @@ def named_interval(name: str, interval: Interval) -> dict[str, float]:
 def describe_windows(images: float, windows_s: Sequence[float]) -> dict[str, Any]:
     """Return the rate of windows that hold this many images each, and its spread."""
     rates_R = [images / window_s for window_s in windows_s]
-    rate, low, high = median_interval(rates_R)
+    rate = estimate(rates_R)
     spread = statistics.stdev(rates_R)
-    return named_interval("images_per_s", (rate, low, high)) | {
+    return named_interval("images_per_s", rate.span) | {
         # Rates over equal work average harmonically.
         "images_per_s_mean": statistics.harmonic_mean(rates_R),
         "images_per_s_standard_error": spread / math.sqrt(effective_size(rates_R)),
         "autocorrelation": autocorrelation(rates_R),
-        "jitter": 1.4826 * statistics.median(abs(r - rate) for r in rates_R) / rate,
+        "jitter": 1.4826 * statistics.median(abs(r - rate.value) for r in rates_R) / rate.value,
         "windows_s": list(windows_s),
     }
 

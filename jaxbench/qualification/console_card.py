@@ -8,6 +8,7 @@ from jaxbench.cards.card import Card, Figure, Part
 from jaxbench.cards.figures import FIGURES, NETWORK
 from jaxbench.cards.verdict import failures
 from jaxbench.clock import duration
+from jaxbench.metrics import METRICS
 from jaxbench.tables.text import text_table
 from jaxbench.terminal import four_digits
 
@@ -103,7 +104,7 @@ def _networks(card: Card) -> list[str]:
                 value = values.get((name, *rate.key[1:]))
                 row.append("" if value is None else write(value))
             rows.append(row)
-    headings = [*NETWORK, "images/s", "from ... to", *columns]
+    headings = [*NETWORK, METRICS["images_per_s"].title, "from ... to", *columns]
     return _table(headings, rows, spare=("cached", "compile", "from ... to"))
 
 

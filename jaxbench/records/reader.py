@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from jaxbench.analysis.steady_rate import steady_rate
+from jaxbench.analysis.statistics import median_interval
+from jaxbench.analysis.steady_rate import steady_epochs
 from jaxbench.errors import BadInput
 from jaxbench.files import open_regular, read_text
 from jaxbench.paths import user_path
@@ -53,15 +54,16 @@ class RunRecords:
     def rates(self) -> dict[str, tuple[float, float, float]]:
         """Return {stage: (images/s, lower, upper end of its 95 % interval)}.
 
-        The stages of --mode=throughput, or `training` from three steady epochs on.
+        The stages of --mode=throughput, or `training` from three steady epochs on; of fewer than
+        six the ends are the least and the greatest.
         """
         stages = {
             one.stage: (one.images_per_s, one.images_per_s_low, one.images_per_s_high)
             for one in self.of_kind(ThroughputRecord)
         }
-        rate = steady_rate(self.of_kind(EpochRecord))
-        if rate.pop("steady_epochs") >= 3:
-            stages["training"] = tuple(rate.values())
+        rates = [epoch.images_per_s for epoch in steady_epochs(self.of_kind(EpochRecord))]
+        if len(rates) >= 3:
+            stages["training"] = median_interval(rates)
         return stages
 
 

@@ -35,7 +35,7 @@ TRIAL_STATUSES = get_args(TrialStatus)
 # More than a float32 holds, such as a loss that diverges.
 _TOO_LARGE = 1e40
 # The metrics that networks are judged by, one for each task, and their titles.
-SCORES = {"top1": "top-1", "dice": "Dice"}
+SCORES = {name: METRICS[name].title for name in ("top1", "dice")}
 # The metrics of tasks that have fields; those of custom tasks are in `metrics`.
 _TASK_METRICS = {one.curve[len("eval/") :] for one in METRICS.values() if "eval/" in one.curve}
 # {kind: {field: whether it is optional}}.

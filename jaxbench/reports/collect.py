@@ -196,9 +196,9 @@ def collect(paths: Sequence[str]) -> Collection:
                 "folders below it"
             )
         for path, kind in searched:
-            relative, own = path.relative_to(top).as_posix(), top.name or top.resolve().name
-            name = f"{own}/{relative}" if len(paths) > 1 else relative
-            name = own if relative == "." else name
+            relative, top_name = path.relative_to(top).as_posix(), top.name or top.resolve().name
+            name = f"{top_name}/{relative}" if len(paths) > 1 else relative
+            name = top_name if relative == "." else name
             if kind == "card":
                 try:
                     collection.add(kind, name, path / CARD)
@@ -219,14 +219,14 @@ def _search(top: pathlib.Path) -> Iterator[tuple[pathlib.Path, str | None]]:
     """
     seen = set()
     for folder, names, _ in os.walk(top, followlinks=True):
-        path, own = pathlib.Path(folder), os.path.realpath(folder)
+        path, real = pathlib.Path(folder), os.path.realpath(folder)
         kind = _kind(path)
         deep = len(path.parts) - len(top.parts) >= _DEEPEST
         inside = [n for n in names if n not in _NOT_SEARCHED and not n.startswith(".")]
-        names[:] = [] if own in seen or deep or kind in ("run", "sweep") else sorted(inside)
-        if own not in seen:
+        names[:] = [] if real in seen or deep or kind in ("run", "sweep") else sorted(inside)
+        if real not in seen:
             yield path, kind
-        seen.add(own)
+        seen.add(real)
 
 
 def _kind(path: pathlib.Path) -> str | None:

@@ -40,7 +40,7 @@ _SHARED = {
     "experiment": Column("experiment", "run.experiment"),
     "mode": Column("mode", "run.mode"),
     "precision": Column("precision", "run.precision"),
-    "feed": Column("feed", "run.feed"),
+    "feed": Column("feed", "run.rate_feed"),
     "batch": metric_column("run.batch_size"),
     "devices": Column("devices", "run.hardware"),
     "seed": Column("seed", "run.seed", count),

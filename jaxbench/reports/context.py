@@ -52,6 +52,7 @@ class Measurement:
     setting: Mapping[str, Any]
 
     feed = property(lambda self: self.setting["feed"])
+    data = property(lambda self: self.run.data_of(self.feed))
     work = property(lambda self: work_of(self.run, self.setting))
 
     @property
@@ -123,13 +124,12 @@ def _measurements(run: ReportedRun) -> Iterator[Measurement]:
     setting = setting_of(run)
     stages = (*run.of_kind(ThroughputRecord), *run.of_kind(InputRecord))
     for record in stages:
-        # An input run's training step takes one batch that is there already: another feed.
-        is_alone = isinstance(record, InputRecord) and record.stage == "train_step"
-        own = setting | {"stage": record.stage} | ({"feed": "synthetic"} if is_alone else {})
-        yield Measurement(run, record.stage, of_windows(record, "images_per_s"), record, own)
+        feed = run.rate_feed if record.stage == "train_step" else run.feed
+        of_stage = setting | {"stage": record.stage, "feed": feed}
+        yield Measurement(run, record.stage, of_windows(record, "images_per_s"), record, of_stage)
     if run.mode == "train" and not stages:
         epochs = steady_epochs(run.of_kind(EpochRecord))
-        rate = estimate([epoch.images_per_s for epoch in epochs])
+        rate = run.rate
         has_devices = rate.value is not None and run.num_devices and not run.changed_devices
         summary, mfus = run.summary, [epoch.mfu for epoch in epochs if epoch.mfu is not None]
         record = TrainingRate(
@@ -142,8 +142,9 @@ def _measurements(run: ReportedRun) -> Iterator[Measurement]:
         yield Measurement(run, "training", rate, record, setting | {"stage": "training"})
     elif not stages:
         # A run that ended before it came to a rate is beside those that did.
-        own = {"stage": "train_step"} if run.mode == "throughput" else {}
-        yield Measurement(run, own.get("stage"), Estimate(), run.summary, setting | own)
+        stage = "train_step" if run.mode == "throughput" else None
+        of_stage = setting | ({"stage": stage} if stage else {})
+        yield Measurement(run, stage, Estimate(), run.summary, of_stage)
 
 
 def make_section(

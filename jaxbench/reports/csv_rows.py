@@ -7,7 +7,7 @@ from jaxbench.analysis.pricing import usd
 from jaxbench.analysis.published import load_published
 from jaxbench.analysis.statistics import Estimate, of_rounds, of_windows
 from jaxbench.records.schema import Conv2dRecord, ScalingRecord, TargetRecord
-from jaxbench.reports.context import Measurement, ReportContext
+from jaxbench.reports.context import STAGES, Measurement, ReportContext
 from jaxbench.reports.prices import price_words
 from jaxbench.reports.runs import SCORES, ReportedRun
 from jaxbench.reports.work import grouped
@@ -86,7 +86,7 @@ def _row_of(measurement: Measurement) -> _Row:
 
 def _priced(row: _Row, run: ReportedRun, context: ReportContext) -> Iterator[_Row]:
     """Yield a row at each price of its hardware, which whole runs and steps have."""
-    times_s = {"training": run.summary.wall_s, "train_step": None, "to_target": row.get("time_s")}
+    times_s = {**dict.fromkeys(STAGES, run.summary.wall_s), "to_target": row.get("time_s")}
     prices = context.prices.of(run) if run.id and row["stage"] in times_s else []
     for price in prices:
         time_s = times_s[row["stage"]]
@@ -232,5 +232,5 @@ def _published(context: ReportContext) -> Iterator[_Row]:
         row = {column: published.get(name) for column, name in columns.items()}
         row["status"] = "oom" if published.get("status") == "oom" else "done"
         row["data"] = published.get("data") or published["dataset"]
-        row["figure"] = None if row["score"] is None else "top-1"
+        row["figure"] = None if row["score"] is None else SCORES["eval_top1"]
         yield {"origin": "published", "stage": "training", **row}

@@ -154,9 +154,9 @@ def draw(chart: Chart) -> str:
         MatrixChart: _draw_matrix,
     }[type(chart)]
     none = {"x": None, "y": None, "series": (), "rows": (), "squares": (), "names": ()}
-    own = none | {"left": _LEFT, "height": _HEIGHT} | geometry(chart)
-    own |= {"width": _WIDTH, "right": _RIGHT, "top": _TOP, "bottom": own["height"] - _BOTTOM}
-    return TEMPLATES.get_template("chart.svg").render(chart=chart, **own)
+    drawn = none | {"left": _LEFT, "height": _HEIGHT} | geometry(chart)
+    drawn |= {"width": _WIDTH, "right": _RIGHT, "top": _TOP, "bottom": drawn["height"] - _BOTTOM}
+    return TEMPLATES.get_template("chart.svg").render(chart=chart, **drawn)
 
 
 def legend_mark(place: int, reference: bool = False, joined: bool = True) -> str:
@@ -297,7 +297,7 @@ def _labels(labels: Sequence[str], most: int) -> tuple[list[list[str]], float]:
     """Return labels, each in at most `most` lines, and the width that they need."""
     options = {"max_lines": most, "placeholder": "…", "break_on_hyphens": False}
     lines = [textwrap.wrap(label, 42, **options) or [UNKNOWN] for label in labels]
-    longest = max(len(line) for own in lines for line in own)
+    longest = max(len(line) for wrapped in lines for line in wrapped)
     return lines, min(320.0, 14 + longest * _FONT * _CHARACTER)
 
 

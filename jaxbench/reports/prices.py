@@ -53,25 +53,25 @@ class Prices:
         if self.stated:
             return [self.stated]
         listed = _smallest([offer for offer in self.listed if _fits(offer, run)], run)
-        own = run.price
-        return ([own] if own else []) + [offer for offer in listed if offer != own]
+        recorded = run.price
+        return ([recorded] if recorded else []) + [offer for offer in listed if offer != recorded]
 
     def lowest(self, run: ReportedRun) -> Price | None:
         """Return the lowest price of the run's own hardware, of more of it only if none fits."""
-        own = [price for price in self.of(run) if not is_of_other_hardware(price, run)]
-        return min(own, key=lambda p: (price_mark(p, run), p.usd_per_hour), default=None)
+        fitting = [price for price in self.of(run) if not is_of_other_hardware(price, run)]
+        return min(fitting, key=lambda p: (price_mark(p, run), p.usd_per_hour), default=None)
 
     def of_offer(self, name: str) -> Price | None:
         """Return the catalogue's price of a machine to rent, by its name."""
-        return next((own for own in self.listed if own.offer == catalogue_offer(name)), None)
+        return next((offer for offer in self.listed if offer.offer == catalogue_offer(name)), None)
 
 
 def _smallest(offers: Sequence[Price], run: ReportedRun) -> list[Price]:
     """Leave out a catalogue's machines with more devices than its smallest that has enough."""
     names = catalogue_names(run.device_kind, run.num_devices)
-    listed = [own for own in offers if words(own.hardware).casefold() in names]
-    fewest = min((own.devices or 0 for own in listed), default=0)
-    return [own for own in offers if own not in listed or (own.devices or 0) == fewest]
+    listed = [offer for offer in offers if words(offer.hardware).casefold() in names]
+    fewest = min((offer.devices or 0 for offer in listed), default=0)
+    return [offer for offer in offers if offer not in listed or (offer.devices or 0) == fewest]
 
 
 def at_price(rate: Estimate, price: Price, tokens: int | None = None) -> dict[str, Estimate]:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.analysis.pricing import Price, lost_s, recorded_price
+from jaxbench.analysis.statistics import Estimate, of_windows
+from jaxbench.analysis.steady_rate import steady_rate
 from jaxbench.errors import BadInput
 from jaxbench.metrics import UNKNOWN, percent
 from jaxbench.records import schema
@@ -17,9 +19,11 @@ from jaxbench.records.run_lock import is_running
 from jaxbench.records.schema import (
     CompileRecord,
     EpochRecord,
+    InputRecord,
     Record,
     RunDocument,
     Summary,
+    ThroughputRecord,
     decode_record,
 )
 from jaxbench.terminal import printable
@@ -93,6 +97,8 @@ class ReportedRun:
     feed = property(
         lambda run: (run.document.data or {}).get("feed") or run.data_config.get("feed") or UNKNOWN
     )
+    # That of `rate`: --mode=input measures its training step on one batch that is there already.
+    rate_feed = property(lambda run: "synthetic" if run.mode == "input" else run.feed)
     batch_size = property(lambda run: run.config.get("batch_size"))
     seed = property(lambda run: run.config.get("seed"))
     # What repeats of one another have in common.
@@ -132,6 +138,14 @@ class ReportedRun:
                 "jaxbench report shows what the compiler said"
             )
 
+    @functools.cached_property
+    def rate(self) -> Estimate:
+        """The images/s of the training, or of the training step alone; unknown of other runs."""
+        for record in self.records:
+            if isinstance(record, ThroughputRecord | InputRecord) and record.stage == "train_step":
+                return of_windows(record, "images_per_s")
+        return steady_rate(self.of_kind(EpochRecord))
+
     def of_kind(self, kind: type[Kind]) -> list[Kind]:
         return [record for record in self.records if isinstance(record, kind)]
 
@@ -165,10 +179,11 @@ class ReportedRun:
         size = f"{parameters / 1e6:.1f} M" if parameters >= 1e6 else f"{parameters / 1e3:.0f} k"
         return f"{name}, {size} parameters"
 
-    @property
-    def data(self) -> str:
-        """What it was trained on."""
-        if self.feed == "synthetic":
+    data = property(lambda run: run.data_of(run.feed))
+
+    def data_of(self, feed: str) -> str:
+        """Return what a feed's steps are trained on."""
+        if feed == "synthetic":
             return "one synthetic batch"
         description = (self.document.data or {}).get("description")
         return description or self.data_config.get("source") or UNKNOWN
@@ -283,7 +298,7 @@ class TimeToTarget:
     reached = property(lambda self: self.epoch is not None)
     title = property(lambda self: SCORES.get(self.score, self.score.removeprefix("eval_")))
     label = property(lambda self: f"{self.title} {percent(self.target)}")
-    best_score = property(lambda self: max((own for _, own in self.evaluations), default=None))
+    best_score = property(lambda self: max((score for _, score in self.evaluations), default=None))
 
     @property
     def ended(self) -> bool:

@@ -107,7 +107,8 @@ def training_key(run: ReportedRun) -> tuple:
 
 def work_of(run: ReportedRun, setting: Mapping[str, Any] | None = None) -> tuple:
     """Return what runs and rates must have in common to be in one chart, whatever they ran on."""
-    return run.data, *setting_key(setting or setting_of(run), _CHART.__contains__)
+    setting = setting or setting_of(run)
+    return run.data_of(setting["feed"]), *setting_key(setting, _CHART.__contains__)
 
 
 def labelled(
@@ -123,9 +124,9 @@ def labelled(
     first = [name for name in _UNNAMED if name in names or name == "precision"]
     others = [name for name in names if name not in _UNNAMED]
     found = []
-    for item, own in zip(items, settings, strict=True):
-        told = [_shown(own.get(name), name) for name in first]
-        found.append((", ".join(filter(None, [*told, name_settings(own, others)])), item))
+    for item, values in zip(items, settings, strict=True):
+        told = [_shown(values.get(name), name) for name in first]
+        found.append((", ".join(filter(None, [*told, name_settings(values, others)])), item))
     return found
 
 

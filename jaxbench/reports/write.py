@@ -44,7 +44,7 @@ def render_html(sections: Sequence[Section], title: str) -> str:
     A browser runs only the page's own script, by its hash: no text of a run can become one.
     """
     script = (_HERE / "page.js").read_text("utf-8")
-    tables = [block for own in sections for block in own.blocks if isinstance(block, Table)]
+    tables = [block for section in sections for block in section.blocks if isinstance(block, Table)]
     return TEMPLATES.get_template("page.html").render(
         title=title,
         version=jaxbench.__version__,
@@ -109,7 +109,7 @@ def _legend(chart: Chart) -> Iterator[tuple[str, str]]:
 def _groups(blocks: Sequence[Block]) -> list[list[Block]]:
     """Return neighbouring charts together, everything else alone."""
     groups = itertools.groupby(blocks, lambda b: "chart" if _kind(b) == "chart" else id(b))
-    return [list(own) for _, own in groups]
+    return [list(group) for _, group in groups]
 
 
 MARK = "<!-- jaxbench.report -->"
@@ -216,13 +216,13 @@ def render(
     context = ReportContext(collection, *asked)
     if form == "csv":
         return csv_rows.render_csv(context)
-    sections = {own.name: own for own in make_sections(context)}
+    sections = {one.name: one for one in make_sections(context)}
     if section not in (None, *sections):
         raise BadInput(
             f"--section={section}: this report has no such section; it has {', '.join(sections)}"
             + nearest(section, sections)
         )
-    shown = [own for own in sections.values() if section in (None, own.name)]
+    shown = [one for one in sections.values() if section in (None, one.name)]
     return (render_html if form == "html" else render_markdown)(shown, title)
 
 

@@ -5,7 +5,6 @@ import os
 import pathlib
 from typing import Any
 
-from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
 from jaxbench.errors import BadInput
 from jaxbench.metrics import METRICS, plain
 from jaxbench.records.reader import load_run, read_records
@@ -71,17 +70,17 @@ class Run:
         """The run's last record, with its metrics; empty until it has ended."""
         return self.document.get("summary") or {}
 
-    images_per_s = _of_summary(
-        "images_per_s",
-        "The steady rate over all devices; see `images_per_s_low` and `images_per_s_high`.",
+    images_per_s = property(
+        lambda run: run._reported.rate.value,
+        doc="The steady rate over all devices, of training or of the training step alone.",
     )
-    images_per_s_low = _of_summary(
-        "images_per_s_low",
-        "The lower end of the rate's 95 % interval; of fewer than six epochs, the lowest.",
+    images_per_s_low = property(
+        lambda run: run._reported.rate.low,
+        doc="The lower end of the rate's 95 % interval; None for fewer than six epochs.",
     )
-    images_per_s_high = _of_summary(
-        "images_per_s_high",
-        "The upper end of the rate's 95 % interval; of fewer than six epochs, the highest.",
+    images_per_s_high = property(
+        lambda run: run._reported.rate.high,
+        doc="The upper end of the rate's 95 % interval; None for fewer than six epochs.",
     )
     top1 = _of_summary(
         "eval_top1",
@@ -133,13 +132,10 @@ class Run:
             facts["devices"] = f"{row['num_devices']} x {row['device_kind']}"
         if row["batch_size"] is not None:
             facts["batch"] = f"{row['batch_size']}, {row['precision']}"
-        if self.images_per_s is not None:
-            facts["images/s"] = plain(self.images_per_s)
-            epochs = self._reported.summary.steady_epochs or FEWEST_FOR_INTERVAL
-            if None not in (self.images_per_s_low, self.images_per_s_high) and epochs > 1:
-                interval = f"{plain(self.images_per_s_low)} to {plain(self.images_per_s_high)}"
-                what = f"range of {epochs}: " if epochs < FEWEST_FOR_INTERVAL else ""
-                facts["images/s"] += f" ({what}{interval})"
+        rate = self._reported.rate
+        if rate.value is not None:
+            ends = f" ({rate.ends_in_words})" if rate.ends_in_words else ""
+            facts[METRICS["images_per_s"].title] = plain(rate.value) + ends
         for name in ("tokens_per_s", "bits_per_byte", "top1", "dice", "mfu"):
             if row[name] is not None:
                 facts[METRICS[name].title] = METRICS[name].show(row[name]) + METRICS[name].unit

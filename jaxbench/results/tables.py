@@ -14,7 +14,6 @@ from jaxbench.reports.runs import ReportedRun
 # and `bits_per_byte`.
 _RATE = ("images_per_s", "images_per_s_low", "images_per_s_high")
 _OF_SUMMARY = {
-    **{name: name for name in _RATE},
     "top1": "eval_top1",
     "dice": "eval_dice",
     "bits_per_byte": "eval_bits_per_byte",
@@ -22,19 +21,19 @@ _OF_SUMMARY = {
 }
 COLUMNS = (
     *("experiment", "mode", "status", "device_kind", "num_devices", "batch_size", "precision"),
-    *_OF_SUMMARY,
+    *(*_RATE, *_OF_SUMMARY),
     *("seed", "feed", "started_at", "reason", "path", "target"),
 )
 
 
 def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Any:
     """Return a pandas DataFrame; where pandas is not installed, a list of dictionaries."""
-    own = [{name: row.get(name) for name in columns} for row in rows]
+    table = [{name: row.get(name) for name in columns} for row in rows]
     try:
         import pandas
     except ImportError:
-        return own
-    return pandas.DataFrame(own, columns=list(columns))
+        return table
+    return pandas.DataFrame(table, columns=list(columns))
 
 
 def records_table(records: Iterable[Mapping[str, Any]]) -> Any:
@@ -76,9 +75,10 @@ def run_row(run: ReportedRun) -> dict[str, Any]:
         "num_devices": run.num_devices,
         "batch_size": run.batch_size,
         "precision": run.config.get("precision"),
+        **dict(zip(_RATE, run.rate.span, strict=True)),
         **{name: getattr(run.summary, field) for name, field in _OF_SUMMARY.items()},
         "seed": run.seed,
-        "feed": None if run.feed == UNKNOWN else run.feed,
+        "feed": None if run.rate_feed == UNKNOWN else run.rate_feed,
         "started_at": run.document.started_at,
         "reason": run.reason,
         "path": str(run.path),

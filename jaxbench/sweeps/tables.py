@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, spread
+from jaxbench.analysis.statistics import spread
 from jaxbench.metrics import METRICS, UNKNOWN, plain, shown_in
 from jaxbench.records.reader import RunRecords
 from jaxbench.records.schema import (
@@ -108,10 +108,6 @@ def _shown(result: TrialResult) -> dict[str, str]:
             shown[name] = METRICS[name].show(value)
     if "images_per_s_low" in shown:
         shown["images_per_s_low"] += f" to {plain(figures.images_per_s_high)}"
-        if figures.steady_epochs and figures.steady_epochs < FEWEST_FOR_INTERVAL:
-            shown["images_per_s_low"] += f" (range of {figures.steady_epochs})"
-        if figures.steady_epochs == 1:
-            del shown["images_per_s_low"]
     if figures.compile_cache == "hit" and "compile_s" in shown:
         shown["compile_s"] += " (cached)"
     return shown

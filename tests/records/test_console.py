@@ -197,7 +197,7 @@ def test_short_phases_are_announced_and_not_listed():
     assert out.getvalue() == "reading ...\n"
     assert describe_record(Summary(status="done", phases_s={"eval": 0.04, "train": 0.2})) == [
         "done",
-        "time: train 0.2 s",
+        "time of the whole run: train 0.2 s",
     ]
 
 

@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import os
+import pathlib
 import random
 import re
 import statistics
@@ -31,6 +32,7 @@ from jaxbench.reports.csv_rows import COLUMNS
 from jaxbench.reports.plot import draw
 from jaxbench.reports.sections import make_sections
 from jaxbench.reports.write import render_markdown
+from jaxbench.results.tables import run_row
 from jaxbench.sweeps.sweep_dir import SweepDir
 from jaxbench.tables.spreadsheet import inert_cell
 from tests.conftest import ROOT
@@ -56,6 +58,18 @@ from tests.reports.pages import (
     texts,
 )
 from tests.reports.test_golden import write_golden_runs
+
+
+def test_a_run_has_one_rate_and_one_feed(tmp_path):
+    os.close(write_golden_runs(tmp_path))
+    stages = ("training", "train_step")
+    shown = {row["name"]: row for row in csv_rows(tmp_path) if row["stage"] in stages}
+    assert {"input", "interval", "lost", "tp128"} < {pathlib.Path(name).name for name in shown}
+    columns = ("images_per_s", "images_per_s_low", "images_per_s_high", "feed")
+    for run in collect([str(tmp_path)]).runs:
+        if run.name in shown:
+            row = {name: str(value or "") for name, value in run_row(run).items()}
+            assert [row[name] for name in columns] == [shown[run.name][name] for name in columns]
 
 
 @pytest.fixture(scope="module")

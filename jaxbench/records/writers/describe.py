@@ -4,6 +4,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxbench.analysis.statistics import Estimate
 from jaxbench.analysis.steady_rate import describe_steady_rate
 from jaxbench.clock import duration
 from jaxbench.metrics import METRICS, plain
@@ -130,8 +131,9 @@ def _describe_training(record: TrainSummary) -> list[str]:
         lines.append(_training_rate(record))
     if record.epochs_done:
         lines.append(
-            f"training {record.train_time_s:.2f} s, evaluating {record.eval_time_s:.2f} s; "
-            f"before them, data to the devices {record.phases_s.get('place_data', 0):.2f} s"
+            f"whole epochs: training {record.train_time_s:.2f} s, evaluating "
+            f"{record.eval_time_s:.2f} s; before them, data to the devices "
+            f"{record.phases_s.get('place_data', 0):.2f} s"
         )
         if "init_from_images" in record.phases_s:
             lines[-1] += f", looking at images {record.phases_s['init_from_images']:.2f} s"
@@ -153,11 +155,13 @@ def _training_rate(record: TrainSummary) -> str:
     if not record.steady_epochs:
         rate = rate_in_words(record.images_per_s_whole_run, record.tokens_per_image)
         return f"{rate} over the whole run"
+    ends = (record.images_per_s_low, record.images_per_s_high)
+    rate = Estimate(record.images_per_s, *ends, record.steady_epochs, record.images_per_s_range)
     per_device = record.images_per_s_per_device  # None where other devices took part
     return (
         f"{rate_in_words(record.images_per_s, record.tokens_per_image)} ("
         + (f"{plain(per_device)} per device; " if per_device is not None else "")
-        + f"{describe_steady_rate(vars(record))})"
+        + f"{describe_steady_rate(rate)})"
     )
 
 
@@ -263,5 +267,5 @@ def _times(record: Summary) -> list[str]:
     phases_s = sorted((record.phases_s or {}).items(), key=lambda item: -item[1])
     spent = [f"{name} {seconds:.1f} s" for name, seconds in phases_s if seconds >= SHORTEST_S]
     if spent:
-        lines.append(f"time: {', '.join(spent)}")
+        lines.append(f"time of the whole run: {', '.join(spent)}")
     return lines

@@ -7,7 +7,7 @@ from typing import Any
 from jaxbench.analysis import pricing
 from jaxbench.analysis.pricing import Price
 from jaxbench.analysis.published import load_published
-from jaxbench.metrics import UNKNOWN, count, plain
+from jaxbench.metrics import METRICS, UNKNOWN, count, plain
 from jaxbench.offering.folder import Offer
 from jaxbench.records.schema import TargetRecord
 from jaxbench.reports import work
@@ -89,16 +89,16 @@ def compiled_steps(context: ReportContext, sources: Sources) -> list[CompiledSte
         # Of a batch that was compiled more than once, the last.
         for one in {one.batch_size: one for one in shown}.values():
             one.largest = _largest(group, fits)
-            own = steps.setdefault(one.run.experiment, {})
-            own.setdefault(one.run.target, []).append(one)
+            machines = steps.setdefault(one.run.experiment, {})
+            machines.setdefault(one.run.target, []).append(one)
     rates = work.grouped(filter(_is_rate, context.measurements), lambda row: _work(row.run))
-    for own in (own for machines in steps.values() for own in machines.values()):
-        _name_settings(own)
-        for step in own:
+    for same in (same for machines in steps.values() for same in machines.values()):
+        _name_settings(same)
+        for step in same:
             step.measured = _nearest(step, rates.get(_work(step.run), ()))
             step.published = _best_published(sources, step)
             step.price = context.prices.lowest(step.run)
-    return [step for machines in steps.values() for own in machines.values() for step in own]
+    return [step for machines in steps.values() for same in machines.values() for step in same]
 
 
 def _largest(steps: Sequence[CompiledStep], fits: float | None) -> str:
@@ -217,8 +217,8 @@ _COLUMNS = (
     metric_column("ceiling_images_per_s", "ceiling", " (predicted)"),
     Column("bound by (predicted)", "bound_by"),
     Column("bytes moved, times the least (predicted)", "bytes_over_least", plain),
-    Column("measured images/s", "measured", left=True),
-    Column("published images/s", "published", left=False),
+    Column("measured " + METRICS["images_per_s"].title, "measured", left=True),
+    Column("published " + METRICS["images_per_s"].title, "published", left=False),
     Column("published with", "published_with"),
     metric_column("usd_per_million_images", more=" at the ceiling (predicted)"),
     Column("price", "price", left=True),
@@ -281,7 +281,7 @@ def before_you_rent(context: ReportContext) -> Section | None:
                 "the step (nothing hidden), or all of them (all hidden).",
             ),
         ],
-        [chart for own in by_experiment for chart in _chart(own, table)],
+        [chart for group in by_experiment for chart in _chart(group, table)],
     )
 
 
@@ -317,10 +317,10 @@ def _chart(steps: Sequence[CompiledStep], table: Table) -> list[DotChart]:
     if len(drawn) < 2 and not any(map(_dots_below, drawn)):
         return []
     settings = [_settings(step) for step in drawn]
-    common = [own for own in settings[0] if all(own in others for others in settings)]
+    common = [part for part in settings[0] if all(part in others for others in settings)]
     dots = []
     for step, setting in zip(drawn, settings, strict=True):
-        parts = [step.run.hardware, *(own for own in setting if own not in common)]
+        parts = [step.run.hardware, *(part for part in setting if part not in common)]
         label = f"{', '.join(parts)} ({step.limit['bound_by']})"
         dots.append(Dot(label, step.ceiling, below=_dots_below(step)))
     more = f"; the highest {_MOST_DOTS} of {len(best)}" if len(best) > _MOST_DOTS else ""
@@ -329,7 +329,7 @@ def _chart(steps: Sequence[CompiledStep], table: Table) -> list[DotChart]:
         "bounds it; ● measured in this report, ○ published by others; logarithmic; the assumptions "
         f"are below the table{more}"
     )
-    unit = "sequences/s" if steps[0].run.sequence_length else "images/s"
+    unit = "sequences/s" if steps[0].run.sequence_length else METRICS["images_per_s"].title
     title = f"{steps[0].run.experiment}: {unit} at most, by machine"
     return [DotChart(title, note, unit, dots, table, x_log=True)]
 

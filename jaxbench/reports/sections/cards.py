@@ -8,7 +8,7 @@ from jaxbench.analysis.statistics import Estimate
 from jaxbench.cards.card import Figure, Finding
 from jaxbench.cards.figures import FIGURES, PARTS
 from jaxbench.hardware.checks import Check
-from jaxbench.metrics import UNKNOWN, count, percent, plain
+from jaxbench.metrics import METRICS, UNKNOWN, count, percent, plain
 from jaxbench.reports import published
 from jaxbench.reports.blocks import MatrixChart, Section
 from jaxbench.reports.collect import ReportedCard
@@ -36,7 +36,7 @@ class _Row(NamedTuple):
     """Something that a card holds."""
 
     of: ReportedCard
-    own: Figure | Finding | Check | None = None
+    content: Figure | Finding | Check | None = None
 
     card = property(lambda self: self.of.card)
 
@@ -52,14 +52,14 @@ def _outcome(row: _Row) -> Cell:
 
 
 def _labels(row: _Row) -> str:
-    labels = [f"{name} {value}" for name, value in row.own.labels.items()]
-    if row.own.device is not None:
-        labels.append(f"device {row.own.device}")
+    labels = [f"{name} {value}" for name, value in row.content.labels.items()]
+    if row.content.device is not None:
+        labels.append(f"device {row.content.device}")
     return ", ".join(labels)
 
 
 def _estimate(row: _Row) -> Estimate:
-    return Estimate(row.own.value, *(row.own.interval or (None, None)))
+    return Estimate(row.content.value, *(row.content.interval or (None, None)))
 
 
 def _text(title: str, path: str) -> Column:
@@ -99,28 +99,28 @@ _CARDS = (
     *map(_best, ("triad_gb_per_s", "h2d_gb_per_s", "bus_gb_per_s", "drift_percent")),
     _best("checkpoint_write_gb_per_s"),
 )
-_SAYS = Column("says", lambda row: status_cell(row.own.status), left=True)
+_SAYS = Column("says", lambda row: status_cell(row.content.status), left=True)
 _FINDINGS = (
-    *(_CARD, _text("part", "own.part")),
-    Column("rule", lambda row: printable(row.own.rule.replace("_", " "))),
-    *(_SAYS, _text("because", "own.text")),
+    *(_CARD, _text("part", "content.part")),
+    Column("rule", lambda row: printable(row.content.rule.replace("_", " "))),
+    *(_SAYS, _text("because", "content.text")),
 )
 _CHECKS = (
-    *(_CARD, _text("check", "own.name"), _SAYS),
-    *(_text("found", "own.found"), _text("advice", "own.advice")),
+    *(_CARD, _text("check", "content.name"), _SAYS),
+    *(_text("found", "content.found"), _text("advice", "content.advice")),
 )
 _FIGURES = (
-    *(_CARD, Column("figure", "own.name")),
+    *(_CARD, Column("figure", "content.name")),
     Column("of", lambda row: printable(_labels(row))),
     Column("value (95 % interval)", _estimate, with_interval(plain), left=False),
-    Column("published peak", "own.nominal", plain),
-    Column("share of it [%]", "own.share_of_nominal", percent),
-    Column("run", lambda row: row.own.run and printable(row.own.run)),
+    Column("published peak", "content.nominal", plain),
+    Column("share of it [%]", "content.share_of_nominal", percent),
+    Column("run", lambda row: row.content.run and printable(row.content.run)),
 )
 _NETWORKS = (
     *(published.ORIGIN, Column("card", "card")),
     *(published.HARDWARE, published.PRECISION, published.BATCH),
-    Column("images/s (95 % interval)", "rate", with_interval(plain)),
+    Column(METRICS["images_per_s"].title + " (95 % interval)", "rate", with_interval(plain)),
     metric_column("mfu"),
     Column("of the measured peak [%]", "measured_peak_share", percent),
     *metric_columns("joules_per_image", "compile_s"),
@@ -132,7 +132,7 @@ _NETWORKS = (
 def cards(context: ReportContext) -> Section | None:
     """Return a table of machines, and of their networks with what others published."""
     found = context.collection.cards
-    wrong = [f"{own.id}: {printable(line)}." for own in found for line in own.problems[:10]]
+    wrong = [f"{card.id}: {printable(line)}." for card in found for line in card.problems[:10]]
     machines = [*map(_Row, found)]
     table = make_table(with_figures(_CARDS, machines), machines, "Cards")
     return make_section(
@@ -149,7 +149,7 @@ def card_details(context: ReportContext) -> Section | None:
     """Return the verdicts, the figures of every part, and pictures of the pairs."""
     found = context.collection.cards
     findings = [_Row(o, f) for o in found if o.card.verdict for f in o.card.verdict.findings]
-    parts = [(own, part) for own in found for part in own.card.parts]
+    parts = [(card, part) for card in found for part in card.card.parts]
     doctor, notes = (
         [_Row(o, c) for o, p in parts if (p.name == "doctor") is of_doctor for c in p.checks]
         for of_doctor in (True, False)
@@ -161,8 +161,8 @@ def card_details(context: ReportContext) -> Section | None:
     ]
     for name in PARTS:
         figures = [
-            _Row(own, figure)
-            for own, part in parts
+            _Row(card, figure)
+            for card, part in parts
             for figure in (part.figures if part.name == name else ())
             if figure.name != _PAIRS
         ]
@@ -172,33 +172,33 @@ def card_details(context: ReportContext) -> Section | None:
         "Cards in detail",
         "Each rule names its limit. A share is that of the peak that the maker publishes.",
         tables,
-        [chart for own in found for chart in _pairs(own)],
+        [chart for card in found for chart in _pairs(card)],
     )
 
 
-def _pairs(own: ReportedCard) -> Sequence[MatrixChart]:
+def _pairs(card: ReportedCard) -> Sequence[MatrixChart]:
     """Return the picture of the copies between two devices, where there are any."""
-    figures = [one for one in own.card.figures() if one.name == _PAIRS and one.value > 0]
+    figures = [one for one in card.card.figures() if one.name == _PAIRS and one.value > 0]
     if not figures:
         return []
     values = {(str(f.labels["source"]), str(f.labels["peer"])): f.value for f in figures}
-    rows = [_Row(own, figure) for figure in figures]
+    rows = [_Row(card, figure) for figure in figures]
     table = make_table(with_figures(_FIGURES, rows), rows)
     # Numbers in their order, whatever else is there behind them.
     labels = sorted({name for pair in values for name in pair}, key=lambda n: (len(n), n))
-    title = f"{own.id}: {FIGURES[_PAIRS].meaning} [GB/s]"
-    note = printable(f"{own.card.label}; the darker the faster")
+    title = f"{card.id}: {FIGURES[_PAIRS].meaning} [GB/s]"
+    note = printable(f"{card.card.label}; the darker the faster")
     return [MatrixChart(title, note, "to device", "from device", labels, values, table)]
 
 
 def _networks(found: Sequence[ReportedCard]) -> list[Table]:
     """Return a table for each network: the cards' rates, and the published ones."""
-    measured = [_Row(own, f) for own in found for f in own.card.figures()]
-    measured = [row for row in measured if row.own.name == "images_per_s"]
+    measured = [_Row(card, f) for card in found for f in card.card.figures()]
+    measured = [row for row in measured if row.content.name == "images_per_s"]
     tables = []
-    for name in dict.fromkeys(row.own.labels["network"] for row in measured):
+    for name in dict.fromkeys(row.content.labels["network"] for row in measured):
         sources = published.Sources()
-        rows = [_measured_row(row) for row in measured if row.own.labels["network"] == name]
+        rows = [_measured_row(row) for row in measured if row.content.labels["network"] == name]
         for row in sources.rows("throughput", lambda row, name=name: row["model"] == name):
             rows.append(row | {"rate": Estimate(row["images_per_s"])})
         note = sources.note and f"Published: other software at other times. {sources.note}"
@@ -208,7 +208,7 @@ def _networks(found: Sequence[ReportedCard]) -> list[Table]:
 
 
 def _measured_row(row: _Row) -> dict[str, Any]:
-    card, rate = row.card, row.own
+    card, rate = row.card, row.content
     # Of the same network, precision and batch.
     others = {f.name: f.value for f in card.figures() if f.key[1:] == rate.key[1:]}
     batch = rate.labels["batch"]

@@ -17,7 +17,7 @@ from jaxbench.analysis.pricing import (
     usd,
 )
 from jaxbench.analysis.statistics import Estimate, spread
-from jaxbench.metrics import count, percent, plain
+from jaxbench.metrics import METRICS, count, percent, plain
 from jaxbench.reports import published, work
 from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series
 from jaxbench.reports.columns import run_cell, run_ids, setting_column, shared
@@ -41,13 +41,13 @@ _PUBLISHED_DOT = "{machine}, {framework}, {precision}, {price.offer} ({date})"
 _PER_PRICE = "images_per_s_per_usd_per_hour"
 _RATE = (
     *shared("run", "status", "experiment", "precision"),
-    Column("what", lambda row: STAGES[row["own"].stage]),
-    Column("feed", "own.feed"),
+    Column("what", lambda row: STAGES[row["measurement"].stage]),
+    Column("feed", "measurement.feed"),
     *shared("batch", "devices"),
 )
 _COSTS = (
     *metric_columns("price.usd_per_hour"),
-    metric_column("images_per_s", "own.rate.value"),
+    metric_column("images_per_s", "measurement.rate.value"),
     *estimate_columns(_PER_PRICE, _PER_PRICE),
     *estimate_columns("usd_per_million_images", "usd_per_million_images")[:2],
     metric_column("usd_per_billion_tokens", "usd_per_billion_tokens.value"),
@@ -95,7 +95,7 @@ def cost(context: ReportContext) -> Section | None:
         title="What rates and runs cost",
         note="images/s: median of n epochs from the 2nd on, or of n windows. The interval (n of 6 "
         "or more) is that of the rate; the price is taken as exact. A whole run includes "
-        "compilation and evaluations.",
+        "compilation and evaluations, and all that --mode=throughput measures.",
     )
     published_table = make_table(
         _PUBLISHED,
@@ -121,10 +121,10 @@ def cost(context: ReportContext) -> Section | None:
 
 def _measured(row: Measurement, price: Price) -> _Priced:
     run = row.run
-    wall_s = run.summary.wall_s if row.stage == "training" else None
+    wall_s = run.summary.wall_s
     return at_price(row.rate, price, run.sequence_length) | {
         "price": price,
-        "own": row,
+        "measurement": row,
         "run": run,
         "wall_s": wall_s,
         "usd": None if wall_s is None else pricing.usd(run.paid_s(wall_s), price.usd_per_hour),
@@ -163,34 +163,35 @@ def _charts(
     priced: Sequence[_Priced], published: Sequence[_Priced], table: Table
 ) -> Iterator[DotChart]:
     """Yield a chart for each network, images and stage: only the same work is compared."""
-    usable = [row for row in priced if row["own"].usable]
-    for group in grouped(usable, lambda row: row["own"].work).values():
-        run, own = group[0]["run"], group[0]["own"]
+    x_label = METRICS[_PER_PRICE].title
+    usable = [row for row in priced if row["measurement"].usable]
+    for group in grouped(usable, lambda row: row["measurement"].work).values():
+        run, first = group[0]["run"], group[0]["measurement"]
         beside = [
             Dot(_PUBLISHED_DOT.format(**row), row[_PER_PRICE].value, published=True)
             for row in published
-            if not other_work(own, row["model"], row["dataset"])
-            and (row["data"] == "synthetic") == is_synthetic(own)
+            if not other_work(first, row["model"], row["dataset"])
+            and (row["data"] == "synthetic") == is_synthetic(first)
         ]
         if len(group) + len(beside) < 2:
             continue
         dots = []
         for label, row in labelled(
-            group, lambda row: {**row["own"].setting, "batch_size": row["run"].batch_size}
+            group, lambda row: {**row["measurement"].setting, "batch_size": row["run"].batch_size}
         ):
             name = f"{row['run'].id} {label}, {price_label(row['price'], row['run'])}"
             dots.append(Dot(name, *row[_PER_PRICE].span))
         dots.sort(key=lambda dot: dot.value)
         more = f"; the best {_MOST_DOTS} of {len(dots)}" if len(dots) > _MOST_DOTS else ""
         hollow = "; hollow: estimated from a published training rate and price" if beside else ""
-        title = f"{run.experiment} · {STAGES[own.stage]} · {own.feed} feed: images/s per USD/h"
+        title = f"{run.experiment} · {STAGES[first.stage]} · {first.feed} feed: {x_label}"
         note = (
-            f"{run.network}; {run.data}; filled: measured in this report, n = 1 run a dot, bars: "
+            f"{run.network}; {first.data}; filled: measured in this report, n = 1 run a dot, bars: "
             f"95 % interval of its rate where it has one, prices taken as exact{hollow}{more}; "
             f"{run_ids(row['run'] for row in group)}"
         )
         dots = sorted([*dots[-_MOST_DOTS:], *beside], key=lambda dot: dot.value)
-        yield DotChart(title, note, "images/s per USD/h", dots, table)
+        yield DotChart(title, note, x_label, dots, table)
 
 
 def _electricity(context: ReportContext, asked: set[ReportedRun]) -> Table:
@@ -301,7 +302,7 @@ def _over(what: str, lines: Sequence[_Line], table: Table) -> list[LineChart]:
     charts = []
     for part in work.in_parts(work.labelled(lines, lambda line: settings[line[0].run])):
         series = [_series(*line, label, unit_s) for label, line in part]
-        furthest = max(own.points[-1].x for own in series)
+        furthest = max(line.points[-1].x for line in series)
         goal = [Point(x, 100 * first.target) for x in (0.0, furthest)]
         series.append(Series(f"target: {percent(first.target)} %", goal, reference=True))
         charts.append(LineChart(title, note, *labels, series, table, from_zero=False))
@@ -396,10 +397,10 @@ def _costs(context: ReportContext, found: Sequence[TimeToTarget]) -> dict[str, l
     costs: dict[str, list[float]] = {}
     for one in found:
         # Two offers may have one label.
-        own = {price_label(price, one.run): price for price in context.prices.of(one.run)}
-        for label, price in own.items():
+        by_label = {price_label(price, one.run): price for price in context.prices.of(one.run)}
+        for label, price in by_label.items():
             costs.setdefault(label, []).append(usd(one.paid_s, price.usd_per_hour))
-    return {label: own for label, own in costs.items() if len(own) == len(found)}
+    return {label: amounts for label, amounts in costs.items() if len(amounts) == len(found)}
 
 
 def _runs_table(context: ReportContext, found: Sequence[TimeToTarget]) -> Table:

@@ -9,7 +9,7 @@ from jaxbench.analysis.statistics import (
     of_rounds,
     over_runs,
 )
-from jaxbench.metrics import METRICS, count, percent, plain, words
+from jaxbench.metrics import METRICS, count, plain, words
 from jaxbench.records.schema import Conv2dRecord
 from jaxbench.reports import published
 from jaxbench.reports.blocks import BarChart, Dot, DotChart, Section
@@ -28,7 +28,7 @@ from jaxbench.tables.columns import (
 )
 from jaxbench.tables.table import Table, make_table
 
-_FIRST = "first_epoch_with_compile_s"
+_FIRST, _IMAGES_PER_S = "first_epoch_with_compile_s", METRICS["images_per_s"].title
 _TRAININGS = (
     *(published.BATCH, published.ORIGIN, published.HARDWARE, published.PRECISION),
     Column("feed", "feed"),
@@ -36,7 +36,7 @@ _TRAININGS = (
     metric_column("median_epoch_s"),
     Column("all epochs [h:mm:ss]", "total_time_s", clock_time),
     metric_column("epochs_done"),
-    Column("top-1 [%]", "top1", percent),
+    metric_column("top1"),
     *(*shared("run"), published.SOURCE),
 )
 _RATES = (
@@ -65,8 +65,8 @@ def history(context: ReportContext) -> Section | None:
     """Return tables and charts of published rows, with this report's runs of the same networks."""
     rows = [row for row in context.measurements if row.stage in ("training", "train_step", None)]
     blocks: _Blocks = []
-    for network, own in grouped(rows, lambda row: row.run.compared_network).items():
-        blocks += [*_trainings(network, own), *_rates(network, own)] if network else []
+    for network, measured in grouped(rows, lambda row: row.run.compared_network).items():
+        blocks += [*_trainings(network, measured), *_rates(network, measured)] if network else []
     return make_section(
         "history",
         "Comparison with published results",
@@ -109,10 +109,10 @@ def _trainings(network: str, rows: Sequence[Measurement]) -> _Blocks:
         for row in theirs
         if (time_s := row["median_epoch_s"]) is not None
     ]
-    own = [row for row in rows if row.usable and not other[row]]
+    usable = [row for row in rows if row.usable and not other[row]]
     title = f"{network} on {dataset}: an epoch, median from the 2nd on, by global batch"
     epoch = lambda row: Estimate(row.run.summary.median_epoch_s)  # noqa: E731
-    return [table, *_dots(title, "seconds an epoch", own, epoch, dots, table)]
+    return [table, *_dots(title, "seconds an epoch", usable, epoch, dots, table)]
 
 
 def _training(row: Measurement) -> published.Row:
@@ -145,13 +145,13 @@ def _rates(network: str, rows: Sequence[Measurement]) -> _Blocks:
     lines += [
         published.measured_row(row, other[row])
         | {"stage": STAGES.get(row.stage), "rate": row.rate}
-        | {"data": f"{row.feed} feed, {row.run.data}"}
+        | {"data": f"{row.feed} feed, {row.data}"}
         for row in rows
     ]
     table = make_table(
         _RATES,
         sorted(lines, key=lambda line: -line["rate"].value),
-        title=f"{network}: training, images/s",
+        title=f"{network}: training, {_IMAGES_PER_S}",
         note=f"{sources.note} Published rates are of training. A training step alone has no data "
         "to fetch unless its feed says so, and neither evaluations nor epochs' ends.",
     )
@@ -163,10 +163,11 @@ def _rates(network: str, rows: Sequence[Measurement]) -> _Blocks:
             for row in theirs
             if (row["data"] == "synthetic") == synthetic
         ]
-        own = [row for row in rows if row.usable and not other[row]]
-        own = [row for row in own if published.is_synthetic(row) == synthetic]
+        usable = [row for row in rows if row.usable and not other[row]]
+        usable = [row for row in usable if published.is_synthetic(row) == synthetic]
         data = "synthetic data" if synthetic else f"{dataset}, read and distorted"
-        blocks += _dots(f"{network}: {data}", "images/s", own, lambda row: row.rate, dots, table)
+        rate = lambda row: row.rate  # noqa: E731
+        blocks += _dots(f"{network}: {data}", _IMAGES_PER_S, usable, rate, dots, table)
     return blocks
 
 
@@ -182,7 +183,7 @@ def _dots(
     if not rows or not theirs:
         return []
     repeats = grouped(rows, lambda row: (row.run.batch_size, setting_key(row.setting))).values()
-    own, alone = [], STAGES["train_step"]
+    measured, alone = [], STAGES["train_step"]
     # The hardware's own words say what devices there are, and how many.
     by_hardware = {"num_devices": None, "device_kind": None}
     settings = {row: {**row.setting, **by_hardware, "stage": STAGES.get(row.stage)} for row in rows}
@@ -191,11 +192,11 @@ def _dots(
         label = f"{count(run.batch_size)}: {run.hardware}, {told}, {ids}"
         label += f", {alone}" if same[0].stage == "train_step" and alone not in told else ""
         of = over_runs([figure(row) for row in same])
-        own.append(Dot(label, *of.span, told=bar_words(of, len(same))))
-    own.sort(key=lambda dot: dot.value, reverse=x_label == "images/s")
-    more = f"; the {_MOST_DOTS} fastest of {len(own)}" if len(own) > _MOST_DOTS else ""
+        measured.append(Dot(label, *of.span, told=bar_words(of, len(same))))
+    measured.sort(key=lambda dot: dot.value, reverse=x_label == _IMAGES_PER_S)
+    more = f"; the {_MOST_DOTS} fastest of {len(measured)}" if len(measured) > _MOST_DOTS else ""
     beside = [dot._replace(published=True) for dot in theirs]
-    dots = sorted([*own[:_MOST_DOTS], *beside], key=lambda dot: dot.value)
+    dots = sorted([*measured[:_MOST_DOTS], *beside], key=lambda dot: dot.value)
     note = (
         "filled: measured in this report, n = 1 run a dot or the geometric mean of several; bars: "
         "95 % interval of a run, or over 3 runs or more; hollow: "
@@ -206,14 +207,14 @@ def _dots(
 
 def _convolutions(context: ReportContext) -> list[Table]:
     """Return the published convolution, a first call on 840 images of 100x100."""
-    own = []
+    measured = []
     for run, record in context.of_kind(Conv2dRecord):
         if record.kernel == 3 and record.channels == 1:
             size = published.size_of(record.images, record.height, record.width)
             other = "" if size == "840 of 100×100" else "; OTHER WORK: fewer or other images"
             row = {"origin": published.MEASURED, "run": run, "size": size}
             row |= {"hardware": run.processor or run.device_kind, "cited": run.date + other}
-            own.append({**vars(record), **row, "n": of_rounds(record, "compute_s").n})
+            measured.append({**vars(record), **row, "n": of_rounds(record, "compute_s").n})
     sources = published.Sources()
     theirs = [
         row
@@ -225,13 +226,13 @@ def _convolutions(context: ReportContext) -> list[Table]:
     ]
     table = make_table(
         _CONVOLUTIONS,
-        [*theirs, *own],
+        [*theirs, *measured],
         title="One 3×3 convolution, 1 channel",
         note=f"{sources.note} The published times are of a first and only call: compiling, "
         "moving and computing in one number. n: rounds of the later calls and of SciPy, whose "
         "medians stand here; a first call is one.",
     )
-    return [table] if own else []
+    return [table] if measured else []
 
 
 _PROBLEM = ("kernel", "channels", "devices")
@@ -272,7 +273,7 @@ def conv2d(context: ReportContext) -> Section | None:
         "The published comparison timed a first call, compilation and data transfer included. "
         "Here each part is timed alone.",
         [*(f"{id}: {words(line)}." for id, line in findings[:20]), _table(rows)],
-        charts=[chart for own in groups.values() for chart in _chart(own)],
+        charts=[chart for group in groups.values() for chart in _chart(group)],
     )
 
 

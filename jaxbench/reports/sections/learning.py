@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, estimate, spread, with_range
-from jaxbench.metrics import count, percent, plain, shown_in
+from jaxbench.metrics import METRICS, count, percent, plain, shown_in
 from jaxbench.records.schema import EpochRecord
 from jaxbench.reports import work
 from jaxbench.reports.blocks import LineChart, Point, Section, Series
@@ -22,23 +22,24 @@ _MOST_GROUPS = 2
 
 
 class _Curve(NamedTuple):
-    """A figure of epochs: its field in their records, and how it is drawn."""
+    """A figure of epochs: its title, and its field in their records."""
 
     title: str
     field: str
-    y_label: str
-    factor: float = 1
+
+    y_label = property(lambda self: METRICS[self.field].heading)
+    factor = property(lambda self: 100 if METRICS[self.field].unit == "%" else 1)
 
 
 _CURVES = (
-    _Curve("top-1 on the test split", "eval_top1", "top-1 [%]", 100),
-    _Curve("top-1 with test-time augmentation", "eval_top1_tta", "top-1 (augmented) [%]", 100),
-    _Curve("Dice on the test split", "eval_dice", "Dice [%]", 100),
-    _Curve("bits per byte on the test split", "eval_bits_per_byte", "bits per byte"),
-    _Curve("loss on the test split", "eval_loss", "loss"),
-    _Curve("loss in training", "train_loss", "loss"),
+    _Curve("top-1 on the test split", "eval_top1"),
+    _Curve("top-1 with test-time augmentation", "eval_top1_tta"),
+    _Curve("Dice on the test split", "eval_dice"),
+    _Curve("bits per byte on the test split", "eval_bits_per_byte"),
+    _Curve("loss on the test split", "eval_loss"),
+    _Curve("loss in training", "train_loss"),
 )
-_SEED_SCORES = {**SCORES, "eval_top1_tta": "top-1 with test-time augmentation"}
+_SEED_SCORES = {**SCORES, "eval_top1_tta": METRICS["eval_top1_tta"].title}
 _RESULTS = (
     Column("epochs", "epochs", left=False),
     *metric_columns("last.train_loss", "evaluated.eval_loss"),
@@ -124,7 +125,7 @@ def learning(context: ReportContext) -> Section | None:
     trained = [run for run in context.runs if run.of_kind(EpochRecord)]
     groups = work.grouped(trained, work.work_of)
     lines = [_lines(runs) for runs in groups.values()]
-    parts = [(p, len(work.in_parts(own)) > 1) for own in lines for p in work.in_parts(own)]
+    parts = [(p, len(work.in_parts(group)) > 1) for group in lines for p in work.in_parts(group)]
     charts = [chart for part in parts[:_MOST_GROUPS] for chart in _charts(*part)]
     shown = shared("run", "status", "experiment", "precision", "feed", "batch", "seed")
     columns = [*shown, *setting_column(context, "seed"), *_RESULTS]
@@ -137,7 +138,7 @@ def learning(context: ReportContext) -> Section | None:
         "model. Test figures cover every example of the test split. A run that is still running "
         "or ended early is a line of its own, and in no band."
         + left_out(len(parts), _MOST_GROUPS, "groups of runs"),
-        [*charts, _seeds_table([line for own in lines for line in own], context.runs), results],
+        [*charts, _seeds_table([line for group in lines for line in group], context.runs), results],
     )
 
 

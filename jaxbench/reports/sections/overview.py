@@ -105,13 +105,13 @@ def overview(context: ReportContext) -> Section | None:
     """Return the best figures of each machine, by experiment, stage and feed."""
     comparisons = _compare_machines(context)
     headed = [*zip(comparisons, _headings(comparisons), strict=True)]
-    totals = itertools.accumulate(len(own.machines) for own in comparisons)
+    totals = itertools.accumulate(len(one.machines) for one in comparisons)
     first = max(1, sum(total <= _MOST_ROWS for total in totals))
     parts = {"Best of each machine": headed[:first], "Further experiments": headed[first:]}
     tables = []
     for title, part in parts.items():
-        rows = [row | {"heading": heading} for own, heading in part for row in own.machines]
-        columns = with_figures(_columns([own for own, _ in part]), rows)
+        rows = [row | {"heading": heading} for one, heading in part for row in one.machines]
+        columns = with_figures(_columns([one for one, _ in part]), rows)
         table = make_table(columns, rows, title, group=lambda row: row["heading"])
         tables.append(table._replace(folded=bool(tables), note="" if tables else _NOTE))
     return make_section(
@@ -124,14 +124,14 @@ def overview(context: ReportContext) -> Section | None:
 
 
 def _columns(comparisons: Sequence[_Comparison]) -> list[Column]:
-    bests = [row["score"] for own in comparisons for row in own.machines if row["score"]]
+    bests = [row["score"] for one in comparisons for row in one.machines if row["score"]]
     scores = {SCORES[best.run.score_field] for best in bests}
-    targets = {own.target for own in comparisons if own.target}
+    targets = {one.target for one in comparisons if one.target}
     score = scores.pop() if len(scores) == 1 else "score"
     target = f"{targets.pop()} %" if len(targets) == 1 else "the target"
     return [
         Column("machine", "name"),
-        Column("images/s", _best("rate", plain), left=False),
+        Column(METRICS["images_per_s"].heading, _best("rate", plain), left=False),
         Column("speed-up", _speedup, left=False),
         Column(f"best {score} [%]", _best("score", percent), left=False),
         Column(f"time to {target} [h:mm:ss]", _best("time_s", _time), left=False),
@@ -149,7 +149,7 @@ def _best(name: str, show: Format) -> Callable[[dict[str, Any]], Cell]:
             return Cell(UNKNOWN)
         ends = interval(show)(best.of)
         details = [ends, best.counted if best.is_result else f"only {best.counted}"]
-        shown = f"{show(best.of.value)} ({'; '.join(own for own in details if own != UNKNOWN)})"
+        shown = f"{show(best.of.value)} ({'; '.join(text for text in details if text != UNKNOWN)})"
         mark = "" if best.is_result else "soft"
         return Cell(shown, mark, run=best.run.id, sort=best.of.value)
 
@@ -187,15 +187,15 @@ def _fastest_with(row: dict[str, Any]) -> str:
 
 def _headings(comparisons: Sequence[_Comparison]) -> Iterator[str]:
     """Yield the heading of each comparison; network and data too, where two would be alike."""
-    runs = [own.first.run for own in comparisons]
+    runs = [one.first.run for one in comparisons]
     shorts = [
-        f"{run.experiment} · {own.first.stage} · {run.feed} feed"
-        for run, own in zip(runs, comparisons, strict=True)
+        f"{run.experiment} · {one.first.stage} · {run.rate_feed} feed"
+        for run, one in zip(runs, comparisons, strict=True)
     ]
     for run, comparison, short in zip(runs, comparisons, shorts, strict=True):
         parts = [short]
         if shorts.count(short) > 1:
-            parts.append(f"{run.network}; {run.data}")
+            parts.append(f"{run.network}; {run.data_of(run.rate_feed)}")
         if comparison.at:
             parts.append(f"speed-up at {comparison.at}")
         elif len(comparison.machines) > 1:
@@ -210,12 +210,12 @@ def _compare_machines(context: ReportContext) -> list[_Comparison]:
     stages = [*STAGES.values(), "weak scaling", "strong scaling"]
     comparisons = sorted(
         (_compare(context, rates) for rates in by_work.values()),
-        key=lambda own: (
-            experiments.index(own.first.run.experiment),
-            stages.index(own.first.stage),
+        key=lambda one: (
+            experiments.index(one.first.run.experiment),
+            stages.index(one.first.stage),
         ),
     )
-    return [own for own in comparisons if own.machines]
+    return [one for one in comparisons if one.machines]
 
 
 def _rates(context: ReportContext) -> Iterator[_Rate]:

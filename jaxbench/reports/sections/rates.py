@@ -12,7 +12,7 @@ from jaxbench.analysis.statistics import (
     of_windows,
     over_runs,
 )
-from jaxbench.metrics import UNKNOWN, count, percent, plain
+from jaxbench.metrics import METRICS, UNKNOWN, count, percent, plain
 from jaxbench.records.schema import AllReduceRecord, ScalingRecord
 from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series
 from jaxbench.reports.collect import Sweep
@@ -44,7 +44,7 @@ _COLUMNS = (
 )
 # Where runs of one batch are more, repeats are one dot.
 _MOST_DOTS = 16
-_RATE, _LATENCY = "images/s", "latency [ms]"
+_RATE, _LATENCY = METRICS["images_per_s"].title, "latency [ms]"
 # What repeats have in common, and they, by batch.
 _Line = tuple[str, list[Measurement]]
 
@@ -65,8 +65,8 @@ def rates(context: ReportContext) -> Section | None:
     for group in grouped(drawn, lambda row: row.work).values():
         # One point says no more than its row in the table.
         timed = [row for row in group if _figure(row, _LATENCY).value is not None]
-        for own, what in ((group, _RATE), (timed, _LATENCY)):
-            charts += _charts(own, what, table) if len(own) > 1 else []
+        for measurements, what in ((group, _RATE), (timed, _LATENCY)):
+            charts += _charts(measurements, what, table) if len(measurements) > 1 else []
     return make_section(
         "rates",
         "Images per second and latency",
@@ -94,15 +94,15 @@ def _together(rows: Sequence[Measurement], what: str) -> tuple[Estimate, str]:
         return of, bar_words(of, len(rows))
     ends = ([one[i] for one in each if one[i] is not None] for i in range(3))
     bar = "p50, bar to p99" + (f", medians of {len(rows)} runs" if len(rows) > 1 else "")
-    return Estimate(*(statistics.median(own) if own else None for own in ends)), bar
+    return Estimate(*(statistics.median(values) if values else None for values in ends)), bar
 
 
 def _charts(rows: Sequence[Measurement], what: str, table: Table) -> Iterator[LineChart | DotChart]:
     rows = sorted(rows, key=lambda row: row.run.batch_size)
     lines = grouped(rows, key=lambda row: setting_key(row.setting)).values()
     parts = in_parts(labelled(lines, lambda line: line[0].setting))
-    for part, own in enumerate(parts, 1):
-        yield _chart(own, what, table, f" ({part} of {len(parts)})" if len(parts) > 1 else "")
+    for number, part in enumerate(parts, 1):
+        yield _chart(part, what, table, f" ({number} of {len(parts)})" if len(parts) > 1 else "")
 
 
 def _chart(lines: Sequence[_Line], what: str, table: Table, which: str) -> LineChart | DotChart:
@@ -122,22 +122,22 @@ def _chart(lines: Sequence[_Line], what: str, table: Table, which: str) -> LineC
         bars += "a dot is one run" * (not together)
         dots = []
         for label, line in lines:
-            for own in [line] if together else zip(line):
-                of, bar = _together(own, what)
-                dots.append(Dot(f"{run_ids(own)} {label}", *of.span, told=bar))
-        note = f"global batch {count(run.batch_size)}; {run.network}; {run.data}; {bars}"
+            for repeats in [line] if together else zip(line):
+                of, bar = _together(repeats, what)
+                dots.append(Dot(f"{run_ids(repeats)} {label}", *of.span, told=bar))
+        note = f"global batch {count(run.batch_size)}; {run.network}; {rows[0].data}; {bars}"
         return DotChart(title, f"{note}; {run_ids(rows)}", what, dots, table)
     series = []
     for label, line in lines:
         # Repeats are one point: they are no line.
         points = []
-        for x, own in grouped(line, key=lambda row: row.run.batch_size).items():
-            of, bar = _together(own, what)
-            runs = [_figure(row, what).value for row in own] if len(own) > 1 else ()
+        for x, repeats in grouped(line, key=lambda row: row.run.batch_size).items():
+            of, bar = _together(repeats, what)
+            runs = [_figure(row, what).value for row in repeats] if len(repeats) > 1 else ()
             points.append(Point(x, *of.span, bar, runs))
         series.append(Series(f"{label} · {run_ids(line)}", points))
     bars += f"several runs of one batch (small dots) are one point: {several}"
-    note = f"{run.network}; {run.data}; {bars}; {run_ids(rows)}"
+    note = f"{run.network}; {rows[0].data}; {bars}; {run_ids(rows)}"
     return LineChart(title, note, "global batch", what, series, table, x_log=True)
 
 
@@ -160,7 +160,7 @@ def roofline(context: ReportContext) -> Section | None:
     # Under one roof is the same arithmetic on the same device.
     peaks = {row: (row.record.peak or {}).get("arithmetic") or row.run.precision for row in rows}
     roofs = grouped(rows, lambda row: (row.run.device_kind, peaks[row]))
-    charts = [_roof_chart(*roof, part) for roof, own in roofs.items() for part in in_parts(own)]
+    charts = [_roof_chart(*roof, part) for roof, steps in roofs.items() for part in in_parts(steps)]
     return make_section(
         "roofline",
         "Roofline",
@@ -229,11 +229,11 @@ def batches(context: ReportContext) -> Section | None:
     rows = [row for row in rows if row.stage in ("training", "train_step", None)]
     rows = [row for row in rows if row.run.mode in ("train", "throughput", "")]
     tables = []
-    for own in grouped(rows, key=_title).values():
-        if len({row.run.batch_size for row in own}) > 1:
-            own.sort(key=lambda row: (_setting(row), row.run.batch_size))
-            tables.append(_table(own, [*_FIGURES, *measured_share(context)]))
-    sweeps = [own for own in context.collection.sweeps if not any(map(_TARGET, own.max_batches))]
+    for same in grouped(rows, key=_title).values():
+        if len({row.run.batch_size for row in same}) > 1:
+            same.sort(key=lambda row: (_setting(row), row.run.batch_size))
+            tables.append(_table(same, [*_FIGURES, *measured_share(context)]))
+    sweeps = [one for one in context.collection.sweeps if not any(map(_TARGET, one.max_batches))]
     return make_section(
         "batches",
         "Batch sizes",
@@ -266,10 +266,10 @@ def _headings(rows: Sequence[Measurement]) -> dict[Measurement, str]:
     headings = {}
     for shown, same in grouped(rows, key=name).items():
         settings = grouped(same, _setting).values()
-        unlike = [own[0].setting for own in settings]
-        for own in settings:
-            more = differing(own[0].setting, unlike)
-            headings |= dict.fromkeys(own, f"{shown} · {more}" if more else shown)
+        unlike = [alike[0].setting for alike in settings]
+        for alike in settings:
+            more = differing(alike[0].setting, unlike)
+            headings |= dict.fromkeys(alike, f"{shown} · {more}" if more else shown)
     return headings
 
 
@@ -398,7 +398,7 @@ def _scaling_chart(rows: Sequence[dict[str, Any]]) -> list[LineChart]:
     )
     title, labels = (
         f"{run.experiment}: {kind} scaling{_simulated(run)}",
-        ("devices", "images/s, all devices"),
+        ("devices", f"{_RATE}, all devices"),
     )
     return [LineChart(title, note, *labels, series, _scaling_table(rows))]
 

@@ -47,14 +47,12 @@ def _states(runs: Sequence[ReportedRun]) -> str:
 
 
 def _runs_table(context: ReportContext) -> Table:
-    rated = [m for m in context.measurements if m.stage in ("training", "train_step", None)]
-    rates = {measurement.run: measurement.rate for measurement in reversed(rated)}
     columns = (
         Column("run", "run.id"),
         Column("name", "run.name"),
         *shared("status", "experiment", "mode", "precision", "feed", "batch", "devices"),
         *setting_column(context),
-        *estimate_columns("rate", "images_per_s"),
+        *estimate_columns("run.rate", "images_per_s"),
         Column("score [%]", "run.score", percent),
         metric_column("run.summary.wall_s"),
         Column("network", "run.network"),
@@ -65,7 +63,7 @@ def _runs_table(context: ReportContext) -> Table:
         "images/s: over all devices together, median of training epochs from the 2nd on, or of "
         "the training step's windows; n of them. Score: top-1 or Dice of the last epoch."
     )
-    rows = [{"run": run, "rate": rates.get(run)} for run in context.collection.runs]
+    rows = [{"run": run} for run in context.collection.runs]
     return make_table(columns, rows, "Runs", note, anchor=lambda row: row["run"].id)
 
 
@@ -76,8 +74,8 @@ def _warnings(runs: Sequence[ReportedRun]) -> Table:
         for line in _warnings_of(run):
             told[line].append(run)
     rows = [
-        {"what": line, "runs": run_cell(own[0].id) if len(own) == 1 else run_ids(own)}
-        for line, own in told.items()
+        {"what": line, "runs": run_cell(warned[0].id) if len(warned) == 1 else run_ids(warned)}
+        for line, warned in told.items()
     ]
     return make_table(_WARNINGS, rows, "Warnings")
 
@@ -109,17 +107,17 @@ def _environments(runs: Sequence[ReportedRun]) -> Table:
     described = {run: _describe(run) for run in runs if run.environment}
     groups = grouped(described, key=lambda run: repr(described[run])).values()
     largest = sorted(groups, key=len, reverse=True)[:_MOST_ENVIRONMENTS]
-    names = dict.fromkeys(name for own in described.values() for name in own)
+    names = dict.fromkeys(name for values in described.values() for name in values)
     usual = {
-        name: collections.Counter(own.get(name, UNKNOWN) for own in described.values())
+        name: collections.Counter(values.get(name, UNKNOWN) for values in described.values())
         for name in names
     }
 
-    def cell(own: Sequence[ReportedRun], name: str) -> Cell:
-        value = described[own[0]].get(name, UNKNOWN)
+    def cell(runs: Sequence[ReportedRun], name: str) -> Cell:
+        value = described[runs[0]].get(name, UNKNOWN)
         return Cell(value, "" if value == usual[name].most_common(1)[0][0] else "differs")
 
-    columns = [Column(run_ids(own), lambda name, own=own: cell(own, name)) for own in largest]
+    columns = [Column(run_ids(runs), lambda name, runs=runs: cell(runs, name)) for runs in largest]
     more = len(groups) - len(largest)
     note = "Figures of different environments are two things. ≠ marks what most runs do not have."
     note += f" {more} more environments are left out here." if more > 0 else ""

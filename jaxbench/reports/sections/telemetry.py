@@ -30,9 +30,9 @@ _PARTS = {
     "compile": ("lower", "compile"),
     "data wait": ("data_wait",),
     "train": ("train", "first_step"),
-    "evaluate": ("eval",),
+    "eval": ("eval",),
     "measure": ("warm_up", "measure", "scipy", "compare", "run", "profile"),
-    "checkpoints": ("checkpoint", "restore"),
+    "checkpoint": ("checkpoint", "restore"),
     # `records`: event files and what wandb is told.
     "other": ("records", "other"),
 }
@@ -49,7 +49,10 @@ _COLUMNS = (
 _GOODPUT = (
     *shared("run", "status", "experiment"),
     *metric_columns("run.summary.num_resumes", "run.summary.goodput"),
-    *(Column(f"{cause} [s]", f"run.summary.badput_s.{cause}", plain) for cause in CAUSES),
+    *(
+        Column(f"{cause.replace('_', ' ')} [s]", f"run.summary.badput_s.{cause}", plain)
+        for cause in CAUSES
+    ),
     metric_column("run.summary.total_wall_s"),
 )
 
@@ -84,7 +87,7 @@ def _goodput(context: ReportContext) -> Table:
         title="Goodput",
         note="Share of the wall time that was steps whose result is in the final state, and the "
         "seconds of the rest by cause, from the start of a run's first process to its end. "
-        "lost_work: done again after a resume. down: between two processes.",
+        "lost work: done again after a resume. down: between two processes.",
     )
 
 
@@ -224,8 +227,8 @@ def _panels(run: ReportedRun, readings: _Readings, skipped: int) -> Iterator[Lin
     for column, (title, y_label, factor) in _PANELS.items():
         curves = {
             device: points
-            for device, own in readings.items()
-            if column in own and (points := _buckets(*own[column], unit_s, factor))
+            for device, columns in readings.items()
+            if column in columns and (points := _buckets(*columns[column], unit_s, factor))
         }
         # gpu10 comes after gpu9.
         devices = sorted(curves, key=lambda name: (name.rstrip("0123456789"), len(name), name))
@@ -258,7 +261,7 @@ def _buckets(
     place = np.minimum((x - x[0]) // width, _BUCKETS - 1)
     starts = np.flatnonzero(np.diff(place, prepend=-1))
     counts = np.diff(starts, append=len(x))
-    means = [np.add.reduceat(own, starts) / counts for own in (x, y)]
+    means = [np.add.reduceat(samples, starts) / counts for samples in (x, y)]
     columns = (*means, np.minimum.reduceat(y, starts), np.maximum.reduceat(y, starts))
     return [Point(*map(float, ends), "mean, least to most") for ends in zip(*columns, strict=True)]
 
