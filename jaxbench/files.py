@@ -8,6 +8,7 @@ import os
 import pathlib
 import stat
 import tarfile
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -89,17 +90,26 @@ def _open_descriptor(
     raise OSError(errno.EINVAL, "is no regular file", path)
 
 
-def unpack(file: Any, folder: pathlib.Path) -> None:
+def unpack(file: Any, folder: pathlib.Path, most_bytes: int) -> None:
     """Unpack the files and folders of a tar file from another machine; leave links and others out.
 
     tarfile's own filter lets some links out, before Python 3.11.13 and 3.12.11.
 
     Raises:
-      tarfile.TarError: it is damaged, or names a place outside.
+      tarfile.TarError: it is damaged, names a place outside, or holds more than `most_bytes`.
     """
+
+    def members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+        left_bytes = most_bytes
+        for member in archive:
+            left_bytes -= member.size
+            if left_bytes < 0:
+                raise tarfile.TarError(f"more than {most_bytes:,} bytes")
+            if member.isreg() or member.isdir():
+                yield member
+
     with tarfile.open(fileobj=file, mode="r|") as archive:
-        members = (member for member in archive if member.isreg() or member.isdir())
-        archive.extractall(folder, members, filter="data")
+        archive.extractall(folder, members(archive), filter="data")
 
 
 def end_of_lines(file: Any) -> int:

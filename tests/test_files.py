@@ -85,7 +85,7 @@ def test_files_and_folders_are_unpacked_and_nothing_else(tmp_path):
         ("pipe", tarfile.FIFOTYPE, ""),
         ("device", tarfile.CHRTYPE, ""),
     ]
-    unpack(packed(*members), folder)
+    unpack(packed(*members), folder, 10**6)
     paths = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
     assert paths == {"run", "run/metrics.jsonl", "run/empty", "out", "out/new"}
     assert (folder / "run/metrics.jsonl").read_text() == "{}"
@@ -96,6 +96,8 @@ def test_what_leads_out_is_refused(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     with pytest.raises(tarfile.TarError):
-        unpack(packed(("../evil", tarfile.REGTYPE, "x")), folder)
-    unpack(packed(("/evil", tarfile.REGTYPE, "x")), folder)
+        unpack(packed(("../evil", tarfile.REGTYPE, "x")), folder, 10**6)
+    unpack(packed(("/evil", tarfile.REGTYPE, "x")), folder, 10**6)
+    with pytest.raises(tarfile.TarError, match="more than 3 bytes"):
+        unpack(packed(("large", tarfile.REGTYPE, "four")), folder, 3)
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
