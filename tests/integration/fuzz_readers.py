@@ -8,6 +8,8 @@ of several lines, or too much memory. A crash or a hang ends the process; its fi
 """
 
 import contextlib
+import dataclasses
+import functools
 import json
 import pathlib
 import random
@@ -23,9 +25,10 @@ import numpy as np
 from jaxbench.analysis.pricing import COLUMNS, load_prices
 from jaxbench.checkpoints import checkpoint
 from jaxbench.checkpoints.resume import find_resume
+from jaxbench.cli import registry
 from jaxbench.config import DataConfig
 from jaxbench.data.images.decode import CorruptImageError, CropBox, Image
-from jaxbench.data.sources import cifar10, npz, tfds
+from jaxbench.data.sources.load import load_dataset
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import load_run, missing_records, read_document, read_results
 from jaxbench.records.schema import TrialFigures
@@ -106,6 +109,11 @@ def image_readers(folder: pathlib.Path) -> Iterator[tuple[str, Reader]]:
         yield suffix, Reader(path, read)
 
 
+def read_set(source: str, **fields: object) -> None:
+    data = DataConfig(source=source, **fields)
+    load_dataset(dataclasses.replace(registry.load("cnn10"), data=data, batch_size=1))
+
+
 def set_readers(folder: pathlib.Path) -> Iterator[tuple[str, Reader]]:
     generator = np.random.default_rng(1)
     arrays = {}
@@ -114,24 +122,25 @@ def set_readers(folder: pathlib.Path) -> Iterator[tuple[str, Reader]]:
         arrays[f"y_{split}"] = np.arange(5)
     for name, save in (("npz", np.savez), ("small.npz", np.savez_compressed)):
         save(folder / f"set.{name}", **arrays)
-        data = DataConfig(path=str(folder / f"set.{name}"), image_shape=(8, 8, 3))
-        yield name, Reader(folder / f"set.{name}", lambda data=data: npz.load(data).check())
+        path = folder / f"set.{name}"
+        fields = {"path": str(path), "image_shape": (8, 8, 3), "num_classes": 5}
+        yield name, Reader(path, functools.partial(read_set, "npz", **fields))
 
     batches = write_batches(folder / "batches")
-    data = DataConfig(path=str(batches))
-    read = lambda data=data: cifar10.load(data).check()  # noqa: E731
+    read = functools.partial(read_set, "cifar10_batches", path=str(batches))
     yield "batches", Reader(batches / "data_batch_1.bin", read)
 
     example = {"image": np.zeros((8, 8, 3), np.uint8), "label": 1}
     splits = {"train": [example] * 3, "test": [example]}
     write_tfds(folder, "small", {"image": image_feature(3), "label": label_feature(2)}, splits)
-    data = DataConfig(name="small", path=str(folder), image_shape=(8, 8, 3))
+    fields = {"name": "small", "path": str(folder), "image_shape": (8, 8, 3), "num_classes": 2}
+    read = functools.partial(read_set, "tfds", **fields)
     prepared = folder / "small" / "1.0.0"
     for path in sorted(prepared.iterdir()):
         change = mutate_json if path.suffix == ".json" else mutate
         if "test" not in path.name:
             name = f"tfds {path.name.partition('.array')[0]}"
-            yield name, Reader(path, lambda: tfds.load(data).check(), change)
+            yield name, Reader(path, read, change)
 
 
 def record_readers(folder: pathlib.Path) -> Iterator[tuple[str, Reader]]:

@@ -435,7 +435,7 @@ def test_tensorboard_and_csv_hold_the_figures_of_the_records(run):
     rows = list(csv.DictReader((run.folder / "epochs.csv").read_text().splitlines()))
     assert len(rows) == len(epochs)
     for row, record in zip(rows, epochs, strict=True):
-        assert set(record) - set(row) == {"kind", "epochs"}
+        assert set(record) - set(row) == {"kind"}
         for name, cell in row.items():
             value = record.get(name)
             assert cell == ("" if value is None else str(value)), name

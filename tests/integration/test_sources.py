@@ -12,7 +12,6 @@ from jaxbench.config import DataConfig
 from jaxbench.data.sources import tfds
 path = {str(test_data / "tfds")!r}
 dataset = tfds.load(DataConfig(name="cifar10", path=path, train_examples=3000))
-dataset.check()
 assert len(dataset.train) == 3000 and len(dataset.eval) == 10000, dataset
 assert dataset.image_shape == (32, 32, 3) and dataset.num_classes == 10
 assert "tfds cifar10/3.0.2" == dataset.description
