@@ -45,8 +45,8 @@ _COMPUTE = {"CPU", "GPU", "TPU"}
 _TYPE_AMOUNT = 0.001
 # A trial's files come in parts, which are small beside the object store of any node.
 _PART_BYTES = 2**22
-# The most that comes back of a trial: of its records, and with its checkpoints.
-_MOST_BYTES, _MOST_WITH_CHECKPOINTS = 2**34, 2**40
+# More than a trial has, with its checkpoints.
+_MOST_BYTES = 2**38
 
 
 @dataclasses.dataclass
@@ -88,7 +88,6 @@ class RayLauncher:
         ray_checkpoints: bool = False,
     ):
         self._limits, self._hosts, self._checkpoints = limits, ray_hosts, ray_checkpoints
-        self._most_bytes = _MOST_WITH_CHECKPOINTS if ray_checkpoints else _MOST_BYTES
         asked = parse_resources(ray_resources)
         _connect(ray_address)
         alive = [node for node in ray.nodes() if node["Alive"]]
@@ -161,12 +160,12 @@ class RayLauncher:
                 task.line = item
             elif isinstance(item, bytes):
                 task.file.write(item)
-                if task.file.tell() > self._most_bytes:
+                if task.file.tell() > _MOST_BYTES:
                     ray.cancel(stream)
-                    raise tarfile.TarError(f"more than {self._most_bytes:,} bytes")
+                    raise tarfile.TarError(f"more than {_MOST_BYTES:,} bytes")
             else:
                 task.file.seek(0)
-                unpack(task.file, task.job.log.parent, self._most_bytes)
+                unpack(task.file, task.job.log.parent, _MOST_BYTES)
                 task.end = item
                 return self._end(stream)
         except RayError as error:

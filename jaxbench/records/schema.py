@@ -25,7 +25,6 @@ Amount = Annotated[float, Meta(ge=0)]
 Fraction = Annotated[float, Meta(ge=0, le=1.0001)]
 # A record keeps the text.
 Date = Annotated[datetime.datetime, Meta(tz=True)]
-Mode = Literal["train", "throughput", "scaling", "input", "memory", "conv2d", "compile"]
 Status = Literal[
     "running", "done", "failed", "oom", "interrupted", "preempted", "diverged", "invalid"
 ]
@@ -43,6 +42,8 @@ _FIELDS: dict[str, dict[str, bool]] = collections.defaultdict(dict)
 for _metric in METRICS.values():
     for _holder in (*_metric.always.split(), *_metric.optional.split()):
         _FIELDS[_holder][_metric.name] = _holder in _metric.optional.split()
+# Each mode has a kind of summary.
+Mode = Literal[tuple(k.removesuffix("_summary") for k in _FIELDS if k.endswith("_summary"))]
 
 
 class DataSettings(TypedDict, total=False):
