@@ -602,8 +602,8 @@ arithmetic_beyond_the_limit_passes records/validity.py: validity
 + if flops_per_s is None or flops_per_s <= 1e6 * limit:
 
 a_slow_clock_is_a_date_that_was_set records/validity.py: validity
-- if list(found) == ["date"] and "uptime" in apart_s:
-+ if "date" in found and "uptime" in apart_s:
+- if list(disagreeing) == ["date"] and "uptime" in apart_s:
++ if "date" in disagreeing and "uptime" in apart_s:
 
 an_epoch_that_was_held_up_is_noise analysis/statistics.py: statistics summary
 - longest_s = max(_HELD_UP * median_s, median_s + _HELD_UP_S)

@@ -187,11 +187,11 @@ def held_up(what: str, times: Mapping[int, float]) -> list[str]:
         return []
     median_s = statistics.median(times.values())
     longest_s = max(_HELD_UP * median_s, median_s + _HELD_UP_S)
-    found = {number: time_s for number, time_s in times.items() if time_s > longest_s}
-    if not found:
+    longer = {number: time_s for number, time_s in times.items() if time_s > longest_s}
+    if not longer:
         return []
-    named = [f"{number} ({time_s:.2f} s)" for number, time_s in list(found.items())[:_MOST_NAMED]]
-    more = f" and {len(found) - len(named)} more" if len(found) > len(named) else ""
+    named = [f"{number} ({time_s:.2f} s)" for number, time_s in list(longer.items())[:_MOST_NAMED]]
+    more = f" and {len(longer) - len(named)} more" if len(longer) > len(named) else ""
     return [
         f"{what} {', '.join(named)}{more} took more than twice the median of {median_s:.2f} s: "
         "something held the run up"

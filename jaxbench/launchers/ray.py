@@ -222,8 +222,8 @@ def _explain(error: RayError) -> tuple[str, str]:
     reason = lines[-1] if is_traceback else lines[0].partition(". ")[0]
     if isinstance(error, ray.exceptions.OutOfMemoryError):
         return "oom", reason
-    own = (ray.exceptions.RayTaskError, ray.exceptions.OutOfDiskError)
-    return "failed" if isinstance(error, own) else LOST, reason
+    trial_errors = (ray.exceptions.RayTaskError, ray.exceptions.OutOfDiskError)
+    return "failed" if isinstance(error, trial_errors) else LOST, reason
 
 
 def _amounts_text(amounts: Mapping[str, float]) -> str:

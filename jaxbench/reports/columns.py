@@ -73,10 +73,10 @@ def measured_share(context: ReportContext) -> list[Column]:
     The rows have a `run` and a `record`. The card is of the same host and kind of device.
     """
     cards = {
-        (found.card.environment["hostname"], found.card.environment["device_kind"]): found.card
-        for found in context.collection.cards
+        (one.card.environment["hostname"], one.card.environment["device_kind"]): one.card
+        for one in context.collection.cards
         # A card of several processes has only links.
-        if (part := found.card.part("ceilings")) and any(part.named(*MATMULS))
+        if (part := one.card.part("ceilings")) and any(part.named(*MATMULS))
     }
 
     def fraction(row: Any) -> float | None:

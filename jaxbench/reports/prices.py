@@ -90,15 +90,15 @@ def at_price(rate: Estimate, price: Price, tokens: int | None = None) -> dict[st
 def price_words(price: Price, run: ReportedRun | None) -> str:
     """Return a price's origin, and how it does not belong to the run, if any."""
     offer = "" if price.offer == "stated" else f"{words(price.offer)}; "
-    told = f"{offer}{words(price.date)}, {words(price.source)}"
-    return "; ".join(filter(None, [told, run and price_mark(price, run)]))
+    text = f"{offer}{words(price.date)}, {words(price.source)}"
+    return "; ".join(filter(None, [text, run and price_mark(price, run)]))
 
 
 def price_label(price: Price, run: ReportedRun) -> str:
     """Return a price in few words, with its offer: two may be of one amount."""
     offer = "" if price.offer == "stated" else words(price.offer)
-    told = [f"{plain(price.usd_per_hour)} USD/h", offer, price_mark(price, run)]
-    return ", ".join(filter(None, told))
+    parts = [f"{plain(price.usd_per_hour)} USD/h", offer, price_mark(price, run)]
+    return ", ".join(filter(None, parts))
 
 
 def price_mark(price: Price, run: ReportedRun) -> str:

@@ -44,20 +44,20 @@ class Sources:
 
     def rows(self, table: str, keep: Callable[[Row], bool] = lambda row: True) -> list[Row]:
         """Return the rows of a published table that `keep` is true of, each with its source."""
-        found = []
+        rows = []
         for row in filter(keep, load_published(table)):
             # The published words for the hardware, with the number of devices where they lack it.
-            told, devices = row["hardware"], row.get("devices")
-            counted = devices == 1 or "+" in told or told[0].isdigit() or "TPU" in told
-            machine = told if counted else f"{devices} × {told}"
-            found.append(row | {"origin": PUBLISHED, "machine": machine, "cited": self._cite(row)})
-        return found
+            hardware, devices = row["hardware"], row.get("devices")
+            counted = devices == 1 or "+" in hardware or hardware[0].isdigit() or "TPU" in hardware
+            machine = hardware if counted else f"{devices} × {hardware}"
+            rows.append(row | {"origin": PUBLISHED, "machine": machine, "cited": self._cite(row)})
+        return rows
 
     def _cite(self, row: Row) -> str:
         name = "; ".join(filter(None, (row["source"], row.get("framework"))))
         number = self._numbers.setdefault(name, len(self._numbers) + 1)
-        told = (f"{row.get('date') or 'no date'} [{number}]", row.get("note"))
-        return ", ".join(filter(None, told))
+        parts = (f"{row.get('date') or 'no date'} [{number}]", row.get("note"))
+        return ", ".join(filter(None, parts))
 
     @property
     def note(self) -> str:
@@ -68,9 +68,9 @@ def measured_row(row: Measurement, other: str) -> Row:
     """Return a measurement in the words of published rows; `other` is as in `other_work`."""
     run = row.run
     processor = f" ({run.processor})" if run.processor else ""
-    told = [run.date, run.framework, run.data]
-    told += [f"OTHER WORK: {other}"] if other else []
-    told += [] if row.usable else [f"status: {run.status}"]
+    parts = [run.date, run.framework, run.data]
+    parts += [f"OTHER WORK: {other}"] if other else []
+    parts += [] if row.usable else [f"status: {run.status}"]
     return {
         "origin": MEASURED,
         "run": run,
@@ -78,7 +78,7 @@ def measured_row(row: Measurement, other: str) -> Row:
         "machine": f"{run.hardware}{processor}",
         "precision": run.precision,
         "global_batch": run.batch_size,
-        "cited": Cell("; ".join(told), "soft" if other else ""),
+        "cited": Cell("; ".join(parts), "soft" if other else ""),
     }
 
 
@@ -120,11 +120,11 @@ def other_work(row: Measurement, network: str, dataset: str) -> str:
     if other := other_images(row.setting, dataset):
         return other
     examples, _, _, name = _DATA[dataset]
-    told = row.setting.get
+    setting = row.setting
     if is_synthetic(row):
         return ""
-    if told("data.source") == "tfds" and told("data.name") not in (None, "", name):
-        return f"data set {told('data.name')}"
+    if setting.get("data.source") == "tfds" and setting.get("data.name") not in (None, "", name):
+        return f"data set {setting['data.name']}"
     if run.train_examples not in (None, examples):
         return f"{count(run.train_examples)} training examples"
     return ""
@@ -133,7 +133,7 @@ def other_work(row: Measurement, network: str, dataset: str) -> str:
 def other_images(setting: Mapping[str, Any], dataset: str) -> str:
     """Return how a run's images and classes differ from the data set's; empty if they do not."""
     _, shape, classes, _ = _DATA[dataset]
-    found, own_classes = setting.get("data.image_shape"), setting.get("data.num_classes")
-    if isinstance(found, list) and tuple(found) != shape:
-        return f"images of {'×'.join(map(str, found))}"
+    image_shape, own_classes = setting.get("data.image_shape"), setting.get("data.num_classes")
+    if isinstance(image_shape, list) and tuple(image_shape) != shape:
+        return f"images of {'×'.join(map(str, image_shape))}"
     return f"{own_classes} classes" if own_classes not in (None, classes) else ""

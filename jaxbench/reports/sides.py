@@ -217,13 +217,13 @@ def describe_comparison(comparison: Mapping[str, Any]) -> list[str]:
         lines.append(f"{letter} {side} ({repeats}other processes took {load} of its host)")
     for name, (first, second) in comparison["differences"].items():
         lines.append(printable(f"differs: {name}: {first} / {second}"))
-    for stage, found in comparison["stages"].items():
+    for stage, figures in comparison["stages"].items():
         first, second = (
-            ", ".join(f"{rate:,.1f}" for rate in rates) for rates in found["images_per_s"]
+            ", ".join(f"{rate:,.1f}" for rate in rates) for rates in figures["images_per_s"]
         )
         lines.append(
-            f"{stage:<17} A {first}; B {second} images/s; B / A {found['ratio']:.3f} "
-            f"({found['ratio_low']:.3f} to {found['ratio_high']:.3f}): {found['verdict']}"
+            f"{stage:<17} A {first}; B {second} images/s; B / A {figures['ratio']:.3f} "
+            f"({figures['ratio_low']:.3f} to {figures['ratio_high']:.3f}): {figures['verdict']}"
         )
     if not comparison["same_host"]:
         lines.append(

@@ -123,11 +123,11 @@ def labelled(
     names = differing_names(settings)
     first = [name for name in _UNNAMED if name in names or name == "precision"]
     others = [name for name in names if name not in _UNNAMED]
-    found = []
+    labels = []
     for item, values in zip(items, settings, strict=True):
-        told = [_shown(values.get(name), name) for name in first]
-        found.append((", ".join(filter(None, [*told, name_settings(values, others)])), item))
-    return found
+        texts = [_shown(values.get(name), name) for name in first]
+        labels.append((", ".join(filter(None, [*texts, name_settings(values, others)])), item))
+    return labels
 
 
 def thinned(items: Sequence[Item], most: int) -> Sequence[Item]:
@@ -149,10 +149,10 @@ def differing_names(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def name_settings(setting: Mapping[str, Any], names: Sequence[str]) -> str:
     """Return the first of the named fields with their values, and how many more there are."""
-    told = [f"{name}={_shown(setting.get(name))}" for name in names[:_MOST_NAMED]]
+    texts = [f"{name}={_shown(setting.get(name))}" for name in names[:_MOST_NAMED]]
     if len(names) > _MOST_NAMED:
-        told.append(f"and {len(names) - _MOST_NAMED} more settings")
-    return ", ".join(told)
+        texts.append(f"and {len(names) - _MOST_NAMED} more settings")
+    return ", ".join(texts)
 
 
 def _shown(value: Any, name: str = "") -> str:

@@ -99,9 +99,9 @@ class Comparison(_Text):
     def rows(self) -> list[dict[str, Any]]:
         """A dictionary for each stage of each comparison."""
         return [
-            {"base": one["base"], "other": one["other"], "stage": stage, **found}
+            {"base": one["base"], "other": one["other"], "stage": stage, **figures}
             for one in self.comparisons
-            for stage, found in one["stages"].items()
+            for stage, figures in one["stages"].items()
         ]
 
     ratio = _of_headline("ratio", "The second side's images/s over the first's.")

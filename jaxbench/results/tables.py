@@ -88,6 +88,6 @@ def run_row(run: ReportedRun) -> dict[str, Any]:
 
 def runs_table(folders: Sequence[str]) -> Any:
     """Return the table of all runs in and below some folders, sweeps included."""
-    found = collect(folders)
-    missing = [run for sweep in found.sweeps for run in sweep.missing]
-    return as_table([run_row(run) for run in [*found.runs, *missing]], COLUMNS)
+    collection = collect(folders)
+    missing = [run for sweep in collection.sweeps for run in sweep.missing]
+    return as_table([run_row(run) for run in [*collection.runs, *missing]], COLUMNS)

@@ -150,9 +150,9 @@ def make_trials(
     for values in itertools.product(*axes.values()):
         place = dict(zip(axes, values, strict=True))
         fields = place.keys() - {"experiment", "target"}
-        own = [f"--experiment.{field}={place[field]}" for field in axes if field in fields]
+        swept = [f"--experiment.{field}={place[field]}" for field in axes if field in fields]
         own_spec = place.get("experiment", spec)
-        all_overrides = (*overrides, *own)
+        all_overrides = (*overrides, *swept)
         config = load_experiment(own_spec, all_overrides)
         # A variant has two spellings.
         own_spec = own_spec if ".py" in own_spec else config.name

@@ -57,7 +57,7 @@ class SweepDir:
         """
         trial = self.path / TRIALS / folder
         numbers = [re.fullmatch(r"run(\d+)\.job\.json", path.name) for path in trial.glob("run*")]
-        number = max((int(found[1]) for found in numbers if found), default=None)
+        number = max((int(match[1]) for match in numbers if match), default=None)
         if number is None:
             return None
         run_path, log = trial / f"run{number}", trial / f"run{number}.log"

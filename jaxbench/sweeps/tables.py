@@ -67,13 +67,13 @@ def figures_of(run: RunRecords, status: str | None = None) -> TrialFigures:
         figures["total_s"] = summary.compile_s + sum(e.epoch_time_s for e in epochs)
     if flops := run.document.training_flops_per_image:
         figures["training_flops"] = flops * sum(e.images for e in epochs) if epochs else None
-    if found := time_to_target(reported, None):
-        figures |= {"target_value": found.target, "target_energy_j": found.energy_j}
+    if to_target := time_to_target(reported, None):
+        figures |= {"target_value": to_target.target, "target_energy_j": to_target.energy_j}
         # Nobody knows it of a run that was broken off.
-        figures["target_reached"] = found.reached if found.ended else None
-        if found.reached:
-            figures |= {"target_s": found.time_s, "target_epoch": found.epoch}
-            figures |= {"target_images": found.images, "target_flops": found.training_flops}
+        figures["target_reached"] = to_target.reached if to_target.ended else None
+        if to_target.reached:
+            figures |= {"target_s": to_target.time_s, "target_epoch": to_target.epoch}
+            figures |= {"target_images": to_target.images, "target_flops": to_target.training_flops}
             figures["target_usd"] = (summary.target_accuracy or {}).get("usd")
     figures["energy_j"] = (summary.telemetry or {}).get("energy_j")
     return TrialFigures(**{name: figures.get(name) for name in TrialFigures.__dataclass_fields__})

@@ -176,9 +176,9 @@ class TrialRunner:
             except BadInput as error:
                 reason = reason or str(error)
         if status == "exited":
-            own = run.document.status if run else "failed"
-            status = own if own in _STATUSES else "failed"
-            if run is not None and own != "done":
+            recorded = run.document.status if run else "failed"
+            status = recorded if recorded in _STATUSES else "failed"
+            if run is not None and recorded != "done":
                 reason = run.document.reason or reason
         environment = run.document.environment if run else {}
         ended_as = "timeout" if status == "timeout" else None

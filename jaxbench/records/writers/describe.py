@@ -94,24 +94,24 @@ def _equality(record: ScalingRecord) -> str:
 @describe_record.register
 def _describe_summary(record: Summary) -> list[str]:
     ending = record.status + ("" if record.wall_s is None else f" after {duration(record.wall_s)}")
-    own = []
+    details = []
     if isinstance(record, TrainSummary):
-        own = _describe_training(record)
+        details = _describe_training(record)
         if record.eval_count is not None:
             tested = f"{record.eval_count:,} test {noun(record.tokens_per_image)}"
             ending += f": {_score(record)} of {tested}"
     elif isinstance(record, ScalingSummary):
-        own = _describe_scaling(record)
+        details = _describe_scaling(record)
     elif isinstance(record, Conv2dSummary):
-        own = record.findings
+        details = record.findings
     elif isinstance(record, InputSummary) and record.verdict:
-        own = [record.verdict]
+        details = [record.verdict]
     problems = [f"invalid: {line}" for line in record.invalid]
     problems += [f"warning: {line}" for line in record.warnings]
     if record.corrupt:
         corrupt = f"{len(record.corrupt)} corrupt images left out (run.json names them)"
         problems.insert(0, corrupt)
-    return [ending, *own, *_costs(record), *problems, *_times(record)]
+    return [ending, *details, *_costs(record), *problems, *_times(record)]
 
 
 def _describe_training(record: TrainSummary) -> list[str]:
@@ -180,29 +180,30 @@ def _target(target: Mapping[str, Any]) -> str:
 
 def _describe_scaling(record: ScalingSummary) -> list[str]:
     lines = []
-    exchange, found = record.exchange, record.devices
+    exchange, devices = record.exchange, record.devices
     images = noun(record.tokens_per_image)
     if exchange and exchange["num_devices"] > 1:
-        told = [
+        counts = [
             f"{count['count']} {name} of {count['bytes']:,} bytes (the largest "
             f"{count['largest_bytes']:,})"
             for name, count in exchange["collectives"].items()
         ]
         lines.append(
-            f"a step on {exchange['num_devices']} devices has {', '.join(told) or 'no collective'};"
-            f" its gradient has {exchange['gradient_bytes']:,} bytes"
+            f"a step on {exchange['num_devices']} devices has "
+            f"{', '.join(counts) or 'no collective'}; "
+            f"its gradient has {exchange['gradient_bytes']:,} bytes"
         )
-    if found and found["slowest"] != found["fastest"]:
-        slowest, fastest = found["slowest"], found["fastest"]
+    if devices and devices["slowest"] != devices["fastest"]:
+        slowest, fastest = devices["slowest"], devices["fastest"]
         lines.append(
             f"device {slowest['device_id']} ({slowest['device_kind']}) takes "
-            f"{found['slowest_over_fastest']:.3f} times as long as device {fastest['device_id']} "
+            f"{devices['slowest_over_fastest']:.3f} times as long as device {fastest['device_id']} "
             f"({fastest['device_kind']}) for the same batch"
-            + (": it bounds every step" if found["differ"] else ": no significant difference")
+            + (": it bounds every step" if devices["differ"] else ": no significant difference")
         )
         lines.append(
-            f"at best: {plain(found['even_split_images_per_s'])} {images}/s split evenly, "
-            f"{plain(found['uneven_split_images_per_s'])} split by what each can do"
+            f"at best: {plain(devices['even_split_images_per_s'])} {images}/s split evenly, "
+            f"{plain(devices['uneven_split_images_per_s'])} split by what each can do"
         )
     return lines + _predictions(record.predictions, images)
 

@@ -30,7 +30,7 @@ def compiled_facts(records: Sequence[TargetRecord]) -> list[str]:
 
 
 def _facts(record: TargetRecord) -> list[str]:
-    collectives = [_sized(name, found) for name, found in record.collectives.items()]
+    collectives = [_sized(name, count) for name, count in record.collectives.items()]
     calls = [f"{count} {name}" for name, count in sorted(record.custom_calls.items())]
     return [
         f"{record.target}: the step on each device",
@@ -77,5 +77,5 @@ def _times(record: TargetRecord) -> list[str]:
     return ["-" if time_s is None else f"{time_s:.1f} s" for time_s in times_s]
 
 
-def _sized(name: str, found: Mapping[str, int]) -> str:
-    return f"{found['count']} {name} ({plain(found['bytes'] / 1e6)} MB)"
+def _sized(name: str, count: Mapping[str, int]) -> str:
+    return f"{count['count']} {name} ({plain(count['bytes'] / 1e6)} MB)"

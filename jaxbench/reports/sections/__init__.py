@@ -32,6 +32,6 @@ _MOST_UNFOLDED, _NEVER_FOLDED = (
 
 def make_sections(context: ReportContext) -> list[Section]:
     """Return the sections that the context has something for; of many runs, most are folded."""
-    made = [found for section in SECTIONS if (found := section(context)) is not None]
+    made = [made_section for section in SECTIONS if (made_section := section(context)) is not None]
     many = len(context.runs) > _MOST_UNFOLDED
     return [one._replace(folded=many and one.name not in _NEVER_FOLDED) for one in made]

@@ -288,7 +288,7 @@ def before_you_rent(context: ReportContext) -> Section | None:
 def _note(steps: Sequence[CompiledStep], sources: Sources) -> str:
     assumed = dict.fromkeys(filter(None, (step.limit.get("assumptions") for step in steps)))
     compilers = dict.fromkeys(step.record.compiler for step in steps if step.record)
-    told = [
+    notes = [
         f"The ceiling assumes {'; or '.join(assumed)}." if assumed else _NO_CEILING,
         "Bound by: which of them takes longest.",
         "Bytes moved: what the compiled kernels read from memory and write to it, over the least "
@@ -306,7 +306,7 @@ def _note(steps: Sequence[CompiledStep], sources: Sources) -> str:
         f"Compiled with {', '.join(compilers)}; “compile” is the time here." * bool(compilers),
         sources.note,
     ]
-    return " ".join(filter(None, told))
+    return " ".join(filter(None, notes))
 
 
 def _chart(steps: Sequence[CompiledStep], table: Table) -> list[DotChart]:

@@ -131,9 +131,9 @@ _NETWORKS = (
 
 def cards(context: ReportContext) -> Section | None:
     """Return a table of machines, and of their networks with what others published."""
-    found = context.collection.cards
-    wrong = [f"{card.id}: {printable(line)}." for card in found for line in card.problems[:10]]
-    machines = [*map(_Row, found)]
+    cards = context.collection.cards
+    wrong = [f"{card.id}: {printable(line)}." for card in cards for line in card.problems[:10]]
+    machines = [*map(_Row, cards)]
     table = make_table(with_figures(_CARDS, machines), machines, "Cards")
     return make_section(
         "cards",
@@ -141,21 +141,21 @@ def cards(context: ReportContext) -> Section | None:
         "What each machine measured of itself. Of figures by device, the median over the devices "
         "of the host, and in brackets the share of the peak that the maker publishes; of "
         "collectives the highest.",
-        [*context.collection.card_notes, *wrong, table, *_networks(found)],
+        [*context.collection.card_notes, *wrong, table, *_networks(cards)],
     )
 
 
 def card_details(context: ReportContext) -> Section | None:
     """Return the verdicts, the figures of every part, and pictures of the pairs."""
-    found = context.collection.cards
-    findings = [_Row(o, f) for o in found if o.card.verdict for f in o.card.verdict.findings]
-    parts = [(card, part) for card in found for part in card.card.parts]
+    cards = context.collection.cards
+    findings = [_Row(o, f) for o in cards if o.card.verdict for f in o.card.verdict.findings]
+    parts = [(card, part) for card in cards for part in card.card.parts]
     doctor, notes = (
         [_Row(o, c) for o, p in parts if (p.name == "doctor") is of_doctor for c in p.checks]
         for of_doctor in (True, False)
     )
     tables = [
-        make_table(_FINDINGS, findings, "Verdict by rule")._replace(folded=len(found) > 1),
+        make_table(_FINDINGS, findings, "Verdict by rule")._replace(folded=len(cards) > 1),
         make_table(with_figures(_CHECKS, doctor), doctor, "Doctor"),
         make_table(with_figures(_CHECKS, notes), notes, "Notes"),
     ]
@@ -172,7 +172,7 @@ def card_details(context: ReportContext) -> Section | None:
         "Cards in detail",
         "Each rule names its limit. A share is that of the peak that the maker publishes.",
         tables,
-        [chart for card in found for chart in _pairs(card)],
+        [chart for card in cards for chart in _pairs(card)],
     )
 
 
@@ -191,9 +191,9 @@ def _pairs(card: ReportedCard) -> Sequence[MatrixChart]:
     return [MatrixChart(title, note, "to device", "from device", labels, values, table)]
 
 
-def _networks(found: Sequence[ReportedCard]) -> list[Table]:
+def _networks(cards: Sequence[ReportedCard]) -> list[Table]:
     """Return a table for each network: the cards' rates, and the published ones."""
-    measured = [_Row(card, f) for card in found for f in card.card.figures()]
+    measured = [_Row(card, f) for card in cards for f in card.card.figures()]
     measured = [row for row in measured if row.content.name == "images_per_s"]
     tables = []
     for name in dict.fromkeys(row.content.labels["network"] for row in measured):

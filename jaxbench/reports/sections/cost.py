@@ -260,11 +260,11 @@ _TO_TARGET_PUBLISHED = (
 
 def to_target(context: ReportContext) -> Section | None:
     """Return score over time and money, and each run's and all seeds' time to the target."""
-    found = [*context.times_to_target.values()]
-    if not any(one.evaluations for one in found):
+    targets = [*context.times_to_target.values()]
+    if not any(one.evaluations for one in targets):
         return None
-    table, charts = _runs_table(context, found), []
-    evaluated = [one for one in found if one.evaluations]
+    table, charts = _runs_table(context, targets), []
+    evaluated = [one for one in targets if one.evaluations]
     for group in work.grouped(
         evaluated, lambda one: (work.work_of(one.run), one.score, one.target)
     ).values():
@@ -278,7 +278,7 @@ def to_target(context: ReportContext) -> Section | None:
         "target, with reading, compilation and evaluations. A run that ended below the target "
         "has infinite time and cost (∞). An interrupted run is not counted among those that "
         "ended.",
-        [_seeds_table(context, found), table, _to_target_published(found)],
+        [_seeds_table(context, targets), table, _to_target_published(targets)],
         charts,
     )
 
@@ -292,8 +292,8 @@ def _over(what: str, lines: Sequence[_Line], table: Table) -> list[LineChart]:
     longest_s = max(one.evaluations[-1][0] for one, _ in lines)
     unit, unit_s = ("h", S_PER_HOUR) if longest_s >= 2 * S_PER_HOUR else ("s", 1.0)
     title = f"{run.experiment}: {first.title} over {what}"
-    told = "a point is an evaluation of the whole test split, n = 1 run a line"
-    note = f"{run.network}; {run.data}; {told}"
+    n_note = "a point is an evaluation of the whole test split, n = 1 run a line"
+    note = f"{run.network}; {run.data}; {n_note}"
     x_label = "USD since the run's start" if price else f"time since its start [{unit}]"
     labels = (x_label, f"{first.title} [%]")
     settings = {
@@ -325,9 +325,9 @@ def _series(one: TimeToTarget, price: Price | None, label: str, unit_s: float) -
     return Series(f"{one.run.id} {label}{cost}{status}", points)
 
 
-def _seeds_table(context: ReportContext, found: Sequence[TimeToTarget]) -> Table:
+def _seeds_table(context: ReportContext, targets: Sequence[TimeToTarget]) -> Table:
     """Return the runs that differ in nothing but their seed, together."""
-    same = work.grouped(found, lambda one: (work.training_key(one.run), one.target))
+    same = work.grouped(targets, lambda one: (work.training_key(one.run), one.target))
     groups = work.labelled(same.values(), lambda group: work.training_setting(group[0].run))
     return make_table(
         _TOGETHER,
@@ -392,23 +392,23 @@ def _caveats(counted: Sequence[TimeToTarget], repeats: Sequence[ReportedRun]) ->
         yield f"{run_ids(repeats)}: a seed run again, not counted"
 
 
-def _costs(context: ReportContext, found: Sequence[TimeToTarget]) -> dict[str, list[float]]:
+def _costs(context: ReportContext, targets: Sequence[TimeToTarget]) -> dict[str, list[float]]:
     """Return {price: USD of each}, for prices that all have."""
     costs: dict[str, list[float]] = {}
-    for one in found:
+    for one in targets:
         # Two offers may have one label.
         by_label = {price_label(price, one.run): price for price in context.prices.of(one.run)}
         for label, price in by_label.items():
             costs.setdefault(label, []).append(usd(one.paid_s, price.usd_per_hour))
-    return {label: amounts for label, amounts in costs.items() if len(amounts) == len(found)}
+    return {label: amounts for label, amounts in costs.items() if len(amounts) == len(targets)}
 
 
-def _runs_table(context: ReportContext, found: Sequence[TimeToTarget]) -> Table:
+def _runs_table(context: ReportContext, targets: Sequence[TimeToTarget]) -> Table:
     rows = []
-    for one in found:
+    for one in targets:
         run, prices = one.run, context.prices.of(one.run)
-        told = [f"{plain(p.usd_per_hour)} USD/h: {price_words(p, run)}" for p in prices]
-        row = {"run": run, "to_target": one, "prices": "; ".join(told)}
+        price_texts = [f"{plain(p.usd_per_hour)} USD/h: {price_words(p, run)}" for p in prices]
+        row = {"run": run, "to_target": one, "prices": "; ".join(price_texts)}
         row["reached"] = Cell(_UNENDED.get(run.status, "broken off"), "soft")
         if one.ended:
             row["reached"] = Cell("yes", "good") if one.reached else Cell("never", "bad")
@@ -420,9 +420,9 @@ def _runs_table(context: ReportContext, found: Sequence[TimeToTarget]) -> Table:
     return make_table(columns, rows, "Time to accuracy", "n = 1 run a row: no interval.")
 
 
-def _to_target_published(found: Sequence[TimeToTarget]) -> Table:
+def _to_target_published(targets: Sequence[TimeToTarget]) -> Table:
     """Return what others say it took them, where the same network was trained here."""
-    networks = {one.run.published_network for one in found}
+    networks = {one.run.published_network for one in targets}
     sources, prices, rows = published.Sources(), load_prices(), []
     for row in sources.rows("time_to_accuracy", lambda row: row["model"] in networks):
         price = find_price(row["offer"], prices)

@@ -187,10 +187,10 @@ def _dots(
     # The hardware's own words say what devices there are, and how many.
     by_hardware = {"num_devices": None, "device_kind": None}
     settings = {row: {**row.setting, **by_hardware, "stage": STAGES.get(row.stage)} for row in rows}
-    for told, same in labelled(repeats, lambda same: settings[same[0]]):
+    for label_words, same in labelled(repeats, lambda same: settings[same[0]]):
         run, ids = same[0].run, run_ids(same)
-        label = f"{count(run.batch_size)}: {run.hardware}, {told}, {ids}"
-        label += f", {alone}" if same[0].stage == "train_step" and alone not in told else ""
+        label = f"{count(run.batch_size)}: {run.hardware}, {label_words}, {ids}"
+        label += f", {alone}" if same[0].stage == "train_step" and alone not in label_words else ""
         of = over_runs([figure(row) for row in same])
         measured.append(Dot(label, *of.span, told=bar_words(of, len(same))))
     measured.sort(key=lambda dot: dot.value, reverse=x_label == _IMAGES_PER_S)

@@ -103,14 +103,14 @@ class _Line(list[_Course]):
 
     def by_epoch(self, field: str) -> dict[float, list[float]]:
         """Return the values of each epoch, of those courses that have one."""
-        found = [course.values(field) for course in self]
-        epochs = sorted({epoch for values in found for epoch in values})
-        return {epoch: [values[epoch] for values in found if epoch in values] for epoch in epochs}
+        courses = [course.values(field) for course in self]
+        epochs = sorted({epoch for values in courses for epoch in values})
+        return {epoch: [values[epoch] for values in courses if epoch in values] for epoch in epochs}
 
     def common(self, field: str) -> dict[float, list[float]]:
         """Return the values of the epochs of which all courses have one."""
-        found = self.by_epoch(field)
-        return {epoch: values for epoch, values in found.items() if len(values) == len(self)}
+        by_epoch = self.by_epoch(field)
+        return {epoch: values for epoch, values in by_epoch.items() if len(values) == len(self)}
 
     def label(self, setting: str) -> str:
         ids = [run.id for run in self.runs]
@@ -224,9 +224,9 @@ def _points_table(curve: _Curve, drawn: Mapping[str, _Line]) -> Table:
     """Return the numbers behind a chart."""
     rows = []
     for label, line in drawn.items():
-        found = line.by_epoch(curve.field)
-        for epoch in work.thinned([*found], _MOST_LISTED):
-            values = [curve.factor * value for value in found[epoch]]
+        by_epoch = line.by_epoch(curve.field)
+        for epoch in work.thinned([*by_epoch], _MOST_LISTED):
+            values = [curve.factor * value for value in by_epoch[epoch]]
             row = {"line": label, "epoch": epoch, "n": f"{len(values)} of {len(line)}"}
             rows.append(row | {"values": with_range(values) if len(values) == len(line) else None})
     columns = [

@@ -357,10 +357,10 @@ def scaling(context: ReportContext) -> Section | None:
     predictions = [
         RunRecord(run, record) for run in context.runs for record in run.summary.predictions or ()
     ]
-    told = dict.fromkeys(
+    assumptions = dict.fromkeys(
         f"{record['assumptions']} (links: {record['link_source']})" for _, record in predictions
     )
-    note = f"Estimated from one device's step and the links' bandwidth: {'; '.join(told)}."
+    note = f"Estimated from one device's step and the links' bandwidth: {'; '.join(assumptions)}."
     return make_section(
         "scaling",
         "Scaling efficiency",

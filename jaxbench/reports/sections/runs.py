@@ -69,13 +69,13 @@ def _runs_table(context: ReportContext) -> Table:
 
 def _warnings(runs: Sequence[ReportedRun]) -> Table:
     """Return the warnings of the runs, each once."""
-    told = collections.defaultdict(list)
+    by_warning = collections.defaultdict(list)
     for run in runs:
         for line in _warnings_of(run):
-            told[line].append(run)
+            by_warning[line].append(run)
     rows = [
         {"what": line, "runs": run_cell(warned[0].id) if len(warned) == 1 else run_ids(warned)}
-        for line, warned in told.items()
+        for line, warned in by_warning.items()
     ]
     return make_table(_WARNINGS, rows, "Warnings")
 
