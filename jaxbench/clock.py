@@ -12,6 +12,8 @@ import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 
+Moment = datetime.datetime
+
 
 class Clock:
     """Seconds spent in each named phase since the clock was made."""
@@ -124,15 +126,15 @@ def seconds_ago(moment: str) -> float | None:
 def seconds_since_1970(moment: str) -> float | None:
     """Return an ISO date and time in seconds; None if it is none, or has no time zone."""
     try:
-        date = datetime.datetime.fromisoformat(moment)
+        date = Moment.fromisoformat(moment)
         return date.timestamp() if date.tzinfo else None
     except (ValueError, TypeError, OverflowError):
         return None
 
 
-def now(ago_s: float = 0.0) -> datetime.datetime:
+def now(ago_s: float = 0.0) -> Moment:
     """Return the date and time, or that of some seconds ago, with the local time zone."""
-    return datetime.datetime.now().astimezone() - datetime.timedelta(seconds=ago_s)
+    return Moment.now().astimezone() - datetime.timedelta(seconds=ago_s)
 
 
 def duration(seconds: float) -> str:

@@ -12,6 +12,7 @@ from jaxbench.cli import registry
 from jaxbench.modes import MODES, options
 from jaxbench.parallel.signals import GRACE_PERIOD_S
 from jaxbench.records.reader import load_run
+from jaxbench.records.schema import RECORDS, Summary
 from tests.conftest import LOOP, MICRO, needs_devices, records, run_json
 
 # Of the shipped experiments those that need no integration test to run in :tiny.
@@ -66,9 +67,10 @@ class Ping(Measurement):
 """
 
 
-def test_a_new_mode_is_one_file_one_line_and_its_options(run_cli, tmp_path, monkeypatch):
+def test_a_new_mode_is_one_file_and_two_lines(run_cli, tmp_path, monkeypatch):
     (tmp_path / "ping.py").write_text(PING)
     monkeypatch.setattr(modes, "__path__", [*modes.__path__, str(tmp_path)])
+    monkeypatch.setitem(RECORDS, "ping_summary", Summary)  # a line of metrics.csv
     monkeypatch.setitem(MODES, "ping", modes.Mode("ping", "ping", "answer", ("rounds",)))
     kinds = options.OPTIONS["mode"]
     monkeypatch.setitem(options.OPTIONS, "mode", kinds._replace(type=(*kinds.type, "ping")))

@@ -7,7 +7,6 @@ another type, or an impossible one, is an error there, so no reader checks it.
 
 import collections
 import dataclasses
-import datetime
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Required, TypedDict, get_args
@@ -15,6 +14,7 @@ from typing import Annotated, Any, Literal, Required, TypedDict, get_args
 import msgspec
 from msgspec import Meta
 
+from jaxbench.clock import Moment
 from jaxbench.metrics import METRICS, metric_of
 
 SCHEMA_VERSION = 2
@@ -24,7 +24,7 @@ Positive = Annotated[int, Meta(ge=1)]
 Amount = Annotated[float, Meta(ge=0)]
 Fraction = Annotated[float, Meta(ge=0, le=1.0001)]
 # A record keeps the text.
-Date = Annotated[datetime.datetime, Meta(tz=True)]
+Date = Annotated[Moment, Meta(tz=True)]
 Status = Literal[
     "running", "done", "failed", "oom", "interrupted", "preempted", "diverged", "invalid"
 ]
@@ -42,8 +42,6 @@ _FIELDS: dict[str, dict[str, bool]] = collections.defaultdict(dict)
 for _metric in METRICS.values():
     for _holder in (*_metric.always.split(), *_metric.optional.split()):
         _FIELDS[_holder][_metric.name] = _holder in _metric.optional.split()
-# Each mode has a kind of summary.
-Mode = Literal[tuple(k.removesuffix("_summary") for k in _FIELDS if k.endswith("_summary"))]
 
 
 class DataSettings(TypedDict, total=False):
@@ -326,7 +324,7 @@ class Record:
 def columns_of(cls: type) -> list[str]:
     """Return the fields of a class that have a column in its CSV file: numbers and words."""
     types = {"bool", "float", "int", "str", "Count", "Positive", "Amount", "Fraction"}
-    types |= {"Date", "Mode", "Status", "TrialStatus"}
+    types |= {"Date", "Status", "TrialStatus"}
     return [f.name for f in dataclasses.fields(cls) if f.type.removesuffix(" | None") in types]
 
 
@@ -450,6 +448,8 @@ def decode_document(document: Mapping[str, Any]) -> RunDocument:
       ValueError: a field is missing or has a wrong value.
     """
     decoded = _decode(document, RunDocument)
+    if f"{decoded.mode}_summary" not in RECORDS:
+        raise ValueError(f"no such mode: {decoded.mode!r} - at `$.mode`")
     if decoded.summary:
         try:
             decode_record({"kind": "summary", **decoded.summary})
