@@ -462,21 +462,22 @@ def _decode(content: Mapping[str, Any], cls: type) -> Any:
     """Return an instance of a class, its texts and parts as they are in the file."""
     _check_numbers(content, "$")
     decoded = msgspec.convert(content, cls)
-    names = cls.__dataclass_fields__.keys() & content.keys()
-    kept = {name: content[name] for name in names if not isinstance(content[name], (int, float))}
-    return dataclasses.replace(decoded, **kept)
+    for name in cls.__dataclass_fields__.keys() & content.keys():
+        if type(content[name]) in (str, dict, list):
+            vars(decoded)[name] = content[name]
+    return decoded
 
 
-def _check_numbers(value: Any, path: str) -> None:
+def _check_numbers(part: Any, path: str) -> None:
     """Raise ValueError for a number that is not finite, or that arithmetic would overflow with."""
-    if isinstance(value, Mapping):
-        for name, item in value.items():
-            _check_numbers(item, f"{path}.{name}")
-    elif isinstance(value, list):
-        for item in value:
-            _check_numbers(item, f"{path}[...]")
-    elif isinstance(value, (int, float)) and not abs(value) < _TOO_LARGE:
-        raise ValueError(f"Expected a number below {_TOO_LARGE:g} - at `{path}`")
+    is_list = type(part) is list
+    for name, value in enumerate(part) if is_list else part.items():
+        kind = type(value)
+        if kind is dict or kind is list:
+            _check_numbers(value, f"{path}[...]" if is_list else f"{path}.{name}")
+        elif (kind is float or kind is int) and not -_TOO_LARGE < value < _TOO_LARGE:
+            where = f"{path}[...]" if is_list else f"{path}.{name}"
+            raise ValueError(f"Expected a number below {_TOO_LARGE:g} - at `{where}`")
 
 
 _REQUIRED = {cls: cls.required() for cls in RECORDS.values()}
