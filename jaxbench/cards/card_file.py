@@ -87,7 +87,7 @@ def is_card(name: str) -> bool:
 
 
 def card_path(name: str | pathlib.Path) -> pathlib.Path:
-    """Return the path of a card, of which the path or the folder's is passed."""
+    """Return the path of a card; `name` is its file or its folder."""
     path = user_path(name)
     return path / CARD if os.path.isdir(path) else path
 

@@ -34,7 +34,7 @@ def check_card(path: str | pathlib.Path) -> list[str]:
 
 
 def _altered(card: Card, folder: pathlib.Path) -> Iterator[str]:
-    """Yield which files beside the card are not those that it was made of."""
+    """Yield the files beside the card that have changed since it was made."""
     beside = list_files(folder)
     if not {*beside} & {*card.files}:
         return
@@ -133,7 +133,7 @@ def custom_limits(card: Card) -> str | None:
 
 
 def _limits(card: Card) -> Thresholds:
-    """Return the limits of a card's verdict; None for those that its version did not have."""
+    """Return the limits of a card's verdict; None for a limit that is newer than the card."""
     if card.verdict is None:
         return load_thresholds()
     return {**dict.fromkeys(load_thresholds()), **card.verdict.thresholds}

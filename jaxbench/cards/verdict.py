@@ -77,7 +77,7 @@ def _read_limits(path: pathlib.Path) -> dict[str, float | None]:
 
 
 class Judged(NamedTuple):
-    """The better end of a value's interval, what it is of, and the worse end if there is one."""
+    """A value that a rule judges: the better end of its interval, its name, and the worse end."""
 
     value: float
     name: str

@@ -211,7 +211,7 @@ create = RayLauncher
 def _forwarded_variables() -> dict[str, str]:
     """Return the environment variables of this process that trials on other machines get."""
     variables = decisive_variables() | {"WANDB_RUN_GROUP": os.environ.get("WANDB_RUN_GROUP")}
-    # Those that say which devices this machine has are its own.
+    # A node sets the variables about its devices itself.
     return {n: v for n, v in variables.items() if v and not n.startswith(("CUDA_VISIBLE", "TPU_"))}
 
 

@@ -27,11 +27,11 @@ from jaxbench.parallel.signals import raise_on_signals
 _POLL_S, _PAUSE_S = 5.0, 0.5
 # How long shared storage may take to show here what a node has written.
 _STORAGE_S = 60.0
-# How long sbatch may refuse a job, how long it is left alone after that; a command's time.
+# Seconds: sbatch may refuse a job this long, the pause after that, the time of a command.
 _REFUSED_S, _RETRY_S, _COMMAND_S = 600.0, 10.0, 120.0
 # Options of sbatch that decide no result: they are no part of a trial's key.
 _NOT_DECISIVE = re.compile("--(account|begin|comment|exclude|mail|nice|qos|reservation|time)")
-# Those that the sweep gives itself, or with which sbatch answers otherwise or does something else.
+# Options that the sweep sets itself, or that change what sbatch does or prints.
 _REFUSED = re.compile(
     "--(array|chdir|clusters|error|help|job-name|open-mode|output|parsable|test-only|usage|version"
     "|wait|wrap)"

@@ -264,7 +264,7 @@ def fast_convolution_rate(target: Target, precision: str) -> float:
 def _activation_sizes(program: Program, layers: Sequence[dict[str, Any]]) -> set[int]:
     """Return how many values the activations have in a step on one device.
 
-    A parameter of as many values cannot be told from an activation, so that size is left out.
+    Sizes that a parameter has too are excluded: the two look alike in the compiled step.
     """
     layout = program.layout
     images = layout.batch_per_device // layout.gradient_accumulation_steps

@@ -126,7 +126,7 @@ class AttemptDescription(TypedDict, total=False):
 
 
 class Resumption(AttemptDescription, total=False):
-    """What a resumed process ran on, and what it did again."""
+    """What a resumed process ran on, and the work that it repeated."""
 
     step: Required[Count]
     elapsed_s: Required[Amount]

@@ -16,7 +16,7 @@ from jaxbench.records.schema import (
 _LEFT_OUT = 1 / 3
 # Clocks disagree where they are apart by more than this share of the time, and more seconds.
 _CLOCK_SHARE, _CLOCK_S = 0.02, 1.0
-# So much of its windows, and so many seconds more, a stage's work may continue after them: the
+# After its windows a stage may work on for this fraction of their time plus these seconds: the
 # check itself takes a little.
 _LATE, _LATE_S = 0.05, 0.05
 

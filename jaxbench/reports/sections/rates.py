@@ -276,7 +276,7 @@ def _headings(rows: Sequence[Measurement]) -> dict[Measurement, str]:
 def _table(rows: Sequence[Measurement], figures: Sequence[Column]) -> Table:
     usable = [row for row in rows if row.usable]
     figures = [c for c in figures if any(c.show(c.of(row)) != UNKNOWN for row in usable)]
-    # Where nothing was measured, the column has reasons alone.
+    # If nothing was measured, the column has reasons only.
     first, *others = figures or [Column("what became of it", lambda row: None, count)]
 
     def first_or_reason(row: Measurement) -> object:
