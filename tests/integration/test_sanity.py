@@ -458,14 +458,11 @@ def test_tensorboard_and_csv_hold_the_figures_of_the_records(run):
     for kind, tags in (("epoch", of_epochs), ("step", of_steps)):
         for tag, field in tags.items():
             expected[tag] = [(record["step"], record[field]) for record in run.of_kind(kind)]
-    for name, value in run.summary.items():
-        if isinstance(value, int | float):
-            expected[f"summary/{name}"] = [(0, value)]
     events = EventAccumulator(str(run.folder / "tensorboard")).Reload()
     tags = set(events.Tags()["scalars"])
     assert tags <= set(expected)
     # What the machine does not tell has no curve.
-    assert {"eval/top1", "time/epoch_s", "train/loss", "summary/wall_s"} <= tags
+    assert {"eval/top1", "time/epoch_s", "train/loss"} <= tags
     for tag in tags:
         curve = events.Scalars(tag)
         steps, values = zip(*expected[tag], strict=True)
