@@ -141,7 +141,7 @@ def sweep(folder: pathlib.Path) -> None:
     from jaxbench.parallel.child import ProcessResult
     from jaxbench.records.writers.console import Console
     from jaxbench.sweeps.grid import make_trials
-    from jaxbench.sweeps.trials import TrialRunner, run_trials, running_sweep
+    from jaxbench.sweeps.trials import run_trials, running_sweep
 
     class AtOnce:
         slots, hardware = 1, ()
@@ -160,12 +160,16 @@ def sweep(folder: pathlib.Path) -> None:
         def last_line(self, key):
             return ""
 
+        def close(self):
+            pass
+
     count = int(folder.name.rpartition("-")[2])
     trials = make_trials("quickstart:tiny", (), {"seed": [*map(str, range(count))]})
     with open(os.devnull, "w") as quiet:
         console = Console(quiet)
-        with running_sweep(trials, str(folder / "sweep"), console) as opened:
-            run_trials(TrialRunner(opened, console, AtOnce()), trials)
+        launcher = AtOnce()
+        with running_sweep(trials, str(folder / "sweep"), console, launcher, ()) as runner:
+            run_trials(runner, trials)
 
 
 def read_run(folder: pathlib.Path) -> None:
