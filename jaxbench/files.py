@@ -97,6 +97,7 @@ def unpack(file: Any, folder: pathlib.Path, most_bytes: int) -> None:
 
     Raises:
       tarfile.TarError: it is damaged, names a place outside, or holds more than `most_bytes`.
+      OSError: the disk is full, or a name is too long or stands for a file and a folder.
     """
 
     def members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -108,8 +109,11 @@ def unpack(file: Any, folder: pathlib.Path, most_bytes: int) -> None:
             if member.isreg() or member.isdir():
                 yield member
 
-    with tarfile.open(fileobj=file, mode="r|") as archive:
-        archive.extractall(folder, members(archive), filter="data")
+    try:
+        with tarfile.open(fileobj=file, mode="r|") as archive:
+            archive.extractall(folder, members(archive), filter="data")
+    except (OverflowError, ValueError) as error:  # names, sizes and times that no file has
+        raise tarfile.TarError(str(error)) from error
 
 
 def end_of_lines(file: Any) -> int:

@@ -155,6 +155,8 @@ def check_sweep_flags() -> None:
             )
     if _SWEEPDIR.value == "":
         raise BadInput("--sweepdir=: must name a folder")
+    if flags.FLAGS["ray_hosts"].present and flags.FLAGS["local_processes"].present:
+        raise BadInput("--local_processes with --ray_hosts: a trial has one process on each host")
     targets = flags.FLAGS.target
     if not (_GRID.value or _FIND_MAX_BATCH.value or targets):
         raise BadInput("give --grid=FIELD=VALUE,VALUE,... (or --find_max_batch, or --target)")

@@ -101,3 +101,14 @@ def test_what_leads_out_is_refused(tmp_path):
     with pytest.raises(tarfile.TarError, match="more than 3 bytes"):
         unpack(packed(("large", tarfile.REGTYPE, "four")), folder, 3)
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("wrong", [{"mtime": "inf"}, {"mtime": "nan"}, {"path": "a\0b"}])
+def test_what_no_file_has_is_refused(tmp_path, wrong):
+    file, info = io.BytesIO(), tarfile.TarInfo("a")
+    info.pax_headers = wrong
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        archive.addfile(info)
+    file.seek(0)
+    with pytest.raises(tarfile.TarError):
+        unpack(file, tmp_path, 10**6)

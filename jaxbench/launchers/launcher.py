@@ -13,7 +13,7 @@ from jaxbench.errors import BadInput, nearest
 from jaxbench.files import read_text
 from jaxbench.parallel.child import ProcessResult
 
-# {launcher: its options, which are the arguments of `create` in its module}
+# {launcher: its options, which are arguments of the class in its module}
 LAUNCHERS = {
     "local": (),
     "ray": ("ray_address", "ray_resources", "ray_hosts", "ray_checkpoints"),
@@ -85,6 +85,7 @@ class Launcher(Protocol):
 
         Return False if no note is known: the trial is then run once more.
         """
+        return False
 
     def wait(self) -> list[Ended]:
         """Return the attempts that have ended; it waits a poll interval at most for one."""
@@ -117,7 +118,8 @@ def create_launcher(
             names = [f"--launcher={one}" for one in LAUNCHERS if option in LAUNCHERS[one]]
             hint = f"it needs {' or '.join(names)}" if names else "there is no such option"
             raise BadInput(f"--{option} with --launcher={name}: {hint}")
-    return importlib.import_module(f"jaxbench.launchers.{name}").create(limits, say, **options)
+    module = importlib.import_module(f"jaxbench.launchers.{name}")
+    return getattr(module, f"{name.title()}Launcher")(limits, say, **options)
 
 
 def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:

@@ -3,11 +3,11 @@
 import platform
 from collections.abc import Callable
 
-from jaxbench.launchers.launcher import Ended, Limits, TrialJob
+from jaxbench.launchers.launcher import Ended, Launcher, Limits, TrialJob
 from jaxbench.parallel.child import Child, last_line
 
 
-class LocalLauncher:
+class LocalLauncher(Launcher):
     """See `Launcher`."""
 
     slots = 1
@@ -19,9 +19,6 @@ class LocalLauncher:
 
     def start(self, job: TrialJob) -> None:
         self._running[job.key] = Child(job.command, job.log, **self._limits._asdict())
-
-    def attach(self, job: TrialJob) -> bool:
-        return False
 
     def wait(self) -> list[Ended]:
         ended = []
@@ -38,6 +35,3 @@ class LocalLauncher:
         for child in self._running.values():
             child.end()
         self._running.clear()
-
-
-create = LocalLauncher

@@ -10,7 +10,6 @@ import functools
 import os
 import pathlib
 import platform
-import re
 import signal
 import socket
 import subprocess
@@ -23,7 +22,7 @@ from typing import Any
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import BadInput
 from jaxbench.files import unpack
-from jaxbench.launchers.launcher import LOST, Ended, Limits, TrialJob
+from jaxbench.launchers.launcher import LOST, Ended, Launcher, Limits, TrialJob
 from jaxbench.parallel.child import Child, ProcessResult, last_line, seconds_to_end
 from jaxbench.parallel.signals import defer_signals, grace_period_s, set_grace_period
 from jaxbench.xla.variables import decisive_variables
@@ -60,13 +59,13 @@ class _Task:
 
     job: TrialJob
     group: Any  # reserves the hosts
-    file: Any = dataclasses.field(default_factory=tempfile.TemporaryFile)
+    file: Any
     line: str = ""
     end: tuple[ProcessResult, str | None] | None = None
     watch: Stopwatch = dataclasses.field(default_factory=Stopwatch)
 
 
-class RayLauncher:
+class RayLauncher(Launcher):
     """See `Launcher`.
 
     Args:
@@ -95,8 +94,8 @@ class RayLauncher:
         if len(nodes) < ray_hosts:
             every = "; ".join(_amounts_text(node["Resources"]) for node in alive)
             raise BadInput(
-                f"--ray_resources={ray_resources}: {len(nodes)} nodes have them, a trial needs "
-                f"{ray_hosts}; the nodes have {every}"
+                f"--ray_resources={ray_resources} --ray_hosts={ray_hosts}: {len(nodes)} nodes have "
+                f"them; there are {every}"
             )
         self._amounts = nodes[0][1]
         resources = _amounts_text(self._amounts)
@@ -131,13 +130,12 @@ class RayLauncher:
         address = find.remote() if self._hosts > 1 else ""
         settings = (job, self._limits, _forwarded_variables(), os.getcwd(), self._checkpoints)
         options = _task_options(self._amounts) | {"_generator_backpressure_num_objects": 4}
-        tasks = self._running[job.key] = [_Task(job, group) for _ in range(self._hosts)]
+        # On the disk that the files are for; that of /tmp may be the memory.
+        file = functools.partial(tempfile.TemporaryFile, dir=job.log.parent)
+        tasks = self._running[job.key] = [_Task(job, group, file()) for _ in range(self._hosts)]
         for rank, task in enumerate(tasks):
             run = ray.remote(run_trial).options(**options, scheduling_strategy=place(rank))
             self._streams[run.remote(*settings, address, rank, self._hosts)] = task
-
-    def attach(self, job: TrialJob) -> bool:
-        return False
 
     # Ray's `wait` fails if a signal raises another exception than KeyboardInterrupt.
     @defer_signals()
@@ -161,7 +159,6 @@ class RayLauncher:
             elif isinstance(item, bytes):
                 task.file.write(item)
                 if task.file.tell() > _MOST_BYTES:
-                    ray.cancel(stream)
                     raise tarfile.TarError(f"more than {_MOST_BYTES:,} bytes")
             else:
                 task.file.seek(0)
@@ -170,7 +167,8 @@ class RayLauncher:
                 return self._end(stream)
         except RayError as error:
             return self._end(stream, *_explain(error))
-        except (tarfile.TarError, FileExistsError) as error:
+        except (tarfile.TarError, OSError) as error:
+            ray.cancel(stream)
             return self._end(stream, "failed", f"its files cannot be unpacked: {error}")
         return []
 
@@ -203,9 +201,6 @@ class RayLauncher:
                 except (RayError, StopIteration):
                     del self._streams[stream]
         ray.shutdown()
-
-
-create = RayLauncher
 
 
 def _forwarded_variables() -> dict[str, str]:
@@ -249,7 +244,7 @@ def parse_resources(text: str) -> dict[str, float]:
         name, _, value = part.rpartition(":")
         if name == "accelerator_type" and value:
             amounts[part] = _TYPE_AMOUNT
-        elif name and re.fullmatch("[1-9][0-9]*", value):
+        elif name and value.isdecimal() and int(value):
             amounts[name] = int(value)
         else:
             raise BadInput(
@@ -277,16 +272,19 @@ def find_nodes(asked: Mapping[str, float], nodes: Sequence[Mapping[str, Any]]) -
 def _connect(address: str | None) -> None:
     """Connect to a Ray cluster, or start a Ray on this machine for this process only."""
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
-    options: dict[str, Any] = {"address": address, "ignore_reinit_error": True}
+    ray.shutdown()  # what an earlier sweep of a notebook has left, which may be another cluster
+    options: dict[str, Any] = {"address": address}
     if address is None:
         options |= {"address": "local", "include_dashboard": False, "object_store_memory": 2**27}
     # Without clusters Ray listens on the loopback address only; it has no public option for that.
     ray_constants.ENABLE_RAY_CLUSTER = address is not None
+    # If something else answers at the address, each try takes 40 s.
+    ray_constants.NUM_REDIS_GET_RETRIES = 20 if address is None else 1
     handler = signal.getsignal(signal.SIGTERM)
     try:
         if address and address != "auto":  # Ray itself would try for a minute, and abort
             host, _, port = address.rpartition(":")
-            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+            socket.create_connection((host.strip("[]"), port), _CONNECT_S).close()
         ray.init(log_to_driver=False, logging_level="ERROR", **options)
     except (OSError, RuntimeError, ValueError, SystemExit) as error:
         flag = f"--ray_address={address}" if address else "--launcher=ray"
@@ -294,7 +292,8 @@ def _connect(address: str | None) -> None:
             f"{flag}: no Ray that can be used: {' '.join(str(error).split())}"
         ) from error
     finally:
-        signal.signal(signal.SIGTERM, handler)  # Ray sets another one
+        if signal.getsignal(signal.SIGTERM) != handler:  # Ray sets another one, in the main thread
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _check_nodes(nodes: Sequence[_Node], say: Callable[[str], None]) -> list[_Node]:
@@ -306,9 +305,8 @@ def _check_nodes(nodes: Sequence[_Node], say: Callable[[str], None]) -> list[_No
     tasks = []
     for node, amounts in nodes:
         place = scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        describe = ray.remote(describe_node)
         options = _task_options(amounts) | {"scheduling_strategy": place}
-        tasks.append(describe.options(**options).remote(os.getcwd()))
+        tasks.append(ray.remote(describe_node).options(**options).remote(os.getcwd()))
     watch = Stopwatch()
     expected, usable, refused = describe_node(os.getcwd()), [], 0
     for task, (node, amounts) in zip(tasks, nodes, strict=True):

@@ -186,9 +186,6 @@ class SlurmLauncher:
         self._running.clear()
 
 
-create = SlurmLauncher
-
-
 def _end_of(one: _Submission, queued: QueuedJob | None) -> Ended | None:
     """Return how an attempt ended; None if it goes on, or its files are not here yet."""
     key = one.job.key

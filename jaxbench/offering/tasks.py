@@ -145,7 +145,7 @@ def _install(python: str, work: Work, accelerator: Accelerator) -> list[str]:
     if work.requirement is not None:
         return [f"{pip} {shlex.quote(f'jaxbench[{extras}] @ {work.requirement}')}"]
     # Editable, so that the run records the commit, which stands in the archive.
-    unpack = f"mkdir -p {SOURCE} && tar -xzf {ARCHIVE} -C {SOURCE}"
+    unpack = f"rm -rf {SOURCE} && mkdir {SOURCE} && tar -xzf {ARCHIVE} -C {SOURCE}"
     return [unpack, f"{pip} -e {shlex.quote(f'{SOURCE}[{extras}]')}"]
 
 

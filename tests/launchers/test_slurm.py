@@ -75,7 +75,7 @@ def job(tmp_path):
 
 def create(options="", **others):
     said = []
-    return slurm.create(Limits(timeout_s=5.0), said.append, slurm=options, **others), said
+    return slurm.SlurmLauncher(Limits(timeout_s=5.0), said.append, slurm=options, **others), said
 
 
 def write_end(job, **fields):
