@@ -321,7 +321,7 @@ def _check_nodes(nodes: Sequence[_Node], say: Callable[[str], None]) -> list[_No
             status, reason = _explain(error)
         if status != "done":  # it died or has no time for this sweep, or it is another kind
             refused += status == "failed"
-            how = "is left out" if status == LOST else "is refused"
+            how = "is refused" if status == "failed" else "is left out"
             say(f"{node['NodeManagerHostname']}: {how}: {reason}")
     if refused:
         raise BadInput(
