@@ -121,7 +121,7 @@ def test_the_end_of_a_sweep_ends_its_trials(run_cli, monkeypatch):
         raise KeyboardInterrupt
 
     launcher = FakeLauncher(stop, slots=2)
-    monkeypatch.setattr(local, "create", lambda limits, say: launcher)
+    monkeypatch.setattr(local, "LocalLauncher", lambda limits, say: launcher)
     args = ("--experiment=quickstart:tiny", "--mode=memory", "--grid=seed=1,2,3")
     assert run_cli(*args, module="jaxbench.sweep").returncode == 130
     # The other one ended with an exception before.
