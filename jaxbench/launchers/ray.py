@@ -286,7 +286,7 @@ def _connect(address: str | None) -> None:
             host, _, port = address.rpartition(":")
             socket.create_connection((host.strip("[]"), port), _CONNECT_S).close()
         ray.init(log_to_driver=False, logging_level="ERROR", **options)
-    except (OSError, RuntimeError, ValueError, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # some of Ray's have no other class
         flag = f"--ray_address={address}" if address else "--launcher=ray"
         raise BadInput(
             f"{flag}: no Ray that can be used: {' '.join(str(error).split())}"
