@@ -1,4 +1,4 @@
-"""How Sphinx builds the documentation: `sphinx-build -W docs build/docs`."""
+"""How Sphinx builds the documentation: `make docs`."""
 
 import os
 import pathlib

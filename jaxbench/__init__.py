@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxbench.modes import MODES
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 __all__ = [
     "BadInput",
     "Run",

@@ -57,7 +57,7 @@ def parse_rows(text: str, kind: type[Row]) -> list[Row]:
         for row in reader:
             if None in row:
                 raise ValueError("it has more cells than columns; quote a text with a comma")
-            cells = {name: cell and cell.strip() or None for name, cell in row.items()}
+            cells = {name: (cell and cell.strip()) or None for name, cell in row.items()}
             rows.append(msgspec.convert(cells, kind, strict=False))
     except (csv.Error, ValueError) as error:
         raise ValueError(f"line {reader.line_num}: {error}") from error

@@ -22,7 +22,7 @@ class Precision:
         return self.compute_dtype == jnp.float16
 
     def enabled(self) -> contextlib.AbstractContextManager:
-        """A context in which arrays of these types can exist (JAX turns fp64 off by default)."""
+        """Return a context that allows arrays of these types: JAX has fp64 off by default."""
         return jax.enable_x64(self.param_dtype == jnp.float64)
 
 
@@ -41,4 +41,5 @@ def precision_of(dtype: str) -> str:
 
 
 def get_precision(name: str) -> Precision:
+    """Return the types of a precision, such as bf16."""
     return _PRECISIONS[name]

@@ -130,6 +130,7 @@ def _lowest_of_catalogue(path: str, rows: Sequence[_Machine]) -> list[Price]:
 
 
 def usd_per_million_images(images_per_s: float, usd_per_hour: float) -> float:
+    """Return what a million images cost at a rate and a price."""
     return usd_per_hour / S_PER_HOUR * 1e6 / images_per_s
 
 
@@ -149,6 +150,7 @@ def training_s(epochs: float, images_per_epoch: int, images_per_s: float) -> flo
 
 
 def electricity_usd(energy_j: float, usd_per_kwh: float) -> float:
+    """Return what energy costs."""
     return energy_j / J_PER_KWH * usd_per_kwh
 
 

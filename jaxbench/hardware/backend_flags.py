@@ -67,6 +67,7 @@ def wrong_sums(platform: str) -> list[str]:
 
 
 def wrong_sums_text() -> str:
+    """Return the warning that this jaxlib computes wrong sums, with the flag that prevents it."""
     version = installed_version("jaxlib")
     flags = " ".join(cpu_flags())
     todo = f": set XLA_FLAGS={flags} before JAX makes its devices" if flags else ""

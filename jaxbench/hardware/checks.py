@@ -51,6 +51,7 @@ def _warn_if(is_scarce: bool, name: str, state: str, todo: str) -> Check:
 
 
 def check_python() -> Iterator[Check]:
+    """Report the version of Python and the system."""
     system = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
     yield Check("Python", "ok", system)
 

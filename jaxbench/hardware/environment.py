@@ -44,7 +44,8 @@ def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
         "matmul_precision": jax.config.jax_default_matmul_precision,
         # Its folder; null if it is off.
         "compile_cache": (
-            jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir or None
+            (jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir)
+            or None
         ),
         "git": _git(),
         "cpu": search_file("/proc/cpuinfo", r"^model name\s*:\s*(.+)$")

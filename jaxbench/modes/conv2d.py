@@ -71,6 +71,8 @@ def measure_conv2d(
 
 @dataclasses.dataclass
 class Conv2dBenchmark(Measurement):
+    """Time each problem's convolution on each number of devices, and SciPy's on one thread."""
+
     counts: list[int]
     mode = "conv2d"
     csv_record = Conv2dRecord

@@ -68,6 +68,8 @@ def measure_input(
 
 @dataclasses.dataclass
 class InputBenchmark(Measurement):
+    """Time preparing batches, preparing and sending them, and the step, interleaved."""
+
     cold_files: Sequence[str]
     next_batch: int = 0
     mode = "input"

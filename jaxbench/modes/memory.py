@@ -40,6 +40,8 @@ def measure_memory(
 
 @dataclasses.dataclass
 class MemoryCheck(Measurement):
+    """Run a few training and evaluation steps; the telemetry records the memory."""
+
     private_bytes: int | None = None
     mode = "memory"
 

@@ -83,6 +83,8 @@ def measure_throughput(
 
 @dataclasses.dataclass
 class ThroughputBenchmark(Measurement):
+    """Time windows of training and evaluation steps, and single training steps."""
+
     steps_per_call: int
     rounds: int
     window_s: float

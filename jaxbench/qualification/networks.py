@@ -32,6 +32,7 @@ _MOST_HALVINGS = 3
 
 
 def name_of(config: Config) -> str:
+    """Name a measurement by its network, precision and global batch size."""
     return f"{config.name} {config.precision} {config.batch_size}"
 
 

@@ -19,6 +19,7 @@ def status_cell(status: str | None) -> Cell:
 
 
 def run_cell(run: str | None) -> Cell:
+    """Return a cell that links to a run."""
     return Cell(run or UNKNOWN, run=run)
 
 
@@ -48,6 +49,7 @@ _SHARED = {
 
 
 def shared(*names: str) -> list[Column]:
+    """Return the columns of these names that many tables have."""
     return [_SHARED[name] for name in names]
 
 

@@ -111,6 +111,7 @@ def price_mark(price: Price, run: ReportedRun) -> str:
 
 
 def is_of_other_hardware(price: Price, run: ReportedRun) -> bool:
+    """Return whether a price names hardware that the run did not use."""
     # --usd_per_hour names none.
     return bool(price.hardware) and not _fits(price, run)
 

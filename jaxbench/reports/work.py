@@ -102,6 +102,7 @@ def setting_key(setting: Mapping[str, Any], part: Callable[[str], bool] | None =
 
 
 def training_key(run: ReportedRun) -> tuple:
+    """Return the `setting_key` of what a training run is trained with."""
     return setting_key(training_setting(run))
 
 

@@ -187,7 +187,7 @@ class TrialRunner:
             status=status,
             figures=figures_of(run, ended_as) if run else TrialFigures(),
             reason=None if status == "done" else reason,
-            warnings=tuple((run and run.document.summary or {}).get("warnings", ())),
+            warnings=tuple(((run and run.document.summary) or {}).get("warnings", ())),
             wall_s=process.wall_s,
             run=str(run_path.relative_to(self.folder.path)) if run else None,
             log=str(attempt.log.relative_to(self.folder.path)),

@@ -83,6 +83,7 @@ def estimate_columns(path: str, name: str) -> list[Column]:
 
 
 def count_column(path: str) -> Column:
+    """Return the column of how many values an estimate has."""
     return Column("n", f"{path}.n", count)
 
 

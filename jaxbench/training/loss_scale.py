@@ -56,6 +56,7 @@ class LossScale(flax.struct.PyTreeNode):
 
 
 def first_loss_scale() -> LossScale:
+    """Return the loss scale that training starts with."""
     zero = jnp.zeros((), jnp.int32)
     return LossScale(jnp.full((), FIRST_SCALE, jnp.float32), good_steps=zero, skipped_steps=zero)
 

@@ -216,7 +216,8 @@ class TrainRun:
     checkpoints: Checkpoints | None = None  # None in a run without a run directory
     profiler: Profiler = dataclasses.field(default_factory=lambda: Profiler(range(0), None))
     hooks: Sequence[Callable[..., None]] = ()  # called between two steps, see `train_epoch`
-    loss_scales: LossScales = LossScales(None, (), print)  # after the last step
+    # After the last step.
+    loss_scales: LossScales = dataclasses.field(default_factory=lambda: LossScales(None, (), print))
     _kept_batch: tuple[tuple[int, int], Any] | None = None
 
     @property

@@ -117,11 +117,11 @@ class ResidentFeed:
     """
 
     name = "resident"
-    corrupt: dict[str, str] = {}
 
     def __init__(self, dataset: Dataset, mesh: DataMesh, sampler: EpochSampler, param_dtype: Any):
         self._mesh = mesh
         self._sampler = sampler
+        self.corrupt: dict[str, str] = {}
         self.steps_per_epoch = sampler.steps_per_epoch
         self.eval_steps = sampler.eval_steps
         self.num_eval = self.eval_count = sampler.num_eval
@@ -168,7 +168,6 @@ class SyntheticFeed:
     """
 
     name = "synthetic"
-    corrupt: dict[str, str] = {}
     steps_per_epoch = 1000  # an epoch has no meaning here; schedules need one
     eval_steps = 1
 
@@ -181,6 +180,7 @@ class SyntheticFeed:
         label_shape: tuple[int, ...],
         param_dtype: Any,
     ):
+        self.corrupt: dict[str, str] = {}
         process = layout.process_index
         generator = np.random.Generator(np.random.Philox(key=[int(seeds_L[0]), process]))
         shape = (layout.devices_per_process, layout.batch_per_device)

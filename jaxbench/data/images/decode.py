@@ -209,7 +209,7 @@ def centre_crop(pixels_HxWx3: np.ndarray, height: int, width: int) -> np.ndarray
     covered = (round(height * _RESIZE_PER_CROP), round(width * _RESIZE_PER_CROP))
     resized_HxWx3 = _resize_to_cover(pixels_HxWx3, *covered)
     top, left = (
-        int(round((side - crop) / 2.0))
+        round((side - crop) / 2.0)
         for side, crop in zip(resized_HxWx3.shape, (height, width), strict=False)
     )
     return resized_HxWx3[top : top + height, left : left + width]
