@@ -4,13 +4,10 @@ import contextlib
 import functools
 import importlib
 import json
-import os
 import re
 import sys
 import types
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl import flags
@@ -20,7 +17,7 @@ from jaxbench.cards.card_file import write_card
 from jaxbench.config import OptimizerConfig
 from jaxbench.errors import BadInput
 from jaxbench.records.schema import ThroughputRecord
-from jaxbench.xla.hlo import count_work, instructions
+from jaxbench.xla.hlo import count_work
 from tests.conftest import ROOT
 from tests.recorded import filled, recorded_run
 
@@ -186,83 +183,6 @@ def test_each_of_flaxs_layers_is_swapped_alone(load_script, whose, flaxs):
     with load_script("step_variants").layers_of(whose):
         assert {name for name, layer in used().items() if layer is not ours[name]} == flaxs
     assert used() == ours
-
-
-def test_a_share_is_the_inputs_time_beside_the_steps(load_script):
-    describe_form = load_script("resident_input").describe_form
-    record = describe_form([1.0, 2.0, 3.0, 2.0, 2.0, 2.0], [10.0, 10.0, 10.0, 20.0, 5.0, 10.0])
-    assert record["time_s"] == 2 and record["time_interval_s"] == [1, 3]
-    assert record["share"] == 0.2 and record["share_interval"] == [0.1, 0.4]
-
-
-def test_what_cannot_be_measured_on_a_cpu_is_told_first(run_script, monkeypatch):
-    # The script keeps its process to one core of the CPU.
-    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None, raising=False)
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setenv("XLA_FLAGS", "")
-    done = run_script("conv_on_cpu", "--experiment=nope")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "nope" in done.stderr and done.stderr.count("\n") == 1
-
-
-def test_a_cpu_is_not_measured_under_a_flag_that_decides_it(load_script, monkeypatch):
-    flag = "--xla_cpu_experimental_ynn_fusion_type=-individual_convolution"
-    monkeypatch.setenv("XLA_FLAGS", flag)
-    with pytest.raises(BadInput, match=f"^XLA_FLAGS has {flag}: .*; take it out of XLA_FLAGS$"):
-        load_script("conv_on_cpu").main([])
-
-
-def test_the_profile_of_a_cpus_step_tells_the_products_apart(load_script):
-    def loss(kernels, x_BxHxWxC):
-        for kernel, stride in zip(kernels, (1, 2), strict=True):
-            strides, how = (stride, stride), ("NHWC", "HWIO", "NHWC")
-            x_BxHxWxC = jax.lax.conv_general_dilated(
-                x_BxHxWxC, kernel, strides, "SAME", dimension_numbers=how
-            )
-        return jnp.square(x_BxHxWxC.reshape(4, -1) @ jnp.ones((4 * 4 * 6, 10))).sum()
-
-    kernels = [jnp.ones((3, 3, 3, 5)), jnp.ones((3, 3, 5, 6))]
-    compiled = jax.jit(jax.grad(loss)).lower(kernels, jnp.ones((4, 8, 8, 3))).compile()
-    hlo = compiled.as_text()
-    seconds = {one.name: 2.0 for one in instructions(hlo) if one.computation == "ENTRY"}
-    kinds = load_script("cpu_profile").describe_kinds(hlo, seconds, steps=2)
-    gflop = {kind: record["gflop"] for kind, record in kinds.items() if record["gflop"]}
-    first, second = 2e-9 * 4 * 64 * 9 * 3 * 5, 2e-9 * 4 * 16 * 9 * 5 * 6
-    dense = 2e-9 * 4 * 96 * 10
-    assert gflop == pytest.approx(
-        {
-            "3x3 convolution, forward": first,
-            "3x3 convolution, kernel gradient": first,
-            "3x3 convolution with a stride, forward": second,
-            "3x3 convolution with a stride, input gradient": second,
-            "3x3 convolution with a stride, kernel gradient": second,
-            "product of matrices, forward": dense,
-            "product of matrices, input gradient": dense,
-        }
-    )
-    record = kinds["3x3 convolution, forward"]
-    assert (record["count"], record["seconds"]) == (1, 1.0)
-
-
-@pytest.mark.parametrize("stride", [1, 2])
-def test_a_profile_names_the_convolutions_of_images_smaller_than_the_kernel(load_script, stride):
-    def loss(kernel, x_BxHxWxC):
-        for _ in range(2):
-            strides, how = (stride, stride), ("NHWC", "HWIO", "NHWC")
-            x_BxHxWxC = jax.lax.conv_general_dilated(
-                x_BxHxWxC, kernel, strides, "SAME", dimension_numbers=how
-            )
-        return jnp.square(x_BxHxWxC).sum()
-
-    side = 2 * stride**2
-    kernel, x_BxHxWxC = jnp.ones((3, 3, 5, 5)), jnp.ones((4, side, side, 5))
-    hlo = jax.jit(jax.grad(loss)).lower(kernel, x_BxHxWxC).compile().as_text()
-    seconds = {one.name: 1.0 for one in instructions(hlo) if one.computation == "ENTRY"}
-    kinds = load_script("cpu_profile").describe_kinds(hlo, seconds, steps=1)
-    counts = {kind: record["count"] for kind, record in kinds.items() if record["gflop"]}
-    what = "3x3 convolution" + (" with a stride" if stride > 1 else "")
-    expected = {"forward": 2, "input gradient": 1, "kernel gradient": 2}
-    assert counts == {f"{what}, {part}": count for part, count in expected.items()}
 
 
 @pytest.fixture
@@ -542,8 +462,6 @@ def test_goals_that_cannot_be_measured_are_told(run_script, tmp_path, args, told
         ("scale", ("--cases=metric",), "did you mean 'metrics'"),
         ("scale", ("--folder=/nonexistent/x",), "is no folder"),
         ("scale", ("--part=0",), "not a number in the range"),
-        ("input_limits", (), "--folder=None: no JPEG files"),
-        ("input_limits", ("--cores=2,x", "--folder=."), "whole numbers"),
     ],
 )
 def test_what_cannot_be_measured_is_told(run_script, tmp_path, monkeypatch, name, args, told):
@@ -551,13 +469,6 @@ def test_what_cannot_be_measured_is_told(run_script, tmp_path, monkeypatch, name
     (tmp_path / "a.jpg").touch()
     done = run_script(name, *args)
     assert done.returncode == 2 and told in done.stderr and done.stdout == ""
-
-
-def test_what_hosts_with_more_cores_could_feed(load_script):
-    """1 ms an image, of which Python takes 0.1 ms; the copy takes 0.02 ms more."""
-    predict = load_script("input_limits").predict
-    assert predict(8, 1e-3, 1e-4, 2e-5) == pytest.approx([8e3, 8e3, 8e3])
-    assert predict(100, 1e-3, 1e-4, 2e-5) == pytest.approx([1e4, 5e4, 1e5])
 
 
 def test_the_check_against_pytorch_says_that_it_needs_it(run_script, monkeypatch):

@@ -1,6 +1,5 @@
 """Statistics of several measurements of one metric, and medians with their intervals."""
 
-import itertools
 import math
 import operator
 import statistics
@@ -65,12 +64,6 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float, float]:
     margin = 0.98 * count / math.sqrt(effective_size(samples))
     outside = max(0, math.floor((count - 1) / 2 - margin))
     return statistics.median(ordered), ordered[outside], ordered[count - 1 - outside]
-
-
-def disjoint_pairs(intervals: Sequence[tuple[float, float, float]]) -> list[tuple[int, int]]:
-    """Return the places of every two intervals (value, low, high) that do not overlap."""
-    pairs = itertools.combinations(enumerate(intervals), 2)
-    return [(a, b) for (a, one), (b, two) in pairs if one[2] < two[1] or two[2] < one[1]]
 
 
 def spread(values: Sequence[float]) -> dict[str, float | int | None]:

@@ -74,32 +74,6 @@ def test_goodput_and_badput_add_up_over_a_kill():
     assert "process 1 of 2: killed" in done.stdout and done.stdout.endswith("within\n")
 
 
-def microbench(*args):
-    small = ("--rounds=6", "--window_s=0.01", "--search_s=1", "--largest=256", "--array_mib=4")
-    return script("microbench", *small, *args, **UNOPTIMIZED)
-
-
-def test_every_ceiling_is_printed():
-    done = microbench()
-    assert done.returncode == 0, done.stdout + done.stderr
-    # A tall shape, 1024x256x256, may be faster than the square one.
-    fastest = r"matmul fp32 \d+x256x"
-    for name in (fastest, "triad 4 MiB, 8 device", "dispatch, queued", "all_reduce 1"):
-        line = rf"^{name}.* +\d[\d,.]* \S+ +\(\S+ to \S+\)$"
-        assert re.search(line, done.stdout, re.MULTILINE), name
-
-
-def test_ceilings_are_compared_with_themselves_and_with_others():
-    done = microbench("--repeat=3")
-    overlaps = re.findall(r": (\d) of 3 pairs of intervals overlap$", done.stdout, re.MULTILINE)
-    assert len(overlaps) == 2 and done.returncode == int(overlaps != ["3", "3"])
-    done = microbench("--against_numpy")
-    assert done.returncode == 0, done.stdout + done.stderr
-    ratios = re.findall(r"JAX / (\w+) (\S+) \(95 % interval (\S+) to (\S+)\)", done.stdout)
-    assert [other for other, *_ in ratios] in (["NumPy", "C"], ["NumPy"])
-    assert all(float(low) <= float(ratio) <= float(high) for _, ratio, low, high in ratios)
-
-
 def test_what_a_start_refuses_is_told_in_its_one_line():
     wrong = ("--experiment=quickstart", "--experiment.batch_size=100000")
     done = script("startup", "--rounds=1", *wrong)
@@ -125,15 +99,6 @@ def test_a_start_ends_with_the_script(tmp_path, number):
         starting.send_signal(number)
     assert starting.wait(30) == (143 if number == signal.SIGTERM else -number)
     assert not psutil.wait_procs(started, timeout=10)[1]
-
-
-def test_the_telemetry_takes_next_to_nothing():
-    """Far above what is measured (docs/decisions/telemetry.md): this catches slow readings."""
-    flags = ("--experiment=quickstart", "--rounds=9", "--window_s=0.3", "--max_cost=0.02")
-    done = script("telemetry_overhead", *flags, **OPTIMIZED)
-    assert done.returncode == 0, done.stdout + done.stderr
-    counted = re.search(r"host: (\d+\.\d+) ms .* mean of (\d+)", done.stdout)
-    assert float(counted[1]) > 0 and int(counted[2]) > 20
 
 
 @pytest.fixture(scope="module")
@@ -217,32 +182,6 @@ def test_the_step_is_compiled_and_timed_in_several_forms():
     assert other["ratio_interval"][0] <= other["ratio"] <= other["ratio_interval"][1]
 
 
-def test_forms_of_the_resident_input_make_the_hosts_pixels():
-    """How much of a step they take is asked where the step is real (docs/decisions/step.md)."""
-    done = script(
-        "resident_input",
-        "--experiment=cnn10:tiny",
-        "--experiment.batch_size=8",
-        "--experiment.data.crop_padding=4",
-        "--experiment.data.flip=true",
-        "--rounds=6",
-        "--window_s=0.01",
-        "--max_share=10",
-        "--json",
-        **UNOPTIMIZED,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    document = json.loads(done.stdout)
-    forms, step_times_s = document["forms"], document["step_times_s"]
-    assert [form["form"] for form in forms] == ["gather", "slice", "two_step", "one_hot"]
-    assert all(form["same_pixels"] for form in forms)
-    for form in forms:
-        pairs = zip(form["times_s"], step_times_s, strict=True)
-        assert statistics.median(own_s / step_s for own_s, step_s in pairs) == close_to(
-            form, "share"
-        )
-
-
 def versus_pytorch(*args, **env):
     """Runs the comparison on a small network, in as few rounds as it takes."""
     small = ("--experiment=cnn10:tiny", "--batch_size=16", "--rounds=6", "--window_s=0.02")
@@ -302,39 +241,6 @@ def test_pytorch_trains_the_same_steps(pytorch_python, tmp_path, experiment, pre
         ratio, low, high = record["ratio"]
         assert 0 < low <= ratio <= high and len(record["windows_s"]) == 6
         assert record["losses"] == pytest.approx(ours["losses"], rel=1e-3)
-
-
-def conv_on_cpu(*args):
-    # Without the flag that the script measures both ways.
-    flags = [flag for flag in UNOPTIMIZED["XLA_FLAGS"].split() if "_ynn_" not in flag]
-    more = {"XLA_FLAGS": " ".join(flags)}
-    return script("conv_on_cpu", "--batch_size=2", "--rounds=6", *args, **more)
-
-
-def test_a_step_on_a_cpu_is_measured_with_and_without_ynnpack():
-    done = conv_on_cpu("--experiment=cnn10:tiny", "--only=step")
-    assert done.returncode == 0, done.stderr
-    assert "gradient" not in done.stdout
-    step = re.search(r"^cnn10:tiny, training step.*$", done.stdout, re.MULTILINE)
-    assert re.search(r" YNNPACK +[\d.]+ s; Eigen +[\d.]+ s, .*; without YNNPACK +[\d.]+ s", step[0])
-
-
-def test_a_steps_time_on_a_cpu_goes_to_its_operations():
-    done = script("cpu_profile", "--experiment=cnn10:tiny", "--batch_size=2", "--steps=1")
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^cnn10:tiny: [\d.]+ s in a step's operations$", done.stdout, re.MULTILINE)
-    kinds = re.findall(r"%\)?.* x 3x3 convolution, (.*): .* GFLOP/s \(\d+%\)", done.stdout)
-    assert sorted(kinds) == ["forward", "input gradient", "kernel gradient"]
-    assert "element by element" in done.stdout
-
-
-@pytest.mark.slow
-def test_the_parts_of_a_step_on_a_cpu_are_told_apart():
-    done = conv_on_cpu("--experiment=cnn10:tiny")
-    assert done.returncode == 0, done.stderr
-    assert len(re.findall(r"gradient .*; Eigen .* times as fast \(", done.stdout)) == 10
-    step = re.search(r"^cnn10:tiny, training step.*$", done.stdout, re.MULTILINE)
-    assert re.search(r"; Eigen +[\d.]+ s, .*; without YNNPACK +[\d.]+ s, ", step[0])
 
 
 def goals(*args):
