@@ -22,17 +22,21 @@ from tests.conftest import ROOT
 from tests.recorded import filled, recorded_run
 
 
+@pytest.fixture(autouse=True)
+def scripts_can_be_imported(monkeypatch):
+    for folder in ("benchmarks/versus_pytorch", "benchmarks"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
+
+
 @pytest.fixture
-def run_script(run_cli, monkeypatch):
+def run_script(run_cli):
     """Runs a script in this process as a program."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     return lambda name, *args: run_cli(*args, module=name)
 
 
 @pytest.fixture
 def load_script(monkeypatch):
     """Imports a script. Its flags are set aside: other programs in this process have the same."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     own, loaded = flags.FlagValues(), []
     for name in dir(flags):
         if name.startswith("DEFINE_"):
@@ -185,13 +189,6 @@ def test_each_of_flaxs_layers_is_swapped_alone(load_script, whose, flaxs):
     assert used() == ours
 
 
-@pytest.fixture
-def versus(monkeypatch):
-    """The script as a module."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("versus_pytorch")
-
-
 OURS = """
 from jaxbench.cli import registry
 
@@ -203,7 +200,7 @@ def get_config():
 """
 
 
-def test_a_ratio_is_of_equal_steps_and_mfu_of_the_peak(versus):
+def test_a_ratio_is_of_equal_steps_and_mfu_of_the_peak():
     environment = {"device_kind": "NVIDIA H200", "matmul_precision": None}
     ours = types.SimpleNamespace(
         name="jaxbench",
@@ -222,7 +219,9 @@ def test_a_ratio_is_of_equal_steps_and_mfu_of_the_peak(versus):
         facts={"first_step_s": 9.0},
     )
     config = types.SimpleNamespace(batch_size=512, precision="bf16")
-    own, other = (versus.describe(one, config, ours) for one in (ours, theirs))
+    own, other = (
+        importlib.import_module("results").describe(one, config, ours) for one in (ours, theirs)
+    )
     # Half the steps in the same time.
     assert own["ratio"] is None and other["ratio"] == pytest.approx((2, 2, 2))
     assert (own["images_per_s"], other["images_per_s"]) == pytest.approx((5120, 2560))
@@ -232,19 +231,18 @@ def test_a_ratio_is_of_equal_steps_and_mfu_of_the_peak(versus):
     assert other["compile_s"] == pytest.approx(9.0 - 0.2) and "compile_s" not in own
 
 
-def test_a_batch_of_tokens_has_no_layouts(versus):
-    config = versus.load_config("gpt_bytes:tiny", 4, "")
+def test_pytorch_gets_the_experiments_optimizer_and_sequences():
+    task = importlib.import_module("task")
+    config = task.load_config("gpt_bytes:tiny", 4, "")
     assert config.data.sequence_length == 64 and config.data.source == "synthetic"
-    task = versus.pytorch_task(config, "eager", "cpu")
-    assert task["arguments"]["sequence_length"] == 64
-    assert (
-        task["optimizer"]["name"] == "AdamW" and task["optimizer"]["settings"]["betas"][1] == 0.99
-    )
-    sgd = versus.pytorch_task(versus.load_config("cnn10:tiny", 4, ""), "eager", "cpu")["optimizer"]
+    gpt = task.pytorch_task(config, "eager", "cpu")
+    assert gpt["arguments"]["sequence_length"] == 64
+    assert gpt["optimizer"]["name"] == "AdamW" and gpt["optimizer"]["settings"]["betas"][1] == 0.99
+    sgd = task.pytorch_task(task.load_config("cnn10:tiny", 4, ""), "eager", "cpu")["optimizer"]
     assert sgd["name"] == "SGD" and sgd["settings"]["momentum"] == 0.9
 
 
-def test_parts_of_a_module_of_pytorch_stand_in_their_order(versus):
+def test_parts_of_a_module_of_pytorch_stand_in_their_order():
     names = importlib.import_module("pytorch_names")
     # As JAX sorts them.
     arrays = {f"block1/{name}/bias": np.full(2, i) for i, name in enumerate(("key", "query"))}
@@ -269,11 +267,12 @@ def test_a_comparison_that_cannot_be_is_refused_first(run_script, args, told):
     assert done.stderr.count("\n") == 1
 
 
-def test_only_what_pytorch_has_too_is_compared(versus, tmp_path):
+def test_only_what_pytorch_has_too_is_compared(tmp_path):
+    load_config = importlib.import_module("task").load_config
     with pytest.raises(BadInput, match="no counterpart"):
-        versus.load_config("vgg_cifar10:tiny", 0, "")
+        load_config("vgg_cifar10:tiny", 0, "")
     with pytest.raises(BadInput, match="--precision=fp64"):
-        versus.load_config("cnn10:tiny", 0, "fp64")
+        load_config("cnn10:tiny", 0, "fp64")
     cycle = {"schedule": "one_cycle", "pct_start": 0.2}
     ours = tmp_path / "ours.py"
     for optimizer, told in (
@@ -283,15 +282,17 @@ def test_only_what_pytorch_has_too_is_compared(versus, tmp_path):
     ):
         ours.write_text(OURS.format(optimizer=optimizer))
         with pytest.raises(BadInput, match=told) if told else contextlib.nullcontext():
-            config = versus.load_config(str(ours), 8, "fp16")
+            config = load_config(str(ours), 8, "fp16")
     assert config.optimizer.pct_start == OptimizerConfig().pct_start
     config.optimizer.validate(config.epochs)
-    config = versus.load_config("resnet50", 8, "fp32")
+    config = load_config("resnet50", 8, "fp32")
     assert (config.batch_size, config.precision, config.num_devices) == (8, "fp32", 1)
     assert config.optimizer.schedule == "constant" and config.label_smoothing == 0.1
 
 
-def test_a_comparison_of_unequal_work_fails(versus, capsys):
+def test_a_comparison_of_unequal_work_fails(capsys):
+    print_results = importlib.import_module("results").print_results
+
     def record(name, losses, ratio=None):
         return {
             "contestant": name,
@@ -310,17 +311,17 @@ def test_a_comparison_of_unequal_work_fails(versus, capsys):
 
     falling = [2.0, 1.9, 1.8, 1.7, 1.6]
     ours, same = record("jaxbench", falling), record("same", falling, (1.1, 1.05, 1.15))
-    assert versus.print_results([ours, same], "fp32", 1.05) == []
+    assert print_results([ours, same], "fp32", 1.05) == []
     # However far the intervals of one run are apart.
     assert "/ it 1.100" in (said := capsys.readouterr().out) and "inconclusive: one run of" in said
     for wanted, how in ((1.2, "is"), (1.12, "may be")):
-        assert versus.print_results([ours, same], "fp32", wanted) == [
+        assert print_results([ours, same], "fp32", wanted) == [
             f"jaxbench {how} below {wanted:g} times the best PyTorch variant"
         ]
-    assert len(versus.print_results([ours | {"mfu": 1.01}, same], "fp32", 0)) == 1
+    assert len(print_results([ours | {"mfu": 1.01}, same], "fp32", 0)) == 1
     assert "cannot be that fast" in capsys.readouterr().out
     other = record("other", [2.0, 1.9, 1.85, 1.7, 1.6], (1.1, 1.05, 1.15))
-    assert len(versus.print_results([ours, other], "fp32", 0)) == 1
+    assert len(print_results([ours, other], "fp32", 0)) == 1
     said = capsys.readouterr().out
     assert "other does other work" in said
     for precision, distances, told in (
@@ -329,13 +330,13 @@ def test_a_comparison_of_unequal_work_fails(versus, capsys):
         ("bf16", {k: 0.54 * v for k, v in same["distances"].items()}, r"46\.0% \(median\)"),
         ("fp32", same["distances"] | {"extra": 1.0}, "are others: extra"),
     ):
-        [problem] = versus.print_results([ours, same | {"distances": distances}], precision, 0)
+        [problem] = print_results([ours, same | {"distances": distances}], precision, 0)
         assert re.search(told, problem)
     lost = {"contestant": "lost", "failed": "exit code 1: out of memory"}
-    assert len(versus.print_results([ours, lost], "fp32", 0)) == 1
+    assert len(print_results([ours, lost], "fp32", 0)) == 1
     assert "lost      failed: exit code 1: out of memory" in capsys.readouterr().out
     stuck = record("jaxbench", [1.0] * 5)
-    assert len(versus.print_results([stuck], "fp32", 0)) == 1
+    assert len(print_results([stuck], "fp32", 0)) == 1
     assert "did not fall" in capsys.readouterr().out
 
 
@@ -369,7 +370,7 @@ def test_a_goal_is_judged_by_the_whole_interval(
         "problems": problems,
     }
     (tmp_path / "wrn_rate_512.json").write_text(json.dumps(document))
-    done = run_script("goals", "--only=wrn_rate", f"--out={tmp_path}")
+    done = run_script("acceptance", "--only=wrn_rate", f"--out={tmp_path}")
     assert done.returncode == code, done.stderr
     assert re.findall(r"^\| wrn_rate .*\| ([a-z ]+) \|$", done.stdout, re.MULTILINE) == reached
     assert all(problem in done.stdout for problem in problems)
@@ -406,7 +407,7 @@ def test_a_card_is_judged_by_its_slowest_device(run_script, tmp_path, share, out
     )
     (tmp_path / "card-1").mkdir()
     write_card(tmp_path / "card-1", card)
-    done = run_script("goals", "--only=card", f"--out={tmp_path}")
+    done = run_script("acceptance", "--only=card", f"--out={tmp_path}")
     assert re.findall(r"^\| card .*\| ([a-z ]+) \|$", done.stdout, re.MULTILINE) == reached
     assert done.returncode == int(outcome != "pass")
 
@@ -425,12 +426,12 @@ def test_a_tpu_has_rates_of_its_own(run_script, tmp_path):
     )
     for machine, reached in (("v5e-8", "yes"), ("v6e-8", "no")):
         arguments = ("--only=resnet_rate", f"--machine={machine}", f"--out={tmp_path}")
-        done = run_script("goals", *arguments)
+        done = run_script("acceptance", *arguments)
         assert done.stdout.endswith(f"MLPerf 0.7's TPU v3 | {reached} |\n"), done.stdout
 
 
 def test_a_run_that_was_broken_off_is_no_result(load_script, tmp_path):
-    finished_run = load_script("goals").finished_run
+    finished_run = load_script("acceptance").finished_run
     assert finished_run(tmp_path) is None
     for status in ("running", "done"):
         run = finished_run(recorded_run(tmp_path / status, status=status))
@@ -451,7 +452,7 @@ def test_a_run_that_was_broken_off_is_no_result(load_script, tmp_path):
     ],
 )
 def test_goals_that_cannot_be_measured_are_told(run_script, tmp_path, args, told):
-    done = run_script("goals", *args, f"--out={tmp_path / 'out'}")
+    done = run_script("acceptance", *args, f"--out={tmp_path / 'out'}")
     assert done.returncode == 2 and told in done.stderr and done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
@@ -469,10 +470,3 @@ def test_what_cannot_be_measured_is_told(run_script, tmp_path, monkeypatch, name
     (tmp_path / "a.jpg").touch()
     done = run_script(name, *args)
     assert done.returncode == 2 and told in done.stderr and done.stdout == ""
-
-
-def test_the_check_against_pytorch_says_that_it_needs_it(run_script, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)  # importing it fails
-    done = run_script("forward_vs_pytorch", "--experiment=resnet50:tiny")
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr == "jaxbench: this check needs PyTorch: pip install torch\n"

@@ -21,7 +21,7 @@ ONE = "--experiment.num_devices=1"
 def script(name, *args, **env):
     """Runs a script in a process of its own."""
     return subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *args],
+        [sys.executable, str(ROOT / "benchmarks" / name), *args],
         capture_output=True,
         text=True,
         env=os.environ | env,
@@ -31,14 +31,14 @@ def script(name, *args, **env):
 def test_the_training_loop_keeps_up_with_the_bare_step():
     """Far below what docs/decisions/measuring.md says: this only catches a loop that blocks."""
     flags = ("--experiment=quickstart", "--rounds=9", "--min_ratio=0.8")
-    done = script("loop_overhead", *flags, **OPTIMIZED)
+    done = script("loop_overhead.py", *flags, **OPTIMIZED)
     assert done.returncode == 0, done.stdout + done.stderr
     ratio = re.search(r"loop / bare +(\d\.\d+)", done.stdout)
     assert ratio and 0.5 < float(ratio[1]) < 1.5
 
 
 def test_simulated_verdicts_and_intervals_are_rarely_wrong():
-    done = script("verdicts", "--comparisons=1000")
+    done = script("verdicts.py", "--comparisons=1000")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 + 3 interleaved, drift 3 %" in done.stdout and "50, AR(1) 0.8" in done.stdout
     assert done.stdout.endswith("wrong too often, or blind: none\n")
@@ -46,7 +46,7 @@ def test_simulated_verdicts_and_intervals_are_rarely_wrong():
 
 def test_the_start_up_is_split_into_parts_that_add_up():
     against = f"--against={ROOT}"
-    done = script("startup", "--experiment=quickstart:tiny", ONE, "--rounds=1", against)
+    done = script("startup.py", "--experiment=quickstart:tiny", ONE, "--rounds=1", against)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "compiled 2, eval_step traced 1, train_step traced 1" in done.stdout
     assert done.stdout.endswith("--max_ratio=1: within\n")
@@ -61,7 +61,7 @@ def test_the_start_up_is_split_into_parts_that_add_up():
 
 def test_goodput_and_badput_add_up_over_a_kill():
     flags = ("--experiment=quickstart:tiny", ONE, "--inject_kills=1", "--max_error=0.2")
-    done = script("goodput", *flags)
+    done = script("goodput.py", *flags)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = re.findall(r"^([a-z_ ]+?) +(\d+\.\d+) +\S+% +(\d+\.\d+) ", done.stdout, re.MULTILINE)
     undisturbed, killed = ({row[0]: float(row[at]) for row in rows} for at in (1, 2))
@@ -76,7 +76,7 @@ def test_goodput_and_badput_add_up_over_a_kill():
 
 def test_what_a_start_refuses_is_told_in_its_one_line():
     wrong = ("--experiment=quickstart", "--experiment.batch_size=100000")
-    done = script("startup", "--rounds=1", *wrong)
+    done = script("startup.py", "--rounds=1", *wrong)
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(r"jaxbench: .*batch_size=100000.*\n", done.stderr)
 
@@ -101,33 +101,10 @@ def test_a_start_ends_with_the_script(tmp_path, number):
     assert not psutil.wait_procs(started, timeout=10)[1]
 
 
-@pytest.fixture(scope="module")
-def pytorch_python():
-    """A Python that has PyTorch."""
-    python = os.environ.get("JAXBENCH_TEST_PYTORCH")
-    if not python and importlib.util.find_spec("torch") is None:
-        pytest.skip("PyTorch is not installed, nor named by JAXBENCH_TEST_PYTORCH")
-    return python or sys.executable
-
-
-def test_the_networks_agree_with_pytorch_where_it_is_installed(pytorch_python):
-    """In one process, which takes PyTorch from the other Python's packages."""
-    code = "import pathlib, torch; print(pathlib.Path(torch.__file__).parents[1])"
-    packages = subprocess.run([pytorch_python, "-c", code], capture_output=True, text=True)
-    paths = [str(ROOT), packages.stdout.strip()]
-    names = "resnet50:tiny,vit_cifar10:tiny,gpt_bytes:tiny,gpt124m_synthetic:tiny"
-    env = UNOPTIMIZED | {"PYTHONPATH": os.pathsep.join(paths)}
-    done = script("forward_vs_pytorch", f"--experiment={names}", "--image_size=64", **env)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "worst relative difference in fp64" in done.stdout
-    for network in ("ResNet", "ViT", "Gpt"):
-        assert f"fp64 against pytorch_networks.{network}" in done.stdout
-
-
 def test_the_input_pipeline_is_measured_beside_plain_decoding(test_data):
     folder = test_data / "imagenet_sample" / "originals"
     done = script(
-        "input_pipeline",
+        "input_pipeline.py",
         f"--folder={folder}",
         "--rounds=3",
         "--images=128",
@@ -146,7 +123,7 @@ def close_to(record, key):
 def test_the_step_is_compiled_and_timed_in_several_forms():
     """A data set of that size fits into no memory."""
     done = script(
-        "step_variants",
+        "step_variants.py",
         "--experiment=cnn10:tiny",
         "--experiment.precision=bf16",
         "--experiment.batch_size=8",
@@ -244,7 +221,7 @@ def test_pytorch_trains_the_same_steps(pytorch_python, tmp_path, experiment, pre
 
 
 def goals(*args):
-    return script("goals", *args, **UNOPTIMIZED)
+    return script("acceptance.py", *args, **UNOPTIMIZED)
 
 
 def test_a_goal_is_measured_once(tmp_path):
@@ -280,7 +257,7 @@ def test_what_is_no_python_is_refused():
 @pytest.fixture
 def contestant(monkeypatch):
     """The processes of the script."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "versus_pytorch"))
     return importlib.import_module("contestant")
 
 

@@ -1,6 +1,6 @@
 """The project's goals for an accelerator, measured one after the other, and which are reached.
 
-    python benchmarks/goals.py --out=FOLDER [--machine=h200|v5e-8|v6e-8] [--data_dir=FOLDER]
+    python benchmarks/acceptance.py --out=FOLDER [--machine=h200|v5e-8|v6e-8] [--data_dir=FOLDER]
         [--data_source=tfds] [--seeds=10] [--only=GOAL,...] [--pytorch_python=PYTHON]
 
 On one H200:
@@ -37,34 +37,25 @@ command a matter of seconds (the card: a minute), to see whether all of this wor
 judged then.
 """
 
+import dataclasses
 import itertools
 import json
 import pathlib
 import statistics
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from absl import flags
-from goal_figures import (
-    Figure,
-    Found,
-    Part,
-    at_least,
-    at_most,
-    figures_of_card,
-    finished_run,
-    print_table,
-    rate_of_run,
-)
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, median_interval
-from jaxbench.cards.card_file import CARD
+from jaxbench.cards.card_file import CARD, read_card
+from jaxbench.cards.figures import MEMORY
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput, nearest
 from jaxbench.parallel.child import run_child
-from jaxbench.records.reader import RunRecords
-from jaxbench.records.schema import EpochRecord
+from jaxbench.records.reader import RunRecords, load_run
+from jaxbench.records.schema import EpochRecord, ThroughputRecord
 
 _OUT = flags.DEFINE_string("out", None, "Where the records go, or are.")
 _DATA_DIR = flags.DEFINE_string("data_dir", "", "CIFAR-10, see data.path.")
@@ -78,6 +69,109 @@ _TINY = flags.DEFINE_bool("tiny", False, "Small networks and few steps; judges n
 # Below it a mean over seeds is no result.
 _FEWEST_SEEDS = 5
 _BENCHMARKS = pathlib.Path(__file__).resolve().parent
+_THRESHOLDS = "jaxbench/cards/thresholds.csv"
+
+
+class Figure(NamedTuple):
+    """What a goal came to.
+
+    Attributes:
+      what: was measured.
+      said: value, unit and spread.
+      reached: None where that cannot be said.
+      source: where the goal is from.
+    """
+
+    what: str
+    said: str
+    reached: bool | None
+    source: str = ""
+
+
+# Figures, and run.json's environment of what they were measured on.
+Found = tuple[list[Figure], dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A command, what it leaves, and what that says.
+
+    Attributes:
+      goal: it belongs to.
+      command: for this Python.
+      result: a path in --out.
+      read: makes figures of the path, None where there is nothing yet.
+    """
+
+    goal: str
+    command: list[str]
+    result: pathlib.Path
+    read: Callable[[pathlib.Path], Found | None]
+
+
+def at_least(low: float, high: float, goal: float) -> bool | None:
+    return True if low >= goal else False if high < goal else None
+
+
+def at_most(low: float, high: float, goal: float) -> bool | None:
+    return True if high <= goal else False if low > goal else None
+
+
+def finished_run(path: pathlib.Path) -> RunRecords | None:
+    """Read a run that was done; None where there is none, or one that was broken off."""
+    try:
+        run = load_run(str(path))
+    except BadInput:
+        return None
+    return run if run.document.status == "done" else None
+
+
+def rate_of_run(path: pathlib.Path, goal: float, source: str) -> Found | None:
+    """Return whether the training step of --mode=throughput reaches a rate."""
+    run = finished_run(path)
+    if run is None:
+        return None
+    [step] = [one for one in run.of_kind(ThroughputRecord) if one.stage == "train_step"]
+    low, high = step.images_per_s_low, step.images_per_s_high
+    said = f"{step.images_per_s:,.0f} images/s ({low:,.0f} to {high:,.0f})"
+    if step.mfu is not None:
+        said += f", {step.mfu:.1%} MFU"
+    name, batch = run.document.experiment, run.document.config["batch_size"]
+    what = f"{name}, batch {batch}, at least {goal:,.0f} images/s"
+    return [Figure(what, said, at_least(low, high, goal), source)], run.document.environment
+
+
+def figures_of_card(path: pathlib.Path, matmul: float, matmul_source: str) -> Found | None:
+    """Return what the goals say of a card.
+
+    Args:
+      path: its folder.
+      matmul: the least share of the published peak that products of bf16 matrices shall have.
+    """
+    if not (path / CARD).exists():
+        return None
+    card = read_card(path)
+    outcome = card.verdict.outcome if card.verdict else "not_judged"
+    reached = {"pass": True, "warn": False, "fail": False}.get(outcome)
+    ceilings = card.part("ceilings")
+    shares = ((("matmul_bf16_tflops",), matmul, matmul_source), (MEMORY, 0.75, _THRESHOLDS))
+    figures = [
+        Figure("the card's verdict is pass", outcome.replace("_", " "), reached, _THRESHOLDS)
+    ]
+    for names, goal, source in shares:
+        best: dict[int | None, tuple[float, float]] = {}
+        for figure in ceilings.named(*names) if ceilings else ():
+            if figure.nominal is not None:
+                low, high = (end / figure.nominal for end in figure.ends)
+                best[figure.device] = max(best.get(figure.device, (0.0, 0.0)), (low, high))
+        title = "memory bandwidth" if names == MEMORY else "products of bf16 matrices"
+        what = f"{title}, slowest device, at least {goal:.0%} of the published peak"
+        said, reached = "not measured, or no published peak", None
+        if best:
+            low, high = min(best.values())
+            said, reached = f"{low:.1%} to {high:.1%}", at_least(low, high, goal)
+        figures.append(Figure(what, said, reached, source))
+    return figures, card.environment
 
 
 def main(arguments: list[str]) -> int:
@@ -150,7 +244,7 @@ def _measure(part: Part, out: pathlib.Path) -> str | None:
 def _versus(out: pathlib.Path, goal: str, name: str, batch_size: int, rate: float | None) -> Part:
     result = out / f"{goal}_{batch_size}.json"
     command = [
-        str(_BENCHMARKS / "versus_pytorch.py"),
+        str(_BENCHMARKS / "versus_pytorch"),
         f"--experiment={name}{':tiny' * _TINY.value}",
         f"--batch_size={16 if _TINY.value else batch_size}",
         "--precision=bf16",
@@ -351,6 +445,27 @@ def _tpu_rate(goal: str, name: str, batch_size: int) -> Callable[[pathlib.Path],
         return [Part(goal, command, folder, lambda path: rate_of_run(path, rate, source))]
 
     return parts
+
+
+def print_table(
+    rows: Sequence[tuple[str, Figure]], environments: Sequence[dict[str, Any]], judged: bool
+) -> None:
+    for on in sorted({_describe(environment) for environment in environments}):
+        print(f"\n{on}", end="")
+    print("\n\n| goal | what | measured | source of the goal | reached |\n|---|---|---|---|---|")
+    words = {True: "yes", False: "no", None: "cannot be said"}
+    for goal, figure in rows:
+        reached = words[figure.reached] if judged else "not judged"
+        print(f"| {goal} | {figure.what} | {figure.said} | {figure.source} | {reached} |")
+
+
+def _describe(environment: dict[str, Any]) -> str:
+    git = environment["git"]
+    commit = git["commit"][:12] + " with changes" * git["dirty"] if git else "unknown"
+    return (
+        f"{environment['device_kind']}, driver {environment['driver'] or 'unknown'}, jax "
+        f"{environment['versions']['jax']}, commit {commit}"
+    )
 
 
 _OWN = "chosen"
