@@ -48,8 +48,6 @@ def test_the_start_up_is_split_into_parts_that_add_up():
     against = f"--against={ROOT}"
     done = script("startup.py", "--experiment=quickstart:tiny", ONE, "--rounds=1", against)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "compiled 2, eval_step traced 1, train_step traced 1" in done.stdout
-    assert done.stdout.endswith("--max_ratio=1: within\n")
     rows = dict(re.findall(r"^([a-z ]+?) +(\d+\.\d+) ", done.stdout, re.MULTILINE))
     assert {"interpreter", "imports", "lower", "compile", "first step"} <= set(rows)
     # What is left out is the end of the process.
