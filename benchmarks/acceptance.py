@@ -21,10 +21,9 @@ On eight chips of TPU v5e or v6e:
   resnet_rate   ResNet-50, bf16, 128 images a chip: 58 % of what the memory allows
   card          as above, but 50 % in products of matrices
 
-MLPerf's ResNet-50 on TPU v3 had 40.6 % of the chip's peak. A v5e or v6e has too little memory
-bandwidth for as much: by its compiler's count of bytes it can have 39 % and 16 % at most. So the
-goal is the share of that ceiling: v3's 2,036 images/s are 58 % of 3,488, which 900 GB/s allow it
-for the same bytes.
+MLPerf's ResNet-50 on TPU v3 had 40.6 % of the chip's peak. By its compiler's count of bytes a v5e
+can have 39 % at most, a v6e 16 %. So the goal is a share of that ceiling: v3's 2,036 images/s are
+58 % of the 3,488 that its 900 GB/s allow.
 
 Each is measured by commands that are printed, as a user would give them; their records stay in
 --out. What is there already is not measured again, so a call that was broken off goes on where it
@@ -37,7 +36,6 @@ command a matter of seconds (the card: a minute), to see whether all of this wor
 judged then.
 """
 
-import dataclasses
 import itertools
 import json
 import pathlib
@@ -73,40 +71,25 @@ _THRESHOLDS = "jaxbench/cards/thresholds.csv"
 
 
 class Figure(NamedTuple):
-    """What a goal came to.
-
-    Attributes:
-      what: was measured.
-      said: value, unit and spread.
-      reached: None where that cannot be said.
-      source: where the goal is from.
-    """
+    """What was measured beside a goal."""
 
     what: str
-    said: str
-    reached: bool | None
-    source: str = ""
+    said: str  # value, unit and spread
+    reached: bool | None  # None if that cannot be said
+    source: str = ""  # of the goal
 
 
 # Figures, and run.json's environment of what they were measured on.
 Found = tuple[list[Figure], dict[str, Any]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """A command, what it leaves, and what that says.
-
-    Attributes:
-      goal: it belongs to.
-      command: for this Python.
-      result: a path in --out.
-      read: makes figures of the path, None where there is nothing yet.
-    """
+class Part(NamedTuple):
+    """A command for this Python that belongs to a goal."""
 
     goal: str
     command: list[str]
-    result: pathlib.Path
-    read: Callable[[pathlib.Path], Found | None]
+    result: pathlib.Path  # what the command leaves in --out
+    read: Callable[[pathlib.Path], Found | None]  # None if there is no result yet
 
 
 def at_least(low: float, high: float, goal: float) -> bool | None:
@@ -133,21 +116,19 @@ def rate_of_run(path: pathlib.Path, goal: float, source: str) -> Found | None:
         return None
     [step] = [one for one in run.of_kind(ThroughputRecord) if one.stage == "train_step"]
     low, high = step.images_per_s_low, step.images_per_s_high
-    said = f"{step.images_per_s:,.0f} images/s ({low:,.0f} to {high:,.0f})"
-    if step.mfu is not None:
-        said += f", {step.mfu:.1%} MFU"
+    said = _describe_rate(step.images_per_s, low, high, step.mfu)
     name, batch = run.document.experiment, run.document.config["batch_size"]
     what = f"{name}, batch {batch}, at least {goal:,.0f} images/s"
     return [Figure(what, said, at_least(low, high, goal), source)], run.document.environment
 
 
-def figures_of_card(path: pathlib.Path, matmul: float, matmul_source: str) -> Found | None:
-    """Return what the goals say of a card.
+def _describe_rate(rate: float, low: float, high: float, mfu: float | None) -> str:
+    said = f"{rate:,.0f} images/s ({low:,.0f} to {high:,.0f})"
+    return said if mfu is None else f"{said}, {mfu:.1%} MFU"
 
-    Args:
-      path: its folder.
-      matmul: the least share of the published peak that products of bf16 matrices shall have.
-    """
+
+def figures_of_card(path: pathlib.Path, matmul: float, matmul_source: str) -> Found | None:
+    """Return what the goals say of a card; `matmul` is the goal for bf16 products, of the peak."""
     if not (path / CARD).exists():
         return None
     card = read_card(path)
@@ -188,7 +169,7 @@ def main(arguments: list[str]) -> int:
     except OSError as error:
         raise BadInput(f"--out={_OUT.value}: {error.strerror}") from error
     rows, environments, failed = [], [], False
-    for part in (part for goal in goals for part in _machine_goals()[goal](out)):
+    for part in (part for goal in goals for part in GOALS[_MACHINE.value][goal](out)):
         found, problem = part.read(part.result), None
         if found is None:
             problem = _measure(part, out)
@@ -204,12 +185,8 @@ def main(arguments: list[str]) -> int:
     return int(failed or (not _TINY.value and not all(figure.reached for _, figure in rows)))
 
 
-def _machine_goals() -> dict[str, Callable[[pathlib.Path], list[Part]]]:
-    return H200_GOALS if _MACHINE.value == "h200" else TPU_GOALS
-
-
 def _chosen() -> list[str]:
-    goals = _machine_goals()
+    goals = GOALS[_MACHINE.value]
     for goal in _ONLY.value or ():
         if goal not in goals:
             raise BadInput(
@@ -265,9 +242,7 @@ def _versus(out: pathlib.Path, goal: str, name: str, batch_size: int, rate: floa
             return None
         what = f"{name}, batch {document['config']['batch_size']}"
         low, high = ours["images_per_s_low"], ours["images_per_s_high"]
-        said = f"{ours['images_per_s']:,.0f} images/s ({low:,.0f} to {high:,.0f})"
-        if ours["mfu"] is not None:
-            said += f", {ours['mfu']:.1%} MFU"
+        said = _describe_rate(ours["images_per_s"], low, high, ours["mfu"])
         figures = []
         if rate:
             wanted = f"{what}, at least {rate:,.0f} images/s"
@@ -491,6 +466,7 @@ TPU_GOALS: dict[str, Callable[[pathlib.Path], list[Part]]] = {
     "resnet_rate": _tpu_rate("resnet_rate", "resnet50_synthetic", 1024),
     "card": _card,
 }
+GOALS = {"h200": H200_GOALS, "v5e-8": TPU_GOALS, "v6e-8": TPU_GOALS}
 _OF_ACCURACY = ("speed_run", "wrn_accuracy")
 
 
