@@ -205,7 +205,9 @@ class Estimate(NamedTuple):
     n: int | None = None
     range: tuple[float, float] | None = None
 
-    span = property(lambda self: self[:3])
+    @property
+    def span(self) -> Any:
+        return self[:3]
 
     @property
     def ends_in_words(self) -> str:

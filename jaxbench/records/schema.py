@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Required, TypedDict, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict, get_args
 
 import msgspec
 from msgspec import Meta
@@ -385,29 +385,34 @@ class MaxBatchResult(_create("max_batch")):
 
 # The kinds of lines of metrics.jsonl. A run that breaks before its mode can sum it up has the
 # plain Summary.
-RECORDS: dict[str, type[Record]] = {"summary": Summary}
+RECORDS: dict[str, Any] = {"summary": Summary}
 for _name in METRICS:
     if _name.endswith(".*"):
         _kind = _name.removesuffix(".*")
         RECORDS[_kind] = _create(_kind, Summary if _kind.endswith("summary") else Record)
         RECORDS[_kind].__doc__ = METRICS[_name].meaning
-CompileRecord = RECORDS["compile"]
-StepRecord = RECORDS["step"]
-EpochRecord = RECORDS["epoch"]
-ThroughputRecord = RECORDS["throughput"]
-InputRecord = RECORDS["input"]
-ScalingRecord = RECORDS["scaling"]
-DeviceRecord = RECORDS["device"]
-AllReduceRecord = RECORDS["all_reduce"]
-Conv2dRecord = RECORDS["conv2d"]
-TargetRecord = RECORDS["target"]
-TrainSummary = RECORDS["train_summary"]
-ThroughputSummary = RECORDS["throughput_summary"]
-InputSummary = RECORDS["input_summary"]
-ScalingSummary = RECORDS["scaling_summary"]
-MemorySummary = RECORDS["memory_summary"]
-Conv2dSummary = RECORDS["conv2d_summary"]
-CompileSummary = RECORDS["compile_summary"]
+if TYPE_CHECKING:  # which cannot read metrics.csv
+
+    def __getattr__(name: str) -> Any: ...
+
+else:
+    CompileRecord = RECORDS["compile"]
+    StepRecord = RECORDS["step"]
+    EpochRecord = RECORDS["epoch"]
+    ThroughputRecord = RECORDS["throughput"]
+    InputRecord = RECORDS["input"]
+    ScalingRecord = RECORDS["scaling"]
+    DeviceRecord = RECORDS["device"]
+    AllReduceRecord = RECORDS["all_reduce"]
+    Conv2dRecord = RECORDS["conv2d"]
+    TargetRecord = RECORDS["target"]
+    TrainSummary = RECORDS["train_summary"]
+    ThroughputSummary = RECORDS["throughput_summary"]
+    InputSummary = RECORDS["input_summary"]
+    ScalingSummary = RECORDS["scaling_summary"]
+    MemorySummary = RECORDS["memory_summary"]
+    Conv2dSummary = RECORDS["conv2d_summary"]
+    CompileSummary = RECORDS["compile_summary"]
 
 
 def has_field(cls: type[Record], prefix: str, name: str) -> bool:

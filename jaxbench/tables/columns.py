@@ -44,7 +44,9 @@ class Column(NamedTuple):
     show: Callable[[Any], Cell | str] = words
     left: bool | None = None
 
-    is_left = property(lambda self: self.show is words if self.left is None else self.left)
+    @property
+    def is_left(self) -> Any:
+        return self.show is words if self.left is None else self.left
 
     def of(self, row: Any) -> Any:
         """Return the row's value; None if its path ends early."""

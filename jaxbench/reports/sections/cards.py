@@ -38,7 +38,9 @@ class _Row(NamedTuple):
     of: ReportedCard
     content: Figure | Finding | Check | None = None
 
-    card = property(lambda self: self.of.card)
+    @property
+    def card(self) -> Any:
+        return self.of.card
 
 
 def status_cell(status: str | None) -> Cell:

@@ -27,8 +27,13 @@ class _Curve(NamedTuple):
     title: str
     field: str
 
-    y_label = property(lambda self: METRICS[self.field].heading)
-    factor = property(lambda self: 100 if METRICS[self.field].unit == "%" else 1)
+    @property
+    def y_label(self) -> Any:
+        return METRICS[self.field].heading
+
+    @property
+    def factor(self) -> Any:
+        return 100 if METRICS[self.field].unit == "%" else 1
 
 
 _CURVES = (
