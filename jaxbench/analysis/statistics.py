@@ -238,8 +238,8 @@ def of_windows(record: Any, name: str) -> Estimate:
     """Return a metric that a record has with its interval, of as many windows as it lists."""
     n = len(record.windows_s or record.windows_images_per_s or ())
     enough = n >= FEWEST_FOR_INTERVAL
-    ends = (getattr(record, f"{name}_{end}") if enough else None for end in ("low", "high"))
-    return Estimate(getattr(record, name), *ends, n or None)
+    low, high = (getattr(record, f"{name}_{end}") if enough else None for end in ("low", "high"))
+    return Estimate(getattr(record, name), low, high, n or None)
 
 
 def of_rounds(record: Any, name: str) -> Estimate:

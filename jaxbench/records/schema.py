@@ -274,7 +274,7 @@ class Record:
 
     kind = ""
 
-    def __getattr__(self, name: str) -> None:
+    def __getattr__(self, name: str) -> Any:
         """Return None for a metric that only other kinds of records have."""
         # A field of its own is missing while msgspec decodes a line without it, and is an error.
         if name in METRICS and name not in self.__dataclass_fields__:
@@ -427,7 +427,7 @@ def metric_fields(cls: type[Record], prefix: str, metrics: dict[str, float]) -> 
     return fields | ({f"{prefix}metrics": custom} if custom else {})
 
 
-def decode_record(line: Mapping[str, Any]) -> Record:
+def decode_record(line: Mapping[str, Any]) -> Any:
     """Return the record that a line of metrics.jsonl holds. Fields that are unknown are dropped.
 
     Which mode's summary it is follows from its fields.
@@ -467,7 +467,7 @@ def _decode(content: Mapping[str, Any], cls: type) -> Any:
     """Return an instance of a class, its texts and parts as they are in the file."""
     _check_numbers(content, "$")
     decoded = msgspec.convert(content, cls)
-    for name in cls.__dataclass_fields__.keys() & content.keys():
+    for name in cls.__dataclass_fields__.keys() & content.keys():  # type: ignore[attr-defined]
         if type(content[name]) in (str, dict, list):
             vars(decoded)[name] = content[name]
     return decoded

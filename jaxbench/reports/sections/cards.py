@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.analysis.statistics import Estimate
-from jaxbench.cards.card import Figure, Finding
 from jaxbench.cards.figures import FIGURES, PARTS
-from jaxbench.hardware.checks import Check
 from jaxbench.metrics import METRICS, UNKNOWN, count, percent, plain
 from jaxbench.reports import published
 from jaxbench.reports.blocks import MatrixChart, Section
@@ -36,7 +34,7 @@ class _Row(NamedTuple):
     """Something that a card holds."""
 
     of: ReportedCard
-    content: Figure | Finding | Check | None = None
+    content: Any = None  # a Figure, Finding or Check
 
     @property
     def card(self) -> Any:
