@@ -206,7 +206,7 @@ class Estimate(NamedTuple):
     range: tuple[float, float] | None = None
 
     @property
-    def span(self) -> Any:
+    def span(self) -> tuple[float | None, float | None, float | None]:
         return self[:3]
 
     @property

@@ -19,11 +19,11 @@ class Side(NamedTuple):
     runs: Sequence[ReportedRun]
 
     @property
-    def host(self) -> Any:
+    def host(self) -> str | None:
         return self.runs[0].host
 
     @property
-    def starts(self) -> Any:
+    def starts(self) -> list[str]:
         return [run.document.started_at for run in self.runs]
 
     def check(self) -> None:

@@ -45,7 +45,7 @@ class Column(NamedTuple):
     left: bool | None = None
 
     @property
-    def is_left(self) -> Any:
+    def is_left(self) -> bool:
         return self.show is words if self.left is None else self.left
 
     def of(self, row: Any) -> Any:

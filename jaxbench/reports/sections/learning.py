@@ -28,11 +28,11 @@ class _Curve(NamedTuple):
     field: str
 
     @property
-    def y_label(self) -> Any:
+    def y_label(self) -> str:
         return METRICS[self.field].heading
 
     @property
-    def factor(self) -> Any:
+    def factor(self) -> int:
         return 100 if METRICS[self.field].unit == "%" else 1
 
 
