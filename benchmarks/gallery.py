@@ -1,17 +1,15 @@
-"""The pictures of a report in README.md and docs, from runs that it makes for them.
+"""Make the pictures in README.md and docs: charts of a report on runs that this script makes.
 
     pip install -e '.[test]'   # and Chromium, from the system's packages
-    python benchmarks/gallery.py [--workdir=DIR] [--data_dir=DIR]
+    python benchmarks/gallery.py [--workdir=DIR]
 
 Trains, measures and scales on eight simulated devices, about eight minutes on two CPU cores, makes
-a report of it, opens that in Chromium and writes its charts, light and dark, to --out. Nothing is
-drawn that was not measured; what a picture leaves out of its section (tables, further charts)
-stands in report.html in --workdir. With --data_dir, the folder that holds TFDS's cifar10, cnn10
-learns on real CIFAR-10 too.
+a report of it, opens that in Chromium and writes its charts, light and dark, to --out. What a
+picture leaves out of its section (tables, further charts) is in report.html in --workdir.
 
---runs=DIR makes pictures of the runs that lie there and measures nothing; --tiny shrinks all.
---targets=DIR makes the picture of sweeps that were compiled for machines that are not here, and no
-other one; docs/howto/targets.md has the commands of the sweeps.
+--runs=DIR makes the pictures from the runs in DIR and measures nothing; --tiny shrinks all.
+--targets=DIR only makes the picture of sweeps that were compiled for machines that are not here;
+docs/howto/targets.md has the commands of the sweeps.
 """
 
 import os
@@ -35,7 +33,6 @@ _OUT = flags.DEFINE_string("out", str(_HERE / "gallery"), "The folder for the pi
 _WORKDIR = flags.DEFINE_string(
     "workdir", None, "A new or empty folder for runs and report.html; default a temporary one."
 )
-_DATA_DIR = flags.DEFINE_string("data_dir", None, "The folder that holds TFDS's cifar10.")
 _RUNS = flags.DEFINE_string("runs", None, "Make pictures of these runs, measure nothing.")
 _TARGETS = flags.DEFINE_string(
     "targets", None, "Make the picture of what was compiled here for other machines, no other one."
@@ -53,7 +50,7 @@ TARGET_PICTURES = {"before-you-rent": 2}
 _WIDTH, _MARGIN, _SCALE = 1060, 20, 2
 
 
-def commands(tiny: bool, data_dir: str | None) -> dict[str, list[str]]:
+def commands(tiny: bool) -> dict[str, list[str]]:
     """Returns what is run: {folder: arguments of python -m}."""
     quickstart = "--experiment=quickstart" + (":tiny" if tiny else "")
     rounds, window_s, counts = (6, 0.02, "1,2") if tiny else (11, 0.3, "1,2,4,8")
@@ -61,7 +58,7 @@ def commands(tiny: bool, data_dir: str | None) -> dict[str, list[str]]:
     conv2d = ["--experiment=conv2d:tiny"]
     if not tiny:
         conv2d = ["--experiment=conv2d", "--experiment.kernels=3,7", "--experiment.channels=1,4"]
-    learn = {
+    return {
         "seeds": [
             *("jaxbench.sweep", quickstart, "--grid=seed=0,1,2", "--experiment.num_devices=1"),
             *([] if tiny else ["--experiment.epochs=10"]),
@@ -79,20 +76,14 @@ def commands(tiny: bool, data_dir: str | None) -> dict[str, list[str]]:
         ],
         "conv2d": ["jaxbench.main", *conv2d],
     }
-    if data_dir:
-        learn["cifar10"] = [
-            *("jaxbench.main", "--experiment=cnn10", f"--experiment.data.path={data_dir}"),
-            *("--experiment.num_devices=1", f"--experiment.max_steps={2 if tiny else 200}"),
-        ]
-    return learn
 
 
 def main(arguments: list[str]) -> int:
     if arguments:
         raise BadInput(f"{arguments[0]!r}: flags begin with --")
-    if _RUNS.value and (_TINY.value or _DATA_DIR.value):
-        raise BadInput("--runs measures nothing: --tiny and --data_dir do not go with it")
-    if _TARGETS.value and (_RUNS.value or _TINY.value or _DATA_DIR.value):
+    if _RUNS.value and _TINY.value:
+        raise BadInput("--runs measures nothing: --tiny does not go with it")
+    if _TARGETS.value and (_RUNS.value or _TINY.value):
         raise BadInput("--targets measures nothing: it goes alone")
     for name, given in (("runs", _RUNS.value), ("targets", _TARGETS.value)):
         if given and not pathlib.Path(given).is_dir():
@@ -135,10 +126,8 @@ def find_browser() -> str:
 def _measure(work: pathlib.Path) -> None:
     if work.exists() and (not work.is_dir() or any(work.iterdir())):
         raise BadInput(f"--workdir={work}: must be a new or empty folder")
-    if _DATA_DIR.value and not pathlib.Path(_DATA_DIR.value, "cifar10").is_dir():
-        raise BadInput(f"--data_dir={_DATA_DIR.value}: holds no cifar10")
     work.mkdir(parents=True, exist_ok=True)
-    todo = commands(_TINY.value, _DATA_DIR.value)
+    todo = commands(_TINY.value)
     for number, (name, arguments) in enumerate(todo.items(), 1):
         where = "--sweepdir" if arguments[0] == "jaxbench.sweep" else "--workdir"
         print(f"[{number}/{len(todo)}] python -m {' '.join(arguments)}", flush=True)

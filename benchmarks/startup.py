@@ -1,28 +1,19 @@
-"""How long it takes from the command to the end of the first training step, cold and warm.
+"""Measure the time from the command to the end of the first training step, cold and warm.
 
-    python benchmarks/startup.py --experiment=quickstart [--rounds=7] [--max_ratio=0.4] \
-      [--against=CHECKOUT]
+    python benchmarks/startup.py --experiment=quickstart [--rounds=7] [--against=CHECKOUT]
 
 Each round starts the entry point twice, for one step, as a user would: with an empty compilation
 cache, then with the one that this has filled. The parts are those of the run's own record and add
 up to the process, which is timed from outside; `interpreter` is a bare Python, measured in the same
-round. Of a machine that others use the processor time tells more than the seconds. What is started
-ends with this program (on Linux, however that ends); the launcher that sees to it is timed in every
-round, too, and its share taken off.
+round. On a machine that others use, the processor time tells more than the seconds. What is started
+ends with this program (on Linux, however that ends); the time of the launcher that sees to it is
+subtracted.
 
 With --against each round starts another checkout of jaxbench too, and every second round starts it
-first. Its parts are printed beside, and the ratios to it of the seconds to the end of the first
-step, and of the processor time, which what else runs on the machine changes least.
-
-Before the rounds a run that is not timed counts how often both steps are traced and compiled.
-
-The last line judges the ratio of warm to cold by its whole interval: `within` --max_ratio (the
-upper end is not above it), `above` (the lower end is), else it `cannot be told`. Exit code 1 if it
-is above, or if steps are not traced and compiled once each.
+first. The ratios to it, of the time to the end of the first step and of the processor time, follow.
 """
 
 import contextlib
-import json
 import os
 import pathlib
 import shutil
@@ -44,9 +35,6 @@ from jaxbench.records.reader import load_run
 from jaxbench.records.schema import CompileRecord
 
 _ROUNDS = flags.DEFINE_integer("rounds", 7, "Of one cold and one warm start.", lower_bound=1)
-_MAX_RATIO = flags.DEFINE_float(
-    "max_ratio", 1.0, "What a warm start may take of a cold one.", lower_bound=0
-)
 _AGAINST = flags.DEFINE_string("against", None, "A checkout of jaxbench to compare with.")
 _HERE = pathlib.Path(__file__).resolve().parent.parent
 # What the record's phases are shown as; all others are `other`.
@@ -60,42 +48,6 @@ _PHASES = {
     "first step": ("train", "data_wait"),
     "evaluation": ("eval",),
 }
-# The entry point with listeners: what is traced goes through the Python of a step.
-_COUNTING = """
-import collections, functools, importlib, json, sys
-import jax
-from jaxbench import main
-from jaxbench.cli import entry_point
-
-counts = collections.Counter()
-
-def counted(step):
-    @functools.wraps(step)
-    def noted(*args):
-        counts[step.__name__ + " traced"] += 1
-        return step(*args)
-    return noted
-
-train = importlib.import_module("jaxbench.train")  # `jaxbench.train` is a function
-train.train_step = counted(train.train_step)
-train.eval_step = counted(train.eval_step)
-
-def listen(event, duration_s, **details):
-    # JAX calls everything under pmap `_fun`.
-    name = details.get("fun_name", "")
-    if event == "/jax/core/compile/backend_compile_duration" and ("_fun" in name or "step" in name):
-        counts["compiled"] += 1
-
-jax.monitoring.register_event_duration_secs_listener(listen)
-try:
-    entry_point.run_with_experiment(main.main)
-except SystemExit as end:
-    if not end.code:
-        print(json.dumps(counts))
-    raise
-"""
-
-
 # The seconds of every part of a start; those of cold and warm starts.
 Parts = dict[str, float]
 Starts = dict[str, list[Parts]]
@@ -121,7 +73,6 @@ def main(spec: str | None, overrides: list[str]) -> int:
         if not (checkouts[-1] / "jaxbench" / "main.py").is_file():
             raise BadInput(f"--against={_AGAINST.value}: must be a checkout of jaxbench")
     arguments = [f"--experiment={spec}", *overrides, "--experiment.max_steps=1"]
-    is_once = _count(arguments)
     starts: list[Starts] = [{"cold": [], "warm": []} for _ in checkouts]
     for index in range(_ROUNDS.value):
         for which in range(len(checkouts)) if index % 2 else reversed(range(len(checkouts))):
@@ -133,12 +84,8 @@ def main(spec: str | None, overrides: list[str]) -> int:
     for how in starts[0] if len(checkouts) > 1 else ():
         for part in ("first step done", "processor"):
             _print_ratio(f"{how}, {part}: here / there", starts[0][how], starts[1][how], part)
-    low, high = _print_ratio(
-        "warm / cold, to the end of the first step", starts[0]["warm"], starts[0]["cold"]
-    )
-    verdict = judge(low, high, _MAX_RATIO.value)
-    print(f"--max_ratio={_MAX_RATIO.value:g}: {verdict}")
-    return int(verdict == "above" or not is_once)
+    _print_ratio("warm / cold, to the end of the first step", starts[0]["warm"], starts[0]["cold"])
+    return 0
 
 
 def _start_both(arguments: list[str], checkout: pathlib.Path, starts: Starts) -> None:
@@ -154,31 +101,14 @@ def _start_both(arguments: list[str], checkout: pathlib.Path, starts: Starts) ->
 
 def _print_ratio(
     what: str, these: list[Parts], those: list[Parts], part: str = "first step done"
-) -> tuple[float, float]:
-    """Prints the median ratio of a part over the rounds; returns its interval."""
+) -> None:
+    """Prints the median ratio of a part over the rounds."""
     ratios = [this[part] / that[part] for this, that in zip(these, those, strict=True)]
     ratio, low, high = median_interval(ratios)
     interval = "95 % interval" if len(ratios) >= FEWEST_FOR_INTERVAL else "range"
     print(
         f"{what}: {ratio:.3f} (median of {len(ratios)} rounds, {interval} {low:.3f} to {high:.3f})"
     )
-    return low, high
-
-
-def judge(low: float, high: float, max_ratio: float) -> str:
-    """Says where a ratio's whole interval is: within the limit, above it, or neither."""
-    if high <= max_ratio:
-        return "within"
-    return "above" if low > max_ratio else "cannot be told"
-
-
-def _count(arguments: list[str]) -> bool:
-    """Prints how often the steps are traced and compiled; returns whether it is once each."""
-    with tempfile.TemporaryDirectory() as folder:
-        done = _run([sys.executable, "-c", _COUNTING, *arguments, *_folders(folder, "counted")])
-    counts = json.loads(done.output.splitlines()[-1])
-    print(", ".join(f"{what} {count}" for what, count in sorted(counts.items())), flush=True)
-    return counts == {"train_step traced": 1, "eval_step traced": 1, "compiled": 2}
 
 
 def _folders(folder: str, name: str) -> list[str]:

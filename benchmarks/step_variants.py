@@ -390,46 +390,21 @@ def main(spec: str | None, overrides: list[str]) -> int:
 
 
 def print_record(record: dict[str, Any]) -> None:
-    print(f"{record['variant']}")
-    if record["failed"]:
-        print(f"  failed: {record['failed']}")
-    if "compile_s" not in record:
-        return
-    line = f"  compiled in {record['compile_s']:.1f} s; temporaries "
-    line += f"{record['temporary_bytes'] / 2**20:,.1f} MiB, donated "
-    line += f"{record['donated_bytes'] / 2**20:,.1f} of {record['state_bytes'] / 2**20:,.1f} MiB"
-    print(line)
-    if record["steps_per_call"] > 1:
-        steps = record["steps_per_call"]
-        print(f"  counts are of one call: its loop of {steps} steps counts once, but for bytes")
-    if record["xla_flops"]:
-        print(
-            f"  XLA's counts: {record['xla_flops'] / 1e9:,.2f} GFLOP, "
-            f"{record['xla_bytes'] / 1e9:,.3f} GB"
-        )
-    libraries = ", ".join(f"{count} {name}" for name, count in record["custom_calls"].items())
-    least = record["bytes_lower_bound"]
-    ratio = f" ({record['moved_bytes'] / least:.2f} times the least)" if least else ""
-    print(
-        f"  read from memory and written {record['moved_bytes'] / 1e9:,.3f} GB{ratio} by "
-        f"{record['fusions']} fusions, calls of {libraries or 'no library'}"
-    )
-    for name in ("transposes", "converts"):
-        count = record[name]
-        print(f"  {name} of activations: {count['count']}, {count['bytes'] / 1e6:,.1f} MB")
-    exchanged = ", ".join(
-        f"{count['count']} {name} of {count['bytes'] / 1e6:,.1f} MB"
-        for name, count in (record["collectives"] or {}).items()
-    )
-    print(f"  exchanged: {exchanged or 'nothing'}")
-    if "images_per_s" in record:
-        line = f"  {record['images_per_s']:,.1f} images/s ({record['images_per_s_low']:,.1f} to "
-        line += f"{record['images_per_s_high']:,.1f})"
-        if "ratio" in record:
-            low, high = record["ratio_interval"]
-            line += f"; times the base's {record['ratio']:.3f} "
-            line += f"(95 % interval {low:.3f} to {high:.3f})"
-        print(line)
+    """Print a form's name and what is known of it, a line each."""
+    print(record["variant"])
+    for name, value in record.items():
+        if name not in ("variant", "windows_s") and value is not None:
+            print(f"  {name:<22} {as_text(value)}")
+
+
+def as_text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {as_text(one)}" for name, one in value.items()) or "none"
+    if isinstance(value, list):
+        return " to ".join(map(as_text, value))
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return str(value) if isinstance(value, (bool, str)) else f"{value:,}"
 
 
 if __name__ == "__main__":

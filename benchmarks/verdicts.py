@@ -20,7 +20,6 @@ import dataclasses
 import math
 import random
 import statistics
-from collections.abc import Iterator
 
 from absl import flags
 
@@ -96,7 +95,7 @@ DESIGNS = {
 
 
 def draw_stage(design: Design, generator: random.Random, slower: float) -> dict[str, list]:
-    """Return the rates of each side's runs with their own intervals, in the order of the runs."""
+    """Return the rates of each side's runs, with intervals, in the order of the runs."""
     runs_a_day, between_days = design.days
     rates: dict[str, list[Interval]] = {"A": [], "B": []}
     for number, side in enumerate(design.order):
@@ -134,33 +133,29 @@ def simulate(design: Design, comparisons: int, seed: int) -> dict[str, float]:
     equal = [compare(design, generator, 0.0) for _ in range(comparisons)]
     unequal = [compare(design, generator, SLOWER) for _ in range(comparisons // 3)]
     return {
-        "wrong": _fraction(any(v in ("faster", "slower") for v, _ in one) for one in equal),
-        "decided": _fraction(one[0][0] != "inconclusive" for one in equal),
-        "seen": _fraction(verdict == "slower" for one in unequal for verdict, _ in one),
+        "wrong": statistics.fmean(any(v in ("faster", "slower") for v, _ in one) for one in equal),
+        "decided": statistics.fmean(one[0][0] != "inconclusive" for one in equal),
+        "seen": statistics.fmean(verdict == "slower" for one in unequal for verdict, _ in one),
         "bias": statistics.fmean(value for one in equal for _, value in one) - 1,
     }
 
 
 def simulate_windows(count: int, r: float, times: int, seed: int) -> dict[str, float]:
-    """Return how often windows' interval contains the median, or not, and how often they warn."""
+    """Return how often windows' interval contains the median, and how often they are doubted."""
     generator = random.Random(seed)
-    intervals, warned = [], 0
+    intervals, warned = [], []
     for _ in range(times):
         windows = [generator.gauss(0, 1)]
         while len(windows) < count:
             windows.append(r * windows[-1] + math.sqrt(1 - r * r) * generator.gauss(0, 1))
         intervals.append(median_interval(windows))
-        warned += any("are not independent" in line for line in dependent("windows", windows))
+        warned.append(any("are not independent" in x for x in dependent("windows", windows)))
     return {
-        "contains": _fraction(low <= 0 <= high for _, low, high in intervals),
-        "above": _fraction(low > 0 for _, low, _ in intervals),
-        "below": _fraction(high < 0 for _, _, high in intervals),
-        "warned": warned / times,
+        "contains": statistics.fmean(low <= 0 <= high for _, low, high in intervals),
+        "above": statistics.fmean(low > 0 for _, low, _ in intervals),
+        "below": statistics.fmean(high < 0 for _, _, high in intervals),
+        "warned": statistics.fmean(warned),
     }
-
-
-def _fraction(outcomes: Iterator[bool]) -> float:
-    return statistics.fmean(map(float, outcomes))
 
 
 def main(rest: list[str]) -> int:

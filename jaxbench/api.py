@@ -61,7 +61,7 @@ def _function(mode: str) -> Callable[..., Run]:
     signature = inspect.signature(run)
     first, workdir, quiet, fields = signature.parameters.values()
     keywords = [quiet.replace(name=name, default=one.default) for name, one in options.items()]
-    run.__signature__ = signature.replace(parameters=[first, workdir, *keywords, quiet, fields])
+    run.__signature__ = signature.replace(parameters=[first, workdir, *keywords, quiet, fields])  # type: ignore[attr-defined]
     return run
 
 

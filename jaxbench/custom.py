@@ -28,7 +28,10 @@ _SCALARS = (bool, int, float, str)
 # The arguments that jaxbench passes to a network that takes them; `rngs` are NNX's.
 _ARGUMENTS = ("num_classes", "dtype", "param_dtype", "axis_name", "rngs")
 # A task's attributes with names of sums or metrics, and the names that each must contain.
-_NAMES = {"train_sums": ("loss", "count"), "eval_sums": ("loss", "count")}
+_NAMES: dict[str, tuple[str, ...]] = {
+    "train_sums": ("loss", "count"),
+    "eval_sums": ("loss", "count"),
+}
 _NAMES |= {"train_metrics": ("loss",), "eval_metrics": ("loss",)}
 _METHODS = ("label_shape", "output_shape", "losses", "metric_sums", "compute")
 
@@ -76,7 +79,7 @@ class HoldsCode:
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
-        field = self.__dataclass_fields__.get(name)
+        field = self.__dataclass_fields__.get(name)  # type: ignore[attr-defined]
         wrap = field and field.metadata.get("custom")
         object.__setattr__(self, name, wrap(value) if wrap else value)
         if wrap and not isinstance(value, Code) and callable(value):
@@ -96,7 +99,7 @@ def config_record(config: Any) -> dict[str, Any]:
 
 def _describe(value: Any) -> tuple[str, str]:
     """Return the name of a function, class or object, and its text for the record."""
-    arguments = {}
+    arguments: dict[Any, Any] = {}
     if isinstance(value, functools.partial):
         arguments, value = {**dict(enumerate(value.args)), **value.keywords}, value.func
     is_named = inspect.isroutine(value) or inspect.isclass(value)
@@ -227,7 +230,7 @@ def _field_type(default: Any, annotation: Any) -> Any:
         if typing.get_origin(annotation) is tuple:
             types = {*typing.get_args(annotation)[:1]}
         item = float if types == {int, float} else types.pop() if len(types) == 1 else None
-        return tuple[item, ...] if item in _SCALARS else None
+        return tuple[item, ...] if item in _SCALARS else None  # type: ignore[valid-type]
     if type(default) is int and (annotation is float or annotation == "float"):
         return float
     return type(default) if type(default) in _SCALARS else None

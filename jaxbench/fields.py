@@ -71,8 +71,8 @@ def validate_fields(config: Any) -> None:
     """
     for name, value, hint, field in walk_fields(config):
         if dataclasses.is_dataclass(hint):
-            if not isinstance(value, hint):
-                raise BadInput(f"{name} is a {type(value).__name__}: must be a {hint.__name__}")
+            if not isinstance(value, hint):  # type: ignore[arg-type]
+                raise BadInput(f"{name} is a {type(value).__name__}: must be a {hint.__name__}")  # type: ignore[union-attr]
         elif not isinstance(value, Code):
             _check_value(name, value, hint, field)
 
@@ -116,7 +116,12 @@ def describe_type(hint: Any) -> str:
     if typing.get_origin(hint) is tuple:
         items = describe_type(typing.get_args(hint)[0]).removeprefix("a ")
         return f"{items}s in parentheses, such as (30,60)"
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    words: dict[Any, str] = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "text",
+    }
     words[Code | None] = "a function"
     return words.get(hint, getattr(hint, "__name__", str(hint)))
 

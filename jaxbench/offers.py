@@ -9,6 +9,7 @@ import pathlib
 import shlex
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from absl import flags
 
@@ -64,7 +65,7 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
         parts, user_file = ("qualify", "jaxbench.qualify", (), "--out", ()), None
     else:
         parts, user_file = _run(spec, overrides, accelerators)
-    work = Work(*parts, _SOURCE.value, _IDLE_MINUTES.value)
+    work = Work(*parts, _SOURCE.value, _IDLE_MINUTES.value)  # type: ignore[call-arg]
     out = user_path(_OUT.value)
     check_new(out)
     if _SOURCE.value is None and changed_files():
@@ -83,7 +84,7 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
 
 def _run(
     spec: str | None, overrides: Sequence[str], accelerators: Sequence[Accelerator]
-) -> tuple[tuple, pathlib.Path | None]:
+) -> tuple[Any, pathlib.Path | None]:
     """Return the first fields of `Work`, and the user's experiment file."""
     for name in _OF_ONE_MACHINE:
         if flags.FLAGS[name].present:

@@ -14,7 +14,7 @@ from jaxbench.files import open_own
 _PATH = r"(?:~\w*)?(?:/[^\s/:;,'\"()\[\]{}<>|=]+)+/?"
 
 
-def user_path(path: str | pathlib.Path, instead: str = "") -> pathlib.Path:
+def user_path(path: str | os.PathLike, instead: str = "") -> pathlib.Path:
     """Return a path with its `~` replaced by the user's home folder.
 
     Args:

@@ -32,10 +32,10 @@ class Task(Protocol):
     train_metrics: Sequence[str]
     eval_metrics: Sequence[str]
 
-    def label_shape(self, image_shape: tuple[int, int, int]) -> tuple[int, ...]:
+    def label_shape(self, image_shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of one example's label."""
 
-    def output_shape(self, image_shape: tuple[int, int, int], num_classes: int) -> tuple[int, ...]:
+    def output_shape(self, image_shape: tuple[int, ...], num_classes: int) -> tuple[int, ...]:
         """Return the shape of the network's output for one image."""
 
     def losses(self, outputs_Bx: jax.Array, labels_Bx: jax.Array, smoothing: float) -> jax.Array:
@@ -68,10 +68,11 @@ class Classification:
     """
 
     name = "classification"
-    train_sums = eval_sums = ("loss", "count", "top1", "top5")
+    train_sums: tuple[str, ...] = ("loss", "count", "top1", "top5")
+    eval_sums = train_sums
     primary_metric = "top1"
-    train_metrics = ("loss", "top1")
-    eval_metrics = ("loss", "top1", "top5")
+    train_metrics: tuple[str, ...] = ("loss", "top1")
+    eval_metrics: tuple[str, ...] = ("loss", "top1", "top5")
 
     def __init__(self, test_time_augmentation: bool = False):
         if test_time_augmentation:
@@ -231,5 +232,5 @@ def get_task(name: Any, test_time_augmentation: bool = False, *, byte_tokens: bo
     if not isinstance(name, str):
         return name.value
     if name == "language_model":
-        return LanguageModel(byte_tokens)
-    return Segmentation() if name == "segmentation" else Classification(test_time_augmentation)
+        return LanguageModel(byte_tokens)  # type: ignore[return-value]
+    return Segmentation() if name == "segmentation" else Classification(test_time_augmentation)  # type: ignore[return-value]

@@ -4,13 +4,10 @@ import contextlib
 import functools
 import importlib
 import json
-import os
 import re
 import sys
 import types
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl import flags
@@ -20,22 +17,25 @@ from jaxbench.cards.card_file import write_card
 from jaxbench.config import OptimizerConfig
 from jaxbench.errors import BadInput
 from jaxbench.records.schema import ThroughputRecord
-from jaxbench.xla.hlo import count_work, instructions
 from tests.conftest import ROOT
 from tests.recorded import filled, recorded_run
 
 
+@pytest.fixture(autouse=True)
+def scripts_can_be_imported(monkeypatch):
+    for folder in ("benchmarks/versus_pytorch", "benchmarks"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
+
+
 @pytest.fixture
-def run_script(run_cli, monkeypatch):
+def run_script(run_cli):
     """Runs a script in this process as a program."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     return lambda name, *args: run_cli(*args, module=name)
 
 
 @pytest.fixture
 def load_script(monkeypatch):
     """Imports a script. Its flags are set aside: other programs in this process have the same."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     own, loaded = flags.FlagValues(), []
     for name in dir(flags):
         if name.startswith("DEFINE_"):
@@ -70,13 +70,6 @@ def test_verdicts_on_equal_sides_are_rarely_wrong(load_script):
     biased = verdicts.DESIGNS["3 + 3 interleaved, drift 3 %"]
     # One place of five, between the means of A's and of B's places.
     assert verdicts.simulate(biased, 100, seed=1)["bias"] == pytest.approx(-0.006, abs=1e-3)
-
-
-def test_a_ratio_is_judged_by_its_whole_interval(load_script):
-    judge = load_script("startup").judge
-    assert judge(0.35, 0.4, 0.4) == "within"
-    assert judge(0.35, 0.41, 0.4) == judge(0.4, 0.41, 0.4) == "cannot be told"
-    assert judge(0.41, 0.42, 0.4) == "above"
 
 
 def form_of(seconds_per_call, images_per_call=8, fails_at=None):
@@ -124,24 +117,17 @@ def test_a_form_that_runs_out_of_memory_fails_alone(load_script, fails_at):
 
 
 def test_a_form_is_printed_with_what_is_known_of_it(load_script, capsys):
-    script = load_script("step_variants")
-    failed = {"variant": "big", "failed": "out of memory: it said so"}
-    script.print_record(failed)
-    assert capsys.readouterr().out == "big\n  failed: out of memory: it said so\n"
-    sizes = ("compile_s", "temporary_bytes", "donated_bytes", "state_bytes", "xla_flops")
-    compiled = dict.fromkeys(sizes, 0) | count_work("", ()) | {"collectives": {}}
-    compiled |= {"moved_bytes": 3_000_000, "bytes_lower_bound": 2_000_000}
-    rate = {"images_per_s": 32.0, "images_per_s_low": 31.0, "images_per_s_high": 33.0}
-    alone = {"variant": "calls", "failed": None, "steps_per_call": 4, **compiled, **rate}
-    script.print_record(alone)
-    said = capsys.readouterr().out
-    assert "its loop of 4 steps counts once" in said
-    assert "read from memory and written 0.003 GB (1.50 times the least)" in said
-    assert said.endswith("  32.0 images/s (31.0 to 33.0)\n")
-    script.print_record(alone | {"steps_per_call": 1, "ratio": 2.0, "ratio_interval": [1.9, 2.1]})
-    said = capsys.readouterr().out
-    assert "counts once" not in said
-    assert said.endswith("; times the base's 2.000 (95 % interval 1.900 to 2.100)\n")
+    counts = {"moved_bytes": 3_000_000, "xla_flops": None, "collectives": {}, "windows_s": [1.0]}
+    record = {"variant": "calls", **counts, "ratio": 2.0, "ratio_interval": [1.9, 2.12345]}
+    load_script("step_variants").print_record(record)
+    lines = [line.split(None, 1) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        ["calls"],
+        ["moved_bytes", "3,000,000"],
+        ["collectives", "none"],
+        ["ratio", "2"],
+        ["ratio_interval", "1.9 to 2.123"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -188,90 +174,6 @@ def test_each_of_flaxs_layers_is_swapped_alone(load_script, whose, flaxs):
     assert used() == ours
 
 
-def test_a_share_is_the_inputs_time_beside_the_steps(load_script):
-    describe_form = load_script("resident_input").describe_form
-    record = describe_form([1.0, 2.0, 3.0, 2.0, 2.0, 2.0], [10.0, 10.0, 10.0, 20.0, 5.0, 10.0])
-    assert record["time_s"] == 2 and record["time_interval_s"] == [1, 3]
-    assert record["share"] == 0.2 and record["share_interval"] == [0.1, 0.4]
-
-
-def test_what_cannot_be_measured_on_a_cpu_is_told_first(run_script, monkeypatch):
-    # The script keeps its process to one core of the CPU.
-    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None, raising=False)
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setenv("XLA_FLAGS", "")
-    done = run_script("conv_on_cpu", "--experiment=nope")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "nope" in done.stderr and done.stderr.count("\n") == 1
-
-
-def test_a_cpu_is_not_measured_under_a_flag_that_decides_it(load_script, monkeypatch):
-    flag = "--xla_cpu_experimental_ynn_fusion_type=-individual_convolution"
-    monkeypatch.setenv("XLA_FLAGS", flag)
-    with pytest.raises(BadInput, match=f"^XLA_FLAGS has {flag}: .*; take it out of XLA_FLAGS$"):
-        load_script("conv_on_cpu").main([])
-
-
-def test_the_profile_of_a_cpus_step_tells_the_products_apart(load_script):
-    def loss(kernels, x_BxHxWxC):
-        for kernel, stride in zip(kernels, (1, 2), strict=True):
-            strides, how = (stride, stride), ("NHWC", "HWIO", "NHWC")
-            x_BxHxWxC = jax.lax.conv_general_dilated(
-                x_BxHxWxC, kernel, strides, "SAME", dimension_numbers=how
-            )
-        return jnp.square(x_BxHxWxC.reshape(4, -1) @ jnp.ones((4 * 4 * 6, 10))).sum()
-
-    kernels = [jnp.ones((3, 3, 3, 5)), jnp.ones((3, 3, 5, 6))]
-    compiled = jax.jit(jax.grad(loss)).lower(kernels, jnp.ones((4, 8, 8, 3))).compile()
-    hlo = compiled.as_text()
-    seconds = {one.name: 2.0 for one in instructions(hlo) if one.computation == "ENTRY"}
-    kinds = load_script("cpu_profile").describe_kinds(hlo, seconds, steps=2)
-    gflop = {kind: record["gflop"] for kind, record in kinds.items() if record["gflop"]}
-    first, second = 2e-9 * 4 * 64 * 9 * 3 * 5, 2e-9 * 4 * 16 * 9 * 5 * 6
-    dense = 2e-9 * 4 * 96 * 10
-    assert gflop == pytest.approx(
-        {
-            "3x3 convolution, forward": first,
-            "3x3 convolution, kernel gradient": first,
-            "3x3 convolution with a stride, forward": second,
-            "3x3 convolution with a stride, input gradient": second,
-            "3x3 convolution with a stride, kernel gradient": second,
-            "product of matrices, forward": dense,
-            "product of matrices, input gradient": dense,
-        }
-    )
-    record = kinds["3x3 convolution, forward"]
-    assert (record["count"], record["seconds"]) == (1, 1.0)
-
-
-@pytest.mark.parametrize("stride", [1, 2])
-def test_a_profile_names_the_convolutions_of_images_smaller_than_the_kernel(load_script, stride):
-    def loss(kernel, x_BxHxWxC):
-        for _ in range(2):
-            strides, how = (stride, stride), ("NHWC", "HWIO", "NHWC")
-            x_BxHxWxC = jax.lax.conv_general_dilated(
-                x_BxHxWxC, kernel, strides, "SAME", dimension_numbers=how
-            )
-        return jnp.square(x_BxHxWxC).sum()
-
-    side = 2 * stride**2
-    kernel, x_BxHxWxC = jnp.ones((3, 3, 5, 5)), jnp.ones((4, side, side, 5))
-    hlo = jax.jit(jax.grad(loss)).lower(kernel, x_BxHxWxC).compile().as_text()
-    seconds = {one.name: 1.0 for one in instructions(hlo) if one.computation == "ENTRY"}
-    kinds = load_script("cpu_profile").describe_kinds(hlo, seconds, steps=1)
-    counts = {kind: record["count"] for kind, record in kinds.items() if record["gflop"]}
-    what = "3x3 convolution" + (" with a stride" if stride > 1 else "")
-    expected = {"forward": 2, "input gradient": 1, "kernel gradient": 2}
-    assert counts == {f"{what}, {part}": count for part, count in expected.items()}
-
-
-@pytest.fixture
-def versus(monkeypatch):
-    """The script as a module."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("versus_pytorch")
-
-
 OURS = """
 from jaxbench.cli import registry
 
@@ -283,7 +185,7 @@ def get_config():
 """
 
 
-def test_a_ratio_is_of_equal_steps_and_mfu_of_the_peak(versus):
+def test_a_ratio_is_of_equal_steps_and_mfu_of_the_peak():
     environment = {"device_kind": "NVIDIA H200", "matmul_precision": None}
     ours = types.SimpleNamespace(
         name="jaxbench",
@@ -302,7 +204,9 @@ def test_a_ratio_is_of_equal_steps_and_mfu_of_the_peak(versus):
         facts={"first_step_s": 9.0},
     )
     config = types.SimpleNamespace(batch_size=512, precision="bf16")
-    own, other = (versus.describe(one, config, ours) for one in (ours, theirs))
+    own, other = (
+        importlib.import_module("results").describe(one, config, ours) for one in (ours, theirs)
+    )
     # Half the steps in the same time.
     assert own["ratio"] is None and other["ratio"] == pytest.approx((2, 2, 2))
     assert (own["images_per_s"], other["images_per_s"]) == pytest.approx((5120, 2560))
@@ -312,19 +216,18 @@ def test_a_ratio_is_of_equal_steps_and_mfu_of_the_peak(versus):
     assert other["compile_s"] == pytest.approx(9.0 - 0.2) and "compile_s" not in own
 
 
-def test_a_batch_of_tokens_has_no_layouts(versus):
-    config = versus.load_config("gpt_bytes:tiny", 4, "")
+def test_pytorch_gets_the_experiments_optimizer_and_sequences():
+    task = importlib.import_module("task")
+    config = task.load_config("gpt_bytes:tiny", 4, "")
     assert config.data.sequence_length == 64 and config.data.source == "synthetic"
-    task = versus.pytorch_task(config, "eager", "cpu")
-    assert task["arguments"]["sequence_length"] == 64
-    assert (
-        task["optimizer"]["name"] == "AdamW" and task["optimizer"]["settings"]["betas"][1] == 0.99
-    )
-    sgd = versus.pytorch_task(versus.load_config("cnn10:tiny", 4, ""), "eager", "cpu")["optimizer"]
+    gpt = task.pytorch_task(config, "eager", "cpu")
+    assert gpt["arguments"]["sequence_length"] == 64
+    assert gpt["optimizer"]["name"] == "AdamW" and gpt["optimizer"]["settings"]["betas"][1] == 0.99
+    sgd = task.pytorch_task(task.load_config("cnn10:tiny", 4, ""), "eager", "cpu")["optimizer"]
     assert sgd["name"] == "SGD" and sgd["settings"]["momentum"] == 0.9
 
 
-def test_parts_of_a_module_of_pytorch_stand_in_their_order(versus):
+def test_parts_of_a_module_of_pytorch_stand_in_their_order():
     names = importlib.import_module("pytorch_names")
     # As JAX sorts them.
     arrays = {f"block1/{name}/bias": np.full(2, i) for i, name in enumerate(("key", "query"))}
@@ -349,11 +252,12 @@ def test_a_comparison_that_cannot_be_is_refused_first(run_script, args, told):
     assert done.stderr.count("\n") == 1
 
 
-def test_only_what_pytorch_has_too_is_compared(versus, tmp_path):
+def test_only_what_pytorch_has_too_is_compared(tmp_path):
+    load_config = importlib.import_module("task").load_config
     with pytest.raises(BadInput, match="no counterpart"):
-        versus.load_config("vgg_cifar10:tiny", 0, "")
+        load_config("vgg_cifar10:tiny", 0, "")
     with pytest.raises(BadInput, match="--precision=fp64"):
-        versus.load_config("cnn10:tiny", 0, "fp64")
+        load_config("cnn10:tiny", 0, "fp64")
     cycle = {"schedule": "one_cycle", "pct_start": 0.2}
     ours = tmp_path / "ours.py"
     for optimizer, told in (
@@ -363,15 +267,17 @@ def test_only_what_pytorch_has_too_is_compared(versus, tmp_path):
     ):
         ours.write_text(OURS.format(optimizer=optimizer))
         with pytest.raises(BadInput, match=told) if told else contextlib.nullcontext():
-            config = versus.load_config(str(ours), 8, "fp16")
+            config = load_config(str(ours), 8, "fp16")
     assert config.optimizer.pct_start == OptimizerConfig().pct_start
     config.optimizer.validate(config.epochs)
-    config = versus.load_config("resnet50", 8, "fp32")
+    config = load_config("resnet50", 8, "fp32")
     assert (config.batch_size, config.precision, config.num_devices) == (8, "fp32", 1)
     assert config.optimizer.schedule == "constant" and config.label_smoothing == 0.1
 
 
-def test_a_comparison_of_unequal_work_fails(versus, capsys):
+def test_a_comparison_of_unequal_work_fails(capsys):
+    print_results = importlib.import_module("results").print_results
+
     def record(name, losses, ratio=None):
         return {
             "contestant": name,
@@ -390,17 +296,17 @@ def test_a_comparison_of_unequal_work_fails(versus, capsys):
 
     falling = [2.0, 1.9, 1.8, 1.7, 1.6]
     ours, same = record("jaxbench", falling), record("same", falling, (1.1, 1.05, 1.15))
-    assert versus.print_results([ours, same], "fp32", 1.05) == []
+    assert print_results([ours, same], "fp32", 1.05) == []
     # However far the intervals of one run are apart.
     assert "/ it 1.100" in (said := capsys.readouterr().out) and "inconclusive: one run of" in said
     for wanted, how in ((1.2, "is"), (1.12, "may be")):
-        assert versus.print_results([ours, same], "fp32", wanted) == [
+        assert print_results([ours, same], "fp32", wanted) == [
             f"jaxbench {how} below {wanted:g} times the best PyTorch variant"
         ]
-    assert len(versus.print_results([ours | {"mfu": 1.01}, same], "fp32", 0)) == 1
+    assert len(print_results([ours | {"mfu": 1.01}, same], "fp32", 0)) == 1
     assert "cannot be that fast" in capsys.readouterr().out
     other = record("other", [2.0, 1.9, 1.85, 1.7, 1.6], (1.1, 1.05, 1.15))
-    assert len(versus.print_results([ours, other], "fp32", 0)) == 1
+    assert len(print_results([ours, other], "fp32", 0)) == 1
     said = capsys.readouterr().out
     assert "other does other work" in said
     for precision, distances, told in (
@@ -409,13 +315,13 @@ def test_a_comparison_of_unequal_work_fails(versus, capsys):
         ("bf16", {k: 0.54 * v for k, v in same["distances"].items()}, r"46\.0% \(median\)"),
         ("fp32", same["distances"] | {"extra": 1.0}, "are others: extra"),
     ):
-        [problem] = versus.print_results([ours, same | {"distances": distances}], precision, 0)
+        [problem] = print_results([ours, same | {"distances": distances}], precision, 0)
         assert re.search(told, problem)
     lost = {"contestant": "lost", "failed": "exit code 1: out of memory"}
-    assert len(versus.print_results([ours, lost], "fp32", 0)) == 1
+    assert len(print_results([ours, lost], "fp32", 0)) == 1
     assert "lost      failed: exit code 1: out of memory" in capsys.readouterr().out
     stuck = record("jaxbench", [1.0] * 5)
-    assert len(versus.print_results([stuck], "fp32", 0)) == 1
+    assert len(print_results([stuck], "fp32", 0)) == 1
     assert "did not fall" in capsys.readouterr().out
 
 
@@ -449,7 +355,7 @@ def test_a_goal_is_judged_by_the_whole_interval(
         "problems": problems,
     }
     (tmp_path / "wrn_rate_512.json").write_text(json.dumps(document))
-    done = run_script("goals", "--only=wrn_rate", f"--out={tmp_path}")
+    done = run_script("acceptance", "--only=wrn_rate", f"--out={tmp_path}")
     assert done.returncode == code, done.stderr
     assert re.findall(r"^\| wrn_rate .*\| ([a-z ]+) \|$", done.stdout, re.MULTILINE) == reached
     assert all(problem in done.stdout for problem in problems)
@@ -486,7 +392,7 @@ def test_a_card_is_judged_by_its_slowest_device(run_script, tmp_path, share, out
     )
     (tmp_path / "card-1").mkdir()
     write_card(tmp_path / "card-1", card)
-    done = run_script("goals", "--only=card", f"--out={tmp_path}")
+    done = run_script("acceptance", "--only=card", f"--out={tmp_path}")
     assert re.findall(r"^\| card .*\| ([a-z ]+) \|$", done.stdout, re.MULTILINE) == reached
     assert done.returncode == int(outcome != "pass")
 
@@ -505,12 +411,12 @@ def test_a_tpu_has_rates_of_its_own(run_script, tmp_path):
     )
     for machine, reached in (("v5e-8", "yes"), ("v6e-8", "no")):
         arguments = ("--only=resnet_rate", f"--machine={machine}", f"--out={tmp_path}")
-        done = run_script("goals", *arguments)
+        done = run_script("acceptance", *arguments)
         assert done.stdout.endswith(f"MLPerf 0.7's TPU v3 | {reached} |\n"), done.stdout
 
 
 def test_a_run_that_was_broken_off_is_no_result(load_script, tmp_path):
-    finished_run = load_script("goals").finished_run
+    finished_run = load_script("acceptance").finished_run
     assert finished_run(tmp_path) is None
     for status in ("running", "done"):
         run = finished_run(recorded_run(tmp_path / status, status=status))
@@ -531,7 +437,7 @@ def test_a_run_that_was_broken_off_is_no_result(load_script, tmp_path):
     ],
 )
 def test_goals_that_cannot_be_measured_are_told(run_script, tmp_path, args, told):
-    done = run_script("goals", *args, f"--out={tmp_path / 'out'}")
+    done = run_script("acceptance", *args, f"--out={tmp_path / 'out'}")
     assert done.returncode == 2 and told in done.stderr and done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
@@ -542,8 +448,6 @@ def test_goals_that_cannot_be_measured_are_told(run_script, tmp_path, args, told
         ("scale", ("--cases=metric",), "did you mean 'metrics'"),
         ("scale", ("--folder=/nonexistent/x",), "is no folder"),
         ("scale", ("--part=0",), "not a number in the range"),
-        ("input_limits", (), "--folder=None: no JPEG files"),
-        ("input_limits", ("--cores=2,x", "--folder=."), "whole numbers"),
     ],
 )
 def test_what_cannot_be_measured_is_told(run_script, tmp_path, monkeypatch, name, args, told):
@@ -551,17 +455,3 @@ def test_what_cannot_be_measured_is_told(run_script, tmp_path, monkeypatch, name
     (tmp_path / "a.jpg").touch()
     done = run_script(name, *args)
     assert done.returncode == 2 and told in done.stderr and done.stdout == ""
-
-
-def test_what_hosts_with_more_cores_could_feed(load_script):
-    """1 ms an image, of which Python takes 0.1 ms; the copy takes 0.02 ms more."""
-    predict = load_script("input_limits").predict
-    assert predict(8, 1e-3, 1e-4, 2e-5) == pytest.approx([8e3, 8e3, 8e3])
-    assert predict(100, 1e-3, 1e-4, 2e-5) == pytest.approx([1e4, 5e4, 1e5])
-
-
-def test_the_check_against_pytorch_says_that_it_needs_it(run_script, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)  # importing it fails
-    done = run_script("forward_vs_pytorch", "--experiment=resnet50:tiny")
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr == "jaxbench: this check needs PyTorch: pip install torch\n"

@@ -79,7 +79,7 @@ def find_price(offer: str, prices: list[Price]) -> Price:
 
 def recorded_price(price: Mapping[str, Any] | None) -> Price | None:
     """Return the price in a run's record; None if it has none."""
-    return price and Price(*map(price.get, COLUMNS))
+    return Price(*map(price.get, COLUMNS)) if price else None
 
 
 def read_prices(path: str) -> list[Price]:

@@ -1,6 +1,5 @@
 """Statistics of several measurements of one metric, and medians with their intervals."""
 
-import itertools
 import math
 import operator
 import statistics
@@ -65,12 +64,6 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float, float]:
     margin = 0.98 * count / math.sqrt(effective_size(samples))
     outside = max(0, math.floor((count - 1) / 2 - margin))
     return statistics.median(ordered), ordered[outside], ordered[count - 1 - outside]
-
-
-def disjoint_pairs(intervals: Sequence[tuple[float, float, float]]) -> list[tuple[int, int]]:
-    """Return the places of every two intervals (value, low, high) that do not overlap."""
-    pairs = itertools.combinations(enumerate(intervals), 2)
-    return [(a, b) for (a, one), (b, two) in pairs if one[2] < two[1] or two[2] < one[1]]
 
 
 def spread(values: Sequence[float]) -> dict[str, float | int | None]:
@@ -212,7 +205,9 @@ class Estimate(NamedTuple):
     n: int | None = None
     range: tuple[float, float] | None = None
 
-    span = property(lambda self: self[:3])
+    @property
+    def span(self) -> tuple[float | None, float | None, float | None]:
+        return self[:3]
 
     @property
     def ends_in_words(self) -> str:
@@ -243,8 +238,8 @@ def of_windows(record: Any, name: str) -> Estimate:
     """Return a metric that a record has with its interval, of as many windows as it lists."""
     n = len(record.windows_s or record.windows_images_per_s or ())
     enough = n >= FEWEST_FOR_INTERVAL
-    ends = (getattr(record, f"{name}_{end}") if enough else None for end in ("low", "high"))
-    return Estimate(getattr(record, name), *ends, n or None)
+    low, high = (getattr(record, f"{name}_{end}") if enough else None for end in ("low", "high"))
+    return Estimate(getattr(record, name), low, high, n or None)
 
 
 def of_rounds(record: Any, name: str) -> Estimate:

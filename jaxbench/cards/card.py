@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 
@@ -83,7 +83,7 @@ class Figure(_PartOfCard):
         return self.name + labels + ("" if self.device is None else f", device {self.device}")
 
 
-def _origin(name: str) -> str:
+def _origin(name: str) -> Any:
     return "counted" if FIGURES[name].is_count else "measured"
 
 

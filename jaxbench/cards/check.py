@@ -3,6 +3,7 @@
 import math
 import pathlib
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from jaxbench.cards.card import Card, Figure
 from jaxbench.cards.card_file import card_path, digest_file, list_files, read_card
@@ -74,7 +75,7 @@ def impossible(card: Card) -> Iterator[str]:
         if figure.nominal != published:
             yield f"{figure}: its nominal is {figure.nominal}, the published peak is {published}"
         if figure.name == "flops_per_image" and preset:
-            counted = operations.get(figure.labels["network"])
+            counted = operations.get(str(figure.labels["network"]))
             if figure.value != counted:
                 yield f"{figure}: {figure.value:.11g} is not the preset's network, {counted}"
 
@@ -83,6 +84,7 @@ def _most(figure: Figure, device_kind: str, card: Card, figures: Mapping[tuple, 
     """Return the most that a figure can be on its hardware."""
     kind, environment = FIGURES[figure.name], card.environment
     on_cpu = environment["backend"] == "cpu"
+    unit: Any
     number, _, quantity = (kind.max_cpu if on_cpu else kind.max_accelerator).partition(" ")
     if quantity == "core":
         unit = environment.get("cpu_cores")
@@ -105,7 +107,7 @@ def _most(figure: Figure, device_kind: str, card: Card, figures: Mapping[tuple, 
 def _flops_per_s(rate: Figure, card: Card) -> float:
     """Return what a network would reach that computes as fast as products of matrices do."""
     precision, count = rate.labels["precision"], card.environment["num_devices"]
-    names = [f"matmul_{name}_tflops" for name in _MULTIPLIED_IN.get(precision, ())]
+    names = [f"matmul_{name}_tflops" for name in _MULTIPLIED_IN.get(str(precision), ())]
     # A CPU computes bf16 in fp32, too, and simulated devices share the processor.
     if card.environment["backend"] == "cpu":
         names, count = MATMULS, 1

@@ -165,7 +165,7 @@ def _figures(card: Card, by_device: bool, repeated: Sequence[str]) -> Iterator[F
                 value=figure.value * fraction,
                 interval=figure.interval and tuple(end * fraction for end in figure.interval),
                 labels=figure.labels
-                | {"batch": f"{figure.labels['batch'] / num_devices:g} (of a device)"},
+                | {"batch": f"{figure.labels['batch'] / num_devices:g} (of a device)"},  # type: ignore[operator]
             )
         yield figure
 
@@ -225,7 +225,7 @@ def compare_cards(cards: Sequence[Card]) -> dict[str, Any]:
         return {"cards": headers, "figures": figures}
     fleet = []
     for one in compare_fleet(cards):
-        outliers = one.outliers and [outlier._asdict() for outlier in one.outliers]
+        outliers: Any = one.outliers and [outlier._asdict() for outlier in one.outliers]
         fleet.append(one._asdict() | {"figure": str(one.figure), "outliers": outliers})
     return {"cards": headers, "fleet": fleet}
 
@@ -246,7 +246,7 @@ def describe_cards(cards: Sequence[Card]) -> Iterator[str]:
 
 def _different(cards: Sequence[Card]) -> Iterator[str]:
     """Yield what must be the same for figures to be of the same work, and is not."""
-    settings = {
+    settings: dict[str, Sequence[Any]] = {
         "devices": [card.environment["device_kind"] for card in cards],
         "number of devices": [card.environment["num_devices"] for card in cards],
         "preset": [card.preset for card in cards],

@@ -13,7 +13,7 @@ import csv
 import itertools
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -189,21 +189,21 @@ def judge(card: Card, thresholds: Thresholds | None = None) -> Verdict:
         if part.status == "measured":
             rules = _values(part)
             findings += [
-                Finding(part.name, rule, *_apply(rule, [*values], thresholds, is_busy))
+                Finding(part.name, rule, *_apply(rule, [*values], thresholds, is_busy))  # type: ignore[arg-type]
                 for rule, values in rules.items()
             ]
             if not rules:
                 text = "measured; there is no limit for its figures"
                 findings.append(Finding(part.name, "status", "not_judged", text))
     statuses = {finding.status for finding in findings}
-    outcome = next((status for status in OUTCOMES if status in statuses), "not_judged")
+    outcome: Any = next((status for status in OUTCOMES if status in statuses), "not_judged")
     return Verdict(outcome=outcome, findings=tuple(findings), thresholds=dict(thresholds))
 
 
 def _missing(part: Part, card: Card) -> Iterator[Finding]:
     """Yield that a part failed, or that all or some of it was not measured."""
     has_no_links = part.name == "collectives" and card.environment["num_devices"] < 2
-    status = "not_judged" if has_no_links or PARTS[part.name].flag else "incomplete"
+    status: Any = "not_judged" if has_no_links or PARTS[part.name].flag else "incomplete"
     if part.status == "failed":
         yield Finding(part.name, "status", "fail", f"failed: {part.reason}")
     elif part.status == "skipped":

@@ -305,7 +305,7 @@ def create_orbax() -> Any:
 def first_blocks(path: pathlib.Path, size: float = math.inf) -> Iterator[bytes]:
     """Yield the first `size` bytes of a file, in blocks."""
     with open(path, "rb") as file:
-        while size > 0 and (block := file.read(min(size, 2**20))):
+        while size > 0 and (block := file.read(min(size, 2**20))):  # type: ignore[arg-type]
             yield block
             size -= len(block)
 

@@ -12,7 +12,7 @@ from jaxbench.errors import BadInput
 from jaxbench.modes import find_mode
 from jaxbench.modes.options import OPTIONS, RUNS, mode_keywords, modes_of_flags
 
-_DEFINE = {
+_DEFINE: dict[Any, Any] = {
     bool: flags.DEFINE_bool,
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,

@@ -6,6 +6,7 @@ import os
 import pathlib
 import sys
 import traceback
+from typing import Any
 
 from jaxbench.config import Experiment
 from jaxbench.errors import BadInput, nearest
@@ -42,7 +43,7 @@ def available() -> dict[str, str]:
     return {name: text.partition("\n")[0] for name, text in docstrings().items()}
 
 
-def load(spec: str) -> Experiment:
+def load(spec: str) -> Any:
     """Load an experiment.
 
     Args:

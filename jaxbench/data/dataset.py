@@ -45,7 +45,7 @@ class Split:
         labels = self.labels_Nx if self.labels_Nx.ndim == 1 else self.labels_Nx[:0]
         checksum = 0
         for array in (self.inputs_Nx[rows], self.labels_Nx[rows], labels):
-            checksum = zlib.crc32(np.ascontiguousarray(array), checksum)
+            checksum = zlib.crc32(np.ascontiguousarray(array), checksum)  # type: ignore[arg-type]
         return checksum
 
     def first(self, num_examples: int) -> "Split":
@@ -69,8 +69,8 @@ class Dataset:
     """
 
     description: str
-    train: Split | EncodedSplit
-    eval: Split | EncodedSplit
+    train: Any  # a Split or an EncodedSplit
+    eval: Any
     num_classes: int
     statistics: str | None = "the training split's"
     cache: dict[str, Any] | None = None

@@ -259,7 +259,7 @@ def find_nodes(asked: Mapping[str, float], nodes: Sequence[Mapping[str, Any]]) -
     usable = []
     for node in nodes:
         has = node["Resources"]
-        amounts = asked | {n: _TYPE_AMOUNT for n in has if n.startswith("accelerator_type:")}
+        amounts = asked | {n: _TYPE_AMOUNT for n in has if n.startswith("accelerator_type:")}  # type: ignore[operator]
         if not asked.keys() & _COMPUTE:
             amounts |= {name: has[name] for name in _COMPUTE & has.keys()}
         fits = all(has.get(name, 0) >= amount for name, amount in amounts.items())

@@ -15,6 +15,7 @@ all must call these functions alike.
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -59,7 +60,7 @@ class Collective(Calls):
         received = part * (1 if operation == "reduce_scatter" else parts)
         # The last result first. XLA would copy the operand of an all-reduce that is not in place.
         self._sizes = (part,) if operation == "all_reduce" else (received, sent)
-        self._arrays = like._arrays if like else []
+        self._arrays: list[Any] = like._arrays if like else []
         name = f"{operation.replace('_', '-')} of {self.num_bytes:,} bytes over {count} devices"
         if pair:
             name = "exchange between devices {} and {}".format(*pair)

@@ -34,7 +34,7 @@ _HEAD_SCALE = 1 / 16
 _CHUNK = 250
 # As published; the form with tanh has no finite gradient in fp16 from 150 on.
 _gelu = functools.partial(nn.gelu, approximate=False)
-_ACTIVATIONS = {"gelu": _gelu, "silu": nn.silu}
+_ACTIVATIONS: dict[str, Any] = {"gelu": _gelu, "silu": nn.silu}
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -75,7 +75,7 @@ class ViT(Network):
             raise BadInput(f"model.patch={config.patch}: must divide {sides[0]} and {sides[1]}")
         patch = (config.patch, config.patch)
         x = nn.Conv(config.width, patch, patch, "VALID", name="patches", **types)(images_BxHxWxC)
-        positions_TxD = sincos_positions(*x.shape[1:3], config.width, self.param_dtype)
+        positions_TxD = sincos_positions(*x.shape[1:3], config.width, self.param_dtype)  # type: ignore[call-arg]
         x_BxTxD = x.reshape(batch, -1, config.width) + positions_TxD.astype(self.dtype)
         x_BxTxD = apply_blocks(self, x_BxTxD)
         x_BxD = jnp.mean(x_BxTxD.astype(self.param_dtype), axis=1)

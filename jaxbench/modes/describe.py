@@ -3,7 +3,7 @@
 import operator
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax
@@ -31,7 +31,7 @@ from jaxbench.xla.jaxpr import find_matmuls_and_convs
 _MOST_NAMES = 4
 
 
-def describe(config: Experiment) -> dict[str, Any]:
+def describe(config: Any) -> dict[str, Any]:
     """Return the fields that `--mode=describe` shows; nothing is trained, no data set is read.
 
     Raises:
@@ -146,7 +146,7 @@ def print_description(
 
 
 def print_network(
-    network: dict[str, Any], console: Console | None = None, more: Sequence[tuple[str, str]] = ()
+    network: Mapping[str, Any], console: Console | None = None, more: Sequence[tuple[str, str]] = ()
 ) -> None:
     """Print a network's layers, groups and totals as tables, with `more` rows of totals."""
     console = console or Console(highlight=False, markup=False)

@@ -83,7 +83,7 @@ class InputBenchmark(Measurement):
         recorder.write(setup.compile("train_step", step, state, feed.train_data, batch))
         stepper = Stepper(setup, state)
         # Each window reads other images than the last one, as long as the data set has others.
-        stages = {
+        stages: dict[str, Callable[..., Any]] = {
             "prepare": functools.partial(feed.host_batches, 0, ENDLESS),
             "prepare_and_send": functools.partial(feed.train_batches, 0, ENDLESS),
             "train_step": lambda _: (stepper.queue(step, batch) for _ in itertools.count()),

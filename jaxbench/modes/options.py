@@ -98,7 +98,7 @@ def mode_keywords(mode: str, experiment: Experiment, values: Mapping[str, Any]) 
     from jaxbench.records.writers.wandb import check_wandb
     from jaxbench.training.profiler import parse_steps
 
-    checks = {
+    checks: dict[str, Any] = {
         "telemetry_s": check_interval,
         "checkpoint_minutes": check_minutes,
         "window_s": check_window_s,

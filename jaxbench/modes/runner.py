@@ -93,7 +93,11 @@ class RunSetup(RunContext):
         layout, dataset = program.layout, self.dataset
         sync = config.batch_norm == "sync"
         batch_norm_examples = layout.global_batch if sync else layout.batch_per_device
-        data = {"feed": feed.name, "steps_per_epoch": feed.steps_per_epoch, **feed.resources}
+        data: dict[str, Any] = {
+            "feed": feed.name,
+            "steps_per_epoch": feed.steps_per_epoch,
+            **feed.resources,
+        }
         if dataset is not None:
             data |= {
                 "description": dataset.description,
@@ -374,7 +378,7 @@ class Measurement(abc.ABC):
       csv_record: the kind of record that also goes into a CSV file, KIND.csv; None for no file.
     """
 
-    setup: RunContext
+    setup: Any  # a RunSetup; of a mode without a network, a RunContext
     mode: ClassVar[str]
     csv_record: ClassVar[type[Record] | None] = None
 

@@ -335,7 +335,8 @@ class ScalingTrial(StepWindows):
         self.devices, count = devices, len(devices)
         self.collectives: dict[str, dict[str, int]] | None = None
         self.unequal: list[str] | None = None
-        self.status, self.reason = "done", None
+        self.status = "done"
+        self.reason: str | None = None
         mesh = dataclasses.replace(setup.mesh, devices=devices)
         config = dataclasses.replace(setup.config, num_devices=count, batch_size=batch_size)
         layout = BatchLayout.create(config, count)

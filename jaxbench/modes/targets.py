@@ -154,7 +154,7 @@ def create_devices(target: Target) -> tuple[Any, ...]:
     """
     size = "x".join(map(str, target.dimensions))
     if target.platform == "gpu":
-        topology = {"platform": "cuda", "topology": f"1x{size}"}
+        topology: dict[str, Any] = {"platform": "cuda", "topology": f"1x{size}"}
         topology["target_config"] = describe_gpu(target)
     else:
         topology = {"platform": "tpu", "topology_name": f"{target.specs['name']}:{size}"}
@@ -285,7 +285,7 @@ class StandIn(NamedTuple):
 
 def compile_for(
     target: str,
-    config: Experiment,
+    config: Config,
     workdir: str | None,
     arguments: Sequence[str],
     *,
@@ -366,10 +366,10 @@ class Compilation(Measurement):
         records: list[TargetRecord] = []
         smallest: dict[str | None, TargetRecord] = {}
         failed = []
-        for scaling, *step in self.sizes:
-            answer = self.ask(*step)
+        for scaling, machine, batch_size in self.sizes:
+            answer = self.ask(machine, batch_size)
             if answer.record is None:
-                failed.append(f"{step[0].name}: {answer.failed}")
+                failed.append(f"{machine.name}: {answer.failed}")
                 continue
             record = dataclasses.replace(answer.record, scaling=scaling)
             base = smallest.setdefault(scaling, record)
@@ -437,7 +437,7 @@ def describe_targets(
       BadInput: see `check_target` and `split_targets`.
     """
     if RESULT_VARIABLE in os.environ:
-        write_answer(experiment, names)
+        write_answer(experiment, names)  # type: ignore[arg-type]
         return 0
     targets = [check_target(experiment, name) for name in split_targets(names)]
     answers: dict[str, Answer] = {}

@@ -184,7 +184,7 @@ def _compile_cold_and_warm(
         with around():
             compiled = {}
             for name, (step, *args) in steps.items():
-                compiled[name] = setup.compile(name, step, state, *args, title)
+                compiled[name] = setup.compile(name, step, state, *args, title)  # type: ignore[call-arg]
         passes.append(compiled)
         if not title:
             outcomes = set(broadcast_value([record.compile_cache for record in compiled.values()]))

@@ -242,7 +242,7 @@ class Training(Measurement):
     def summarize(self, status: str, records: Sequence[Record]) -> TrainSummary:
         run, program, dataset = self.run, self.run.program, self.setup.dataset
         epochs = run.progress.epochs
-        attempts = self.run_dir and self.run_dir.document.get("attempts")
+        attempts = self.run_dir.document.get("attempts") if self.run_dir else None
         goodput = attempts and measure_goodput(attempts, run.clock.totals_s())
         if goodput:  # unknown of a run that branched off from another
             goodput = {"num_resumes": len(attempts) - 1, **goodput._asdict()}

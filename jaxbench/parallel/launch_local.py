@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from typing import Any
 
 from jaxbench.errors import Terminated
 from jaxbench.parallel.child import LAUNCHER
@@ -63,7 +64,7 @@ def run_local_processes(command: Sequence[str], count: int) -> int:
 def _start(arguments: Sequence[str], index: int, log: pathlib.Path) -> subprocess.Popen:
     """Start one of the processes; on Linux it ends with this one."""
     with open(log, "wb") as output:
-        quiet = {"stdout": output, "stderr": subprocess.STDOUT} if index else {}
+        quiet: dict[str, Any] = {"stdout": output, "stderr": subprocess.STDOUT} if index else {}
         return subprocess.Popen(
             [*LAUNCHER, str(os.getpid()), "0", sys.executable, *arguments],
             # Ctrl-C in the terminal goes to this process only, which passes it on.

@@ -25,7 +25,7 @@ from jaxbench.terminal import warn
 # How long a process may take from the signal to its end, unless --grace_period_s says otherwise.
 # Clouds give 30 s (Google's spot machines) to 120 s (Amazon's) between the notice and the end.
 GRACE_PERIOD_S = 20
-_EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
+_EXIT_CODES: dict[int, int] = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 # A Ctrl-C that comes sooner after the first signal belongs to it.
 _SAME_END_S = 0.5
 # Functions that swallow exceptions (the second is JAX's, the third weakref's), and when to try

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from jaxbench.cards.card import Figure
 from jaxbench.cards.preset import Preset
@@ -65,7 +66,7 @@ class Bench:
         status = f"s, {self.part.replace('_', ' ')}: {activity}"
         self.console.progress("qualify", int(done_s), int(planned_s), status)
 
-    def note(self, name: str, status: str, found: str, part: str | None = None) -> None:
+    def note(self, name: str, status: Any, found: str, part: str | None = None) -> None:
         """Add a line to a part: to the one that is being measured unless another is named.
 
         A line that is there already, as of a device like another, is not repeated.

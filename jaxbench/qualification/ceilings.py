@@ -115,7 +115,8 @@ def _calls(
         calls = matmul_calls(device, arithmetic, shape, window_s)
         if calls.time_calls(1) <= _LONGEST_CALL_S or min(shape) <= _SMALLEST_SIDE:
             return calls, shape
-        shape = tuple(side // 2 for side in shape)
+        m, k, n = shape
+        shape = m // 2, k // 2, n // 2
 
 
 def _measure_memory(

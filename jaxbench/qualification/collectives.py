@@ -1,6 +1,7 @@
 """The part collectives: collectives over all devices, and exchanges between two."""
 
 import itertools
+from typing import Any
 
 from jaxbench.cards.card import measured
 from jaxbench.microbench.collectives import OPERATIONS, measure_collectives, measure_pairs
@@ -22,10 +23,10 @@ def measure(bench: Bench, time_s: float) -> None:
     most_bytes = broadcast_value(min(limit_bytes, memory_bytes(mesh.local_devices[0]) // 32))
     # Half of the time goes into compiling.
     turns = len(sizes_up_to(most_bytes)) * len(OPERATIONS)
-    how = {"rounds": SHORT_ROUNDS, "show": bench.show}
+    how: dict[str, Any] = {"rounds": SHORT_ROUNDS, "show": bench.show}
     window_s = fit_window_s(0.3 * time_s, turns, SHORT_ROUNDS, 0.1)
     for rate in measure_collectives(mesh, most_bytes=most_bytes, window_s=window_s, **how):
-        of = {"collective": rate.operation, "bytes": rate.num_bytes}
+        of: dict[str, Any] = {"collective": rate.operation, "bytes": rate.num_bytes}
         bench.figures += [
             measured("algorithm_gb_per_s", *in_unit(1e9, rate.algorithm_bytes_per_s()), **of),
             measured("bus_gb_per_s", *in_unit(1e9, rate.bus_bytes_per_s()), **of),

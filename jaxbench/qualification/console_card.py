@@ -81,7 +81,7 @@ def _collectives(card: Card) -> list[str]:
     figures = [figure for figure in card.figures() if figure.name == "bus_gb_per_s"]
     largest = {}
     for figure in sorted(figures, key=lambda figure: figure.labels["bytes"]):
-        title = f"{figure.labels['collective']}, {figure.labels['bytes'] / 2**20:g} MiB"
+        title = f"{figure.labels['collective']}, {figure.labels['bytes'] / 2**20:g} MiB"  # type: ignore[operator]
         largest[figure.labels["collective"]] = [title, four_digits(figure.value)]
     return _table(["collective over all devices", "bus, GB/s"], [*largest.values()])
 

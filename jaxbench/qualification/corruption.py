@@ -5,6 +5,8 @@ libraries may compute their gradients in any order, so that equal steps rightly 
 Dense layers and sums have one order.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -74,7 +76,11 @@ class CorruptionCheck:
         firsts: dict[int, tuple[Mismatch, float]] = {}
         for one, time_s in self._named:
             firsts.setdefault(one.device_id, (one, time_s))
-            labels = {"device": one.device_id, "round": one.round, "tensor": one.path}
+            labels: dict[str, Any] = {
+                "device": one.device_id,
+                "round": one.round,
+                "tensor": one.path,
+            }
             figures.append(measured("mismatched_values", one.elements, **labels))
         for device, (one, time_s) in firsts.items():
             text = f"first in round {one.round}, {time_s:.0f} s after the soak began: {one.path}"

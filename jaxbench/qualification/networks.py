@@ -38,7 +38,7 @@ def name_of(config: Config) -> str:
 
 def make_config(network: PresetNetwork, precision: str, num_devices: int) -> Config:
     """Return a network of the preset over all devices, with its stated batch."""
-    config = registry.load(network.spec)
+    config: Any = registry.load(network.spec)
     config.precision, config.num_devices = precision, 0
     config.batch_size = network.batch_per_device * num_devices
     return config
@@ -69,7 +69,7 @@ def measure(bench: Bench, time_s: float) -> None:
         raise PartFailed("; ".join(networks.failed))
 
 
-def pace_of(run_s: float) -> dict[str, float]:
+def pace_of(run_s: float) -> dict[str, Any]:
     """Return the keywords of a throughput run of `run_s` seconds, compilation excluded."""
     window_s = min(0.5, max(0.05, run_s / (8 * _ROUNDS)))
     # Energy needs readings that are close together, see hardware/telemetry/summary.py.
@@ -199,7 +199,11 @@ def figures_of(result: RunResult, config: Config, run: str, bench: Bench) -> lis
         "measured_peak_share": share,
     }
     intervals = {"images_per_s": (step.images_per_s_low, step.images_per_s_high)}
-    labels = {"network": config.name, "precision": config.precision, "batch": config.batch_size}
+    labels: dict[str, Any] = {
+        "network": config.name,
+        "precision": config.precision,
+        "batch": config.batch_size,
+    }
     return [
         measured(name, value, intervals.get(name), run=run, **labels)
         for name, value in values.items()

@@ -3,6 +3,7 @@
 import importlib
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -170,7 +171,7 @@ def _make_card(bench: Bench, minutes: float, load: HostLoad) -> Card:
     times_s, parts = bench.clock.totals_s(), []
     for name, kind in PARTS.items():
         figures = tuple(one for one in bench.figures if FIGURES[one.name].part == name)
-        end = bench.ends.get(name)
+        end: Any = bench.ends.get(name)
         if kind.measured_in and not figures:
             end = bench.ends.get(kind.measured_in)
         if end is None:
@@ -182,7 +183,7 @@ def _make_card(bench: Bench, minutes: float, load: HostLoad) -> Card:
         created_at=now().isoformat(timespec="seconds"),
         minutes_asked=minutes,
         minutes_taken=bench.clock.wall_s() / 60,
-        environment=describe_environment(bench.mesh.devices),
+        environment=describe_environment(bench.mesh.devices),  # type: ignore[arg-type]
         preset=bench.preset.name,
         load=load,
         parts=tuple(parts),

@@ -80,7 +80,7 @@ def soak_figures(step: ThroughputRecord, telemetry: Mapping[str, Any] | None) ->
     for device, sensors in (telemetry or {}).get("devices", {}).items():
         if sensors["kind"] == "host":
             continue
-        labels = {"device": _number_of(device), "run": _RUN}
+        labels: dict[str, Any] = {"device": _number_of(device), "run": _RUN}
         for name, key in _SENSORS.items():
             if key in sensors:
                 yield measured(name, sensors[key], **labels)

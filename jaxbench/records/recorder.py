@@ -46,7 +46,7 @@ class Recorder:
         self.telemetry = telemetry
         self.is_resumed = is_resumed
         self.changes = changes(run_dir.document) if is_resumed else {}
-        self._usd_per_hour = price and price.usd_per_hour
+        self._usd_per_hour = price.usd_per_hour if price else None
         self.writers = Writers()
         self.records: list[Record] = []
         self.summarize: Callable[[str], Summary] = lambda status: Summary(status=status)
@@ -55,7 +55,7 @@ class Recorder:
     @property
     def folder(self) -> pathlib.Path | None:
         """The folder for files; None if nothing is written."""
-        return self.run_dir and self.run_dir.path
+        return self.run_dir.path if self.run_dir else None
 
     def write(self, record: Record) -> None:
         self.records.append(record)
@@ -95,7 +95,8 @@ class Recorder:
             change = describe_changes({"usd_per_hour": self.changes["price"]})
             fields["warnings"] = [*fields["warnings"], f"{change}: what it cost is unknown"]
         usd_per_hour = None if "price" in self.changes else self._usd_per_hour
-        add_costs(fields, usd_per_hour, self.run_dir and self.run_dir.document.get("resumes"))
+        resumes = self.run_dir.document.get("resumes") if self.run_dir else None
+        add_costs(fields, usd_per_hour, resumes)
         return type(summary)(**fields)
 
 

@@ -172,7 +172,7 @@ def folder_name(run_name: str) -> str:
     return re.sub(r"[^\w.=,+@-]+", "-", run_name).strip(".-") or "unnamed"
 
 
-def create_timed_folder(parent: pathlib.Path) -> pathlib.Path:
+def create_timed_folder(parent: pathlib.Path) -> pathlib.Path:  # type: ignore[return]
     """Make a folder named by the time; runs started in the same second get -2, -3 ..."""
     parent.mkdir(parents=True, exist_ok=True)
     stamp = now().strftime("%Y%m%d-%H%M%S")

@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Required, TypedDict, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict, get_args
 
 import msgspec
 from msgspec import Meta
@@ -274,7 +274,7 @@ class Record:
 
     kind = ""
 
-    def __getattr__(self, name: str) -> None:
+    def __getattr__(self, name: str) -> Any:
         """Return None for a metric that only other kinds of records have."""
         # A field of its own is missing while msgspec decodes a line without it, and is an error.
         if name in METRICS and name not in self.__dataclass_fields__:
@@ -385,29 +385,34 @@ class MaxBatchResult(_create("max_batch")):
 
 # The kinds of lines of metrics.jsonl. A run that breaks before its mode can sum it up has the
 # plain Summary.
-RECORDS: dict[str, type[Record]] = {"summary": Summary}
+RECORDS: dict[str, Any] = {"summary": Summary}
 for _name in METRICS:
     if _name.endswith(".*"):
         _kind = _name.removesuffix(".*")
         RECORDS[_kind] = _create(_kind, Summary if _kind.endswith("summary") else Record)
         RECORDS[_kind].__doc__ = METRICS[_name].meaning
-CompileRecord = RECORDS["compile"]
-StepRecord = RECORDS["step"]
-EpochRecord = RECORDS["epoch"]
-ThroughputRecord = RECORDS["throughput"]
-InputRecord = RECORDS["input"]
-ScalingRecord = RECORDS["scaling"]
-DeviceRecord = RECORDS["device"]
-AllReduceRecord = RECORDS["all_reduce"]
-Conv2dRecord = RECORDS["conv2d"]
-TargetRecord = RECORDS["target"]
-TrainSummary = RECORDS["train_summary"]
-ThroughputSummary = RECORDS["throughput_summary"]
-InputSummary = RECORDS["input_summary"]
-ScalingSummary = RECORDS["scaling_summary"]
-MemorySummary = RECORDS["memory_summary"]
-Conv2dSummary = RECORDS["conv2d_summary"]
-CompileSummary = RECORDS["compile_summary"]
+if TYPE_CHECKING:  # which cannot read metrics.csv
+
+    def __getattr__(name: str) -> Any: ...
+
+else:
+    CompileRecord = RECORDS["compile"]
+    StepRecord = RECORDS["step"]
+    EpochRecord = RECORDS["epoch"]
+    ThroughputRecord = RECORDS["throughput"]
+    InputRecord = RECORDS["input"]
+    ScalingRecord = RECORDS["scaling"]
+    DeviceRecord = RECORDS["device"]
+    AllReduceRecord = RECORDS["all_reduce"]
+    Conv2dRecord = RECORDS["conv2d"]
+    TargetRecord = RECORDS["target"]
+    TrainSummary = RECORDS["train_summary"]
+    ThroughputSummary = RECORDS["throughput_summary"]
+    InputSummary = RECORDS["input_summary"]
+    ScalingSummary = RECORDS["scaling_summary"]
+    MemorySummary = RECORDS["memory_summary"]
+    Conv2dSummary = RECORDS["conv2d_summary"]
+    CompileSummary = RECORDS["compile_summary"]
 
 
 def has_field(cls: type[Record], prefix: str, name: str) -> bool:
@@ -422,7 +427,7 @@ def metric_fields(cls: type[Record], prefix: str, metrics: dict[str, float]) -> 
     return fields | ({f"{prefix}metrics": custom} if custom else {})
 
 
-def decode_record(line: Mapping[str, Any]) -> Record:
+def decode_record(line: Mapping[str, Any]) -> Any:
     """Return the record that a line of metrics.jsonl holds. Fields that are unknown are dropped.
 
     Which mode's summary it is follows from its fields.
@@ -462,7 +467,7 @@ def _decode(content: Mapping[str, Any], cls: type) -> Any:
     """Return an instance of a class, its texts and parts as they are in the file."""
     _check_numbers(content, "$")
     decoded = msgspec.convert(content, cls)
-    for name in cls.__dataclass_fields__.keys() & content.keys():
+    for name in cls.__dataclass_fields__.keys() & content.keys():  # type: ignore[attr-defined]
         if type(content[name]) in (str, dict, list):
             vars(decoded)[name] = content[name]
     return decoded

@@ -147,13 +147,20 @@ def _multiples(low: float, high: float, most: float) -> list[float]:
 
 def draw(chart: Chart) -> str:
     """Return a chart as an <svg> element."""
-    geometry = {
+    geometry: Any = {
         LineChart: _draw_lines,
         BarChart: _draw_bars,
         DotChart: _draw_dots,
         MatrixChart: _draw_matrix,
     }[type(chart)]
-    none = {"x": None, "y": None, "series": (), "rows": (), "squares": (), "names": ()}
+    none: dict[str, Any] = {
+        "x": None,
+        "y": None,
+        "series": (),
+        "rows": (),
+        "squares": (),
+        "names": (),
+    }
     drawn = none | {"left": _LEFT, "height": _HEIGHT} | geometry(chart)
     drawn |= {"width": _WIDTH, "right": _RIGHT, "top": _TOP, "bottom": drawn["height"] - _BOTTOM}
     return TEMPLATES.get_template("chart.svg").render(chart=chart, **drawn)
@@ -257,7 +264,13 @@ def _draw_dots(chart: DotChart) -> dict[str, Any]:
     x_axis = Axis(values, left, _RIGHT - room, log=chart.x_log, from_zero=True)
     rows = []
     for dot, lines, top, height in zip(chart.dots, labels, tops, heights, strict=False):
-        row = {"label": dot.label, "lines": lines, "y": top + height / 2, "parts": (), "dot": dot}
+        row: dict[str, Any] = {
+            "label": dot.label,
+            "lines": lines,
+            "y": top + height / 2,
+            "parts": (),
+            "dot": dot,
+        }
         row["told"] = with_interval(plain)(Estimate(dot.value, dot.low, dot.high))
         row["told"] += f"; {dot.told}" if dot.told else ""
         row["end"] = None if None in (dot.low, dot.high) else x_axis(dot.high)
@@ -295,7 +308,7 @@ def _draw_matrix(chart: MatrixChart) -> dict[str, Any]:
 
 def _labels(labels: Sequence[str], most: int) -> tuple[list[list[str]], float]:
     """Return labels, each in at most `most` lines, and the width that they need."""
-    options = {"max_lines": most, "placeholder": "…", "break_on_hyphens": False}
+    options: dict[str, Any] = {"max_lines": most, "placeholder": "…", "break_on_hyphens": False}
     lines = [textwrap.wrap(label, 42, **options) or [UNKNOWN] for label in labels]
     longest = max(len(line) for wrapped in lines for line in wrapped)
     return lines, min(320.0, 14 + longest * _FONT * _CHARACTER)

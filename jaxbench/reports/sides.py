@@ -18,8 +18,13 @@ class Side(NamedTuple):
     name: str
     runs: Sequence[ReportedRun]
 
-    host = property(lambda self: self.runs[0].host)
-    starts = property(lambda self: [run.document.started_at for run in self.runs])
+    @property
+    def host(self) -> str | None:
+        return self.runs[0].host
+
+    @property
+    def starts(self) -> list[str]:
+        return [run.document.started_at for run in self.runs]
 
     def check(self) -> None:
         """Raise BadInput unless all runs ended well and did the same, and none is a copy."""

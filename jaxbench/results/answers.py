@@ -152,7 +152,7 @@ class Description(_Text):
 
         written = io.StringIO()
         # In a notebook rich would show the tables, or write them in colours.
-        plain = {"force_jupyter": False, "force_terminal": False}
+        plain: dict[str, Any] = {"force_jupyter": False, "force_terminal": False}
         console = Console(file=written, width=100, highlight=False, markup=False, **plain)
         self.print_on(console)
         return written.getvalue().rstrip()

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxbench.cli.entry_point import load_experiment
-from jaxbench.config import Experiment
 from jaxbench.custom import config_record
 from jaxbench.errors import BadInput
 from jaxbench.xla.variables import decisive_variables
@@ -38,7 +37,7 @@ class Trial:
     spec: str
     overrides: tuple[str, ...]
     place: dict[str, str]
-    config: Experiment
+    config: Any  # an Experiment
     flags: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
 

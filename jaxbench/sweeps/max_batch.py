@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxbench.analysis.largest_batch import estimate_largest
 from jaxbench.batch_layout import BatchLayout, batch_multiple
@@ -45,7 +45,8 @@ def largest_batch(
     """
     planned: dict[int, float] = {}
     limit_bytes = None
-    low, high = 0, math.inf
+    low: Any = 0
+    high: Any = math.inf
     batch = stride = start
     while True:
         tried = try_batch(batch)

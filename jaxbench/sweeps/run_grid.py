@@ -90,7 +90,7 @@ def sweep(
         _check_options(trial, mode, options)
     made = create_launcher(launcher, Limits(timeout_s), console.say, launcher_options or {})
     trials = [trial.on(made.hardware) for trial in trials]
-    path = sweepdir and os.fspath(sweepdir)
+    path = os.fspath(sweepdir) if sweepdir else None
     with running_sweep(trials, path, console, made, retry) as runner:
         run_trials(runner, trials)
         results = [runner.folder.results[trial.key] for trial in trials]

@@ -44,7 +44,9 @@ class Column(NamedTuple):
     show: Callable[[Any], Cell | str] = words
     left: bool | None = None
 
-    is_left = property(lambda self: self.show is words if self.left is None else self.left)
+    @property
+    def is_left(self) -> bool:
+        return self.show is words if self.left is None else self.left
 
     def of(self, row: Any) -> Any:
         """Return the row's value; None if its path ends early."""
@@ -79,7 +81,8 @@ def metric_columns(*names: str, of: str = "") -> list[Column]:
 def estimate_columns(path: str, name: str) -> list[Column]:
     """Return the columns of the `Estimate` of a metric: its median, its interval and its n."""
     metric = metric_column(name, f"{path}.value")
-    return [metric, Column("95 % interval", path, interval(metric.show)), count_column(path)]
+    show: Any = metric.show
+    return [metric, Column("95 % interval", path, interval(show)), count_column(path)]
 
 
 def count_column(path: str) -> Column:

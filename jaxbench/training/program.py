@@ -80,7 +80,7 @@ class Program:
 
     def bind(self, step: Callable) -> Callable:
         """Return step(program, state, data, batch) as a function of the last three."""
-        bound = functools.partial(step, self)
+        bound: Any = functools.partial(step, self)
         bound.__name__ = step.__name__
         return bound
 

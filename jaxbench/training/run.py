@@ -196,7 +196,7 @@ class RunProgress:
         progress = cls(**{name: values[name] for name in names})
         progress.epochs = [decode_record(epoch) for epoch in progress.epochs]
         if progress.epoch_metrics:
-            progress.epoch_metrics = EpochMetrics(**progress.epoch_metrics)
+            progress.epoch_metrics = EpochMetrics(**progress.epoch_metrics)  # type: ignore[arg-type]
         return progress
 
 

@@ -70,7 +70,7 @@ def instructions(hlo: str) -> Iterator[Instruction]:
     for line in _COMMENT.sub("", hlo).splitlines():
         if match := _INSTRUCTION.match(line):
             root, *parts = match.groups()
-            yield Instruction(computation, *parts, is_root=bool(root))
+            yield Instruction(computation, *parts, is_root=bool(root))  # type: ignore[misc, arg-type]
         elif match := _COMPUTATION.match(line):
             computation = "ENTRY" if match[1] else match[2]
 

@@ -9,7 +9,6 @@ import pytest
 from jaxbench.analysis.statistics import (
     autocorrelation,
     dependent,
-    disjoint_pairs,
     effective_size,
     held_up,
     median_interval,
@@ -108,8 +107,3 @@ def test_what_was_held_up_is_named():
     # Noise of very short windows is none, nor is one of two.
     assert held_up("window", dict.fromkeys(range(9), 0.01) | {4: 0.4}) == []
     assert held_up("window", {1: 1.0, 2: 9.0}) == []
-
-
-def test_intervals_that_lie_apart():
-    found = disjoint_pairs([(1, 0, 2), (2.5, 2, 3), (5, 4, 6)])
-    assert found == [(0, 2), (1, 2)]

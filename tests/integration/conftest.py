@@ -1,5 +1,6 @@
 """Real processes: the entry points as people start them."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -27,3 +28,12 @@ def run_main(tmp_path):
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def pytorch_python():
+    """A Python that has PyTorch."""
+    python = os.environ.get("JAXBENCH_TEST_PYTORCH")
+    if not python and importlib.util.find_spec("torch") is None:
+        pytest.skip("PyTorch is not installed, nor named by JAXBENCH_TEST_PYTORCH")
+    return python or sys.executable

@@ -14,10 +14,10 @@ TABLES = ("training_runs", "throughput", "time_to_accuracy", "prices", "conv2d")
 _TEXTS = "source date task model dataset hardware precision framework status data note offer"
 _NUMBERS = "first_epoch_s median_epoch_s total_time_s time_ms images_per_s top1"
 _COUNTS = "devices global_batch epochs images height width channels kernel"
-_Row = TypedDict(
+_Row: Any = TypedDict(
     "_Row",
     {
-        **dict.fromkeys(_TEXTS.split(), str | None),
+        **dict.fromkeys(_TEXTS.split(), str | None),  # type: ignore[misc]
         **dict.fromkeys([*_NUMBERS.split(), "usd_per_hour", "usd_published"], float | None),
         **dict.fromkeys(_COUNTS.split(), int | None),
     },
@@ -29,4 +29,4 @@ _Row = TypedDict(
 def load_published(table: str) -> list[dict[str, Any]]:
     """Return the rows of one of `TABLES`, numbers as numbers."""
     text = importlib.resources.files(__name__).joinpath(f"{table}.csv").read_text("utf-8")
-    return parse_rows(text, _Row)
+    return parse_rows(text, _Row)  # type: ignore[arg-type]

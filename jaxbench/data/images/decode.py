@@ -129,7 +129,7 @@ class Image:
         box = CropBox(*(number // scale * scale for number in box))
         pixels = self._pixels
         if pixels is None:
-            pixels = _decode_jpeg(self._content, *self.size, scale)
+            pixels = _decode_jpeg(self._content, *self.size, scale)  # type: ignore[call-arg]
             box = CropBox(*(number // scale for number in box))
         part = pixels[box.top : box.top + box.height, box.left : box.left + box.width]
         # Averaging avoids aliasing if both sides shrink a lot. It takes as long as decoding, so not

@@ -87,7 +87,7 @@ class EncodedSplit:
     """
 
     source: Any
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, ...]
     num_examples: int
 
     def __len__(self) -> int:

@@ -69,7 +69,8 @@ def apply_cache(dataset: Dataset, data: DataConfig, progress: Callable[[str], No
       BadInput: the folder cannot be written.
     """
     watch = Stopwatch()
-    splits, about = {}, {}
+    splits: dict[str, Any] = {}
+    about = {}
     for name in ("train", "eval"):
         splits[name], about[name] = _copy(getattr(dataset, name), name, data, progress)
     record = {"kind": data.cache, "took_s": watch.elapsed_s(), **about}

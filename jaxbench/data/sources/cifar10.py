@@ -155,7 +155,7 @@ def _read_cifar10(files: dict[str, bytes]) -> tuple[Split, Split]:
     return _join(batches)
 
 
-def _read_mnist(files: dict[str, bytes]) -> tuple[Split, Split]:
+def _read_mnist(files: dict[str, bytes]) -> tuple[Split, ...]:
     arrays = {name: _read_idx(content) for name, content in files.items()}
     return tuple(
         Split(

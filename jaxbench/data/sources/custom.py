@@ -67,8 +67,8 @@ def load(
                 progress(f"read {index + 1:,} of {count:,} examples of {split}")
         return Split(images_NxHxWxC, labels_Nx)
 
-    splits = [read(split, sources[split], limit) for split, limit in limits.items()]
-    return Dataset(name, *splits, num_classes=data.num_classes)
+    train, test = (read(split, sources[split], limit) for split, limit in limits.items())
+    return Dataset(name, train, test, num_classes=data.num_classes)
 
 
 def _image(image: Any, data: DataConfig) -> np.ndarray:

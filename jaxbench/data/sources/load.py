@@ -8,6 +8,7 @@ reading is, `bar` with what is fetched (see `download.Bar`).
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from jaxbench.data.sources.download import Bar
 from jaxbench.errors import BadInput
 from jaxbench.tasks import get_task
 
-_SOURCES = {
+_SOURCES: dict[str, Any] = {
     "digits": digits.load,
     "tfds": tfds.load,
     "cifar10_batches": cifar10.load,

@@ -36,7 +36,7 @@ def load(data: DataConfig, *, masks: bool = False, **unused: Any) -> Dataset:
     if not data.path or not file.is_file():
         raise BadInput(f"data.path={data.path!r}: data.source=npz needs the path of an .npz file")
     try:
-        with np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
+        with np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:  # type: ignore[arg-type]
             pairs = _MASKED if masks and {"image", "mask"} <= set(archive.files) else _SPLITS
             # A few bytes unpack to many. No array takes more than its part of the archive.
             unpacked_bytes = sum(info.file_size for info in archive.zip.infolist())
@@ -80,7 +80,7 @@ def _split(
     return Split(images, labels.astype(np.int32))
 
 
-def _hold_out(split: Split) -> tuple[Split, Split]:
+def _hold_out(split: Split) -> tuple[Split, ...]:
     order = np.random.Generator(np.random.Philox(key=0)).permutation(len(split))
     test, train = np.split(order, [len(split) // _HELD_OUT])
     return tuple(

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import psutil
 
@@ -34,7 +35,7 @@ class Reading:
 
     device: str
     kind: str
-    values: Mapping[str, float | str]
+    values: Mapping[str, Any]
     errors: Sequence[str] = ()
 
 

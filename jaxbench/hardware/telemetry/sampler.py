@@ -88,7 +88,8 @@ class Telemetry:
             for reader in readers
         }
         self._lock = threading.Lock()
-        self._file = self._rows = None
+        self._file: Any = None
+        self._rows: Any = None
         self._series: dict[str, Series] = {}
         self.windows: list[Window] = []
         self._errors: collections.Counter[str] = collections.Counter()

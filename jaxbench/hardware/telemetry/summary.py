@@ -61,7 +61,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "load_1min": ("max",),
     "other_cpu_percent": ("mean", "max"),
 }
-_STATISTICS = {"mean": np.mean, "max": np.max, "median": np.median}
+_STATISTICS: dict[str, Any] = {"mean": np.mean, "max": np.max, "median": np.median}
 _SUMMARIZED = [name for name, statistics_of in COLUMNS.items() if statistics_of]
 # The run's clock stands still between two processes: the date goes ahead of it by more than this.
 _JUMP_S = 0.5
@@ -100,7 +100,7 @@ class Series:
         """
         self._is_resumed = True
 
-    def add(self, elapsed_s: float, values: Mapping[str, float | str]) -> None:
+    def add(self, elapsed_s: float, values: Mapping[str, Any]) -> None:
         for name in _SUMMARIZED:
             if COLUMNS[name] == ("greatest",):
                 if values.get(name, math.nan) > self.greatest.get(name, -math.inf):
@@ -156,7 +156,9 @@ def read_series(path: pathlib.Path) -> dict[str, Series]:
         for row in csv.DictReader(file):
             try:
                 elapsed_s = float(row["elapsed_s"])
-                values = {name: float(row[name]) for name in _SUMMARIZED if row.get(name)}
+                values: dict[str, Any] = {
+                    name: float(row[name]) for name in _SUMMARIZED if row.get(name)
+                }
                 new_began_s = seconds_since_1970(row["time"]) - elapsed_s
                 device, kind = row["device"], row["kind"]
             except (KeyError, TypeError, ValueError, OverflowError):

@@ -201,7 +201,7 @@ def _yes_or_no(fits: object) -> Cell:
 
 
 def _usd_per_million(rate: float | None, price: Price | None) -> float | None:
-    return rate and price and pricing.usd_per_million_images(rate, price.usd_per_hour)
+    return pricing.usd_per_million_images(rate, price.usd_per_hour) if rate and price else None
 
 
 _COLUMNS = (

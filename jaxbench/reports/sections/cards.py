@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.analysis.statistics import Estimate
-from jaxbench.cards.card import Figure, Finding
 from jaxbench.cards.figures import FIGURES, PARTS
-from jaxbench.hardware.checks import Check
 from jaxbench.metrics import METRICS, UNKNOWN, count, percent, plain
 from jaxbench.reports import published
 from jaxbench.reports.blocks import MatrixChart, Section
@@ -36,9 +34,11 @@ class _Row(NamedTuple):
     """Something that a card holds."""
 
     of: ReportedCard
-    content: Figure | Finding | Check | None = None
+    content: Any = None  # a Figure, Finding or Check
 
-    card = property(lambda self: self.of.card)
+    @property
+    def card(self) -> Any:
+        return self.of.card
 
 
 def status_cell(status: str | None) -> Cell:

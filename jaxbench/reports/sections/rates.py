@@ -94,7 +94,7 @@ def _together(rows: Sequence[Measurement], what: str) -> tuple[Estimate, str]:
         return of, bar_words(of, len(rows))
     ends = ([one[i] for one in each if one[i] is not None] for i in range(3))
     bar = "p50, bar to p99" + (f", medians of {len(rows)} runs" if len(rows) > 1 else "")
-    return Estimate(*(statistics.median(values) if values else None for values in ends)), bar
+    return Estimate(*(statistics.median(values) if values else None for values in ends)), bar  # type: ignore[type-var]
 
 
 def _charts(rows: Sequence[Measurement], what: str, table: Table) -> Iterator[LineChart | DotChart]:
@@ -338,7 +338,7 @@ _PREDICTED = (
 
 def scaling(context: ReportContext) -> Section | None:
     """Return rates over devices with the ideal line, efficiencies, predictions, all-reduces."""
-    measured = [
+    measured: list[dict[str, Any]] = [
         {
             "run": run,
             "record": record,
@@ -354,7 +354,7 @@ def scaling(context: ReportContext) -> Section | None:
         {"run": run, "record": record, "time_s": of_windows(record, "all_reduce_s")}
         for run, record in context.of_kind(AllReduceRecord)
     ]
-    predictions = [
+    predictions: list[Any] = [
         RunRecord(run, record) for run in context.runs for record in run.summary.predictions or ()
     ]
     assumptions = dict.fromkeys(

@@ -35,7 +35,7 @@ def list_runs(context: ReportContext) -> Section | None:
         "Figures with a run's id (R1, R2 …) were measured in that run, unless they are marked "
         "compiled or predicted. Published figures are marked, with their source.",
         [
-            *(*context.collection.notes, *corrupt, _warnings(context.runs)),
+            *(*context.collection.notes, *corrupt, _warnings(context.runs)),  # type: ignore[list-item]
             *(_runs_table(context), _environments(context.runs)),
         ],
     )

@@ -5,6 +5,8 @@ Komodakis 2016) and cnn10 (see jaxbench/models/cnn10.py), written from those des
 Images come as usual in PyTorch, BxCxHxW. Batch norm has flax's epsilon 1e-5 and, in PyTorch's
 words, momentum 0.1: flax counts the share that is kept, 0.9.
 
+Parameters are PyTorch's own draws; whoever compares replaces them by jaxbench's.
+
 The plain vision transformer of Beyer et al. 2022 and a language model of GPT-2's form (see
 jaxbench/models/vit.py and gpt.py) have pre-norm blocks, whose norms have flax's epsilon 1e-6.
 """
@@ -46,7 +48,6 @@ class ResNet(nn.Module):
     Args:
       stages: bottleneck blocks in each of the four stages; (3, 4, 6, 3) is ResNet-50.
       width: channels inside the first stage's blocks; each stage doubles them.
-      zero_init: begin with every block as the identity (Goyal et al. 2017).
       num_classes: K, the width of the logits.
     """
 
@@ -54,7 +55,6 @@ class ResNet(nn.Module):
         self,
         stages: tuple[int, int, int, int] = (3, 4, 6, 3),
         width: int = 64,
-        zero_init: bool = True,
         num_classes: int = 1000,
     ):
         super().__init__()
@@ -66,11 +66,6 @@ class ResNet(nn.Module):
         self.layer3 = _stage(stages[2], 4 * channels[1], channels[2], stride=2)
         self.layer4 = _stage(stages[3], 4 * channels[2], channels[3], stride=2)
         self.fc = nn.Linear(4 * channels[3], num_classes)
-        _initialise(self)
-        if zero_init:
-            for module in self.modules():
-                if isinstance(module, Bottleneck):
-                    nn.init.zeros_(module.bn3.weight)
 
     def forward(self, images_BxCxHxW: torch.Tensor) -> torch.Tensor:
         """Returns logits_BxK."""
@@ -112,8 +107,6 @@ class WideResNet(nn.Module):
 
     def __init__(self, depth: int = 28, width: int = 10, num_classes: int = 10):
         super().__init__()
-        if depth < 10 or (depth - 4) % 6:
-            raise ValueError(f"depth={depth}: a wide ResNet's depth is 6n+4")
         self.stem = _conv(3, 16, 3)
         groups, in_channels = [], 16
         for group, channels in enumerate((16 * width, 32 * width, 64 * width)):
@@ -126,7 +119,6 @@ class WideResNet(nn.Module):
         self.groups = nn.Sequential(*groups)
         self.norm = _norm(in_channels)
         self.head = nn.Linear(in_channels, num_classes)
-        _initialise(self)
 
     def forward(self, images_BxCxHxW: torch.Tensor) -> torch.Tensor:
         """Returns logits_BxK."""
@@ -166,7 +158,6 @@ class Cnn10(nn.Module):
             in_channels = width
         self.stages = nn.Sequential(*stages)
         self.head = nn.Linear(in_channels, num_classes)
-        _initialise(self)
 
     def forward(self, images_BxCxHxW: torch.Tensor) -> torch.Tensor:
         """Returns logits_BxK."""
@@ -311,13 +302,3 @@ def _conv(in_channels: int, channels: int, size: int, stride: int = 1) -> nn.Con
 
 def _norm(channels: int) -> nn.BatchNorm2d:
     return nn.BatchNorm2d(channels, eps=1e-5, momentum=0.1)
-
-
-def _initialise(network: nn.Module) -> None:
-    """Draws parameters with the variances of jaxbench/models/layers.py."""
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        elif isinstance(module, nn.Linear):
-            nn.init.normal_(module.weight, std=module.in_features**-0.5)
-            nn.init.zeros_(module.bias)

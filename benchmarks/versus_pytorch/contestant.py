@@ -1,4 +1,4 @@
-"""The processes that versus_pytorch.py lets train in turn."""
+"""The processes that train in turns."""
 
 import contextlib
 import json

@@ -1,6 +1,6 @@
 """The project's goals for an accelerator, measured one after the other, and which are reached.
 
-    python benchmarks/goals.py --out=FOLDER [--machine=h200|v5e-8|v6e-8] [--data_dir=FOLDER]
+    python benchmarks/acceptance.py --out=FOLDER [--machine=h200|v5e-8|v6e-8] [--data_dir=FOLDER]
         [--data_source=tfds] [--seeds=10] [--only=GOAL,...] [--pytorch_python=PYTHON]
 
 On one H200:
@@ -21,10 +21,9 @@ On eight chips of TPU v5e or v6e:
   resnet_rate   ResNet-50, bf16, 128 images a chip: 58 % of what the memory allows
   card          as above, but 50 % in products of matrices
 
-MLPerf's ResNet-50 on TPU v3 had 40.6 % of the chip's peak. A v5e or v6e has too little memory
-bandwidth for as much: by its compiler's count of bytes it can have 39 % and 16 % at most. So the
-goal is the share of that ceiling: v3's 2,036 images/s are 58 % of 3,488, which 900 GB/s allow it
-for the same bytes.
+MLPerf's ResNet-50 on TPU v3 had 40.6 % of the chip's peak. By its compiler's count of bytes a v5e
+can have 39 % at most, a v6e 16 %. So the goal is a share of that ceiling: v3's 2,036 images/s are
+58 % of the 3,488 that its 900 GB/s allow.
 
 Each is measured by commands that are printed, as a user would give them; their records stay in
 --out. What is there already is not measured again, so a call that was broken off goes on where it
@@ -42,29 +41,19 @@ import json
 import pathlib
 import statistics
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from absl import flags
-from goal_figures import (
-    Figure,
-    Found,
-    Part,
-    at_least,
-    at_most,
-    figures_of_card,
-    finished_run,
-    print_table,
-    rate_of_run,
-)
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, median_interval
-from jaxbench.cards.card_file import CARD
+from jaxbench.cards.card_file import CARD, read_card
+from jaxbench.cards.figures import MEMORY
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput, nearest
 from jaxbench.parallel.child import run_child
-from jaxbench.records.reader import RunRecords
-from jaxbench.records.schema import EpochRecord
+from jaxbench.records.reader import RunRecords, load_run
+from jaxbench.records.schema import EpochRecord, ThroughputRecord
 
 _OUT = flags.DEFINE_string("out", None, "Where the records go, or are.")
 _DATA_DIR = flags.DEFINE_string("data_dir", "", "CIFAR-10, see data.path.")
@@ -78,6 +67,92 @@ _TINY = flags.DEFINE_bool("tiny", False, "Small networks and few steps; judges n
 # Below it a mean over seeds is no result.
 _FEWEST_SEEDS = 5
 _BENCHMARKS = pathlib.Path(__file__).resolve().parent
+_THRESHOLDS = "jaxbench/cards/thresholds.csv"
+
+
+class Figure(NamedTuple):
+    """What was measured beside a goal."""
+
+    what: str
+    said: str  # value, unit and spread
+    reached: bool | None  # None if that cannot be said
+    source: str = ""  # of the goal
+
+
+# Figures, and run.json's environment of what they were measured on.
+Found = tuple[list[Figure], dict[str, Any]]
+
+
+class Part(NamedTuple):
+    """A command for this Python that belongs to a goal."""
+
+    goal: str
+    command: list[str]
+    result: pathlib.Path  # what the command leaves in --out
+    read: Callable[[pathlib.Path], Found | None]  # None if there is no result yet
+
+
+def at_least(low: float, high: float, goal: float) -> bool | None:
+    return True if low >= goal else False if high < goal else None
+
+
+def at_most(low: float, high: float, goal: float) -> bool | None:
+    return True if high <= goal else False if low > goal else None
+
+
+def finished_run(path: pathlib.Path) -> RunRecords | None:
+    """Read a run that was done; None where there is none, or one that was broken off."""
+    try:
+        run = load_run(str(path))
+    except BadInput:
+        return None
+    return run if run.document.status == "done" else None
+
+
+def rate_of_run(path: pathlib.Path, goal: float, source: str) -> Found | None:
+    """Return whether the training step of --mode=throughput reaches a rate."""
+    run = finished_run(path)
+    if run is None:
+        return None
+    [step] = [one for one in run.of_kind(ThroughputRecord) if one.stage == "train_step"]
+    low, high = step.images_per_s_low, step.images_per_s_high
+    said = _describe_rate(step.images_per_s, low, high, step.mfu)
+    name, batch = run.document.experiment, run.document.config["batch_size"]
+    what = f"{name}, batch {batch}, at least {goal:,.0f} images/s"
+    return [Figure(what, said, at_least(low, high, goal), source)], run.document.environment
+
+
+def _describe_rate(rate: float, low: float, high: float, mfu: float | None) -> str:
+    said = f"{rate:,.0f} images/s ({low:,.0f} to {high:,.0f})"
+    return said if mfu is None else f"{said}, {mfu:.1%} MFU"
+
+
+def figures_of_card(path: pathlib.Path, matmul: float, matmul_source: str) -> Found | None:
+    """Return what the goals say of a card; `matmul` is the goal for bf16 products, of the peak."""
+    if not (path / CARD).exists():
+        return None
+    card = read_card(path)
+    outcome = card.verdict.outcome if card.verdict else "not_judged"
+    reached = {"pass": True, "warn": False, "fail": False}.get(outcome)
+    ceilings = card.part("ceilings")
+    shares = ((("matmul_bf16_tflops",), matmul, matmul_source), (MEMORY, 0.75, _THRESHOLDS))
+    figures = [
+        Figure("the card's verdict is pass", outcome.replace("_", " "), reached, _THRESHOLDS)
+    ]
+    for names, goal, source in shares:
+        best: dict[int | None, tuple[float, float]] = {}
+        for figure in ceilings.named(*names) if ceilings else ():
+            if figure.nominal is not None:
+                low, high = (end / figure.nominal for end in figure.ends)
+                best[figure.device] = max(best.get(figure.device, (0.0, 0.0)), (low, high))
+        title = "memory bandwidth" if names == MEMORY else "products of bf16 matrices"
+        what = f"{title}, slowest device, at least {goal:.0%} of the published peak"
+        said, reached = "not measured, or no published peak", None
+        if best:
+            low, high = min(best.values())
+            said, reached = f"{low:.1%} to {high:.1%}", at_least(low, high, goal)
+        figures.append(Figure(what, said, reached, source))
+    return figures, card.environment
 
 
 def main(arguments: list[str]) -> int:
@@ -94,7 +169,7 @@ def main(arguments: list[str]) -> int:
     except OSError as error:
         raise BadInput(f"--out={_OUT.value}: {error.strerror}") from error
     rows, environments, failed = [], [], False
-    for part in (part for goal in goals for part in _machine_goals()[goal](out)):
+    for part in (part for goal in goals for part in GOALS[_MACHINE.value][goal](out)):
         found, problem = part.read(part.result), None
         if found is None:
             problem = _measure(part, out)
@@ -110,12 +185,8 @@ def main(arguments: list[str]) -> int:
     return int(failed or (not _TINY.value and not all(figure.reached for _, figure in rows)))
 
 
-def _machine_goals() -> dict[str, Callable[[pathlib.Path], list[Part]]]:
-    return H200_GOALS if _MACHINE.value == "h200" else TPU_GOALS
-
-
 def _chosen() -> list[str]:
-    goals = _machine_goals()
+    goals = GOALS[_MACHINE.value]
     for goal in _ONLY.value or ():
         if goal not in goals:
             raise BadInput(
@@ -150,7 +221,7 @@ def _measure(part: Part, out: pathlib.Path) -> str | None:
 def _versus(out: pathlib.Path, goal: str, name: str, batch_size: int, rate: float | None) -> Part:
     result = out / f"{goal}_{batch_size}.json"
     command = [
-        str(_BENCHMARKS / "versus_pytorch.py"),
+        str(_BENCHMARKS / "versus_pytorch"),
         f"--experiment={name}{':tiny' * _TINY.value}",
         f"--batch_size={16 if _TINY.value else batch_size}",
         "--precision=bf16",
@@ -171,9 +242,7 @@ def _versus(out: pathlib.Path, goal: str, name: str, batch_size: int, rate: floa
             return None
         what = f"{name}, batch {document['config']['batch_size']}"
         low, high = ours["images_per_s_low"], ours["images_per_s_high"]
-        said = f"{ours['images_per_s']:,.0f} images/s ({low:,.0f} to {high:,.0f})"
-        if ours["mfu"] is not None:
-            said += f", {ours['mfu']:.1%} MFU"
+        said = _describe_rate(ours["images_per_s"], low, high, ours["mfu"])
         figures = []
         if rate:
             wanted = f"{what}, at least {rate:,.0f} images/s"
@@ -353,6 +422,27 @@ def _tpu_rate(goal: str, name: str, batch_size: int) -> Callable[[pathlib.Path],
     return parts
 
 
+def print_table(
+    rows: Sequence[tuple[str, Figure]], environments: Sequence[dict[str, Any]], judged: bool
+) -> None:
+    for on in sorted({_describe(environment) for environment in environments}):
+        print(f"\n{on}", end="")
+    print("\n\n| goal | what | measured | source of the goal | reached |\n|---|---|---|---|---|")
+    words = {True: "yes", False: "no", None: "cannot be said"}
+    for goal, figure in rows:
+        reached = words[figure.reached] if judged else "not judged"
+        print(f"| {goal} | {figure.what} | {figure.said} | {figure.source} | {reached} |")
+
+
+def _describe(environment: dict[str, Any]) -> str:
+    git = environment["git"]
+    commit = git["commit"][:12] + " with changes" * git["dirty"] if git else "unknown"
+    return (
+        f"{environment['device_kind']}, driver {environment['driver'] or 'unknown'}, jax "
+        f"{environment['versions']['jax']}, commit {commit}"
+    )
+
+
 _OWN = "chosen"
 _40_PERCENT = "40 % of the published peak; no rate is published"
 _58_PERCENT = "58 % of the ceiling by memory (predicted), as MLPerf 0.7's TPU v3"
@@ -376,6 +466,7 @@ TPU_GOALS: dict[str, Callable[[pathlib.Path], list[Part]]] = {
     "resnet_rate": _tpu_rate("resnet_rate", "resnet50_synthetic", 1024),
     "card": _card,
 }
+GOALS = {"h200": H200_GOALS, "v5e-8": TPU_GOALS, "v6e-8": TPU_GOALS}
 _OF_ACCURACY = ("speed_run", "wrn_accuracy")
 
 

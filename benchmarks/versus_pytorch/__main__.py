@@ -1,14 +1,14 @@
 """Our training step against PyTorch's: same network, parameters, images, batch and precision.
 
-    python benchmarks/versus_pytorch.py --experiment=wrn28_10 --batch_size=512 --precision=bf16
+    python benchmarks/versus_pytorch --experiment=wrn28_10 --batch_size=512 --precision=bf16
         [--variants=eager,channels_last,compile,channels_last_compile] [--rounds=11]
         [--min_ratio=1.2] [--pytorch_python=PYTHON] [--json=FILE]
 
 The networks are resnet50's, wrn28_10's and cnn10's, vision transformers and language models
-(pytorch_networks.py; forward_vs_pytorch.py proves that they are ours). A step is the whole of it:
-forward, backward, SGD or AdamW with the experiment's settings at its learning rate, held. One
-synthetic batch stays on one device. Every contestant is a process of its own that waits, stopped,
-while the others have their turn:
+(pytorch_networks.py; tests/integration/test_pytorch_parity.py checks that they compute the same). A
+step is the whole of it: forward, backward, SGD or AdamW with the experiment's settings at its
+learning rate, held. One synthetic batch stays on one device. Every contestant is a process of its
+own that waits, stopped, while the others have their turn:
 
   jaxbench  the compiled step of --mode=throughput, which also normalises the images (uint8) and
             counts hits
@@ -39,7 +39,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -47,65 +46,17 @@ from typing import Any
 
 from absl import flags
 from contestant import Contestant, contestants
-from pytorch_names import NAMES
 from step_server import FIRST_STEPS
-from versus_text import AGREEMENT, environment_lines, headline, print_results
+from task import PRECISIONS, load_config, pytorch_task
 
-from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, median_interval
-from jaxbench.cli import entry_point, registry
-from jaxbench.config import Config, DataConfig
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
+from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput
-from jaxbench.hardware.peak_table import find_peak
 from jaxbench.microbench.interleaved import check_window_s, unsettled_warnings, warm_up
-from jaxbench.modes.runner import with_feed
-from jaxbench.modes.windows import describe_windows
+from results import describe, environment_lines, headline, print_results
 
 VARIANTS = ("eager", "channels_last", "compile", "channels_last_compile")
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-
-
-def load_config(experiment: str, batch_size: int, precision: str) -> Config:
-    """Returns the experiment as it is compared: on one device, with a synthetic batch.
-
-    Raises:
-      BadInput: it is none that can be compared.
-    """
-    config = registry.load(experiment)
-    model = type(getattr(config, "model", None)).__name__.removesuffix("Config")
-    if not isinstance(config, Config) or model not in NAMES:
-        raise BadInput(
-            f"--experiment={experiment}: its network has no counterpart in "
-            "benchmarks/pytorch_networks.py; resnet50, wrn28_10, cnn10, vit_s16_synthetic and "
-            "gpt124m_synthetic have"
-        )
-    if config.optimizer.name not in ("sgd", "nesterov", "adamw"):
-        raise BadInput(
-            f"--experiment={experiment}: optimizer.name={config.optimizer.name!r}; sgd, nesterov "
-            "and adamw are compared"
-        )
-    plain = {"bias_learning_rate": 0, "head_learning_rate": 0, "weight_decay_mode": "coupled"}
-    for field, value in plain.items():
-        if getattr(config.optimizer, field) != value:
-            raise BadInput(
-                f"--experiment={experiment}: optimizer.{field}="
-                f"{getattr(config.optimizer, field)!r}; compared is {value!r} alone, what "
-                "PyTorch's optimizers do"
-            )
-    kept = ("image_shape", "num_classes", "sequence_length")
-    config.data = DataConfig(
-        source="synthetic", **{name: getattr(config.data, name) for name in kept}
-    )
-    held = {"schedule": "constant", "warmup_epochs": 0.0}
-    for field in dataclasses.fields(config.optimizer):
-        if field.name in ("decay_at", "decay_factor", "pct_start", "start_factor", "end_factor"):
-            held[field.name] = field.default
-    config.optimizer = dataclasses.replace(config.optimizer, **held)
-    config.batch_size = batch_size or config.batch_size
-    config.precision = precision or config.precision
-    if config.precision not in AGREEMENT:
-        raise BadInput(f"--precision={config.precision}: must be one of {', '.join(AGREEMENT)}")
-    config.num_devices, config.gradient_accumulation_steps, config.replicas = 1, 1, "data_parallel"
-    return with_feed(config, "synthetic")
 
 
 def compare() -> int:
@@ -234,69 +185,10 @@ def look_for_pytorch(python: str) -> tuple[bool | None, str | None]:
     return done.stdout.split()[-1] == "True", None
 
 
-def pytorch_task(config: Any, variant: str, platform: str) -> dict[str, Any]:
-
-    optimizer, data = config.optimizer, config.data
-    rate = optimizer.learning_rate * config.batch_size / optimizer.base_batch_size
-    if optimizer.name == "adamw":
-        settings = {"betas": (optimizer.b1, optimizer.b2), "eps": optimizer.eps}
-    else:
-        nesterov = optimizer.name == "nesterov" and optimizer.momentum > 0
-        settings = {"momentum": optimizer.momentum, "nesterov": nesterov}
-    return {
-        "variant": variant,
-        "device": "cuda" if platform == "gpu" else "cpu",
-        "arguments": dataclasses.asdict(config.model)
-        | {"num_classes": data.num_classes, "sequence_length": data.sequence_length},
-        "label_smoothing": config.label_smoothing,
-        "optimizer": {
-            "name": "AdamW" if optimizer.name == "adamw" else "SGD",
-            "settings": {"lr": rate} | settings,
-            "weight_decay": optimizer.weight_decay,
-            "weight_decay_on": optimizer.weight_decay_on,
-            "max_gradient_norm": optimizer.max_gradient_norm,
-        },
-    }
-
-
-def describe(contestant: Contestant, config: Any, ours: Contestant) -> dict[str, Any]:
-    """Returns a contestant's record; what is unknown is null."""
-
-    record = {
-        "contestant": contestant.name,
-        "failed": contestant.failed,
-        "steps_per_window": contestant.calls,
-        "last_loss": contestant.last_loss,
-        "mfu": None,
-        "ratio": None,
-    } | contestant.facts
-    if contestant.failed:
-        return record
-    record |= describe_windows(config.batch_size * contestant.calls, contestant.windows_s)
-    environment = ours.facts["environment"]
-    peak = find_peak(environment["device_kind"], config.precision, environment["matmul_precision"])
-    if peak:
-        flops_per_s = record["images_per_s"] * ours.facts["flops_per_image"]
-        record |= {"mfu": flops_per_s / peak.flops_per_s, "peak": peak._asdict()}
-    if "compile" in contestant.name:
-        # It compiles in its first step, and does not say how long.
-        step_s = statistics.median(contestant.windows_s) / contestant.calls
-        record["compile_s"] = max(0.0, record["first_step_s"] - step_s)
-    if contestant is not ours and not ours.failed:
-        steps = ours.calls / contestant.calls
-        record["ratio"] = median_interval(
-            [
-                steps * theirs / own
-                for own, theirs in zip(ours.windows_s, contestant.windows_s, strict=True)
-            ]
-        )
-    return record
-
-
 def main() -> None:
     flags.DEFINE_string("experiment", "wrn28_10", "NAME, NAME:tiny or a file of your own.")
     flags.DEFINE_integer("batch_size", 0, "The batch; 0: the experiment's.", lower_bound=0)
-    flags.DEFINE_string("precision", "", f"{', '.join(AGREEMENT)}; empty: the experiment's.")
+    flags.DEFINE_string("precision", "", f"{', '.join(PRECISIONS)}; empty: the experiment's.")
     flags.DEFINE_list("variants", None, f"Of PyTorch: {', '.join(VARIANTS)}; empty for none.")
     flags.DEFINE_enum("compile_mode", "default", COMPILE_MODES, "torch.compile's mode.")
     flags.DEFINE_integer("rounds", 11, "Turns of each.", lower_bound=FEWEST_FOR_INTERVAL)

@@ -1,8 +1,8 @@
-"""One side of versus_pytorch.py: trains in its turns, waits in the others'.
+"""One side of the comparison: trains in its turns, waits in the others'.
 
-    python benchmarks/step_server.py TASK
+    python step_server.py TASK
 
-TASK is JSON from versus_pytorch.py. PyTorch's side needs PyTorch and NumPy alone, nothing of
+TASK is JSON from __main__.py. PyTorch's side needs PyTorch and NumPy alone, nothing of
 jaxbench: any Python that has the two will do.
 """
 
@@ -89,7 +89,7 @@ def run_jaxbench(task: dict[str, Any], answers: TextIO) -> None:
     import jax
     import numpy as np
     from pytorch_names import NAMES, convert
-    from versus_pytorch import load_config
+    from task import load_config
 
     from jaxbench.data.feeds.feed import create_feed
     from jaxbench.hardware.environment import describe_environment

@@ -1,4 +1,4 @@
-"""What versus_pytorch.py prints, and what it finds wrong with a comparison."""
+"""The contestants' records, the printed table, and what is wrong with a comparison."""
 
 import statistics
 from typing import Any
@@ -7,6 +7,9 @@ from contestant import Contestant
 from step_server import AGREEING_STEPS, FIRST_STEPS
 
 from jaxbench.analysis.comparison import design_doubts
+from jaxbench.analysis.statistics import median_interval
+from jaxbench.hardware.peak_table import find_peak
+from jaxbench.modes.windows import describe_windows
 
 # The losses of the first `AGREEING_STEPS` steps must agree to this share. Rounding grows from step
 # to step.
@@ -62,6 +65,40 @@ def environment_lines(field: list[Contestant], config: Any) -> list[str]:
             )
         )
     return lines
+
+
+def describe(contestant: Contestant, config: Any, ours: Contestant) -> dict[str, Any]:
+    """Returns a contestant's record; what is unknown is null."""
+
+    record = {
+        "contestant": contestant.name,
+        "failed": contestant.failed,
+        "steps_per_window": contestant.calls,
+        "last_loss": contestant.last_loss,
+        "mfu": None,
+        "ratio": None,
+    } | contestant.facts
+    if contestant.failed:
+        return record
+    record |= describe_windows(config.batch_size * contestant.calls, contestant.windows_s)
+    environment = ours.facts["environment"]
+    peak = find_peak(environment["device_kind"], config.precision, environment["matmul_precision"])
+    if peak:
+        flops_per_s = record["images_per_s"] * ours.facts["flops_per_image"]
+        record |= {"mfu": flops_per_s / peak.flops_per_s, "peak": peak._asdict()}
+    if "compile" in contestant.name:
+        # It compiles in its first step, and does not say how long.
+        step_s = statistics.median(contestant.windows_s) / contestant.calls
+        record["compile_s"] = max(0.0, record["first_step_s"] - step_s)
+    if contestant is not ours and not ours.failed:
+        steps = ours.calls / contestant.calls
+        record["ratio"] = median_interval(
+            [
+                steps * theirs / own
+                for own, theirs in zip(ours.windows_s, contestant.windows_s, strict=True)
+            ]
+        )
+    return record
 
 
 def print_results(results: list[dict[str, Any]], precision: str, min_ratio: float) -> list[str]:
