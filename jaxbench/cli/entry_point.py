@@ -189,7 +189,8 @@ def _parse_flags(argv: Sequence[str], spec: str | None = None) -> list[str]:
         hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
         raise BadInput(f"--{error.flagname}: no such flag{hint}") from None
     except flags.Error as error:
-        raise BadInput(" ".join(str(error).split())) from None
+        message = re.sub(r"\('Non-boolean.*", "must be true or false", str(error))
+        raise BadInput(" ".join(message.split())) from None
 
 
 def _fields(spec: str | None) -> dict[str, Any]:

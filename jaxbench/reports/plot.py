@@ -203,7 +203,7 @@ def _draw_lines(chart: LineChart) -> dict[str, Any]:
         # What the page's script shows beside the pointer: no text of a run.
         tips = [
             f"{_px(at.x)} {_px(at.y)} {_exact(p.x)}; "
-            f"{with_interval(plain)(Estimate(p.y, p.low, p.high))}; {p.told}"
+            f"{with_interval(plain)(Estimate(p.y, p.low, p.high))}; {p.tooltip}"
             for at, p in zip(drawn, points, strict=True)
         ]
         series.append(
@@ -235,7 +235,7 @@ def _draw_bars(chart: BarChart) -> dict[str, Any]:
                 # A gap between neighbours, for who cannot tell the colours.
                 "width": max(0.4, ends[place + 1] - ends[place] - 1),
                 "share": f"{value / sum(values):.0%}",
-                "told": f"{chart.parts[place]} {plain(value)}",
+                "tooltip": f"{chart.parts[place]} {plain(value)}",
             }
             for place, value in enumerate(values)
             if value > 0
@@ -258,8 +258,8 @@ def _draw_dots(chart: DotChart) -> dict[str, Any]:
     rows = []
     for dot, lines, top, height in zip(chart.dots, labels, tops, heights, strict=False):
         row = {"label": dot.label, "lines": lines, "y": top + height / 2, "parts": (), "dot": dot}
-        row["told"] = with_interval(plain)(Estimate(dot.value, dot.low, dot.high))
-        row["told"] += f"; {dot.told}" if dot.told else ""
+        row["tooltip"] = with_interval(plain)(Estimate(dot.value, dot.low, dot.high))
+        row["tooltip"] += f"; {dot.tooltip}" if dot.tooltip else ""
         row["end"] = None if None in (dot.low, dot.high) else x_axis(dot.high)
         rows.append(row)
     height = _TOP + sum(heights) + _BOTTOM
@@ -280,7 +280,7 @@ def _draw_matrix(chart: MatrixChart) -> dict[str, Any]:
                 # What is nearly 0 is seen, too.
                 "opacity": f"{0.1 + 0.9 * value / highest:.2f}",
                 "text": plain(value) if side == _SQUARE else "",
-                "told": f"{row} to {column}: {plain(value)}",
+                "tooltip": f"{row} to {column}: {plain(value)}",
             }
         )
     height = _TOP + side * len(chart.labels) + _BOTTOM

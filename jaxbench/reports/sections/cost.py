@@ -222,7 +222,7 @@ _IMAGES_OF_IMAGENET = 1_281_167
 _RUNS = (
     Column("target [%]", "to_target.label"),
     Column("reached", "reached", left=True),
-    Column("best [%]", "to_target.best_score", percent),
+    metric_column("to_target.best_score"),
     *metric_columns("to_target.epoch", "to_target.images", "to_target.training_flops", "time_s"),
     Column("time [h]", "time_h", plain),
     metric_column("to_target.energy_j"),

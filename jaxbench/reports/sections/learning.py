@@ -12,7 +12,7 @@ from jaxbench.reports.blocks import LineChart, Point, Section, Series
 from jaxbench.reports.columns import run_ids, setting_column, shared
 from jaxbench.reports.context import ReportContext, left_out, make_section
 from jaxbench.reports.runs import NEVER_REACHED, SCORES, ReportedRun
-from jaxbench.tables.columns import Column, interval, metric_column, metric_columns, span
+from jaxbench.tables.columns import Column, interval, metric_columns, span
 from jaxbench.tables.table import Table, make_table
 
 # At most this many epochs are drawn, and listed below; the last one always is.
@@ -44,9 +44,7 @@ _RESULTS = (
     Column("epochs", "epochs", left=False),
     *metric_columns("last.train_loss", "evaluated.eval_loss"),
     Column("score", "score"),
-    Column("last [%]", "last_score", percent),
-    Column("best [%]", "best_score", percent),
-    metric_column("evaluated.eval_count"),
+    *metric_columns("last_score", "best_score", "evaluated.eval_count"),
     *metric_columns(*(f"last.{name}" for name in shown_in("report"))),
 )
 _SEEDS = (
@@ -208,7 +206,7 @@ def _series(label: str, line: _Line, curve: _Curve) -> Series:
 def _point(epoch: float, values: Sequence[float]) -> Point:
     if len(values) == 1:
         return Point(epoch, values[0])
-    return Point(epoch, *with_range(values).span, told=f"{len(values)} seeds, least to greatest")
+    return Point(epoch, *with_range(values).span, tooltip=f"{len(values)} seeds, least to greatest")
 
 
 def _note(lines: Sequence[_Line]) -> str:

@@ -12,7 +12,7 @@ from jaxbench.analysis.statistics import (
     of_windows,
     over_runs,
 )
-from jaxbench.metrics import METRICS, UNKNOWN, count, percent, plain
+from jaxbench.metrics import METRICS, UNKNOWN, count, plain
 from jaxbench.records.schema import AllReduceRecord, ScalingRecord
 from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series
 from jaxbench.reports.collect import Sweep
@@ -124,7 +124,7 @@ def _chart(lines: Sequence[_Line], what: str, table: Table, which: str) -> LineC
         for label, line in lines:
             for repeats in [line] if together else zip(line):
                 of, bar = _together(repeats, what)
-                dots.append(Dot(f"{run_ids(repeats)} {label}", *of.span, told=bar))
+                dots.append(Dot(f"{run_ids(repeats)} {label}", *of.span, tooltip=bar))
         note = f"global batch {count(run.batch_size)}; {run.network}; {rows[0].data}; {bars}"
         return DotChart(title, f"{note}; {run_ids(rows)}", what, dots, table)
     series = []
@@ -219,7 +219,7 @@ _FIGURES = (
     metric_column("run.summary.epochs_done"),
     *estimate_columns("rate", "images_per_s"),
     *metric_columns("record.latency_p50_s", "record.latency_p99_s", "record.mfu"),
-    Column("score [%]", "run.score", percent),
+    metric_column("run.score"),
 )
 
 
