@@ -2,7 +2,7 @@
 
 In ten minutes: checks, the ceilings of arithmetic and memory, links between devices, training steps
 of some networks, a soak, and a search for silent data corruption. It leaves a card (card.json) with
-a verdict by stated limits. The exit code is 1 where something fails. Over several processes it
+a verdict by stated limits. The exit code is 1 if something fails. Over several processes it
 measures the links between all devices alone.
 
     python -m jaxbench.qualify check CARD

@@ -13,7 +13,7 @@ from jaxbench.metrics import plain
 FEWEST_FOR_INTERVAL = 6
 # Of fewer, the autocorrelation is all noise.
 _FEWEST_FOR_CORRELATION = 8
-# Work was held up where it took this many times the median of equal work, and this many seconds
+# Work was held up if it took this many times the median of equal work, and this many seconds
 # longer. With fewer samples there is no median to speak of.
 _HELD_UP, _HELD_UP_S, _FEWEST_FOR_MEDIAN = 2.0, 0.5, 3
 # A warning names no more of them.
@@ -114,7 +114,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float | None, float |
 def drift(samples: Sequence[float]) -> float | None:
     """Return by what share the second half's median differs from the first's: 0.03 is 3 % more.
 
-    0 where the two halves' intervals overlap: noise is no drift. None for fewer than eight
+    0 if the two halves' intervals overlap: noise is no drift. None for fewer than eight
     samples, of which noise alone would too often sort the halves.
     """
     half = len(samples) // 2

@@ -22,7 +22,14 @@ from jaxbench.cli.hints import check_field, meant_fields
 from jaxbench.cli.importing import importing
 from jaxbench.config import Experiment
 from jaxbench.custom import describe_error, user_line
-from jaxbench.errors import OUT_OF_MEMORY, BadInput, OtherProcessEnded, RunFailed, Terminated
+from jaxbench.errors import (
+    OUT_OF_MEMORY,
+    BadInput,
+    OtherProcessEnded,
+    RunFailed,
+    Terminated,
+    nearest,
+)
 from jaxbench.fields import describe_type, overridable
 from jaxbench.parallel.signals import raise_on_signals, reason_of
 
@@ -189,8 +196,11 @@ def _parse_flags(argv: Sequence[str], spec: str | None = None) -> list[str]:
         hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
         raise BadInput(f"--{error.flagname}: no such flag{hint}") from None
     except flags.Error as error:
-        message = re.sub(r"\('Non-boolean.*", "must be true or false", str(error))
-        raise BadInput(" ".join(message.split())) from None
+        message = re.sub(r"\('Non-boolean.*", "must be true or false", " ".join(str(error).split()))
+        if match := re.fullmatch(r"flag (--\w+=(.*)): value should be one of <(.*)>", message):
+            choices = match[3].split("|")
+            message = f"{match[1]}: must be one of {', '.join(choices)}{nearest(match[2], choices)}"
+        raise BadInput(message) from None
 
 
 def _fields(spec: str | None) -> dict[str, Any]:

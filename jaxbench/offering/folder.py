@@ -29,7 +29,7 @@ class Offer:
 
 
 def check_new(out: pathlib.Path) -> None:
-    """Raise BadInput where a folder is neither new nor empty, or cannot be made."""
+    """Raise BadInput if a folder is neither new nor empty, or cannot be made."""
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise BadInput(f"--out={out}: nothing is overwritten, name a new or empty folder")
     check_can_be_made(out, "out")

@@ -150,7 +150,7 @@ def _measurements(run: ReportedRun) -> Iterator[Measurement]:
 def make_section(
     name: str, title: str, lead: str, others: Sequence[Block], charts: Sequence[Chart] = ()
 ) -> Section | None:
-    """Return a section of its first charts and of others; None where nothing has content.
+    """Return a section of its first charts and of others; None if nothing has content.
 
     Tables without rows are left out.
     """
@@ -160,7 +160,7 @@ def make_section(
 
 
 def left_out(charts: int, most: int, what: str = "charts") -> str:
-    """Return a sentence on what is not drawn, nothing where all is."""
+    """Return a sentence on what is not drawn, nothing if all is."""
     if charts <= most:
         return ""
     return f" {most} of {charts} {what} are drawn; the figures of all are in the tables."

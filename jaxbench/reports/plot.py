@@ -55,7 +55,7 @@ class Axis:
     """Maps values to places from `start` to `end` in the drawing, and says where to put ticks.
 
     `from_zero` begins at 0 if no value is below; `own_ticks` has the values themselves as ticks,
-    where they allow it. Values on a logarithmic axis must be positive.
+    if they allow it. Values on a logarithmic axis must be positive.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Axis:
         return self._start + share * (self._end - self._start)
 
     def _own_ticks(self, values: Sequence[float]) -> list[float]:
-        """Whole numbers, where they are few and far between, are the ticks: batches, devices."""
+        """Whole numbers, if they are few and far between, are the ticks: batches, devices."""
         distinct = sorted(set(values))
         if len(distinct) > 12 or any(value % 1 for value in distinct):
             return []

@@ -28,7 +28,7 @@ class Prices:
     usd_per_kwh: float | None = None
 
     def check(self, runs: Iterable[ReportedRun], offers: Iterable[str] = ()) -> None:
-        """Raise BadInput where one price is stated for different hardware, or none fits.
+        """Raise BadInput if one price is stated for different hardware, or none fits.
 
         Args:
           offers: names of machines to rent, which a catalogue may list.
@@ -49,7 +49,7 @@ class Prices:
             raise BadInput(f"--prices: has no offer whose hardware is one of {', '.join(kinds)}")
 
     def of(self, run: ReportedRun) -> list[Price]:
-        """Return the prices of a run's hardware, none where nobody said."""
+        """Return the prices of a run's hardware, none if nobody said."""
         if self.stated:
             return [self.stated]
         listed = _smallest([offer for offer in self.listed if _fits(offer, run)], run)

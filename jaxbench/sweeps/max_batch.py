@@ -21,7 +21,7 @@ _MOST_ESTIMATES = 2
 class BatchFit(NamedTuple):
     """Whether a batch ran, the bytes that the compiler estimates, and those that there are.
 
-    Bytes are None where they are not known.
+    Bytes are None if they are not known.
     """
 
     fits: bool
@@ -60,7 +60,7 @@ def largest_batch(
         if guess is not None and low < guess < high:
             batch, stride = guess, max(unit, int(_FIRST_STRIDE * guess))
         else:
-            # Away from the last try; to the middle where that is nearer.
+            # Away from the last try; to the middle if that is nearer.
             middle = (low + high) / 2
             batch = min(low + stride, middle) if tried.fits else max(high - stride, middle)
             stride *= 2
@@ -144,7 +144,7 @@ def _batch_fit(
 ) -> BatchFit:
     """Return what a run of --mode=memory says of its batch, with the first of the search.
 
-    Libraries that get no memory do not always say so: where a smaller batch ran, any failure of a
+    Libraries that get no memory do not always say so: if a smaller batch ran, any failure of a
     larger one counts as too large, and is reported.
     """
     result, (first_batch, first) = tried[batch_size], next(iter(tried.items()))

@@ -63,7 +63,7 @@ class TrialRunner:
     """Runs trials and keeps their results.
 
     Args:
-      launcher: runs them, several at once where it has the slots.
+      launcher: runs them, several at once if it has the slots.
       retry: statuses with which a trial of an earlier process is run once more.
     """
 
@@ -87,7 +87,7 @@ class TrialRunner:
             self._live.add(trial, self.result(trial))
 
     def result(self, trial: Trial) -> TrialResult | None:
-        """Return a trial's result, None where it is still to run."""
+        """Return a trial's result, None if it is still to run."""
         result = self.folder.results.get(trial.key)
         if result and trial.key not in self._wall_s and result.status in self._retry:
             return None

@@ -41,7 +41,7 @@ def make_table(
     """Return a table of rows that the columns take their values from.
 
     Args:
-      group: returns the heading above a row; it is there where it changes.
+      group: returns the heading above a row; a new one begins a group.
       anchor: returns the id of a row that links lead to.
     """
     rows = list(rows)

@@ -151,13 +151,13 @@ def _describe_training(record: TrainSummary) -> list[str]:
 
 
 def _training_rate(record: TrainSummary) -> str:
-    """Return the steady rate; that of the whole run where there is none."""
+    """Return the steady rate; that of the whole run if there is none."""
     if not record.steady_epochs:
         rate = rate_in_words(record.images_per_s_whole_run, record.tokens_per_image)
         return f"{rate} over the whole run"
     ends = (record.images_per_s_low, record.images_per_s_high)
     rate = Estimate(record.images_per_s, *ends, record.steady_epochs, record.images_per_s_range)
-    per_device = record.images_per_s_per_device  # None where other devices took part
+    per_device = record.images_per_s_per_device  # None if other devices took part
     return (
         f"{rate_in_words(record.images_per_s, record.tokens_per_image)} ("
         + (f"{plain(per_device)} per device; " if per_device is not None else "")

@@ -174,7 +174,7 @@ def card_details(context: ReportContext) -> Section | None:
 
 
 def _pairs(card: ReportedCard) -> Sequence[MatrixChart]:
-    """Return the picture of the copies between two devices, where there are any."""
+    """Return the picture of the copies between two devices, if there are any."""
     figures = [one for one in card.card.figures() if one.name == _PAIRS and one.value > 0]
     if not figures:
         return []

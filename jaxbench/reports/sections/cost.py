@@ -187,7 +187,7 @@ def _charts(
         title = f"{run.experiment} · {STAGES[first.stage]} · {first.feed} feed: {x_label}"
         note = (
             f"{run.network}; {first.data}; filled: measured in this report, n = 1 run a dot, bars: "
-            f"95 % interval of its rate where it has one, prices taken as exact{hollow}{more}; "
+            f"95 % interval of its rate if it has one, prices taken as exact{hollow}{more}; "
             f"{run_ids(row['run'] for row in group)}"
         )
         dots = sorted([*dots[-_MOST_DOTS:], *beside], key=lambda dot: dot.value)
@@ -421,7 +421,7 @@ def _runs_table(context: ReportContext, targets: Sequence[TimeToTarget]) -> Tabl
 
 
 def _to_target_published(targets: Sequence[TimeToTarget]) -> Table:
-    """Return what others say it took them, where the same network was trained here."""
+    """Return what others say it took them, if the same network was trained here."""
     networks = {one.run.published_network for one in targets}
     sources, prices, rows = published.Sources(), load_prices(), []
     for row in sources.rows("time_to_accuracy", lambda row: row["model"] in networks):

@@ -302,6 +302,6 @@ def _table(rows: Sequence[RunRecord]) -> Table:
         _COLUMNS,
         rows,
         title="Every part",
-        note=f"Medians of n rounds, in brackets the 95 % interval where n is {FEWEST_FOR_INTERVAL} "
+        note=f"Medians of n rounds, in brackets the 95 % interval if n is {FEWEST_FOR_INTERVAL} "
         "or more; compiling and the first use happen once; images/s by the computing alone.",
     )

@@ -67,7 +67,7 @@ class _Course(NamedTuple):
     """One model's training.
 
     Attributes:
-      status: the run's, or `diverged` where this model is lost and others went on.
+      status: the run's, or `diverged` if this model is lost and others went on.
       one_of_several: whether its run trained several models.
     """
 
@@ -93,7 +93,7 @@ class _Course(NamedTuple):
 
 
 class _Line(list[_Course]):
-    """Courses that differ in their seed alone: a band, where they are several."""
+    """Courses that differ in their seed alone: a band, if they are several."""
 
     run = property(lambda self: self[0].run)
     runs = property(lambda self: [*dict.fromkeys(course.run for course in self)])

@@ -30,7 +30,7 @@ from jaxbench.tables.columns import (
     metric_columns,
     span,
 )
-from jaxbench.tables.table import Table, make_table
+from jaxbench.tables.table import Table, make_table, with_figures
 
 _RUN = (
     *shared("run", "status", "experiment"),
@@ -111,7 +111,7 @@ def _chart(lines: Sequence[_Line], what: str, table: Table, which: str) -> LineC
     bars = "points: median of steps closed one by one (p50), bars reach to p99; "
     several = "the medians of both"
     if what == _RATE:
-        bars = f"bars: 95 % interval of the median where it is of {FEWEST_FOR_INTERVAL} or more, "
+        bars = f"bars: 95 % interval of the median if it is of {FEWEST_FOR_INTERVAL} or more, "
         bars += f"n = {span(row.rate.n or 0 for row in rows)} epochs or windows; "
         several = "their geometric mean, from 3 runs on with its 95 % interval over runs"
     title = f"{run.experiment} · {rows[0].stage} · {rows[0].feed} feed: {what}{which}"
@@ -154,7 +154,7 @@ _ARITHMETIC = (
 
 
 def roofline(context: ReportContext) -> Section | None:
-    """Return arithmetic intensity against FLOP/s, below the device's roof where it is known."""
+    """Return arithmetic intensity against FLOP/s, below the device's roof if it is known."""
     rows = [row for row in context.measurements if row.usable]
     rows = [row for row in rows if min(_intensity(row).x, _intensity(row).y) > _LEAST]
     # Under one roof is the same arithmetic on the same device.
@@ -172,7 +172,7 @@ def roofline(context: ReportContext) -> Section | None:
 
 
 def _intensity(row: Measurement) -> Point:
-    """Return FLOP/byte and FLOP/s, 0 where they are not known."""
+    """Return FLOP/byte and FLOP/s, 0 if they are not known."""
     names = ("flops_per_byte", "flops_per_s_per_device")
     return Point(*(getattr(row.record, name) or 0.0 for name in names))
 
@@ -202,7 +202,7 @@ def _roof_chart(kind: str, arithmetic: str, rows: Sequence[Measurement]) -> Line
     )
 
 
-# What a row of max_batch.csv was compiled for, where that is not here.
+# What a row of max_batch.csv was compiled for, if that is not here.
 _TARGET = operator.methodcaller("get", "target")
 
 
@@ -255,7 +255,7 @@ def _setting(row: Measurement) -> tuple:
 
 
 def _headings(rows: Sequence[Measurement]) -> dict[Measurement, str]:
-    """Return the heading above each row; what else differs is added where two would have one."""
+    """Return the heading above each row; what else differs is added if two would have one."""
 
     def name(row: Measurement) -> str:
         hardware = "devices unknown" if row.run.hardware == UNKNOWN else row.run.hardware
@@ -275,9 +275,9 @@ def _headings(rows: Sequence[Measurement]) -> dict[Measurement, str]:
 
 def _table(rows: Sequence[Measurement], figures: Sequence[Column]) -> Table:
     usable = [row for row in rows if row.usable]
-    figures = [c for c in figures if any(c.show(c.of(row)) != UNKNOWN for row in usable)]
+    figures = with_figures(figures, usable)
     # If nothing was measured, the column has reasons only.
-    first, *others = figures or [Column("what became of it", lambda row: None, count)]
+    first, *others = figures or [Column("reason", lambda row: None, count)]
 
     def first_or_reason(row: Measurement) -> object:
         unmeasured = row.run.summary.median_epoch_s is None
