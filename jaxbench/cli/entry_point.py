@@ -95,7 +95,7 @@ def run_with_experiment(
         if not arguments:
             return argv
         name, equals, value = arguments[0].partition("=")
-        meant = [f"experiment={name}"] if name in registry.available() else []
+        meant = [f"experiment={name}"] if name.split(":")[0] in registry.available() else []
         if equals:
             meant = [f"experiment.{one}={value}" for one in meant_fields(name, _fields(spec))]
         hint = f"; did you mean --{' or --'.join(meant)}?" if meant else ""

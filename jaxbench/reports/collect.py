@@ -188,7 +188,11 @@ def collect(paths: Sequence[str]) -> Collection:
                 f"The search of {given} ended after {_MOST_FOLDERS:,} folders: there may be more "
                 "runs."
             )
-        offers = read_offers(top)
+        try:
+            offers = read_offers(top)
+        except BadInput as error:
+            offers = []
+            collection.notes.append(printable(f"{error}."))
         collection.offers += offers
         if not offers and not any(kind for _, kind in searched):
             raise BadInput(
