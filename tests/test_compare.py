@@ -242,7 +242,7 @@ def test_a_rate_that_cannot_be_is_refused(tmp_path, rates):
     lines = (tmp_path / "b" / "metrics.jsonl").read_text().splitlines()
     lines[0] = json.dumps(json.loads(lines[0]) | interval)
     (tmp_path / "b" / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    with pytest.raises(BadInput, match="its rate of 'train_step' is none"):
+    with pytest.raises(BadInput, match="its rate of 'train_step' is impossible"):
         compared(base, other)
 
 
