@@ -22,15 +22,9 @@ from jaxbench.cli.hints import check_field, meant_fields
 from jaxbench.cli.importing import importing
 from jaxbench.config import Experiment
 from jaxbench.custom import describe_error, user_line
-from jaxbench.errors import (
-    OUT_OF_MEMORY,
-    BadInput,
-    OtherProcessEnded,
-    RunFailed,
-    Terminated,
-    nearest,
-)
+from jaxbench.errors import OUT_OF_MEMORY, BadInput, OtherProcessEnded, RunFailed, Terminated
 from jaxbench.fields import describe_type, overridable
+from jaxbench.modes.options import check_choice
 from jaxbench.parallel.signals import raise_on_signals, reason_of
 
 _EXPERIMENT = re.compile(r"--?(no)?experiment(\.(?P<field>[^=]*))?(?P<value>=.*)?", re.DOTALL)
@@ -197,9 +191,8 @@ def _parse_flags(argv: Sequence[str], spec: str | None = None) -> list[str]:
         raise BadInput(f"--{error.flagname}: no such flag{hint}") from None
     except flags.Error as error:
         message = re.sub(r"\('Non-boolean.*", "must be true or false", " ".join(str(error).split()))
-        if match := re.fullmatch(r"flag (--\w+=(.*)): value should be one of <(.*)>", message):
-            choices = match[3].split("|")
-            message = f"{match[1]}: must be one of {', '.join(choices)}{nearest(match[2], choices)}"
+        if match := re.fullmatch(r"flag --(\w+)=(.*): value should be one of <(.*)>", message):
+            check_choice(match[1], match[2], match[3].split("|"))
         raise BadInput(message) from None
 
 
