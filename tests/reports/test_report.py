@@ -145,7 +145,7 @@ def test_seeds_of_one_setting_share_a_line(tmp_path):
     # Two repeats are dots about their mean, without a bar: their range is no interval.
     mean = pytest.approx((1000 * 1100) ** 0.5)
     assert series.points[0][1:3] == (mean, None) and series.points[0].runs == [1000.0, 1100.0]
-    assert series.points[0].told == "2 runs, no interval"
+    assert series.points[0].tooltip == "2 runs, no interval"
     # Three have the interval over runs that a verdict rests on, here wider than their own.
     throughput(tmp_path / "2", 1200.0, config={"seed": 2, "width": 3})
     [chart, latency] = charts(sections_of(tmp_path)["rates"])
@@ -201,6 +201,14 @@ def test_a_run_that_is_no_other_seed_is_in_no_band(tmp_path, scores, status, lab
     band, alone = lines.values()
     assert band == [(1, 40.0, 30.0, 50.0), (2, 85.0, 80.0, 90.0)]
     assert alone[0][2:] == (None, None) and [*lines][1] == label
+
+
+def test_a_custom_tasks_metric_has_a_curve(tmp_path):
+    metrics = [{"kappa": 0.1}, {"kappa": 0.2}]
+    recorded_run(tmp_path / "run", epochs([9.0, 9.0], eval_metrics=metrics))
+    drawn = charts(sections_of(tmp_path)["learning"])
+    [chart] = [chart for chart in drawn if chart.y_label == "kappa"]
+    assert [point.y for point in chart.series[0].points] == [0.1, 0.2]
 
 
 @pytest.mark.parametrize("config", [{"batch_size": 256}, {"epochs": 9}, {"label_smoothing": 0.1}])

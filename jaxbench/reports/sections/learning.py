@@ -22,13 +22,14 @@ _MOST_GROUPS = 2
 
 
 class _Curve(NamedTuple):
-    """A figure of epochs: its title, and its field in their records."""
+    """A metric of epochs: its title, and its field in their records."""
 
     title: str
     field: str
+    name: str = ""  # of a custom task's metric, which metrics.csv lacks
 
-    y_label = property(lambda self: METRICS[self.field].heading)
-    factor = property(lambda self: 100 if METRICS[self.field].unit == "%" else 1)
+    y_label = property(lambda self: self.name or METRICS[self.field].heading)
+    factor = property(lambda self: 1 if self.name or METRICS[self.field].unit != "%" else 100)
 
 
 _CURVES = (
