@@ -138,7 +138,7 @@ def change_of_median(first: Sequence[float], last: Sequence[float]) -> tuple[flo
     return after / before - 1, after_low / before_high - 1, after_high / before_low - 1
 
 
-def dependent(what: str, samples: Sequence[float]) -> list[str]:
+def dependent(name: str, samples: Sequence[float]) -> list[str]:
     """Return the warning that samples are not independent, or too few to tell.
 
     Independent samples get the first one in 5 % of all cases. The estimate's standard deviation is
@@ -146,41 +146,41 @@ def dependent(what: str, samples: Sequence[float]) -> list[str]:
     5 % of normal samples lie 1.68 of it above 0 (simulated, n from 8 to 50).
 
     Args:
-      what: was measured, in the plural.
+      name: what was measured, in the plural.
       samples: in the order in which they were taken.
     """
     count, r = len(samples), autocorrelation(samples)
     if FEWEST_FOR_INTERVAL <= count < _FEWEST_FOR_CORRELATION:
         return [
-            f"{what} are too few ({count}) to check that they are independent: if they are not, "
+            f"{name} are too few ({count}) to check that they are independent: if they are not, "
             "the interval is too narrow"
         ]
     if r is None or r <= 1.68 * (count - 2) / ((count - 4) * math.sqrt(count - 1)):
         return []
     return [
-        f"{what} are not independent (autocorrelation {r:.2f}): something else changed meanwhile; "
+        f"{name} are not independent (autocorrelation {r:.2f}): something else changed meanwhile; "
         "the interval is widened, and a repeat may still lie outside it"
     ]
 
 
-def slowed_down(what: str, times: Sequence[float]) -> list[str]:
+def slowed_down(name: str, times: Sequence[float]) -> list[str]:
     """Return the warning that equal work took longer and longer, if it did: by more than 2 %.
 
     Args:
-      what: was measured, in the plural.
+      name: what was measured, in the plural.
       times: of equal work, one after another.
     """
     change = drift(times)
     if change is None or change <= 0.02:
         return []
-    return [f"{what} of the second half took {change:.1%} longer than those of the first"]
+    return [f"{name} of the second half took {change:.1%} longer than those of the first"]
 
 
-def held_up(what: str, times: Mapping[int, float]) -> list[str]:
+def held_up(name: str, times: Mapping[int, float]) -> list[str]:
     """Return the warning that some of equal work took far longer than the rest, if it did.
 
     Args:
-      what: was measured, in the singular.
+      name: what was measured, in the singular.
       times: seconds of equal work by its number.
     """
     if len(times) < _FEWEST_FOR_MEDIAN:
@@ -193,7 +193,7 @@ def held_up(what: str, times: Mapping[int, float]) -> list[str]:
     named = [f"{number} ({time_s:.2f} s)" for number, time_s in list(longer.items())[:_MOST_NAMED]]
     more = f" and {len(longer) - len(named)} more" if len(longer) > len(named) else ""
     return [
-        f"{what} {', '.join(named)}{more} took more than twice the median of {median_s:.2f} s: "
+        f"{name} {', '.join(named)}{more} took more than twice the median of {median_s:.2f} s: "
         "something held the run up"
     ]
 

@@ -82,8 +82,8 @@ def find_max_batches(
     """
     folder, results = runner.folder, []
     for number, trial in enumerate(trials, 1):
-        place = f"[{number}/{len(trials)}]"
-        results.append(_find_max_batch(runner, trial, place, multiple, memory_limit_mb))
+        position = f"[{number}/{len(trials)}]"
+        results.append(_find_max_batch(runner, trial, position, multiple, memory_limit_mb))
         folder.write_table("max_batch.csv", [result.row() for result in results])
     runner.console.close()
     for line in (*max_batch_table(results), f"table: {folder.path / 'max_batch.csv'}"):
@@ -97,14 +97,14 @@ class _Unanswered(Exception):
 
 
 def _find_max_batch(
-    runner: TrialRunner, trial: Trial, place: str, multiple: int, memory_limit_mb: float | None
+    runner: TrialRunner, trial: Trial, position: str, multiple: int, memory_limit_mb: float | None
 ) -> MaxBatchResult:
     tried: dict[int, TrialResult] = {}
 
     def try_batch(batch_size: int) -> BatchFit:
         one = trial.with_field("batch_size", batch_size)
         known = runner.result(one)
-        [tried[batch_size]] = [known] if known else runner.run({place: one})
+        [tried[batch_size]] = [known] if known else runner.run({position: one})
         return _batch_fit(batch_size, tried, memory_limit_mb)
 
     def result(status: str, reason: str, **fields) -> MaxBatchResult:

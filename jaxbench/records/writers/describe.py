@@ -81,7 +81,7 @@ def scaling_table(records: Sequence[ScalingRecord]) -> list[str]:
     first = next((record for record in records if record.tokens_per_s), records[0])
     headings = [*(heading(first, name) for name in _SCALING), "equal after"]
     rows = [[*(text(record, name) for name in _SCALING), _equality(record)] for record in records]
-    return text_table(headings, rows, spare=[headings[place] for place in (3, 7, 2, 5)])
+    return text_table(headings, rows, spare=[headings[index] for index in (3, 7, 2, 5)])
 
 
 def _equality(record: ScalingRecord) -> str:

@@ -287,11 +287,11 @@ def to_target(context: ReportContext) -> Section | None:
 _Line = tuple[TimeToTarget, Price | None]
 
 
-def _over(what: str, lines: Sequence[_Line], table: Table) -> list[LineChart]:
+def _over(axis: str, lines: Sequence[_Line], table: Table) -> list[LineChart]:
     (first, price), run = lines[0], lines[0][0].run
     longest_s = max(one.evaluations[-1][0] for one, _ in lines)
     unit, unit_s = ("h", S_PER_HOUR) if longest_s >= 2 * S_PER_HOUR else ("s", 1.0)
-    title = f"{run.experiment}: {first.title} over {what}"
+    title = f"{run.experiment}: {first.title} over {axis}"
     n_note = "a point is an evaluation of the whole test split, n = 1 run a line"
     note = f"{run.network}; {run.data}; {n_note}"
     x_label = "USD since the run's start" if price else f"time since its start [{unit}]"
