@@ -34,8 +34,8 @@ class Experiment(HoldsCode):
         numbers.
     """
 
-    # The mode that runs it if no other is asked for.
-    default_mode: typing.ClassVar[str] = ""
+    # The mode that runs it.
+    job: typing.ClassVar[str] = ""
 
     name: str = plain("")
     seed: int = number(0, high=2**32 - 1)
@@ -95,7 +95,7 @@ class Config(Experiment):
       step_log: Print a line for each `step` record, and record the steps' time and rate.
     """
 
-    default_mode: typing.ClassVar[str] = "train"
+    job: typing.ClassVar[str] = "train"
 
     # A custom flax module class or function becomes a ModelConfig, a custom task a `Code`.
     model: ModelConfig = dataclasses.field(metadata={"custom": model_config})

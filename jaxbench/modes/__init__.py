@@ -24,14 +24,14 @@ class Mode(NamedTuple):
 
     Attributes:
       options: those of modes/options.py that it takes, beside those that all modes take.
-      default_mode: that of the experiments that it is for.
+      job: the experiments that it is for, see `Experiment.job`.
     """
 
     module: str
     function: str
     help: str
     options: tuple[str, ...] = ()
-    default_mode: str = "train"
+    job: str = "train"
 
 
 MODES = {
@@ -60,9 +60,7 @@ MODES = {
         ("page_cache",),
     ),
     "memory": Mode("memory", "measure_memory", "find out whether the batch fits", ("feed",)),
-    "conv2d": Mode(
-        "conv2d", "measure_conv2d", "measure single convolutions", default_mode="conv2d"
-    ),
+    "conv2d": Mode("conv2d", "measure_conv2d", "measure single convolutions", job="conv2d"),
 }
 
 
@@ -72,11 +70,11 @@ def find_mode(experiment: "Experiment", mode: str | None) -> str:
     Raises:
       BadInput: there is no such mode, or it is not for the experiment.
     """
-    mode = mode or experiment.default_mode
+    mode = mode or experiment.job
     if mode not in (*MODES, "describe"):
         modes = [*MODES, "describe"]
         raise BadInput(f"--mode={mode}: must be one of {', '.join(modes)}{nearest(mode, modes)}")
-    allowed = [name for name, each in MODES.items() if each.default_mode == experiment.default_mode]
+    allowed = [name for name, each in MODES.items() if each.job == experiment.job]
     if mode not in (*allowed, "describe"):
         raise BadInput(
             f"--mode={mode}: {experiment.name} is an experiment for --mode="
