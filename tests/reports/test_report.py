@@ -203,14 +203,6 @@ def test_a_run_that_is_no_other_seed_is_in_no_band(tmp_path, scores, status, lab
     assert alone[0][2:] == (None, None) and [*lines][1] == label
 
 
-def test_a_custom_tasks_metric_has_a_curve(tmp_path):
-    metrics = [{"kappa": 0.1}, {"kappa": 0.2}]
-    recorded_run(tmp_path / "run", epochs([9.0, 9.0], eval_metrics=metrics))
-    drawn = charts(sections_of(tmp_path)["learning"])
-    [chart] = [chart for chart in drawn if chart.y_label == "kappa"]
-    assert [point.y for point in chart.series[0].points] == [0.1, 0.2]
-
-
 @pytest.mark.parametrize("config", [{"batch_size": 256}, {"epochs": 9}, {"label_smoothing": 0.1}])
 def test_seeds_of_two_settings_are_two_curves(tmp_path, config):
     seeded(tmp_path / "a", {0: [0.5], 1: [0.3]})
@@ -668,3 +660,11 @@ def test_a_run_given_twice_stands_once(tmp_path):
 def test_markdown_steers_no_terminal():
     text = render_markdown([Section("a", "b\033[2J", "c\x9b1m", ["d\033]0;e\a"])], "f\x00")
     assert all(letter.isprintable() or letter == "\n" for letter in text)
+
+
+def test_a_metric_of_a_custom_task_has_a_curve(tmp_path):
+    metrics = [{"kappa": 0.1}, {"kappa": 0.25}]
+    recorded_run(tmp_path / "run", epochs([18.0, 20.0], eval_metrics=metrics))
+    [chart] = [one for one in charts(sections_of(tmp_path)["learning"]) if "kappa" in one.title]
+    assert chart.y_label == "kappa"
+    assert [point.y for point in chart.series[0].points] == [0.1, 0.25]

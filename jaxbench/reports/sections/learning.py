@@ -22,14 +22,20 @@ _MOST_GROUPS = 2
 
 
 class _Curve(NamedTuple):
-    """A metric of epochs: its title, and its field in their records."""
+    """A figure of epochs: its title, and its field in their records."""
 
     title: str
     field: str
-    name: str = ""  # of a custom task's metric, which metrics.csv lacks
 
-    y_label = property(lambda self: self.name or METRICS[self.field].heading)
-    factor = property(lambda self: 1 if self.name or METRICS[self.field].unit != "%" else 100)
+    @property
+    def y_label(self) -> str:
+        known = METRICS.get(self.field)
+        return known.heading if known else self.field.removeprefix("eval_")
+
+    @property
+    def factor(self) -> int:
+        known = METRICS.get(self.field)
+        return 100 if known and known.unit == "%" else 1
 
 
 _CURVES = (
@@ -174,7 +180,7 @@ def _own_curves(run: ReportedRun) -> list[_Curve]:
     """Return the curves of the metrics that a custom task computes."""
     metrics = [record.eval_metrics or {} for record in run.of_kind(EpochRecord)]
     names = dict.fromkeys(name for one in metrics for name in one)
-    return [_Curve(f"{name} on the test split", f"eval_{name}", name) for name in [*names][:8]]
+    return [_Curve(f"{name} on the test split", f"eval_{name}") for name in [*names][:8]]
 
 
 def _charts(lines: Sequence[_Line], is_part: bool) -> Iterator[LineChart]:
