@@ -126,14 +126,14 @@ class RayLauncher:
             strategy="STRICT_SPREAD",
             bundle_label_selector=[selector] * self._hosts,
         )
-        strategy = functools.partial(scheduling_strategies.PlacementGroupSchedulingStrategy, group)
-        find = ray.remote(find_address).options(num_cpus=0, scheduling_strategy=strategy(0))
+        place = functools.partial(scheduling_strategies.PlacementGroupSchedulingStrategy, group)
+        find = ray.remote(find_address).options(num_cpus=0, scheduling_strategy=place(0))
         address = find.remote() if self._hosts > 1 else ""
         settings = (job, self._limits, _forwarded_variables(), os.getcwd(), self._checkpoints)
         options = _task_options(self._amounts) | {"_generator_backpressure_num_objects": 4}
         tasks = self._running[job.key] = [_Task(job, group) for _ in range(self._hosts)]
         for rank, task in enumerate(tasks):
-            run = ray.remote(run_trial).options(**options, scheduling_strategy=strategy(rank))
+            run = ray.remote(run_trial).options(**options, scheduling_strategy=place(rank))
             self._streams[run.remote(*settings, address, rank, self._hosts)] = task
 
     def attach(self, job: TrialJob) -> bool:
@@ -305,9 +305,9 @@ def _check_nodes(nodes: Sequence[_Node], say: Callable[[str], None]) -> list[_No
     """
     tasks = []
     for node, amounts in nodes:
-        strategy = scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        place = scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         describe = ray.remote(describe_node)
-        options = _task_options(amounts) | {"scheduling_strategy": strategy}
+        options = _task_options(amounts) | {"scheduling_strategy": place}
         tasks.append(describe.options(**options).remote(os.getcwd()))
     watch = Stopwatch()
     expected, usable, refused = describe_node(os.getcwd()), [], 0

@@ -22,9 +22,9 @@ def measure(bench: Bench, time_s: float) -> None:
     most_bytes = broadcast_value(min(limit_bytes, memory_bytes(mesh.local_devices[0]) // 32))
     # Half of the time goes into compiling.
     turns = len(sizes_up_to(most_bytes)) * len(OPERATIONS)
-    options = {"rounds": SHORT_ROUNDS, "show": bench.show}
+    how = {"rounds": SHORT_ROUNDS, "show": bench.show}
     window_s = fit_window_s(0.3 * time_s, turns, SHORT_ROUNDS, 0.1)
-    for rate in measure_collectives(mesh, most_bytes=most_bytes, window_s=window_s, **options):
+    for rate in measure_collectives(mesh, most_bytes=most_bytes, window_s=window_s, **how):
         of = {"collective": rate.operation, "bytes": rate.num_bytes}
         bench.figures += [
             measured("algorithm_gb_per_s", *in_unit(1e9, rate.algorithm_bytes_per_s()), **of),
@@ -33,7 +33,7 @@ def measure(bench: Bench, time_s: float) -> None:
     pairs = _pairs(mesh.num_devices)
     window_s = fit_window_s(0.2 * time_s, len(pairs), SHORT_ROUNDS, 0.05)
     num_bytes = min(2**26, most_bytes)
-    rates = measure_pairs(mesh, pairs, num_bytes=num_bytes, window_s=window_s, **options)
+    rates = measure_pairs(mesh, pairs, num_bytes=num_bytes, window_s=window_s, **how)
     for pair, bytes_per_s in rates.items():
         # Both directions at once, each at this rate.
         ends = [mesh.devices[position].id for position in pair]

@@ -150,12 +150,12 @@ class Description(_Text):
     def __repr__(self) -> str:
         from rich.console import Console
 
-        output = io.StringIO()
+        written = io.StringIO()
         # In a notebook rich would show the tables, or write them in colours.
         plain = {"force_jupyter": False, "force_terminal": False}
-        console = Console(file=output, width=100, highlight=False, markup=False, **plain)
+        console = Console(file=written, width=100, highlight=False, markup=False, **plain)
         self.print_on(console)
-        return output.getvalue().rstrip()
+        return written.getvalue().rstrip()
 
 
 def paths_of(runs: Any) -> list[str]:
