@@ -77,8 +77,6 @@ def main(paths: list[str]) -> int:
 def _match(paths: list[str]) -> list[sides.Match | str]:
     base, *others = [sides.read_sides(path) for path in paths]
     if not others:
-        if "" in base:
-            raise BadInput(f"{paths[0]}: is no sweep; give what to compare it with: BASE OTHER...")
         return sides.match_settings(base)
     matches: list[sides.Match | str] = []
     for other in others:

@@ -82,7 +82,9 @@ def read_sides(*paths: str) -> dict[str, Side]:
     if sweep.problem:
         raise BadInput(sweep.problem)
     trials = grouped([run for run in [*collection.runs, *sweep.missing] if run.point], _label)
-    return {label: Side(f"{path}: {label}", runs) for label, runs in trials.items()}
+    return {
+        label: Side(f"{path}: {label}" if label else path, runs) for label, runs in trials.items()
+    }
 
 
 def _label(trial: ReportedRun) -> str:
