@@ -250,7 +250,9 @@ def of_windows(record: Any, name: str) -> Estimate:
 def of_rounds(record: Any, name: str) -> Estimate:
     """Return a time of a convolution's record, with the interval of its rounds."""
     time_s = getattr(record, name)
-    return Estimate() if time_s is None else estimate(record.samples[name])._replace(value=time_s)
+    if time_s is None:
+        return Estimate()
+    return estimate(record.samples.get(name, ()))._replace(value=time_s)
 
 
 def over_runs(estimates: Sequence[Estimate]) -> Estimate:
