@@ -8,7 +8,7 @@ For each OTHER its rate over BASE's is printed with an interval, for every stage
 
 * of the same work: network, images, data, batch and precision;
 * of two runs or more on each side, interleaved (A B A B) if both sides ran on one host;
-* of a host that other processes left alone, as the runs' telemetry says;
+* of a host that other processes did not use, as the runs' telemetry says;
 * if the interval, which contains what changes between runs, excludes 1. The intervals of all ratios
   in one command hold together at 95 %.
 
@@ -77,8 +77,6 @@ def main(paths: list[str]) -> int:
 def _match(paths: list[str]) -> list[sides.Match | str]:
     base, *others = [sides.read_sides(path) for path in paths]
     if not others:
-        if "" in base:
-            raise BadInput(f"{paths[0]}: is no sweep; give what to compare it with: BASE OTHER...")
         return sides.match_settings(base)
     matches: list[sides.Match | str] = []
     for other in others:
@@ -120,7 +118,7 @@ def _compare_cards(paths: list[str]) -> int:
     if no_cards := [path for path in paths if not is_card(path)]:
         if not os.path.exists(user_path(no_cards[0])):
             raise BadInput(f"{no_cards[0]}: no such file or folder")
-        raise BadInput(f"{no_cards[0]}: is no card, another side is; give cards alone, or runs")
+        raise BadInput(f"{no_cards[0]}: is no card; give only cards, or only runs")
     if _BASELINE.value:
         raise BadInput("--baseline: is for runs; a card is judged by its own thresholds")
     cards = [read_card(path) for path in paths]

@@ -17,7 +17,7 @@ from jaxbench.analysis.steady_rate import describe_steady_rate
 from jaxbench.cli import entry_point
 from jaxbench.cli.price_flags import PRICES, check_fraction, check_positive, stated_price
 from jaxbench.errors import BadInput
-from jaxbench.metrics import UNKNOWN, percent, plain, words
+from jaxbench.metrics import UNKNOWN, percent, words
 from jaxbench.paths import user_path
 from jaxbench.reports.prices import Prices, at_price, price_mark
 from jaxbench.reports.runs import ReportedRun, read_run, time_to_target
@@ -53,18 +53,12 @@ _LINES = (
     *metric_columns("images_per_s", "images_per_s_whole_run"),
     Column("rate", "rate_is"),
     *metric_columns("images_per_s_per_usd_per_hour", "usd_per_million_images"),
-    *metric_columns("usd_per_billion_tokens", "wall_s"),
-    Column("paid, with the work that was lost [s]", "paid_s", plain),
-    Column("paid [USD]", "wall_usd", plain),
-    Column("time [s]", "time_s", plain),
-    *metric_columns("usd"),
+    *metric_columns("usd_per_billion_tokens", "wall_s", "paid_s", "wall_usd", "time_s", "usd"),
     Column("target accuracy [%]", "target_accuracy", percent),
     *metric_columns("target_epoch", "target_s", "target_usd"),
     *metric_columns("energy_j"),
     Column("energy covers, while training or measuring", "energy_covers"),
-    Column("electricity [USD]", "electricity_usd", plain),
-    *metric_columns("target_energy_j"),
-    Column("electricity to target [USD]", "target_electricity_usd", plain),
+    *metric_columns("electricity_usd", "target_energy_j", "target_electricity_usd"),
 )
 
 
@@ -97,15 +91,17 @@ def main(paths: list[str]) -> int:
 
 
 def _check(paths: list[str]) -> None:
-    given = [name for name in _HYPOTHETICAL if flags.FLAGS[name].present]
+    hypothetical = [name for name in _HYPOTHETICAL if flags.FLAGS[name].present]
     check_positive("usd_per_hour", "usd_per_kwh", *_HYPOTHETICAL)
     check_fraction("target_accuracy")
     if _LIST_OFFERS.value:
         return
-    if bool(paths) == bool(given):
+    if missing := [path for path in paths if not user_path(path).is_dir()]:
+        raise BadInput(f"{missing[0]}: no such folder")
+    if bool(paths) == bool(hypothetical):
         raise BadInput("give run directories, or --images_per_s")
-    if given and not _IMAGES_PER_S.value:
-        raise BadInput(f"--{given[0]}: needs --images_per_s")
+    if hypothetical and not _IMAGES_PER_S.value:
+        raise BadInput(f"--{hypothetical[0]}: needs --images_per_s")
     if (_EPOCHS.value is None) != (_IMAGES_PER_EPOCH.value is None):
         raise BadInput("--epochs and --images_per_epoch go together")
     for name in ("target_accuracy", "usd_per_kwh"):

@@ -74,8 +74,8 @@ def first_line(error: Exception) -> str:
     return str(error).split("\n", 1)[0] or type(error).__name__
 
 
-def nearest(given: str, allowed: Iterable[str]) -> str:
+def nearest(value: str, allowed: Iterable[str]) -> str:
     """Return "; did you mean 'x'?" for the closest spelling, or nothing when none is close."""
     names = {name.lower(): name for name in allowed}
-    close = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(value.lower(), names, n=1, cutoff=0.6)
     return f"; did you mean {names[close[0]]!r}?" if close else ""

@@ -66,7 +66,7 @@ def locked(path: pathlib.Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 
 def check_can_be_made(path: pathlib.Path, flag: str) -> None:
-    """Raise BadInput where a folder that is there or to be made cannot be written in."""
+    """Raise BadInput if a folder cannot be made, or nothing can be written in it."""
     parent = path.absolute()
     while not parent.exists():
         parent = parent.parent

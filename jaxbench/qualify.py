@@ -2,8 +2,8 @@
 
 In ten minutes: checks, the ceilings of arithmetic and memory, links between devices, training steps
 of some networks, a soak, and a search for silent data corruption. It leaves a card (card.json) with
-a verdict by stated limits. The exit code is 1 where something fails. Over several processes it
-measures the links between all devices alone.
+a verdict by stated limits. The exit code is 1 if something fails. Over several processes it
+measures only the links between all devices.
 
     python -m jaxbench.qualify check CARD
     python -m jaxbench.qualify table FOLDER [--out=FILE.md]
@@ -50,7 +50,7 @@ flags.adopt_module_key_flags(process_flags)
 _OF_ONE_PROCESS = ("soak_minutes", "storage", "power_limits")
 _ONE_PROCESS = (
     "separate this host's chips with TPU_PROCESS_BOUNDS and TPU_CHIPS_PER_PROCESS_BOUNDS, and "
-    "qualify each host alone; or, for the links between them alone, start the same command with "
+    "qualify each host by itself; or, for only the links between them, start the same command with "
     "--distributed=auto on all of them"
 )
 

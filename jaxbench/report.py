@@ -29,7 +29,7 @@ _TARGET_ACCURACY = flags.DEFINE_float(
 )
 _USD_PER_KWH = flags.DEFINE_float("usd_per_kwh", None, "What a kWh of electricity costs.")
 _SECTION = flags.DEFINE_string(
-    "section", None, "Write this section alone, by the name in its link: overview, before-you-rent."
+    "section", None, "Write only this section, by the name in its link: overview, before-you-rent."
 )
 _TITLE = flags.DEFINE_string("title", None, "The heading; default: the folders' names.")
 

@@ -151,7 +151,7 @@ def check_sweep_flags() -> None:
     for name in _OF_ONE_RUN:
         if flags.FLAGS[name].present:
             raise BadInput(
-                f"--{name}: is for one run; a sweep has --sweepdir, its trials --local_processes"
+                f"--{name}: is for one run; a sweep takes --sweepdir and --local_processes"
             )
     if _SWEEPDIR.value == "":
         raise BadInput("--sweepdir=: must name a folder")

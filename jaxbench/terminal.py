@@ -1,4 +1,4 @@
-"""Standard output and error: what a terminal is shown, and what happens where nobody reads."""
+"""Standard output and error: what a terminal is shown, and what happens if nobody reads."""
 
 import contextlib
 import math
@@ -69,7 +69,7 @@ def warn(line: str) -> None:
 
 @contextlib.contextmanager
 def tolerated(stream: TextIO) -> Iterator[None]:
-    """Go on where a stream cannot be written to inside the `with`; the rest of it goes nowhere."""
+    """Go on if a stream cannot be written to inside the `with`; the rest of it goes nowhere."""
     try:
         yield
     except OSError:

@@ -242,7 +242,7 @@ def test_a_rate_that_cannot_be_is_refused(tmp_path, rates):
     lines = (tmp_path / "b" / "metrics.jsonl").read_text().splitlines()
     lines[0] = json.dumps(json.loads(lines[0]) | interval)
     (tmp_path / "b" / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    with pytest.raises(BadInput, match="its rate of 'train_step' is none"):
+    with pytest.raises(BadInput, match="its rate of 'train_step' is impossible"):
         compared(base, other)
 
 
@@ -330,7 +330,7 @@ def test_the_command(run_compare, tmp_path):
     assert found["stages"]["train_step"]["ratio"] == pytest.approx(0.9)
     for args, told in (
         ((), "give two or more runs, sweeps or cards"),
-        ((a,), "is no sweep; give what to compare it with"),
+        ((a,), "is one setting; give what to compare it with"),
         ((a, str(tmp_path / "none")), "no such folder"),
         ((a, b, "--tolerance=0.1"), "needs --baseline"),
         ((a, b, "--baseline", "--tolerance=nan"), "--tolerance=nan: must be a fraction"),

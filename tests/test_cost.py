@@ -246,7 +246,7 @@ def test_another_price_is_no_other_trial():
     ("args", "told"),
     [
         ((), "give run directories, or --images_per_s"),
-        (("nowhere", "--usd_per_hour=1"), "no run directory"),
+        (("nowhere", "--usd_per_hour=1"), "nowhere: no such folder"),
         (("--images_per_s=1",), "give --usd_per_hour or --offer"),
         (("--images_per_s=1", "--usd_per_hour=0"), "--usd_per_hour=0: must be more than 0"),
         (("--images_per_s=nan", "--usd_per_hour=1"), "--images_per_s=nan: must be more"),

@@ -264,7 +264,7 @@ Q = "--experiment=quickstart"
         (["--experiment.batch_size=0", Q], "must be within [1, 2147483647]"),
         ([Q, "--experiment.precision=fp23"], "did you mean 'fp32'?"),
         ([Q, "--experiment.task=mine"], "task='mine': must be one of classification, segm"),
-        ([Q, "--experiment.num_devices=9"], "num_devices=9: 1 process(es) have 8 cpu device(s)"),
+        ([Q, "--experiment.num_devices=9"], "must be 0 (all) or a multiple of 1 up to 8;"),
         ([Q, "--experiment.batch_size=100"], "over 8 devices; the nearest that do: 96 and 104"),
         ([Q, "--experiment.batch_size=1440"], "1437 training examples, fewer than"),
         ([Q, "--profile=5:3"], "must be START:STOP"),

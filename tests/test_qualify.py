@@ -78,4 +78,4 @@ def test_one_host_of_a_slice_is_told_what_qualify_can_do(run_cli):
     environment = {"TPU_WORKER_HOSTNAMES": "a,b", "JAX_PLATFORMS": ""}
     done = run_cli("--minutes=1", module="jaxbench.qualify", env=environment)
     assert done.returncode == 2 and "one of 2 hosts of a TPU slice" in done.stderr
-    assert "qualify each host alone; or, for the links between them alone" in done.stderr
+    assert "qualify each host by itself; or, for only the links between them" in done.stderr

@@ -60,7 +60,7 @@ def ceiling(
       flops_per_device, bytes_per_device: arithmetic and memory traffic of a step on each device.
       exchanged_bytes: what each device's all-reduces sum, see `all_reduced_bytes`.
       num_devices: how many devices take part.
-      peak_flops_per_s, memory_bytes_per_s, link_bytes_per_s: of one device; None where unknown.
+      peak_flops_per_s, memory_bytes_per_s, link_bytes_per_s: of one device; None if unknown.
 
     Returns:
       `least_s`: the least time of a step by `compute`, `memory` and `links`, those that are known;

@@ -23,7 +23,7 @@ class Price:
     """What somebody asked for hardware at some time.
 
     Attributes:
-      devices: how many chips that is, None where it is not said.
+      devices: how many chips that is, None if it is not said.
       usd_per_hour: for all of it.
     """
 
@@ -67,7 +67,7 @@ def load_prices(path: str | None = None) -> list[Price]:
 
 
 def find_price(offer: str, prices: list[Price]) -> Price:
-    """Return the offer of this name; raise BadInput where there is none."""
+    """Return the offer of this name; raise BadInput if there is none."""
     by_name = {price.offer: price for price in reversed(prices)}
     if offer not in by_name:
         names = [price.offer for price in prices]

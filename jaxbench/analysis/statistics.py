@@ -12,7 +12,7 @@ from jaxbench.metrics import plain
 FEWEST_FOR_INTERVAL = 6
 # Of fewer, the autocorrelation is all noise.
 _FEWEST_FOR_CORRELATION = 8
-# Work was held up where it took this many times the median of equal work, and this many seconds
+# Work was held up if it took this many times the median of equal work, and this many seconds
 # longer. With fewer samples there is no median to speak of.
 _HELD_UP, _HELD_UP_S, _FEWEST_FOR_MEDIAN = 2.0, 0.5, 3
 # A warning names no more of them.
@@ -107,7 +107,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float | None, float |
 def drift(samples: Sequence[float]) -> float | None:
     """Return by what share the second half's median differs from the first's: 0.03 is 3 % more.
 
-    0 where the two halves' intervals overlap: noise is no drift. None for fewer than eight
+    0 if the two halves' intervals overlap: noise is no drift. None for fewer than eight
     samples, of which noise alone would too often sort the halves.
     """
     half = len(samples) // 2
@@ -131,7 +131,7 @@ def change_of_median(first: Sequence[float], last: Sequence[float]) -> tuple[flo
     return after / before - 1, after_low / before_high - 1, after_high / before_low - 1
 
 
-def dependent(what: str, samples: Sequence[float]) -> list[str]:
+def dependent(name: str, samples: Sequence[float]) -> list[str]:
     """Return the warning that samples are not independent, or too few to tell.
 
     Independent samples get the first one in 5 % of all cases. The estimate's standard deviation is
@@ -139,41 +139,41 @@ def dependent(what: str, samples: Sequence[float]) -> list[str]:
     5 % of normal samples lie 1.68 of it above 0 (simulated, n from 8 to 50).
 
     Args:
-      what: was measured, in the plural.
+      name: what was measured, in the plural.
       samples: in the order in which they were taken.
     """
     count, r = len(samples), autocorrelation(samples)
     if FEWEST_FOR_INTERVAL <= count < _FEWEST_FOR_CORRELATION:
         return [
-            f"{what} are too few ({count}) to check that they are independent: if they are not, "
+            f"{name} are too few ({count}) to check that they are independent: if they are not, "
             "the interval is too narrow"
         ]
     if r is None or r <= 1.68 * (count - 2) / ((count - 4) * math.sqrt(count - 1)):
         return []
     return [
-        f"{what} are not independent (autocorrelation {r:.2f}): something else changed meanwhile; "
+        f"{name} are not independent (autocorrelation {r:.2f}): something else changed meanwhile; "
         "the interval is widened, and a repeat may still lie outside it"
     ]
 
 
-def slowed_down(what: str, times: Sequence[float]) -> list[str]:
+def slowed_down(name: str, times: Sequence[float]) -> list[str]:
     """Return the warning that equal work took longer and longer, if it did: by more than 2 %.
 
     Args:
-      what: was measured, in the plural.
+      name: what was measured, in the plural.
       times: of equal work, one after another.
     """
     change = drift(times)
     if change is None or change <= 0.02:
         return []
-    return [f"{what} of the second half took {change:.1%} longer than those of the first"]
+    return [f"{name} of the second half took {change:.1%} longer than those of the first"]
 
 
-def held_up(what: str, times: Mapping[int, float]) -> list[str]:
+def held_up(name: str, times: Mapping[int, float]) -> list[str]:
     """Return the warning that some of equal work took far longer than the rest, if it did.
 
     Args:
-      what: was measured, in the singular.
+      name: what was measured, in the singular.
       times: seconds of equal work by its number.
     """
     if len(times) < _FEWEST_FOR_MEDIAN:
@@ -186,7 +186,7 @@ def held_up(what: str, times: Mapping[int, float]) -> list[str]:
     named = [f"{number} ({time_s:.2f} s)" for number, time_s in list(longer.items())[:_MOST_NAMED]]
     more = f" and {len(longer) - len(named)} more" if len(longer) > len(named) else ""
     return [
-        f"{what} {', '.join(named)}{more} took more than twice the median of {median_s:.2f} s: "
+        f"{name} {', '.join(named)}{more} took more than twice the median of {median_s:.2f} s: "
         "something held the run up"
     ]
 
@@ -245,7 +245,9 @@ def of_windows(record: Any, name: str) -> Estimate:
 def of_rounds(record: Any, name: str) -> Estimate:
     """Return a time of a convolution's record, with the interval of its rounds."""
     time_s = getattr(record, name)
-    return Estimate() if time_s is None else estimate(record.samples[name])._replace(value=time_s)
+    if time_s is None:
+        return Estimate()
+    return estimate(record.samples.get(name, ()))._replace(value=time_s)
 
 
 def over_runs(estimates: Sequence[Estimate]) -> Estimate:

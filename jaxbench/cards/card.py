@@ -97,7 +97,7 @@ def measured(
     run: str | None = None,
     **labels: str | int,
 ) -> Figure:
-    """Return a figure with its share of the nominal peak, where there is one."""
+    """Return a figure with its share of the nominal peak, if there is one."""
     share = None if nominal is None else value / nominal
     return Figure(
         name=name,
@@ -137,7 +137,7 @@ class Part(_PartOfCard):
 
 
 class HostLoad(_PartOfCard):
-    """What else the host did meanwhile; None where it is not known.
+    """What else the host did meanwhile; None if it is not known.
 
     Attributes:
       other_cpu_percent: mean share of the host's processor that other processes took.
@@ -170,7 +170,7 @@ class Verdict(_PartOfCard):
     Attributes:
       outcome: of the whole card, see verdict.py.
       findings: what each rule says.
-      thresholds: {rule.level: limit}; null where a rule has none.
+      thresholds: {rule.level: limit}; null if a rule has none.
     """
 
     outcome: Literal["pass", "warn", "fail", "inconclusive", "incomplete", "not_judged"]

@@ -105,6 +105,8 @@ def find_resume(workdir: str | None, resume: str, run_name: str) -> Resume | Non
       BadInput: there is no such run, it is still running or has diverged, or `workdir` is not
         empty.
     """
+    if not resume:
+        raise BadInput("--resume=: must be auto, none or a folder")
     if resume == "auto":
         if not workdir:
             raise BadInput("--resume=auto: give --workdir, the folder of the run")

@@ -23,6 +23,7 @@ from jaxbench.cli.importing import importing
 from jaxbench.custom import describe_error, user_line
 from jaxbench.errors import OUT_OF_MEMORY, BadInput, OtherProcessEnded, RunFailed, Terminated
 from jaxbench.fields import describe_type, overridable
+from jaxbench.modes.options import check_choice
 from jaxbench.parallel.signals import raise_on_signals, reason_of
 
 _EXPERIMENT = re.compile(r"--?(no)?experiment(\.(?P<field>[^=]*))?(?P<value>=.*)?", re.DOTALL)
@@ -87,7 +88,7 @@ def run_with_experiment(
         if not arguments:
             return argv
         name, equals, value = arguments[0].partition("=")
-        meant = [f"experiment={name}"] if name in registry.available() else []
+        meant = [f"experiment={name}"] if name.split(":")[0] in registry.available() else []
         if equals:
             meant = [f"experiment.{one}={value}" for one in meant_fields(name, _fields(spec))]
         hint = f"; did you mean --{' or --'.join(meant)}?" if meant else ""
@@ -188,7 +189,10 @@ def _parse_flags(argv: Sequence[str], spec: str | None = None) -> list[str]:
         hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
         raise BadInput(f"--{error.flagname}: no such flag{hint}") from None
     except flags.Error as error:
-        raise BadInput(" ".join(str(error).split())) from None
+        message = re.sub(r"\('Non-boolean.*", "must be true or false", " ".join(str(error).split()))
+        if match := re.fullmatch(r"flag --(\w+)=(.*): value should be one of <(.*)>", message):
+            check_choice(match[1], match[2], match[3].split("|"))
+        raise BadInput(message) from None
 
 
 def _fields(spec: str | None) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def stated_price() -> Price | None:
 
 
 def check_positive(*names: str) -> None:
-    """Raise BadInput where one of these flags is given and is no number above 0."""
+    """Raise BadInput if one of these flags is given and is no number above 0."""
     for name in names:
         value = flags.FLAGS[name].value
         if value is not None and not 0 < value < math.inf:  # written so that nan fails it too
@@ -52,7 +52,7 @@ def check_positive(*names: str) -> None:
 
 
 def check_fraction(name: str) -> None:
-    """Raise BadInput where the flag of this name is given and is not a fraction."""
+    """Raise BadInput if the flag of this name is given and is not a fraction."""
     value = flags.FLAGS[name].value
     if value is not None:
         fields.check_fraction(name, value)

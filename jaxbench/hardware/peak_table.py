@@ -20,7 +20,7 @@ _NEWER = 4.0
 
 
 class Peak(NamedTuple):
-    """The peak rates of one JAX device, which is a core where a chip has two of them.
+    """The peak rates of one JAX device, which is a core of a chip with two.
 
     `kind` is the device's name in the table, `arithmetic` the type of the multiplications.
     `bytes_per_s` is None if no source was found.
@@ -34,7 +34,7 @@ class Peak(NamedTuple):
 
 
 def find_peak(device_kind: str, precision: str, matmul_precision: str | None = None) -> Peak | None:
-    """Return a device's peak for a network's precision, None where the table has none.
+    """Return a device's peak for a network's precision, None if the table has none.
 
     With the default `jax_default_matmul_precision`, None, fp32 networks are multiplied in TF32 on
     NVIDIA's Ampere and later, and in bf16 on TPUs.
@@ -60,7 +60,7 @@ def find_peak(device_kind: str, precision: str, matmul_precision: str | None = N
 
 
 def find_bandwidth(device_kind: str) -> float | None:
-    """Return the bytes/s of a device's memory, whatever it computes in; None where unknown."""
+    """Return the bytes/s of a device's memory, whatever it computes in; None if unknown."""
     row = _find_row(device_kind)
     if row is None or not row["bandwidth_gb_per_s"]:
         return None
@@ -68,7 +68,7 @@ def find_bandwidth(device_kind: str) -> float | None:
 
 
 def devices_per_chip(device_kind: str) -> int:
-    """Return how many JAX devices a chip is: 2 of TPU v2, v3 and TPU7x; 1 where it is unknown."""
+    """Return how many JAX devices a chip is: 2 of TPU v2, v3 and TPU7x; 1 if it is unknown."""
     row = _find_row(device_kind)
     return int(row["per_chip"]) if row else 1
 

@@ -15,7 +15,7 @@ from jaxbench.parallel.mesh import DataMesh
 def utilization(
     mesh: DataMesh, precision: str, images_per_s: float, flops_per_image: int
 ) -> dict[str, Any]:
-    """Return the model FLOPs utilization (MFU) of a rate; None where the peak is unknown.
+    """Return the model FLOPs utilization (MFU) of a rate; None if the peak is unknown.
 
     Images are those of all devices, operations those that the network itself needs.
     """

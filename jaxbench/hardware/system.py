@@ -45,7 +45,7 @@ def available_cores() -> int:
 
 
 def last_level_cache_bytes(root: pathlib.Path = pathlib.Path("/")) -> int | None:
-    """Return the size of the first core's largest cache; None where the system does not tell.
+    """Return the size of the first core's largest cache; None if the system does not tell.
 
     Args:
       root: the folder that holds sys.
@@ -66,7 +66,7 @@ def installed_version(package: str) -> str | None:
 def storage_read_bytes() -> int | None:
     """Return the bytes that this process and its children have read from storage.
 
-    Bytes from the page cache are not counted. None where the system does not count.
+    Bytes from the page cache are not counted. None if the system does not count.
     """
     import psutil  # not needed to read flags
 

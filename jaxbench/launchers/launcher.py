@@ -62,7 +62,7 @@ class Ended(NamedTuple):
     """An attempt that has ended; its files are on this machine."""
 
     key: str
-    process: ProcessResult  # its status is LOST where the trial is to be run once more
+    process: ProcessResult  # its status is LOST if the trial is to be run once more
     host: str | None  # where it ran; None where that is not known
 
 
@@ -70,7 +70,7 @@ class Launcher(Protocol):
     """Runs trials.
 
     Attributes:
-      slots: how many trials run at once; 0 where none can run any more.
+      slots: how many trials run at once; 0 if none can run any more.
       hardware: what was asked for, as a part of each trial's key; empty for this machine.
     """
 
@@ -78,7 +78,7 @@ class Launcher(Protocol):
     hardware: tuple[str, ...]
 
     def start(self, job: TrialJob) -> None:
-        """Start an attempt. It first writes the note, where it can take attempts up again."""
+        """Start an attempt. It first writes the note, if it can take attempts up again."""
 
     def attach(self, job: TrialJob) -> bool:
         """Take up an attempt that an earlier sweeping process has noted, as if it were started now.
@@ -130,7 +130,7 @@ def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-    """Return what `write_json` wrote; {} where there is no such file, or it is none."""
+    """Return what `write_json` wrote; {} if there is no such file, or it is none."""
     try:
         content = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError):

@@ -79,7 +79,7 @@ class _Submission:
       name: the job's, unlike any other.
       number: the job's; None if the process that submitted it was killed before it had it.
       line: what is shown of it.
-      ended: time since its end, where its files are not here yet.
+      ended: time since its end, if its files are not here yet.
     """
 
     job: TrialJob
@@ -271,7 +271,7 @@ def seconds(text: str) -> float:
 
 
 def srun_prefix(variables: Mapping[str, str]) -> list[str]:
-    """Return what starts a program in all tasks of the job; nothing where it has one task.
+    """Return what starts a program in all tasks of the job; nothing if it has one task.
 
     Args:
       variables: the environment that Slurm gives the job.

@@ -37,7 +37,7 @@ class Collective(Calls):
 
     Args:
       operation: one of `OPERATIONS`, or exchange.
-      num_bytes: S, see above; rounded down to whole elements, of every device where it is split.
+      num_bytes: S, see above; rounded down to whole elements, of every device if it is split.
       pair: for an exchange: the mesh positions of the devices. The others take no part.
       like: a collective with arrays of the same sizes, which this one uses, too.
     """

@@ -20,7 +20,7 @@ from jaxbench.analysis.statistics import dependent
 from jaxbench.clock import Clock, Stopwatch, duration
 from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
-from jaxbench.metrics import METRICS
+from jaxbench.metrics import METRICS, plain
 from jaxbench.models.convolution import (
     Conv2dConfig,
     Problem,
@@ -305,6 +305,6 @@ def table(records: Sequence[Conv2dRecord]) -> list[str]:
         times_s += (r.steady_total_s, r.first_use_s)
         row = [str(r.kernel), str(r.channels), str(r.devices)]
         row += [f"{time_s * 1e3:,.2f}" for time_s in times_s]
-        row += [f"{r.images_per_s:,.0f}", f"{r.speedup:.2f}" if r.speedup else ""]
+        row += [plain(r.images_per_s), f"{r.speedup:.2f}" if r.speedup else ""]
         cells.append([*row, f"{r.scipy_s * 1e3:,.1f}" if r.scipy_s else ""])
     return text_table(_HEADINGS, cells, spare=("first use", "speed-up", "compile", "steady total"))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from jaxbench.config import Experiment
 from jaxbench.errors import BadInput, nearest
-from jaxbench.fields import check_fraction
+from jaxbench.fields import check_fraction, describe_type
 from jaxbench.files import read_table
 from jaxbench.modes import CHECKPOINTS, MODES
 
@@ -24,6 +24,8 @@ _PROCESSES = (
     *COORDINATOR_FLAGS,
     *("local_processes", "initialization_timeout_s", "heartbeat_timeout_s"),
 )
+# The values that the Python API takes: a path is text, and so are device counts in a list.
+_VALUES = {bool: bool, int: int, float: (int, float), str: (str, os.PathLike, Sequence)}
 
 
 class Option(NamedTuple):
@@ -113,9 +115,10 @@ def mode_keywords(mode: str, experiment: Experiment, values: Mapping[str, Any]) 
         value = option.default if value is None else value
         if isinstance(option.type, tuple):
             check_choice(name, value, option.type)
-        low = option.low if option.type is int else None
-        if low is not None and not (isinstance(value, int) and value >= low):
-            raise BadInput(f"--{name}={value}: must be a whole number, at least {low}")
+        elif value is not None and not isinstance(value, _VALUES[option.type]):
+            raise BadInput(f"--{name}={value!r}: must be {describe_type(option.type)}")
+        elif option.type is int and option.low is not None and value < option.low:
+            raise BadInput(f"--{name}={value}: must be a whole number, at least {option.low}")
         if name in checks and value is not None:
             checks[name](value)
         keywords[name] = value

@@ -6,6 +6,9 @@ import pathlib
 import shutil
 import subprocess
 from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
 
 from jaxbench.errors import BadInput
 from jaxbench.files import read_text
@@ -28,8 +31,22 @@ class Offer:
     target: str  # the machine as --target takes it
 
 
+class _Listed(msgspec.Struct):
+    name: str
+    # Nothing that an edited file points at elsewhere.
+    folder: Annotated[str, msgspec.Meta(pattern=r"^(?!\.+$)[^/]+$")]
+    target: str
+
+
+class _List(msgspec.Struct):
+    """The content of offers.json."""
+
+    label: str
+    offers: list[_Listed]
+
+
 def check_new(out: pathlib.Path) -> None:
-    """Raise BadInput where a folder is neither new nor empty, or cannot be made."""
+    """Raise BadInput if a folder is neither new nor empty, or cannot be made."""
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise BadInput(f"--out={out}: nothing is overwritten, name a new or empty folder")
     check_can_be_made(out, "out")
@@ -90,20 +107,14 @@ def read_offers(folder: pathlib.Path) -> list[Offer]:
     Raises:
       BadInput: its list cannot be read.
     """
-    path, offers = folder / OFFERS, []
+    path = folder / OFFERS
     try:
-        document = json.loads(read_text(path))
-        for offer in document["offers"]:
-            name, results, target = (str(offer[key]) for key in ("name", "folder", "target"))
-            # Nothing that an edited file points at elsewhere.
-            if pathlib.PurePath(results).name != results:
-                raise ValueError(results)
-            offers.append(Offer(name, str(document["label"]), folder / results, target))
+        listed = msgspec.convert(json.loads(read_text(path)), _List)
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadInput(f"{path}: cannot be read as a list of offers ({error!r})") from error
-    return offers
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadInput(f"{path}: cannot be read as a list of offers: {error}") from error
+    return [Offer(one.name, listed.label, folder / one.folder, one.target) for one in listed.offers]
 
 
 def _git(*arguments: str) -> str:

@@ -166,8 +166,8 @@ def create_mesh(config: Experiment) -> DataMesh:
     most = min(counts) * count
     if config.num_devices > most or config.num_devices % count:
         raise BadInput(
-            f"num_devices={config.num_devices}: {count} process(es) have {min(counts)} {kind} "
-            f"device(s) each, so a multiple of {count} up to {most}, or 0 for all"
+            f"num_devices={config.num_devices}: must be 0 (all) or a multiple of {count} up to "
+            f"{most}; {count} process(es) have {min(counts)} {kind} device(s) each"
         )
     if max(counts) > min(counts) and not config.num_devices:
         raise BadInput(

@@ -20,7 +20,7 @@ _DIRECTIONS = {"host_to_device": "h2d_gb_per_s", "device_to_host": "d2h_gb_per_s
 # The rounds of a short measurement (of fewer nobody can tell whether they are independent) and of a
 # long one, what their warm-up may add, and where long begins.
 SHORT_ROUNDS, _LONG_ROUNDS, _WARM_UP_ROUNDS, _LONG_S = 8, 11, 6, 45.0
-# The arithmetic that a platform's devices are made for: bf16 where none stands here.
+# The arithmetic that a platform's devices are made for: bf16 if none stands here.
 _MADE_FOR = {"cpu": "fp32", "gpu": "fp16"}
 # Where a device has no units for an arithmetic, a call may take far longer.
 _LONGEST_CALL_S, _SMALLEST_SIDE = 0.5, 512
@@ -110,7 +110,7 @@ def _measure_matmuls(
 def _calls(
     device: jax.Device, arithmetic: str, shape: Shape, window_s: float
 ) -> tuple[Calls, Shape]:
-    """Return the calls of this shape, or of a smaller one where a call takes too long."""
+    """Return the calls of this shape, or of a smaller one if a call takes too long."""
     while True:
         calls = matmul_calls(device, arithmetic, shape, window_s)
         if calls.time_calls(1) <= _LONGEST_CALL_S or min(shape) <= _SMALLEST_SIDE:

@@ -15,7 +15,7 @@ import pynvml
 
 
 def main(limits: str) -> int:
-    """Wait for the end of standard input, then set the limits; return 1 where a board refuses."""
+    """Wait for the end of standard input, then set the limits; return 1 if a board refuses."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     pynvml.nvmlInit()

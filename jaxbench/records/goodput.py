@@ -63,7 +63,7 @@ def begin_attempt(
     """Return run.json's entry of a process that begins.
 
     Args:
-      import_s: seconds before the clock was made; None where they do not belong to the run.
+      import_s: seconds before the clock was made; None if they do not belong to the run.
       resumed_phases_s: the clock's phases at the checkpoint that it resumes from.
     """
     own_s = (import_s or 0.0) + clock.wall_s() - sum(resumed_phases_s.values())
@@ -102,7 +102,7 @@ def end_attempt(
 def measure_goodput(
     attempts: Sequence[Mapping[str, Any]], phases_s: Mapping[str, float]
 ) -> Goodput | None:
-    """Return the goodput up to now; None where the dates of two processes contradict each other.
+    """Return the goodput up to now; None if the dates of two processes contradict each other.
 
     Args:
       attempts: an entry for each process, in order; all but the last have ended.

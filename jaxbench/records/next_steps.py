@@ -46,9 +46,9 @@ def say_resume(console: Console, **flags: str) -> None:
         console.say(f"resume: the same command with {' '.join(changed)}")
 
 
-def say_command(console: Console, what: str, *command: str) -> None:
+def say_command(console: Console, title: str, *command: str) -> None:
     """Print a command to copy; one that is too long for a line is several, by backslashes."""
-    lines = [f"{what}:"]
+    lines = [f"{title}:"]
     for word in map(shlex.quote, command):
         if len(lines[-1]) + len(word) + 1 <= terminal.width() - len(" \\"):
             lines[-1] += f" {word}"

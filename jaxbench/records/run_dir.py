@@ -36,7 +36,7 @@ class RunDir:
     """A folder for one run, with `run.json`, the document, in it from the first moment on.
 
     Args:
-      lock: the descriptor that holds the folder's lock; None where something else holds it.
+      lock: the descriptor that holds the folder's lock; None if something else holds it.
     """
 
     def __init__(self, path: pathlib.Path, document: Mapping[str, Any], lock: int | None = None):
@@ -115,7 +115,7 @@ def _write_in_place(path: pathlib.Path, document: dict[str, Any]) -> None:
 
 
 def check_workdir(workdir: str | None, run_name: str) -> None:
-    """Raise BadInput where a run directory could not be made; make nothing.
+    """Raise BadInput if a run directory could not be made; make nothing.
 
     Called before long work, so that a bad --workdir is answered at once.
     """

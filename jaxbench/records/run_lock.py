@@ -46,7 +46,7 @@ def lock_run(path: pathlib.Path) -> int:
 
 
 def is_running(path: pathlib.Path) -> bool | None:
-    """Return whether a process holds the lock of a run directory; None where nobody can tell."""
+    """Return whether a process holds the lock of a run directory; None if nobody can tell."""
     try:
         descriptor = os.open(path / LOCK, os.O_RDONLY | _FLAGS)
     except FileNotFoundError:

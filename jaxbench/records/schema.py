@@ -28,6 +28,7 @@ Date = Annotated[Moment, Meta(tz=True)]
 Status = Literal[
     "running", "done", "failed", "oom", "interrupted", "preempted", "diverged", "invalid"
 ]
+Scaling = Literal["weak", "strong"]
 TrialStatus = Literal["done", "oom", "timeout", "failed", "invalid", "lost"]
 # How a trial of a sweep may end.
 TRIAL_STATUSES = get_args(TrialStatus)
@@ -191,7 +192,7 @@ class Ceiling(TypedDict, total=False):
 class Efficiency(TypedDict):
     """The efficiency of a measured step."""
 
-    scaling: str
+    scaling: Scaling
     num_devices: Positive
     efficiency: Amount | None
 
@@ -199,7 +200,7 @@ class Efficiency(TypedDict):
 class Prediction(TypedDict):
     """An estimate of weak scaling, see analysis/scaling_model.py."""
 
-    scaling: str
+    scaling: Scaling
     num_devices: Positive
     batch_per_device: Positive
     link_bytes_per_s: Amount
@@ -324,7 +325,7 @@ class Record:
 def columns_of(cls: type) -> list[str]:
     """Return the fields of a class that have a column in its CSV file: numbers and words."""
     types = {"bool", "float", "int", "str", "Count", "Positive", "Amount", "Fraction"}
-    types |= {"Date", "Status", "TrialStatus"}
+    types |= {"Date", "Scaling", "Status", "TrialStatus"}
     return [f.name for f in dataclasses.fields(cls) if f.type.removesuffix(" | None") in types]
 
 

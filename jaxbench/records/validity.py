@@ -11,10 +11,10 @@ from jaxbench.records.schema import (
     ThroughputRecord,
 )
 
-# A compiled step leaves work out where it has less than this share of what is claimed. It has less
+# A compiled step leaves work out if it has less than this share of what is claimed. It has less
 # than all: no gradient of the images is computed, and padding pixels are not multiplied.
 _LEFT_OUT = 1 / 3
-# Clocks disagree where they are apart by more than this share of the time, and more seconds.
+# Clocks disagree if they are apart by more than this share of the time, and more seconds.
 _CLOCK_SHARE, _CLOCK_S = 0.02, 1.0
 # After its windows a stage may work on for this fraction of their time plus these seconds: the
 # check itself takes a little.
@@ -107,7 +107,7 @@ def clock_disagreements(elapsed_s: Mapping[str, float]) -> list[str]:
     """Return the warning that clocks counted different times for one run.
 
     Args:
-      elapsed_s: of a run, by `run`, `date` and, where the system has it, `uptime`.
+      elapsed_s: of a run, by `run`, `date` and, if the system has it, `uptime`.
     """
     run_s = elapsed_s["run"]
     apart_s = {name: other_s - run_s for name, other_s in elapsed_s.items() if name != "run"}

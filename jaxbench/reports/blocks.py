@@ -13,7 +13,7 @@ class Point(NamedTuple):
     """A value at a place, with the ends of its bar.
 
     Attributes:
-      told: what the bar is, for the tooltip.
+      tooltip: what the bar is.
       runs: the values that it is of, drawn as small dots.
     """
 
@@ -21,7 +21,7 @@ class Point(NamedTuple):
     y: float
     low: float | None = None
     high: float | None = None
-    told: str = ""
+    tooltip: str = ""
     runs: Sequence[float] = ()
 
 
@@ -77,7 +77,7 @@ class Dot(NamedTuple):
     """One row of a `DotChart`; `published` ones are hollow.
 
     Attributes:
-      told: what the bar is, for the tooltip.
+      tooltip: what the bar is.
       below: of a ceiling, which is drawn as a bar, the dots in its row; None for any other value.
     """
 
@@ -87,7 +87,7 @@ class Dot(NamedTuple):
     high: float | None = None
     published: bool = False
     below: Sequence["Dot"] | None = None
-    told: str = ""
+    tooltip: str = ""
 
 
 class DotChart(NamedTuple):

@@ -23,8 +23,8 @@ from jaxbench.terminal import printable
 _MOST_FOLDERS, _DEEPEST = 20_000, 12
 # What a run directory holds besides, and what is never searched.
 _NOT_SEARCHED = {"tensorboard", "wandb", "profile", "checkpoints", "node_modules", "__pycache__"}
-# What a run says where its process ended without a word: the sweep knows better.
-_WITHOUT_A_WORD = ("running", "killed", "corrupt")
+# The status of a run whose process ended without recording why: the sweep's result replaces it.
+_UNEXPLAINED = ("running", "killed", "corrupt")
 
 
 @dataclasses.dataclass
@@ -121,7 +121,7 @@ class Collection:
             runs.append(run)
             run.point = result.place
             # A trial that took too long was asked to end, as one that is preempted is.
-            silent = run.status in _WITHOUT_A_WORD and result.status != "done"
+            silent = run.status in _UNEXPLAINED and result.status != "done"
             if silent or result.status == "timeout":
                 run.status, run.reason = result.status, result.reason
         sweep.missing += [_without_run(sweep, result, runs) for result in missing]
@@ -188,7 +188,11 @@ def collect(paths: Sequence[str]) -> Collection:
                 f"The search of {given} ended after {_MOST_FOLDERS:,} folders: there may be more "
                 "runs."
             )
-        offers = read_offers(top)
+        try:
+            offers = read_offers(top)
+        except BadInput as error:
+            offers = []
+            collection.notes.append(printable(f"{error}."))
         collection.offers += offers
         if not offers and not any(kind for _, kind in searched):
             raise BadInput(
@@ -230,7 +234,7 @@ def _search(top: pathlib.Path) -> Iterator[tuple[pathlib.Path, str | None]]:
 
 
 def _kind(path: pathlib.Path) -> str | None:
-    # os.path says no where a folder may not be looked into; pathlib raises.
+    # os.path says no if a folder may not be looked into; pathlib raises.
     if os.path.exists(path / "run.json") or os.path.exists(path / "metrics.jsonl"):
         return "run"
     # A sweep whose first trial has not ended yet has no results.

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from jaxbench.cards.figures import MATMULS, share_of_measured
-from jaxbench.metrics import UNKNOWN, count, percent
+from jaxbench.metrics import UNKNOWN, count
 from jaxbench.reports.context import ReportContext
 from jaxbench.reports.work import name_settings
 from jaxbench.tables.columns import Cell, Column, metric_column
@@ -95,4 +95,4 @@ def measured_share(context: ReportContext) -> list[Column]:
             card.environment["backend"],
         )
 
-    return [Column("of the measured peak [%]", fraction, percent)] if cards else []
+    return [metric_column("measured_peak_share", fraction)] if cards else []

@@ -150,7 +150,7 @@ def _measurements(run: ReportedRun) -> Iterator[Measurement]:
 def make_section(
     name: str, title: str, lead: str, others: Sequence[Block], charts: Sequence[Chart] = ()
 ) -> Section | None:
-    """Return a section of its first charts and of others; None where nothing has content.
+    """Return a section of its first charts and of others; None if nothing has content.
 
     Tables without rows are left out.
     """
@@ -159,8 +159,8 @@ def make_section(
     return Section(name, title, lead, blocks) if blocks else None
 
 
-def left_out(charts: int, most: int, what: str = "charts") -> str:
-    """Return a sentence on what is not drawn, nothing where all is."""
+def left_out(charts: int, most: int, noun: str = "charts") -> str:
+    """Return a sentence on what is not drawn, nothing if all is."""
     if charts <= most:
         return ""
-    return f" {most} of {charts} {what} are drawn; the figures of all are in the tables."
+    return f" {most} of {charts} {noun} are drawn; the values of all are in the tables."

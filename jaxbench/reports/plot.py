@@ -55,7 +55,7 @@ class Axis:
     """Maps values to places from `start` to `end` in the drawing, and says where to put ticks.
 
     `from_zero` begins at 0 if no value is below; `own_ticks` has the values themselves as ticks,
-    where they allow it. Values on a logarithmic axis must be positive.
+    if they allow it. Values on a logarithmic axis must be positive.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Axis:
         return self._start + share * (self._end - self._start)
 
     def _own_ticks(self, values: Sequence[float]) -> list[float]:
-        """Whole numbers, where they are few and far between, are the ticks: batches, devices."""
+        """Whole numbers, if they are few and far between, are the ticks: batches, devices."""
         distinct = sorted(set(values))
         if len(distinct) > 12 or any(value % 1 for value in distinct):
             return []
@@ -210,7 +210,7 @@ def _draw_lines(chart: LineChart) -> dict[str, Any]:
         # What the page's script shows beside the pointer: no text of a run.
         tips = [
             f"{_px(at.x)} {_px(at.y)} {_exact(p.x)}; "
-            f"{with_interval(plain)(Estimate(p.y, p.low, p.high))}; {p.told}"
+            f"{with_interval(plain)(Estimate(p.y, p.low, p.high))}; {p.tooltip}"
             for at, p in zip(drawn, points, strict=True)
         ]
         series.append(
@@ -242,7 +242,7 @@ def _draw_bars(chart: BarChart) -> dict[str, Any]:
                 # A gap between neighbours, for who cannot tell the colours.
                 "width": max(0.4, ends[place + 1] - ends[place] - 1),
                 "share": f"{value / sum(values):.0%}",
-                "told": f"{chart.parts[place]} {plain(value)}",
+                "tooltip": f"{chart.parts[place]} {plain(value)}",
             }
             for place, value in enumerate(values)
             if value > 0
@@ -271,8 +271,8 @@ def _draw_dots(chart: DotChart) -> dict[str, Any]:
             "parts": (),
             "dot": dot,
         }
-        row["told"] = with_interval(plain)(Estimate(dot.value, dot.low, dot.high))
-        row["told"] += f"; {dot.told}" if dot.told else ""
+        row["tooltip"] = with_interval(plain)(Estimate(dot.value, dot.low, dot.high))
+        row["tooltip"] += f"; {dot.tooltip}" if dot.tooltip else ""
         row["end"] = None if None in (dot.low, dot.high) else x_axis(dot.high)
         rows.append(row)
     height = _TOP + sum(heights) + _BOTTOM
@@ -293,7 +293,7 @@ def _draw_matrix(chart: MatrixChart) -> dict[str, Any]:
                 # What is nearly 0 is seen, too.
                 "opacity": f"{0.1 + 0.9 * value / highest:.2f}",
                 "text": plain(value) if side == _SQUARE else "",
-                "told": f"{row} to {column}: {plain(value)}",
+                "tooltip": f"{row} to {column}: {plain(value)}",
             }
         )
     height = _TOP + side * len(chart.labels) + _BOTTOM

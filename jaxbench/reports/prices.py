@@ -28,7 +28,7 @@ class Prices:
     usd_per_kwh: float | None = None
 
     def check(self, runs: Iterable[ReportedRun], offers: Iterable[str] = ()) -> None:
-        """Raise BadInput where one price is stated for different hardware, or none fits.
+        """Raise BadInput if one price is stated for different hardware, or none fits.
 
         Args:
           offers: names of machines to rent, which a catalogue may list.
@@ -42,14 +42,15 @@ class Prices:
                 "a run is made (--usd_per_hour of jaxbench.main), or give --prices=FILE with an "
                 "offer for each"
             )
-        known = any(self.of_offer(name) for name in offers)
-        known = known or any(_fits(offer, run) for offer in self.listed for run in runs)
-        if self.listed and not known:
-            kinds = sorted({run.processor or run.device_kind for run in runs}) or ["none"]
+        fits = any(self.of_offer(name) for name in offers)
+        fits = fits or any(_fits(offer, run) for offer in self.listed for run in runs)
+        kinds = sorted({run.processor or run.device_kind for run in runs})
+        # Runs that cannot be read have no kind: the report says so.
+        if self.listed and kinds and not fits:
             raise BadInput(f"--prices: has no offer whose hardware is one of {', '.join(kinds)}")
 
     def of(self, run: ReportedRun) -> list[Price]:
-        """Return the prices of a run's hardware, none where nobody said."""
+        """Return the prices of a run's hardware, none if no price is known."""
         if self.stated:
             return [self.stated]
         listed = _smallest([offer for offer in self.listed if _fits(offer, run)], run)

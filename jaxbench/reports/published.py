@@ -46,7 +46,7 @@ class Sources:
         """Return the rows of a published table that `keep` is true of, each with its source."""
         rows = []
         for row in filter(keep, load_published(table)):
-            # The published words for the hardware, with the number of devices where they lack it.
+            # The published words for the hardware, with the number of devices if they lack it.
             hardware, devices = row["hardware"], row.get("devices")
             counted = devices == 1 or "+" in hardware or hardware[0].isdigit() or "TPU" in hardware
             machine = hardware if counted else f"{devices} × {hardware}"

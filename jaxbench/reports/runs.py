@@ -43,8 +43,8 @@ NETWORKS = {
 # What a run that has not ended is, by whether a process holds its lock; None: nobody knows.
 _RUNNING = {
     True: ("running", "a process holds its lock"),
-    None: ("running", "when last heard of: its lock cannot be read"),
-    False: ("killed", "its process is gone and left no word"),
+    None: ("running", "its last record says so: its lock cannot be read"),
+    False: ("killed", "its process ended without recording why"),
 }
 # Of a run whose run.json cannot be read.
 UNKNOWN_DOCUMENT = RunDocument(
@@ -190,7 +190,7 @@ class ReportedRun:
 
     @property
     def precision(self) -> str:
-        """The precision, with what fp32 stands for where the run asked for something."""
+        """The precision, with what fp32 stands for if the run asked for something."""
         precision = self.config.get("precision") or UNKNOWN
         arithmetic = self.environment.get("matmul_precision")
         return f"{precision} ({arithmetic})" if arithmetic else precision
@@ -211,7 +211,7 @@ class ReportedRun:
 
     @property
     def published_network(self) -> str | None:
-        """The network's name in `jaxbench.analysis.published`; None where it is not there."""
+        """The network's name in `jaxbench.analysis.published`; None if it is not there."""
         parameters = self.document.parameters or 0
         for name, (model, millions) in NETWORKS.items():
             if self.document.model == model and abs(parameters / 1e6 / millions - 1) <= _SAME_SIZE:
@@ -273,13 +273,13 @@ class TimeToTarget:
     """What a run took to its target, a share of the field `score` in an epoch's record.
 
     Attributes:
-      evaluations: (seconds since the run's start, score as a share), in order; none where the run
+      evaluations: (seconds since the run's start, score as a share), in order; none if the run
         ended before its first one.
       epoch, time_s, images, training_flops, energy_j: up to the target; the operations are the
-        network's own, forward and backward; None, or infinite time, where it was not
+        network's own, forward and backward; None, or infinite time, if it was not
         reached.
       epochs_s: seconds spent in epochs with their evaluations, start-up and compilation excluded;
-        None where that is not known.
+        None if that is not known.
     """
 
     run: ReportedRun
@@ -307,7 +307,7 @@ class TimeToTarget:
 
 
 def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None:
-    """Return what a run took to its target, or to the one that is asked; None where it has none."""
+    """Return what a run took to its target, or to the one that is asked; None if it has none."""
     to_stop = run.summary.target_accuracy or {}
     targets = (asked, to_stop.get("value"), run.document.target_accuracy)
     target = next((value for value in targets if value is not None), None)

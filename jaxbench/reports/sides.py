@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from jaxbench.analysis.comparison import Interval, are_interleaved, design_doubts, ratio
 from jaxbench.errors import BadInput
+from jaxbench.metrics import plain
 from jaxbench.records.reader import RunRecords
 from jaxbench.reports.collect import collect
 from jaxbench.reports.runs import ReportedRun
@@ -77,7 +78,7 @@ def read_sides(*paths: str) -> dict[str, Side]:
         run.check_measured()
     path = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
     if not collection.runs and not collection.sweeps:
-        raise BadInput(f"{path}: holds cards alone; name each of them")
+        raise BadInput(f"{path}: holds only cards; name each of them")
     if not collection.sweeps:
         return {"": Side(path, collection.runs)}
     sweep, *more = collection.sweeps
@@ -86,7 +87,9 @@ def read_sides(*paths: str) -> dict[str, Side]:
     if sweep.problem:
         raise BadInput(sweep.problem)
     trials = grouped([run for run in [*collection.runs, *sweep.missing] if run.point], _label)
-    return {label: Side(f"{path}: {label}", runs) for label, runs in trials.items()}
+    return {
+        label: Side(f"{path}: {label}" if label else path, runs) for label, runs in trials.items()
+    }
 
 
 def _label(trial: ReportedRun) -> str:
@@ -97,7 +100,7 @@ def _rates(run: ReportedRun) -> dict[str, Interval]:
     rates = RunRecords(run.path, run.document, list(run.records)).rates()
     for stage, (rate, low, high) in rates.items():
         if None in (rate, low, high) or not 0 < low <= rate <= high:
-            raise BadInput(f"{run.path}: its rate of {stage!r} is none: {(rate, low, high)}")
+            raise BadInput(f"{run.path}: its rate of {stage!r} is impossible: {(rate, low, high)}")
     return rates
 
 
@@ -111,12 +114,12 @@ class Match(NamedTuple):
     """Two sides that can be compared.
 
     Attributes:
-      facts: what both are, and what they differ in.
+      sides: what both are, and what they differ in.
       rates: {stage: each repeat's rate and interval, of both sides} of the common stages.
       objection: why there is no verdict; None if there is one.
     """
 
-    facts: Mapping[str, Any]
+    sides: Mapping[str, Any]
     rates: Mapping[str, tuple[Sequence[Interval], Sequence[Interval]]]
     objection: str | None
 
@@ -147,7 +150,7 @@ def match(base: Side, other: Side) -> Match:
     objection = f"inconclusive: {'; '.join(doubts)}" if doubts else None
     if other_work := [name for name in unlike if is_work(name)]:
         objection = f"no verdict, they differ in {', '.join(other_work)}"
-    facts = {
+    sides = {
         "base": base.name,
         "other": other.name,
         "runs": [len(base.runs), len(other.runs)],
@@ -156,7 +159,7 @@ def match(base: Side, other: Side) -> Match:
         "interleaved": are_interleaved(base.starts, other.starts),
         "differences": unlike,
     }
-    return Match(facts, rates, objection)
+    return Match(sides, rates, objection)
 
 
 def match_trials(base: Mapping[str, Side], other: Mapping[str, Side]) -> list[Match | str]:
@@ -207,25 +210,23 @@ def judge(matches: Sequence[Match]) -> list[dict[str, Any]]:
                 "ratio_high": estimate.high,
                 "verdict": match.objection or estimate.verdict,
             }
-        comparisons.append({**match.facts, "num_verdicts": num_verdicts, "stages": stages})
+        comparisons.append({**match.sides, "num_verdicts": num_verdicts, "stages": stages})
     return comparisons
 
 
 def describe_comparison(comparison: Mapping[str, Any]) -> list[str]:
     """Return the lines of what `judge` returned, for a console."""
     lines = []
-    for name, letter, place in (("base", "A", 0), ("other", "B", 1)):
-        runs, percent = (comparison[key][place] for key in ("runs", "other_cpu_percent"))
-        load = "an unknown share" if percent is None else f"{percent:.0f} %"
+    for name, letter, index in (("base", "A", 0), ("other", "B", 1)):
+        runs, percent = (comparison[key][index] for key in ("runs", "other_cpu_percent"))
+        load = "an unknown fraction" if percent is None else f"{percent:.0f} %"
         repeats = f"{runs} runs; " if runs > 1 else ""
         side = printable(comparison[name])
         lines.append(f"{letter} {side} ({repeats}other processes took {load} of its host)")
     for name, (first, second) in comparison["differences"].items():
         lines.append(printable(f"differs: {name}: {first} / {second}"))
     for stage, figures in comparison["stages"].items():
-        first, second = (
-            ", ".join(f"{rate:,.1f}" for rate in rates) for rates in figures["images_per_s"]
-        )
+        first, second = (", ".join(map(plain, rates)) for rates in figures["images_per_s"])
         lines.append(
             f"{stage:<17} A {first}; B {second} images/s; B / A {figures['ratio']:.3f} "
             f"({figures['ratio_low']:.3f} to {figures['ratio_high']:.3f}): {figures['verdict']}"

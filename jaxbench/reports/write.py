@@ -181,7 +181,7 @@ def write_report(
       out: the file; None for report.html, .md or .csv.
       form: html, md or csv; None for what `out` ends in, else html.
       title: the heading; None for the folders' names.
-      prices: what the hardware costs, where the records do not say.
+      prices: what the hardware costs, if the records do not say.
       target_accuracy: the top-1 or Dice that all runs are asked about; None for each run's own.
       section: the name of the only section to write; None for all.
 
@@ -237,7 +237,7 @@ def _form(out: str | None, form: str | None) -> str:
 
 
 def _check_out(out: pathlib.Path) -> None:
-    """Raise BadInput where nothing can be written, or something else would be overwritten."""
+    """Raise BadInput if nothing can be written, or something else would be overwritten."""
     folder = out.absolute().parent
     if not folder.is_dir():
         raise BadInput(f"--out={out}: no such folder {out.parent}")

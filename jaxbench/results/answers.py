@@ -16,7 +16,7 @@ from jaxbench.results.run import Run
 from jaxbench.results.tables import as_table
 
 # Stages of --mode=throughput, and of training, by which runs are compared first.
-_HEADLINES = ("train_step", "training")
+_PRIMARY_STAGES = ("train_step", "training")
 
 
 class _Text:
@@ -31,7 +31,7 @@ class SweepResult(_Text, Sequence[Run]):
 
     Attributes:
       path: the sweep's folder.
-      rows: a dictionary for each trial, as in sweep.csv: the grid's fields, status and figures.
+      rows: a dictionary for each trial, as in sweep.csv: the grid's fields, status and metrics.
         A trial that left no run directory has a row, and no run.
     """
 
@@ -54,7 +54,7 @@ class SweepResult(_Text, Sequence[Run]):
     def table(self) -> Any:
         """The rows as a table, without the columns that no trial has a value in.
 
-        A pandas DataFrame; a list of dictionaries where pandas is not installed.
+        A pandas DataFrame; a list of dictionaries if pandas is not installed.
         """
         columns = {
             name: None for row in self.rows for name, value in row.items() if value is not None
@@ -73,8 +73,8 @@ def _parsed(value: Any) -> Any:
         return value
 
 
-def _of_headline(name: str, doc: str) -> property:
-    return property(lambda comparison: comparison._headline()[name], doc=doc)
+def _of_primary_stage(name: str, doc: str) -> property:
+    return property(lambda comparison: comparison._primary_stage()[name], doc=doc)
 
 
 class Comparison(_Text):
@@ -99,23 +99,23 @@ class Comparison(_Text):
     def rows(self) -> list[dict[str, Any]]:
         """A dictionary for each stage of each comparison."""
         return [
-            {"base": one["base"], "other": one["other"], "stage": stage, **figures}
+            {"base": one["base"], "other": one["other"], "stage": stage, **ratio}
             for one in self.comparisons
-            for stage, figures in one["stages"].items()
+            for stage, ratio in one["stages"].items()
         ]
 
-    ratio = _of_headline("ratio", "The second side's images/s over the first's.")
-    low = _of_headline("ratio_low", "The lower end of its 95 % interval.")
-    high = _of_headline("ratio_high", "The upper end of its 95 % interval.")
-    verdict = _of_headline(
+    ratio = _of_primary_stage("ratio", "The second side's images/s over the first's.")
+    low = _of_primary_stage("ratio_low", "The lower end of its 95 % interval.")
+    high = _of_primary_stage("ratio_high", "The upper end of its 95 % interval.")
+    verdict = _of_primary_stage(
         "verdict", "What the ratio says, such as `faster`, or why it says nothing."
     )
 
-    def _headline(self) -> dict[str, Any]:
+    def _primary_stage(self) -> dict[str, Any]:
         if len(self.comparisons) > 1:
             raise BadInput(f"{len(self.comparisons)} trials are compared: their ratios are in rows")
         stages = self.comparisons[0]["stages"]
-        return stages[next((name for name in _HEADLINES if name in stages), next(iter(stages)))]
+        return next(stages[name] for name in (*_PRIMARY_STAGES, *stages) if name in stages)
 
     def __repr__(self) -> str:
         lines = [line for one in self.comparisons for line in describe_comparison(one)]
@@ -127,24 +127,24 @@ class Description(_Text):
     """An experiment as `--mode=describe` shows it; prints as its tables.
 
     Attributes:
-      facts: what `--mode=describe --json` prints.
+      values: what `--mode=describe --json` prints.
       print_on: prints the tables on a rich console.
     """
 
-    facts: dict[str, Any]
+    values: dict[str, Any]
     print_on: Callable[[Any], None]
 
     def __getitem__(self, name: str) -> Any:
-        return self.facts[name]
+        return self.values[name]
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """A dictionary for each layer (for each convolution of a `conv2d` experiment)."""
-        return self.facts["layers"] if "layers" in self.facts else self.facts["problems"]
+        return self.values["layers"] if "layers" in self.values else self.values["problems"]
 
     @property
     def table(self) -> Any:
-        """The rows as a pandas DataFrame; a list of dictionaries where pandas is missing."""
+        """The rows as a pandas DataFrame; a list of dictionaries if pandas is missing."""
         return as_table(self.rows, [*self.rows[0]])
 
     def __repr__(self) -> str:
@@ -158,13 +158,13 @@ class Description(_Text):
         return written.getvalue().rstrip()
 
 
-def paths_of(given: Any) -> list[str]:
+def paths_of(runs: Any) -> list[str]:
     """Return the folders that a run, a sweep, a path or a list of them stands for.
 
     Raises:
       BadInput: the list is empty.
     """
-    each = [given] if isinstance(given, (str, os.PathLike)) else given
+    each = [runs] if isinstance(runs, (str, os.PathLike)) else runs
     paths = [os.fspath(one) for one in each]
     if not paths:
         raise BadInput("the list of runs is empty: give at least one")

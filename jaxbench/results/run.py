@@ -93,7 +93,7 @@ class Run:
         """Return the records of a kind, such as `step`, `throughput` or `scaling`.
 
         Returns:
-          A pandas DataFrame, a list of dictionaries where pandas is not installed. Figures are its
+          A pandas DataFrame, a list of dictionaries if pandas is not installed. Metrics are its
           columns; lists and nested values are in `records` only.
         """
         records = read_records(self.path)
@@ -124,41 +124,41 @@ class Run:
             raise BadInput(f"{self.path}: has no checkpoint{' with a score' if best else ''}")
         return checkpoint.read_checkpoint(folder, names[-1], None).state
 
-    def _facts(self) -> dict[str, str]:
+    def _overview(self) -> dict[str, str]:
         """Return what a reader wants to know first, as {name: text}."""
         row = run_row(self._reported)
-        facts = {"status": self.status + (f": {self.reason}" if self.reason else "")}
+        overview = {"status": self.status + (f": {self.reason}" if self.reason else "")}
         if row["num_devices"] is not None:
-            facts["devices"] = f"{row['num_devices']} x {row['device_kind']}"
+            overview["devices"] = f"{row['num_devices']} x {row['device_kind']}"
         if row["batch_size"] is not None:
-            facts["batch"] = f"{row['batch_size']}, {row['precision']}"
+            overview["batch"] = f"{row['batch_size']}, {row['precision']}"
         rate = self._reported.rate
         if rate.value is not None:
             ends = f" ({rate.ends_in_words})" if rate.ends_in_words else ""
-            facts[METRICS["images_per_s"].title] = plain(rate.value) + ends
+            overview[METRICS["images_per_s"].title] = plain(rate.value) + ends
         for name in ("tokens_per_s", "bits_per_byte", "top1", "dice", "mfu"):
             if row[name] is not None:
-                facts[METRICS[name].title] = METRICS[name].show(row[name]) + METRICS[name].unit
+                overview[METRICS[name].title] = METRICS[name].show(row[name]) + METRICS[name].unit
         for one in self._reported.summary.efficiencies or ():
             if one["efficiency"] is not None:
                 name = f"{one['scaling']}, {one['num_devices']} device(s)"
-                facts[name] = f"efficiency {one['efficiency']:.1%}"
+                overview[name] = f"efficiency {one['efficiency']:.1%}"
         if row["wall_s"] is not None:
-            facts["time"] = f"{row['wall_s']:.1f} s"
-        return facts
+            overview["time"] = f"{row['wall_s']:.1f} s"
+        return overview
 
     def __repr__(self) -> str:
-        facts = self._facts()
-        status = facts.pop("status")
+        overview = self._overview()
+        status = overview.pop("status")
         shown = ", ".join(
             words if name in ("devices", "time") else f"{name} {words}"
-            for name, words in facts.items()
+            for name, words in overview.items()
         )
         warned = f", {len(self.warnings)} warning(s)" if self.warnings else ""
         return f"<Run {self.path}: {self.experiment} {self.mode}, {status}, {shown}{warned}>"
 
     def _repr_html_(self) -> str:
         title = f"{self.experiment} ({self.mode})"
-        rows = [*self._facts().items(), ("path", self.path)]
+        rows = [*self._overview().items(), ("path", self.path)]
         rows += [("warning", line) for line in self.warnings]
         return html_table(rows, (title, ""))

@@ -1,4 +1,4 @@
-"""Tables: pandas DataFrames where pandas is installed, HTML for notebooks."""
+"""Tables: pandas DataFrames if pandas is installed, HTML for notebooks."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ COLUMNS = (
 
 
 def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Any:
-    """Return a pandas DataFrame; where pandas is not installed, a list of dictionaries."""
+    """Return a pandas DataFrame; if pandas is not installed, a list of dictionaries."""
     table = [{name: row.get(name) for name in columns} for row in rows]
     try:
         import pandas

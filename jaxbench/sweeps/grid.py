@@ -122,7 +122,7 @@ def make_trials(
     """Return every combination of the grid's values; the last field changes fastest.
 
     Args:
-      spec: the experiment, None where the grid names them.
+      spec: the experiment, None if the grid names them.
       grid: {field: its values as text}.
       overrides, flags, limits: those of all trials, see `Trial`.
       targets: machines to compile for, as one more field of the grid.

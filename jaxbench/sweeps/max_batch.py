@@ -21,7 +21,7 @@ _MOST_ESTIMATES = 2
 class BatchFit(NamedTuple):
     """Whether a batch ran, the bytes that the compiler estimates, and those that there are.
 
-    Bytes are None where they are not known.
+    Bytes are None if they are not known.
     """
 
     fits: bool
@@ -61,7 +61,7 @@ def largest_batch(
         if guess is not None and low < guess < high:
             batch, stride = guess, max(unit, int(_FIRST_STRIDE * guess))
         else:
-            # Away from the last try; to the middle where that is nearer.
+            # Away from the last try; to the middle if that is nearer.
             middle = (low + high) / 2
             batch = min(low + stride, middle) if tried.fits else max(high - stride, middle)
             stride *= 2
@@ -83,8 +83,8 @@ def find_max_batches(
     """
     folder, results = runner.folder, []
     for number, trial in enumerate(trials, 1):
-        place = f"[{number}/{len(trials)}]"
-        results.append(_find_max_batch(runner, trial, place, multiple, memory_limit_mb))
+        position = f"[{number}/{len(trials)}]"
+        results.append(_find_max_batch(runner, trial, position, multiple, memory_limit_mb))
         folder.write_table("max_batch.csv", [result.row() for result in results])
     runner.console.close()
     for line in (*max_batch_table(results), f"table: {folder.path / 'max_batch.csv'}"):
@@ -98,14 +98,14 @@ class _Unanswered(Exception):
 
 
 def _find_max_batch(
-    runner: TrialRunner, trial: Trial, place: str, multiple: int, memory_limit_mb: float | None
+    runner: TrialRunner, trial: Trial, position: str, multiple: int, memory_limit_mb: float | None
 ) -> MaxBatchResult:
     tried: dict[int, TrialResult] = {}
 
     def try_batch(batch_size: int) -> BatchFit:
         one = trial.with_field("batch_size", batch_size)
         known = runner.result(one)
-        [tried[batch_size]] = [known] if known else runner.run({place: one})
+        [tried[batch_size]] = [known] if known else runner.run({position: one})
         return _batch_fit(batch_size, tried, memory_limit_mb)
 
     def result(status: str, reason: str, **fields) -> MaxBatchResult:
@@ -145,7 +145,7 @@ def _batch_fit(
 ) -> BatchFit:
     """Return what a run of --mode=memory says of its batch, with the first of the search.
 
-    Libraries that get no memory do not always say so: where a smaller batch ran, any failure of a
+    Libraries that get no memory do not always say so: if a smaller batch ran, any failure of a
     larger one counts as too large, and is reported.
     """
     result, (first_batch, first) = tried[batch_size], next(iter(tried.items()))

@@ -53,7 +53,7 @@ class SweepDir:
     def open_attempt(self, folder: str, key: str) -> tuple[pathlib.Path, pathlib.Path] | None:
         """Return the run directory and log of a trial's last attempt that a launcher has noted.
 
-        None where there is no note, or the attempt has its result.
+        None if there is no note, or the attempt has its result.
         """
         trial = self.path / TRIALS / folder
         numbers = [re.fullmatch(r"run(\d+)\.job\.json", path.name) for path in trial.glob("run*")]

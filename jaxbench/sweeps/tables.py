@@ -116,7 +116,7 @@ def _shown(result: TrialResult) -> dict[str, str]:
 def seed_statistics(results: Sequence[TrialResult]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the rows of seeds.csv and their lines: what several seeds say together.
 
-    There are none where the grid has no seeds, or one seed for each combination of the others.
+    There are none if the grid has no seeds, or one seed for each combination of the others.
     """
     groups: dict[tuple, list[TrialResult]] = {}
     for result in results:
@@ -190,7 +190,7 @@ def differences(results: Sequence[TrialResult], hardware: Collection[str] = ()) 
     """Return warnings about what differs between the trials beside the grid's fields.
 
     Args:
-      hardware: that of the launcher; empty where the trials should have run on this machine.
+      hardware: that of the launcher; empty if the trials should have run on this machine.
     """
     warnings = []
     elsewhere = {result.hostname for result in results} - {None, platform.node()}

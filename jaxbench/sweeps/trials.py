@@ -38,13 +38,13 @@ class _Attempt:
     """A trial that waits or runs.
 
     Attributes:
-      place: where it stands in the sweep, such as [2/9].
+      position: in the sweep, such as [2/9].
       run_path: its run directory, not made yet.
       log: the file for its output.
       losses: how many attempts were lost with their machines.
     """
 
-    place: str
+    position: str
     trial: Trial
     run_path: pathlib.Path | None = None
     log: pathlib.Path | None = None
@@ -52,7 +52,7 @@ class _Attempt:
 
     @property
     def what(self) -> str:
-        return f"{self.place} {self.trial.title}"
+        return f"{self.position} {self.trial.title}"
 
     @property
     def job(self) -> TrialJob:
@@ -63,7 +63,7 @@ class TrialRunner:
     """Runs trials and keeps their results.
 
     Args:
-      launcher: runs them, several at once where it has the slots.
+      launcher: runs them, several at once if it has the slots.
       retry: statuses with which a trial of an earlier process is run once more.
     """
 
@@ -87,7 +87,7 @@ class TrialRunner:
             self._live.add(trial, self.result(trial))
 
     def result(self, trial: Trial) -> TrialResult | None:
-        """Return a trial's result, None where it is still to run."""
+        """Return a trial's result, None if it is still to run."""
         result = self.folder.results.get(trial.key)
         if result and trial.key not in self._wall_s and result.status in self._retry:
             return None
@@ -97,12 +97,12 @@ class TrialRunner:
         """Run trials; keep and yield each one's result, in the order of their ends.
 
         Args:
-          trials: {where it stands in the sweep, such as [2/9]: trial}.
+          trials: {position in the sweep, such as [2/9]: trial}.
 
         Raises:
           Unreachable: the launcher has no slots any more.
         """
-        attempts = [_Attempt(place, trial) for place, trial in trials.items()]
+        attempts = [_Attempt(position, trial) for position, trial in trials.items()]
         # What an earlier process has started comes first, for it has taken slots.
         waiting = [attempt for attempt in attempts if not self._attach(attempt)]
         while waiting or self._running:

@@ -118,7 +118,7 @@ def with_interval(show: Format) -> Callable[[Estimate | None], str]:
 
 
 def span(values: Iterable[float], show: Format = count) -> str:
-    """Show the least and the greatest of values, one of them where they look alike."""
+    """Show the least and the greatest of values, one of them if they look alike."""
     values = sorted(values)
     return " to ".join(dict.fromkeys(map(show, values[:1] + values[-1:])))
 

@@ -14,7 +14,7 @@ class Table(NamedTuple):
 
     Attributes:
       note: what a reader must know of it.
-      text_columns: places of the columns that are words.
+      text_columns: indices of the columns that are words.
       anchors: of each row, the id that links lead to.
       groups: {row number: heading above that row}.
       folded: whether only the title is seen at first; None: if the table is long.
@@ -41,7 +41,7 @@ def make_table(
     """Return a table of rows that the columns take their values from.
 
     Args:
-      group: returns the heading above a row; it is there where it changes.
+      group: returns the heading above a row; a new one begins a group.
       anchor: returns the id of a row that links lead to.
     """
     rows = list(rows)
@@ -51,7 +51,7 @@ def make_table(
         [_cells(columns, row) for row in rows],
         title,
         note,
-        [place for place, column in enumerate(columns) if column.is_left],
+        [index for index, column in enumerate(columns) if column.is_left],
         [anchor(row) for row in rows] if anchor else (),
         {n: one for n, one in enumerate(headings) if n == 0 or one != headings[n - 1]},
     )

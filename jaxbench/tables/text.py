@@ -13,7 +13,7 @@ class TextCell(NamedTuple):
 
     Attributes:
       width: the least number of characters of the column.
-      spare: where rows are too wide, the columns with the highest number are left out; 0 stays.
+      spare: if rows are too wide, the columns with the highest number are left out; 0 stays.
       align: > or <, as in a format.
     """
 
@@ -32,7 +32,7 @@ class GrowingTable:
         self._known: set[str] = set()
 
     def lines(self, cells: Sequence[TextCell]) -> list[str]:
-        """Return a row, below the titles where a column is new; none without cells."""
+        """Return a row, below the titles if a column is new; none without cells."""
         if not cells:
             return []
         heading = []
@@ -67,7 +67,7 @@ def text_table(
     """Return a table's lines of plain text, all columns aligned to the right.
 
     Args:
-      spare: headings of columns to leave out where the table is too wide, in this order; a line
+      spare: headings of columns to leave out if the table is too wide, in this order; a line
         below the table names them.
     """
     # Imported late: most runs print no table.

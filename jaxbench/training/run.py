@@ -327,10 +327,10 @@ class TrainRun:
             with self.clock.phase("checkpoint"), defer_signals():
                 self.checkpoints.wait()
 
-    def check_losses(self, what: str, metrics: Mapping[str, np.ndarray]) -> float:
+    def check_losses(self, phase: str, metrics: Mapping[str, np.ndarray]) -> float:
         """Return the mean loss over the models; raise Diverged if no model has a finite one.
 
-        `metrics` is {metric: values_R} of a training step or of an evaluation, as `what` says.
+        `metrics` is {metric: values_R} of a training step or of an evaluation, as `phase` says.
         Under fp16 a loss that is not finite need not be the end: activations of some images
         overflow, the step is skipped, and the next may not be. A model has diverged when steps were
         skipped down to the lowest loss scale, or when nothing is trained after the evaluation.
@@ -338,13 +338,13 @@ class TrainRun:
         progress, because = self.progress, ""
         losses_R = metrics["loss"] / metrics["count"]
         diverged_R = ~np.isfinite(losses_R)
-        is_last = what == "evaluation" and progress.step == self.plan.total_steps
+        is_last = phase == "evaluation" and progress.step == self.plan.total_steps
         if self.loss_scales.lost_R is not None and not is_last:
             diverged_R = self.loss_scales.lost_R
             because = " and the gradients overflow float16 at every loss scale down to 1"
         if diverged_R.all():
             raise Diverged(
-                f"the {what} loss is {losses_R[0]}{because} at step {progress.step}, "
+                f"the {phase} loss is {losses_R[0]}{because} at step {progress.step}, "
                 f"epoch {len(progress.epochs) + 1}"
             )
         return float(np.mean(losses_R))

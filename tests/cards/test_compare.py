@@ -284,8 +284,8 @@ def test_the_command_compares_cards(run_cli, two):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("a", "a/runs/resnet50"), "is no card, another side is"),
-        (("a/runs/resnet50", "a"), "is no card, another side is"),
+        (("a", "a/runs/resnet50"), "is no card; give only cards"),
+        (("a/runs/resnet50", "a"), "is no card; give only cards"),
         (("a", "nowhere"), "nowhere: no such file or folder"),
         (("--baseline", "a", "b"), "--baseline: is for runs"),
         (("a", "c"), "altered or damaged"),

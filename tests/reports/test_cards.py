@@ -163,7 +163,7 @@ def test_the_report_of_a_card(run_cli, tmp_path):
 
 def test_cards_are_no_runs_to_compare(tmp_path):
     path = made.write(tmp_path / "card")
-    with pytest.raises(BadInput, match="holds cards alone"):
+    with pytest.raises(BadInput, match="holds only cards"):
         read_sides(str(path.parent.parent))
 
 

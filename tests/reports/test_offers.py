@@ -127,6 +127,8 @@ def test_a_damaged_list_is_named(tmp_path, text):
     (tmp_path / OFFERS).write_text(text)
     with pytest.raises(BadInput, match=r"offers\.json: cannot be read as a list of offers"):
         read_offers(tmp_path)
+    trained(tmp_path / "run")
+    assert "offers.json" in collect([str(tmp_path)]).notes[0]  # and the report goes on
 
 
 def test_a_catalogue_has_the_lowest_price_of_each_machine(catalogue):

@@ -145,7 +145,7 @@ def test_seeds_of_one_setting_share_a_line(tmp_path):
     # Two repeats are dots about their mean, without a bar: their range is no interval.
     mean = pytest.approx((1000 * 1100) ** 0.5)
     assert series.points[0][1:3] == (mean, None) and series.points[0].runs == [1000.0, 1100.0]
-    assert series.points[0].told == "2 runs, no interval"
+    assert series.points[0].tooltip == "2 runs, no interval"
     # Three have the interval over runs that a verdict rests on, here wider than their own.
     throughput(tmp_path / "2", 1200.0, config={"seed": 2, "width": 3})
     [chart, latency] = charts(sections_of(tmp_path)["rates"])

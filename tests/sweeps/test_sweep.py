@@ -189,7 +189,7 @@ _BAD = [
     ((*QUICK, "--grid=seed=1", "--grid=seed=2"), "is given twice"),
     ((*QUICK, "--grid=seed=1", "--experiment.seed=2"), "give one of them"),
     ((*QUICK, "--grid=experiment=cnn10:tiny"), "not both"),
-    ((*QUICK, "--grid=seed=1", "--workdir=w"), "a sweep has --sweepdir"),
+    ((*QUICK, "--grid=seed=1", "--workdir=w"), "a sweep takes --sweepdir"),
     ((*QUICK, "--grid=seed=1", "--rounds=7"), "it needs --mode="),
     ((*QUICK, "--grid=seed=1", "--timeout_s=0"), "timeout_s"),
     ((*QUICK, "--grid=seed=1", "--timeout_s=nan"), "timeout_s"),

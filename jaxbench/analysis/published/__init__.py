@@ -1,6 +1,6 @@
 """What other people measured and published, as tables: the history a run is put beside.
 
-Each row names its source and, where the source has one, its date; an empty cell was not published
+Each row names its source and, if the source has one, its date; an empty cell was not published
 and is None here. Times are in seconds, `_ms` in milliseconds, prices in USD an hour.
 """
 

@@ -193,7 +193,7 @@ def read_error_counters(ordinals: Mapping[str, int]) -> dict[str, dict[str, int]
 
 
 def other_gpu_processes(ordinals: Mapping[str, int]) -> int | None:
-    """Return how many processes of others compute on the boards; None where NVML does not tell.
+    """Return how many processes of others compute on the boards; None if NVML does not tell.
 
     Inside a container NVML may give the host's process ids, none of which is this one's. JAX has
     opened the boards, so one of them is.

@@ -101,7 +101,7 @@ class TpuReader:
         self._num_local_devices = num_local_devices
 
     def read(self) -> Iterator[Reading]:
-        """Yield a reading for each device. Raises OSError where libtpu has no values."""
+        """Yield a reading for each device. Raises OSError if libtpu has no values."""
         from libtpu.sdk import tpumonitoring
 
         lists: dict[str, Sequence[str]] = {}

@@ -215,7 +215,7 @@ class Telemetry:
             self._stops.append(f"for {late_s:.1f} s from {began_s:.1f} s on")
 
     def summarize(self) -> tuple[dict[str, Any] | None, list[str]]:
-        """Return the summary's `telemetry` (None where there is none), and warnings."""
+        """Return the summary's `telemetry` (None if there is none), and warnings."""
         if not self._interval_s:
             return None, []
         with self._lock:

@@ -29,14 +29,14 @@ THROTTLING = (
 )
 # A drop of clocks that is worth a warning, and a difference in mean load, in points.
 _CLOCK_DROP, _IMBALANCE = 0.02, 10.0
-# Energy is precise enough where windows hold at least this many intervals ...
+# Energy is precise enough if windows hold at least this many intervals ...
 _LEAST_INTERVALS = 10
 # ... and the gaps between their ends and the nearest samples are at most this share of them.
 _LONGEST_GAPS = 0.1
 # NVML's power reading may be a mean over the second before.
 _POWER_MEAN_S = 1.0
-# The host is busy with other work where that took more than this share of the processor, in
-# percent; beside GPUs and TPUs only where the whole processor was busier than this, too.
+# The host is busy with other work if that took more than this share of the processor, in
+# percent; beside GPUs and TPUs only if the whole processor was busier than this, too.
 _OTHERS, _FULL = 10.0, 90.0
 _OTHER_WORK = (
     "other processes took {other_cpu_percent_mean:.0f} % of the host's processor meanwhile: rates "

@@ -81,7 +81,7 @@ def scaling_table(records: Sequence[ScalingRecord]) -> list[str]:
     first = next((record for record in records if record.tokens_per_s), records[0])
     headings = [*(heading(first, name) for name in _SCALING), "equal after"]
     rows = [[*(text(record, name) for name in _SCALING), _equality(record)] for record in records]
-    return text_table(headings, rows, spare=[headings[place] for place in (3, 7, 2, 5)])
+    return text_table(headings, rows, spare=[headings[index] for index in (3, 7, 2, 5)])
 
 
 def _equality(record: ScalingRecord) -> str:
@@ -151,13 +151,13 @@ def _describe_training(record: TrainSummary) -> list[str]:
 
 
 def _training_rate(record: TrainSummary) -> str:
-    """Return the steady rate; that of the whole run where there is none."""
+    """Return the steady rate; that of the whole run if there is none."""
     if not record.steady_epochs:
         rate = rate_in_words(record.images_per_s_whole_run, record.tokens_per_image)
         return f"{rate} over the whole run"
     ends = (record.images_per_s_low, record.images_per_s_high)
     rate = Estimate(record.images_per_s, *ends, record.steady_epochs, record.images_per_s_range)
-    per_device = record.images_per_s_per_device  # None where other devices took part
+    per_device = record.images_per_s_per_device  # None if other devices took part
     return (
         f"{rate_in_words(record.images_per_s, record.tokens_per_image)} ("
         + (f"{plain(per_device)} per device; " if per_device is not None else "")

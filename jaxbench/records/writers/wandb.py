@@ -102,7 +102,7 @@ class WandbWriter(Writer):
                 dir=str(folder),
                 config=finite(dict(config)),
                 settings=settings,
-                # wandb continues the folder's last run where that did not end with exit code 0.
+                # wandb continues the folder's last run if that did not end with exit code 0.
                 resume="auto",
             )
 

@@ -1,6 +1,6 @@
 """What a report has to say, a module for each kind of section.
 
-A section is a function that gets the `ReportContext` and returns a `Section`, or None where there
+A section is a function that gets the `ReportContext` and returns a `Section`, or None if there
 is nothing of its kind. Another one is added to `SECTIONS`, in the order of reading.
 """
 

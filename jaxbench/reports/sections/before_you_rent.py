@@ -299,7 +299,7 @@ def _note(steps: Sequence[CompiledStep], sources: Sources) -> str:
         "Needed: what the compiler plans for the step; a resident data set comes on top. Usable: "
         "of a GPU 75 %, which JAX takes by default, of a TPU what its compiler says.",
         "Largest batch: of those that were tried, and behind “not” the smallest above it that does "
-        "not fit; “at least” where all fit.",
+        "not fit; “at least” if all fit.",
         "Measured: a run of this report of the same work on as many of the same devices. "
         "Published: by others, with other software; of a training, the images/s of its median "
         "epoch.",

@@ -14,7 +14,6 @@ from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.tables.columns import (
     Cell,
     Column,
-    metric_column,
     metric_columns,
     moment,
     with_interval,
@@ -121,9 +120,7 @@ _NETWORKS = (
     *(published.ORIGIN, Column("card", "card")),
     *(published.HARDWARE, published.PRECISION, published.BATCH),
     Column(METRICS["images_per_s"].title + " (95 % interval)", "rate", with_interval(plain)),
-    metric_column("mfu"),
-    Column("of the measured peak [%]", "measured_peak_share", percent),
-    *metric_columns("joules_per_image", "compile_s"),
+    *metric_columns("mfu", "measured_peak_share", "joules_per_image", "compile_s"),
     Column("verdict", "verdict", left=True),
     published.SOURCE,
 )
@@ -177,7 +174,7 @@ def card_details(context: ReportContext) -> Section | None:
 
 
 def _pairs(card: ReportedCard) -> Sequence[MatrixChart]:
-    """Return the picture of the copies between two devices, where there are any."""
+    """Return the picture of the copies between two devices, if there are any."""
     figures = [one for one in card.card.figures() if one.name == _PAIRS and one.value > 0]
     if not figures:
         return []

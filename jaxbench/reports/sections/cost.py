@@ -187,7 +187,7 @@ def _charts(
         title = f"{run.experiment} · {STAGES[first.stage]} · {first.feed} feed: {x_label}"
         note = (
             f"{run.network}; {first.data}; filled: measured in this report, n = 1 run a dot, bars: "
-            f"95 % interval of its rate where it has one, prices taken as exact{hollow}{more}; "
+            f"95 % interval of its rate if it has one, prices taken as exact{hollow}{more}; "
             f"{run_ids(row['run'] for row in group)}"
         )
         dots = sorted([*dots[-_MOST_DOTS:], *beside], key=lambda dot: dot.value)
@@ -222,7 +222,7 @@ _IMAGES_OF_IMAGENET = 1_281_167
 _RUNS = (
     Column("target [%]", "to_target.label"),
     Column("reached", "reached", left=True),
-    Column("best [%]", "to_target.best_score", percent),
+    metric_column("to_target.best_score"),
     *metric_columns("to_target.epoch", "to_target.images", "to_target.training_flops", "time_s"),
     Column("time [h]", "time_h", plain),
     metric_column("to_target.energy_j"),
@@ -287,11 +287,11 @@ def to_target(context: ReportContext) -> Section | None:
 _Line = tuple[TimeToTarget, Price | None]
 
 
-def _over(what: str, lines: Sequence[_Line], table: Table) -> list[LineChart]:
+def _over(axis: str, lines: Sequence[_Line], table: Table) -> list[LineChart]:
     (first, price), run = lines[0], lines[0][0].run
     longest_s = max(one.evaluations[-1][0] for one, _ in lines)
     unit, unit_s = ("h", S_PER_HOUR) if longest_s >= 2 * S_PER_HOUR else ("s", 1.0)
-    title = f"{run.experiment}: {first.title} over {what}"
+    title = f"{run.experiment}: {first.title} over {axis}"
     n_note = "a point is an evaluation of the whole test split, n = 1 run a line"
     note = f"{run.network}; {run.data}; {n_note}"
     x_label = "USD since the run's start" if price else f"time since its start [{unit}]"
@@ -421,7 +421,7 @@ def _runs_table(context: ReportContext, targets: Sequence[TimeToTarget]) -> Tabl
 
 
 def _to_target_published(targets: Sequence[TimeToTarget]) -> Table:
-    """Return what others say it took them, where the same network was trained here."""
+    """Return what others say it took them, if the same network was trained here."""
     networks = {one.run.published_network for one in targets}
     sources, prices, rows = published.Sources(), load_prices(), []
     for row in sources.rows("time_to_accuracy", lambda row: row["model"] in networks):

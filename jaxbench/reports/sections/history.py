@@ -192,7 +192,7 @@ def _dots(
         label = f"{count(run.batch_size)}: {run.hardware}, {label_words}, {ids}"
         label += f", {alone}" if same[0].stage == "train_step" and alone not in label_words else ""
         of = over_runs([figure(row) for row in same])
-        measured.append(Dot(label, *of.span, told=bar_words(of, len(same))))
+        measured.append(Dot(label, *of.span, tooltip=bar_words(of, len(same))))
     measured.sort(key=lambda dot: dot.value, reverse=x_label == _IMAGES_PER_S)
     more = f"; the {_MOST_DOTS} fastest of {len(measured)}" if len(measured) > _MOST_DOTS else ""
     beside = [dot._replace(published=True) for dot in theirs]
@@ -302,6 +302,6 @@ def _table(rows: Sequence[RunRecord]) -> Table:
         _COLUMNS,
         rows,
         title="Every part",
-        note=f"Medians of n rounds, in brackets the 95 % interval where n is {FEWEST_FOR_INTERVAL} "
+        note=f"Medians of n rounds, in brackets the 95 % interval if n is {FEWEST_FOR_INTERVAL} "
         "or more; compiling and the first use happen once; images/s by the computing alone.",
     )

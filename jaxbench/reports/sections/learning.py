@@ -12,7 +12,7 @@ from jaxbench.reports.blocks import LineChart, Point, Section, Series
 from jaxbench.reports.columns import run_ids, setting_column, shared
 from jaxbench.reports.context import ReportContext, left_out, make_section
 from jaxbench.reports.runs import NEVER_REACHED, SCORES, ReportedRun
-from jaxbench.tables.columns import Column, interval, metric_column, metric_columns, span
+from jaxbench.tables.columns import Column, interval, metric_columns, span
 from jaxbench.tables.table import Table, make_table
 
 # At most this many epochs are drawn, and listed below; the last one always is.
@@ -51,9 +51,7 @@ _RESULTS = (
     Column("epochs", "epochs", left=False),
     *metric_columns("last.train_loss", "evaluated.eval_loss"),
     Column("score", "score"),
-    Column("last [%]", "last_score", percent),
-    Column("best [%]", "best_score", percent),
-    metric_column("evaluated.eval_count"),
+    *metric_columns("last_score", "best_score", "evaluated.eval_count"),
     *metric_columns(*(f"last.{name}" for name in shown_in("report"))),
 )
 _SEEDS = (
@@ -76,7 +74,7 @@ class _Course(NamedTuple):
     """One model's training.
 
     Attributes:
-      status: the run's, or `diverged` where this model is lost and others went on.
+      status: the run's, or `diverged` if this model is lost and others went on.
       one_of_several: whether its run trained several models.
     """
 
@@ -102,7 +100,7 @@ class _Course(NamedTuple):
 
 
 class _Line(list[_Course]):
-    """Courses that differ in their seed alone: a band, where they are several."""
+    """Courses that differ only in their seed: a band, if they are several."""
 
     run = property(lambda self: self[0].run)
     runs = property(lambda self: [*dict.fromkeys(course.run for course in self)])
@@ -215,7 +213,7 @@ def _series(label: str, line: _Line, curve: _Curve) -> Series:
 def _point(epoch: float, values: Sequence[float]) -> Point:
     if len(values) == 1:
         return Point(epoch, values[0])
-    return Point(epoch, *with_range(values).span, told=f"{len(values)} seeds, least to greatest")
+    return Point(epoch, *with_range(values).span, tooltip=f"{len(values)} seeds, least to greatest")
 
 
 def _note(lines: Sequence[_Line]) -> str:

@@ -30,7 +30,7 @@ _NOTE = (
     "seeds of the fastest setting; seeds that failed never get there. USD: that time at the "
     "lowest known price. In brackets: the 95 % interval, and how many epochs or windows (n), runs "
     "or seeds. Grey, “only”: no interval, or fewer than five seeds, and nothing better. Speed-up: "
-    "over the slowest machine, where experiment, images, precision and global batch are equal; "
+    "over the slowest machine, if experiment, images, precision and global batch are equal; "
     "otherwise none is given."
 )
 
@@ -186,7 +186,7 @@ def _fastest_with(row: dict[str, Any]) -> str:
 
 
 def _headings(comparisons: Sequence[_Comparison]) -> Iterator[str]:
-    """Yield the heading of each comparison; network and data too, where two would be alike."""
+    """Yield the heading of each comparison; network and data too, if two would be alike."""
     runs = [one.first.run for one in comparisons]
     shorts = [
         f"{run.experiment} · {one.first.stage} · {run.rate_feed} feed"

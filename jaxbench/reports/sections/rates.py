@@ -12,7 +12,7 @@ from jaxbench.analysis.statistics import (
     of_windows,
     over_runs,
 )
-from jaxbench.metrics import METRICS, UNKNOWN, count, percent, plain
+from jaxbench.metrics import METRICS, UNKNOWN, count, plain
 from jaxbench.records.schema import AllReduceRecord, ScalingRecord
 from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series
 from jaxbench.reports.collect import Sweep
@@ -30,7 +30,7 @@ from jaxbench.tables.columns import (
     metric_columns,
     span,
 )
-from jaxbench.tables.table import Table, make_table
+from jaxbench.tables.table import Table, make_table, with_figures
 
 _RUN = (
     *shared("run", "status", "experiment"),
@@ -64,9 +64,9 @@ def rates(context: ReportContext) -> Section | None:
     charts: list[LineChart | DotChart] = []
     for group in grouped(drawn, lambda row: row.work).values():
         # One point says no more than its row in the table.
-        timed = [row for row in group if _figure(row, _LATENCY).value is not None]
-        for measurements, what in ((group, _RATE), (timed, _LATENCY)):
-            charts += _charts(measurements, what, table) if len(measurements) > 1 else []
+        timed = [row for row in group if _estimate(row, _LATENCY).value is not None]
+        for measurements, metric in ((group, _RATE), (timed, _LATENCY)):
+            charts += _charts(measurements, metric, table) if len(measurements) > 1 else []
     return make_section(
         "rates",
         "Images per second and latency",
@@ -78,18 +78,18 @@ def rates(context: ReportContext) -> Section | None:
     )
 
 
-def _figure(row: Measurement, what: str) -> Estimate:
+def _estimate(row: Measurement, metric: str) -> Estimate:
     """Return the rate, or the median of a step's latency, reaching to its 99th percentile."""
-    if what == _RATE:
+    if metric == _RATE:
         return row.rate
     p50_s, p99_s = row.record.latency_p50_s, row.record.latency_p99_s
     return Estimate(p50_s, p99_s and p50_s, p99_s).map(lambda s: 1e3 * s)
 
 
-def _together(rows: Sequence[Measurement], what: str) -> tuple[Estimate, str]:
-    """Return the figure of one run or of several, and what its bar is."""
-    each = [_figure(row, what) for row in rows]
-    if what == _RATE:
+def _together(rows: Sequence[Measurement], metric: str) -> tuple[Estimate, str]:
+    """Return the metric of one run or of several, and what its bar is."""
+    each = [_estimate(row, metric) for row in rows]
+    if metric == _RATE:
         of = over_runs(each)
         return of, bar_words(of, len(rows))
     ends = ([one[i] for one in each if one[i] is not None] for i in range(3))
@@ -97,24 +97,26 @@ def _together(rows: Sequence[Measurement], what: str) -> tuple[Estimate, str]:
     return Estimate(*(statistics.median(values) if values else None for values in ends)), bar  # type: ignore[type-var]
 
 
-def _charts(rows: Sequence[Measurement], what: str, table: Table) -> Iterator[LineChart | DotChart]:
+def _charts(
+    rows: Sequence[Measurement], metric: str, table: Table
+) -> Iterator[LineChart | DotChart]:
     rows = sorted(rows, key=lambda row: row.run.batch_size)
     lines = grouped(rows, key=lambda row: setting_key(row.setting)).values()
     parts = in_parts(labelled(lines, lambda line: line[0].setting))
     for number, part in enumerate(parts, 1):
-        yield _chart(part, what, table, f" ({number} of {len(parts)})" if len(parts) > 1 else "")
+        yield _chart(part, metric, table, f" ({number} of {len(parts)})" if len(parts) > 1 else "")
 
 
-def _chart(lines: Sequence[_Line], what: str, table: Table, which: str) -> LineChart | DotChart:
+def _chart(lines: Sequence[_Line], metric: str, table: Table, which: str) -> LineChart | DotChart:
     rows = [row for _, line in lines for row in line]
     run, one_batch = rows[0].run, len({row.run.batch_size for row in rows}) == 1
     bars = "points: median of steps closed one by one (p50), bars reach to p99; "
     several = "the medians of both"
-    if what == _RATE:
-        bars = f"bars: 95 % interval of the median where it is of {FEWEST_FOR_INTERVAL} or more, "
+    if metric == _RATE:
+        bars = f"bars: 95 % interval of the median if it is of {FEWEST_FOR_INTERVAL} or more, "
         bars += f"n = {span(row.rate.n or 0 for row in rows)} epochs or windows; "
         several = "their geometric mean, from 3 runs on with its 95 % interval over runs"
-    title = f"{run.experiment} · {rows[0].stage} · {rows[0].feed} feed: {what}{which}"
+    title = f"{run.experiment} · {rows[0].stage} · {rows[0].feed} feed: {metric}{which}"
     if one_batch:
         # One dot for each run, or one for all runs of a line.
         together = len(rows) > _MOST_DOTS
@@ -123,22 +125,22 @@ def _chart(lines: Sequence[_Line], what: str, table: Table, which: str) -> LineC
         dots = []
         for label, line in lines:
             for repeats in [line] if together else zip(line):
-                of, bar = _together(repeats, what)
-                dots.append(Dot(f"{run_ids(repeats)} {label}", *of.span, told=bar))
+                of, bar = _together(repeats, metric)
+                dots.append(Dot(f"{run_ids(repeats)} {label}", *of.span, tooltip=bar))
         note = f"global batch {count(run.batch_size)}; {run.network}; {rows[0].data}; {bars}"
-        return DotChart(title, f"{note}; {run_ids(rows)}", what, dots, table)
+        return DotChart(title, f"{note}; {run_ids(rows)}", metric, dots, table)
     series = []
     for label, line in lines:
         # Repeats are one point: they are no line.
         points = []
         for x, repeats in grouped(line, key=lambda row: row.run.batch_size).items():
-            of, bar = _together(repeats, what)
-            runs = [_figure(row, what).value for row in repeats] if len(repeats) > 1 else ()
+            of, bar = _together(repeats, metric)
+            runs = [_estimate(row, metric).value for row in repeats] if len(repeats) > 1 else ()
             points.append(Point(x, *of.span, bar, runs))
         series.append(Series(f"{label} · {run_ids(line)}", points))
     bars += f"several runs of one batch (small dots) are one point: {several}"
     note = f"{run.network}; {rows[0].data}; {bars}; {run_ids(rows)}"
-    return LineChart(title, note, "global batch", what, series, table, x_log=True)
+    return LineChart(title, note, "global batch", metric, series, table, x_log=True)
 
 
 # Logarithmic axes need something to take the logarithm of.
@@ -154,7 +156,7 @@ _ARITHMETIC = (
 
 
 def roofline(context: ReportContext) -> Section | None:
-    """Return arithmetic intensity against FLOP/s, below the device's roof where it is known."""
+    """Return arithmetic intensity against FLOP/s, below the device's roof if it is known."""
     rows = [row for row in context.measurements if row.usable]
     rows = [row for row in rows if min(_intensity(row).x, _intensity(row).y) > _LEAST]
     # Under one roof is the same arithmetic on the same device.
@@ -172,7 +174,7 @@ def roofline(context: ReportContext) -> Section | None:
 
 
 def _intensity(row: Measurement) -> Point:
-    """Return FLOP/byte and FLOP/s, 0 where they are not known."""
+    """Return FLOP/byte and FLOP/s, 0 if they are not known."""
     names = ("flops_per_byte", "flops_per_s_per_device")
     return Point(*(getattr(row.record, name) or 0.0 for name in names))
 
@@ -202,7 +204,7 @@ def _roof_chart(kind: str, arithmetic: str, rows: Sequence[Measurement]) -> Line
     )
 
 
-# What a row of max_batch.csv was compiled for, where that is not here.
+# What a row of max_batch.csv was compiled for, if that is not here.
 _TARGET = operator.methodcaller("get", "target")
 
 
@@ -219,7 +221,7 @@ _FIGURES = (
     metric_column("run.summary.epochs_done"),
     *estimate_columns("rate", "images_per_s"),
     *metric_columns("record.latency_p50_s", "record.latency_p99_s", "record.mfu"),
-    Column("score [%]", "run.score", percent),
+    metric_column("run.score"),
 )
 
 
@@ -255,7 +257,7 @@ def _setting(row: Measurement) -> tuple:
 
 
 def _headings(rows: Sequence[Measurement]) -> dict[Measurement, str]:
-    """Return the heading above each row; what else differs is added where two would have one."""
+    """Return the heading above each row; what else differs is added if two would have one."""
 
     def name(row: Measurement) -> str:
         hardware = "devices unknown" if row.run.hardware == UNKNOWN else row.run.hardware
@@ -275,9 +277,9 @@ def _headings(rows: Sequence[Measurement]) -> dict[Measurement, str]:
 
 def _table(rows: Sequence[Measurement], figures: Sequence[Column]) -> Table:
     usable = [row for row in rows if row.usable]
-    figures = [c for c in figures if any(c.show(c.of(row)) != UNKNOWN for row in usable)]
+    figures = with_figures(figures, usable)
     # If nothing was measured, the column has reasons only.
-    first, *others = figures or [Column("what became of it", lambda row: None, count)]
+    first, *others = figures or [Column("reason", lambda row: None, count)]
 
     def first_or_reason(row: Measurement) -> object:
         unmeasured = row.run.summary.median_epoch_s is None

@@ -3,7 +3,7 @@
 import collections
 from collections.abc import Sequence
 
-from jaxbench.metrics import METRICS, UNKNOWN, percent, plain, words
+from jaxbench.metrics import METRICS, UNKNOWN, plain, words
 from jaxbench.records.attempts import changes, describe_changes
 from jaxbench.reports.blocks import Section
 from jaxbench.reports.columns import run_cell, run_ids, setting_column, shared
@@ -53,7 +53,7 @@ def _runs_table(context: ReportContext) -> Table:
         *shared("status", "experiment", "mode", "precision", "feed", "batch", "devices"),
         *setting_column(context),
         *estimate_columns("run.rate", "images_per_s"),
-        Column("score [%]", "run.score", percent),
+        metric_column("run.score"),
         metric_column("run.summary.wall_s"),
         Column("network", "run.network"),
         Column("data", "run.data"),

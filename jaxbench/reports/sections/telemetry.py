@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxbench.analysis.statistics import Estimate
 from jaxbench.files import open_regular
-from jaxbench.metrics import METRICS, count, percent, plain, words
+from jaxbench.metrics import count, percent, plain, words
 from jaxbench.records.goodput import CAUSES
 from jaxbench.reports.blocks import BarChart, LineChart, Point, Section, Series
 from jaxbench.reports.columns import shared
@@ -126,12 +126,9 @@ _TELEMETRY_COLUMNS = (
     Column("n", "figures.samples", count),
     Column("load, mean [%]", "load", plain),
     Column("SM clock, median [MHz]", "figures.sm_clock_mhz_median", count),
-    Column(
-        "memory, most [MiB]", "figures.memory_used_bytes_max", METRICS["peak_memory_bytes"].show
-    ),
+    metric_column("figures.memory_used_bytes_max"),
     Column("temperature, most [°C]", "figures.temperature_c_max", count),
-    Column("power, mean [W]", "figures.power_w_mean", plain),
-    Column("most [W]", "figures.power_w_max", plain),
+    *metric_columns("figures.power_w_mean", "figures.power_w_max"),
     Column("clock reasons", "reasons"),
     metric_column("run.telemetry.joules_per_image"),
     Column("energy covers", "run.summary.telemetry.energy_covers"),
