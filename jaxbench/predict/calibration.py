@@ -5,12 +5,12 @@ An interval is split-conformal: a quantile of the errors of rows like the one th
 each left out of the fit with its whole group (`LEFT_OUT`), in which groups count alike.
 """
 
+import collections
 import dataclasses
 import functools
 import json
 import math
 import pathlib
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -28,6 +28,8 @@ LEFT_OUT: dict[str, Callable[[Rate], str]] = {
 }
 _SLOW_LINKS = ("PCIe", "through the host")
 _LEFT_OUT_STEPS = 5
+# Rows of a device or a generation that make it known.
+_ENOUGH = 6
 
 
 class LeftOut(NamedTuple):
@@ -46,7 +48,8 @@ class LeftOut(NamedTuple):
 class Calibration:
     """A model and the errors of rows left out, by what was left out with them.
 
-    `seen` names the networks, device kinds and generations of XLA's rows.
+    `seen` names what enough rows are of: networks, device kinds, generations; and each platform,
+    arithmetic and family of networks.
     """
 
     model: Model
@@ -76,7 +79,7 @@ class Calibration:
 
 def error_quantile(rows: Sequence[LeftOut], level: float) -> float:
     """Return the quantile of the rows' absolute errors, each group with the same weight."""
-    sizes = defaultdict(int)
+    sizes = collections.defaultdict(int)
     for row in rows:
         sizes[row.group] += 1
     pairs = sorted((abs(row.error), 1 / sizes[row.group]) for row in rows)
@@ -85,7 +88,7 @@ def error_quantile(rows: Sequence[LeftOut], level: float) -> float:
     reached = 0.0
     for error, weight in pairs:
         reached += weight
-        if reached >= level * total:
+        if reached >= level * total - 1e-9:
             return error
     return pairs[-1][0]
 
@@ -102,7 +105,7 @@ def leave_out(
       chosen: indices of the rows to predict, those of XLA that are no lower bounds if None.
     """
     group_of = LEFT_OUT[name]
-    groups = defaultdict(list)
+    groups = collections.defaultdict(list)
     for index in _judged(rates) if chosen is None else chosen:
         groups[group_of(rates[index])].append(index)
     rows = []
@@ -133,10 +136,15 @@ def calibrate(
         progress(f"leaving out each {name}")
         left_out[name] = leave_out(rates, name, model)
     xla = [rate.setting for rate in rates if rate.setting.uses_xla]
+    kinds, generations = (
+        collections.Counter(one.kind for one in xla),
+        collections.Counter(rate.setting.generation for rate in rates),
+    )
     seen = {
         "network": sorted({str(one.network) for one in xla}),
-        "device": sorted({one.kind for one in xla}),
-        "generation": sorted({one.generation for one in xla}),
+        "device": sorted(kind for kind, count in kinds.items() if count >= _ENOUGH),
+        # Rows of other software tell how fast a generation is, too.
+        "generation": sorted(name for name, count in generations.items() if count >= _ENOUGH),
         "arithmetic, family": sorted(
             {f"{one.target.platform}, {one.arithmetic}, {one.shape.family}" for one in xla}
         ),

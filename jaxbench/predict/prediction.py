@@ -72,8 +72,14 @@ def setting_of(
     Raises:
       NotPredicted: the machine has no such arithmetic, or its peaks are unknown.
     """
-    if find_bandwidth(target.kind) is None or not find_peak(target.kind, precision):
-        raise NotPredicted(f"no peak of {target.kind} in {precision} is known")
+    if not find_peak(target.kind, precision):
+        others = [one for one in ("bf16", "fp16", "fp32") if find_peak(target.kind, one)]
+        raise NotPredicted(
+            f"{target.kind} has no {precision} units, or no peak of them is known; "
+            f"--experiment.precision={' or '.join(others)} has one"
+        )
+    if find_bandwidth(target.kind) is None:
+        raise NotPredicted(f"no memory bandwidth of {target.kind} is known")
     arithmetic, element_bytes = arithmetic_of(target, precision)
     return Setting(
         shape=shape,
