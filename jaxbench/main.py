@@ -122,6 +122,7 @@ def _describe(experiment: Experiment, target: str | None, arguments: list[str]) 
             as_json=flags.FLAGS.json,
             price=price_flags.stated_price(),
             calibration=flags.FLAGS.calibration,
+            anchors=flags.FLAGS.anchor.split(",") if flags.FLAGS.anchor else (),
         )
     from jaxbench.modes.describe import describe, print_description
 

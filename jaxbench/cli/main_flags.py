@@ -19,7 +19,7 @@ _DEFINE = {
     str: flags.DEFINE_string,
 }
 # Flags for some modes that go with --target.
-_WITH_TARGET = ("target", "json", "workdir", "scaling", "calibration", *PRICE)
+_WITH_TARGET = ("target", "json", "workdir", "scaling", "calibration", "anchor", *PRICE)
 
 for _name, _option in OPTIONS.items():
     _text, _modes = _option.help, modes_of_flags().get(_name, RUNS)
@@ -56,7 +56,7 @@ def chosen_mode(experiment: Experiment) -> str:
             continue
         if target and name not in _WITH_TARGET:
             raise BadInput(f"--{name} with --target: compiling measures nothing")
-        if not target and mode == "describe" and name in ("calibration", *PRICE):
+        if not target and mode == "describe" and name in ("calibration", "anchor", *PRICE):
             raise BadInput(f"--{name} with --mode=describe: it needs --target")
         if mode not in modes:
             raise BadInput(f"--{name} with --mode={mode}: it needs --mode={' or '.join(modes)}")

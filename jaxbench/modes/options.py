@@ -75,7 +75,7 @@ def modes_of_flags() -> dict[str, tuple[str, ...]]:
     """Return {flag: the modes that it is for}, without the flags that every mode takes."""
     limited = {"workdir": RUNS, "telemetry_s": RUNS, "json": ("describe",)}
     limited["target"] = ("describe", "memory", "scaling")
-    limited["calibration"] = ("describe",)
+    limited |= dict.fromkeys(("calibration", "anchor"), ("describe",))
     for mode, each in MODES.items():
         limited |= {name: (*limited.get(name, ()), mode) for name in each.options}
     limited |= dict.fromkeys(PRICE, (*PRICED, "describe"))

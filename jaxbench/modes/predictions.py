@@ -18,13 +18,15 @@ from jaxbench.config import Config
 from jaxbench.data_config import PUBLIC_SETS
 from jaxbench.errors import BadInput
 from jaxbench.fields import without_unused
-from jaxbench.hardware.targets.target import Target
+from jaxbench.hardware.targets.target import Target, target_of_kind
 from jaxbench.metrics import plain
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.precision import get_precision
 from jaxbench.predict import calibration as fitted
 from jaxbench.predict.layers import NetworkShape, read_network
 from jaxbench.predict.prediction import NotPredicted, Prediction, predict, setting_of
+from jaxbench.predict.rates import Rate
+from jaxbench.records.reader import load_run
 from jaxbench.records.writers.rows import noun
 from jaxbench.tables.text import text_table
 from jaxbench.train import build_program
@@ -66,19 +68,71 @@ def load_calibration(path: str | None) -> fitted.Calibration:
         raise BadInput(f"--calibration={path}: no calibration: {error}") from None
 
 
+def read_anchor(path: str, config: Config, shape: NetworkShape) -> Rate:
+    """Return the rate that a run measured on an accelerator, to shift predictions by.
+
+    Args:
+      path: a run directory.
+      config: the experiment that is predicted.
+      shape: its network, which the run trained too.
+
+    Raises:
+      BadInput: it has no rate, or its device or its network is unknown.
+    """
+    run = load_run(path)
+    document = run.document
+    rates = {name: rate for name, (rate, _, _) in run.rates().items()}
+    rate = rates.get("train_step") or rates.get("training")
+    kind, count = (document.environment.get(name) for name in ("device_kind", "num_devices"))
+    target = target_of_kind(str(kind), count or 1)
+    if not rate or target is None:
+        problem = "no steady rate of training" if target else f"{kind} is not among --target=list"
+        raise BadInput(f"--anchor={path}: {problem}")
+    precision = document.config["precision"]
+    if document.forward_macs_per_image != shape.macs or precision != config.precision:
+        raise BadInput(
+            f"--anchor={path}: it trained another network or in {precision}; over published rates "
+            "such an anchor makes predictions worse"
+        )
+    batch = document.config["batch_size"] / target.num_devices
+    setting = setting_of(shape, target, precision, batch)
+    return Rate(setting, batch * target.num_devices / rate, False, path, "")
+
+
 def predict_targets(
     config: Config,
     targets: Sequence[Target],
     calibration: fitted.Calibration,
     price: Price | None = None,
+    anchors: Sequence[str] = (),
 ) -> dict[str, dict[str, Any]]:
     """Return {target: the fields of its prediction}.
+
+    Args:
+      config, targets, calibration, price: what is asked; the price is an hour's of each target.
+      anchors: run directories of devices of the targets' kinds.
 
     `predicted` is None, and `not_predicted` says why, or it has `Prediction.to_json` with the time
     of an epoch and of the whole training, and its price, each with the 80 % interval.
     """
     shape = read_shape(config)
-    return {one.name: _predict(config, shape, one, calibration, price) for one in targets}
+    rates = [read_anchor(path, config, shape) for path in anchors]
+    for rate in rates:
+        if rate.setting.kind not in {target.kind for target in targets}:
+            raise BadInput(
+                f"--anchor={rate.source}: measured on {rate.setting.kind}, and no --target is one"
+            )
+    return {
+        one.name: _predict(
+            config,
+            shape,
+            one,
+            calibration,
+            price,
+            [rate for rate in rates if rate.setting.kind == one.kind],
+        )
+        for one in targets
+    }
 
 
 def _predict(
@@ -87,6 +141,7 @@ def _predict(
     target: Target,
     calibration: fitted.Calibration,
     price: Price | None,
+    anchors: Sequence[Rate],
 ) -> dict[str, Any]:
     layout = BatchLayout.create(config, target.num_devices)
     answer = {
@@ -102,7 +157,7 @@ def _predict(
             raise NotPredicted(why)
         batch = layout.batch_per_device / layout.gradient_accumulation_steps
         setting = setting_of(shape, target, config.precision, batch)
-        prediction = predict(setting, calibration)
+        prediction = predict(setting, calibration, anchors)
     except NotPredicted as error:
         return answer | {"predicted": None, "not_predicted": str(error)}
     fields = prediction.to_json() | _schedule(config, prediction, price)

@@ -430,6 +430,7 @@ def describe_targets(
     as_json: bool,
     price: Price | None = None,
     calibration: str | None = None,
+    anchors: Sequence[str] = (),
 ) -> int:
     """Predict a training step's rate on each target, compile it if its compiler is here, and print.
 
@@ -441,6 +442,7 @@ def describe_targets(
         several targets' objects, not tables.
       price: what an hour of each target costs.
       calibration: a file of `python -m jaxbench.predict`; None takes jaxbench's.
+      anchors: run directories of devices of the targets' kinds, to shift predictions by.
 
     Returns:
       The exit code: 1 if a compiler failed.
@@ -458,7 +460,7 @@ def describe_targets(
     jax.config.update("jax_platforms", "cpu")
     fit = load_calibration(calibration)
     with console.phase("tracing the network"):
-        predictions = predict_targets(experiment, targets, fit, price)
+        predictions = predict_targets(experiment, targets, fit, price, anchors)
     uncompiled: dict[str, str] = {}
     for target in targets:
         try:

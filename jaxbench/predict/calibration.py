@@ -28,6 +28,9 @@ LEFT_OUT: dict[str, Callable[[Rate], str]] = {
 }
 _SLOW_LINKS = ("PCIe", "through the host")
 _LEFT_OUT_STEPS = 5
+# How much of an anchor's error a prediction is shifted by. Of pairs of rows of one network on one
+# device, 0.7 leaves the least; rows of another network on that device make errors larger.
+ANCHOR_WEIGHT = 0.7
 # Rows of a device or a generation that make it known.
 _ENOUGH = 6
 
@@ -35,13 +38,19 @@ _ENOUGH = 6
 class LeftOut(NamedTuple):
     """A row that was predicted by a model which was fitted without its group.
 
-    `error` is log(predicted / published); `slow_link` whether devices exchange over PCIe.
+    Attributes:
+      group: what was left out.
+      error: log(predicted / published).
+      slow_link: whether devices exchange over PCIe.
+      row: its index in the table.
+      cell: its network, device kind, arithmetic and software.
     """
 
     group: str
     error: float
     slow_link: bool
     row: int
+    cell: str
 
 
 @dataclasses.dataclass
@@ -68,13 +77,34 @@ class Calibration:
             return ("network on device",)
         return (*([device] if device else []), *(["network"] if new_network else []))
 
-    def half_width(self, setting: Setting, level: float) -> float:
-        """Return the half width of an interval, of the logarithm of the rate."""
+    def half_width(self, setting: Setting, level: float, has_anchor: bool = False) -> float:
+        """Return the half width of an interval, of the logarithm of the rate.
+
+        `has_anchor` says that the prediction was shifted by the error of a rate of the same device,
+        network, precision and software.
+        """
+        if has_anchor:
+            return error_quantile(anchored(self.left_out["device"]), level)
         widths = [error_quantile(self.left_out[name], level) for name in self.evidence(setting)]
         if setting.link in _SLOW_LINKS:
             slow = [one for one in self.left_out["device"] if one.slow_link]
             widths = [max(widths[0], error_quantile(slow, level)), *widths[1:]]
         return math.hypot(*widths)
+
+
+def anchored(rows: Sequence[LeftOut]) -> list[LeftOut]:
+    """Return the error of each row that is left after another row of its cell as the anchor."""
+    cells = collections.defaultdict(list)
+    for row in rows:
+        cells[row.cell].append(row)
+    # A device's own error is gone from the pairs, so each counts as a group.
+    return [
+        one._replace(group=f"{one.row} {other.row}", error=one.error - ANCHOR_WEIGHT * other.error)
+        for members in cells.values()
+        for one in members
+        for other in members
+        if one.row != other.row
+    ]
 
 
 def error_quantile(rows: Sequence[LeftOut], level: float) -> float:
@@ -114,8 +144,9 @@ def leave_out(
         without = fit(others, start=model, steps=_LEFT_OUT_STEPS)
         row_errors = errors(without, [rates[index] for index in members])
         for index, error in zip(members, row_errors.tolist(), strict=True):
-            slow = rates[index].setting.link in _SLOW_LINKS
-            rows.append(LeftOut(group, round(error, 4), slow, index))
+            one = rates[index].setting
+            cell = f"{one.network}, {one.kind}, {one.arithmetic}, {one.software}"
+            rows.append(LeftOut(group, round(error, 4), one.link in _SLOW_LINKS, index, cell))
     return rows
 
 

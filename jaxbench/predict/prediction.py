@@ -8,16 +8,18 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxbench.hardware.peak_table import find_bandwidth, find_peak
 from jaxbench.hardware.targets.target import Target
-from jaxbench.predict.calibration import LEVELS, Calibration
+from jaxbench.predict.calibration import ANCHOR_WEIGHT, LEVELS, Calibration, anchored
 from jaxbench.predict.layers import NetworkShape
+from jaxbench.predict.model import errors
 from jaxbench.predict.networks import identify
-from jaxbench.predict.rates import Setting, arithmetic_of
+from jaxbench.predict.rates import Rate, Setting, arithmetic_of
 
 SOFTWARE = "JAX"
 # Launches and dispatch are not calibrated well enough to be most of a step.
@@ -93,8 +95,14 @@ def setting_of(
     )
 
 
-def predict(setting: Setting, calibration: Calibration) -> Prediction:
+def predict(setting: Setting, calibration: Calibration, anchors: Sequence[Rate] = ()) -> Prediction:
     """Predict the rate of a step.
+
+    Args:
+      setting: of the step.
+      calibration: the fit.
+      anchors: rates of this network and precision that were measured on devices of the same kind.
+        The prediction is shifted by their mean error, times `ANCHOR_WEIGHT`.
 
     Raises:
       NotPredicted: no rate near it was measured, the step runs out of memory, or it is too short.
@@ -122,9 +130,17 @@ def predict(setting: Setting, calibration: Calibration) -> Prediction:
             "no published rate tells how long they take; a larger batch is predicted"
         )
     rate = setting.batch * setting.num_devices / step_s
-    widths = {level: calibration.half_width(setting, level) for level in LEVELS}
+    shift = 1.0
+    if anchors:
+        shift = math.exp(-ANCHOR_WEIGHT * np.mean(errors(calibration.model, anchors)))
+    rate, parts_s = rate * shift, {name: part / shift for name, part in parts_s.items()}
+    widths = {
+        level: calibration.half_width(setting, level, has_anchor=bool(anchors)) for level in LEVELS
+    }
     evidence = calibration.evidence(setting)
-    errors = [row.error for row in calibration.left_out[evidence[0]]]
+    rows = calibration.left_out[evidence[0]]
+    if anchors:
+        evidence, rows = ("device, with an anchor,",), anchored(calibration.left_out["device"])
     basis = {
         "software": SOFTWARE,
         "generation": setting.generation,
@@ -134,8 +150,8 @@ def predict(setting: Setting, calibration: Calibration) -> Prediction:
         "arithmetic": setting.arithmetic,
         "rates": calibration.num_rates,
         "interval_from": [f"each {name} left out" for name in evidence],
-        "median_error": float(np.median(np.abs(np.expm1(errors)))),
-        "anchor": None,
+        "median_error": float(np.median(np.abs(np.expm1([row.error for row in rows])))),
+        "anchor": {"rates": len(anchors), "shift": shift} if anchors else None,
     }
     return Prediction(
         rate,

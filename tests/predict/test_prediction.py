@@ -10,10 +10,11 @@ from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import parse_target
 from jaxbench.modes.predictions import predict_targets, read_shape
-from jaxbench.predict.calibration import LEVELS, error_quantile, load
+from jaxbench.predict.calibration import ANCHOR_WEIGHT, LEVELS, error_quantile, load
 from jaxbench.predict.model import errors, fit
 from jaxbench.predict.networks import NETWORKS, identify, public_network
-from jaxbench.predict.rates import read_rates
+from jaxbench.predict.prediction import predict, setting_of
+from jaxbench.predict.rates import Rate, read_rates
 
 # Multiply-accumulates [1e9] and parameters [1e6], as papers and libraries print them.
 _PUBLISHED = {
@@ -42,9 +43,9 @@ def resnet50():
     return entry_point.load_experiment("resnet50:synthetic", _RESNET)
 
 
-def predicted(config, *targets, calibration=None, price=None):
+def predicted(config, *targets, calibration=None, price=None, anchors=()):
     machines = [parse_target(name) for name in targets]
-    return predict_targets(config, machines, calibration or load(), price)
+    return predict_targets(config, machines, calibration or load(), price, anchors)
 
 
 @pytest.mark.parametrize("network", _PUBLISHED)
@@ -155,8 +156,8 @@ def test_a_step_of_launches_is_not_predicted():
 def test_a_wrong_row_of_rates_is_named(tmp_path):
     head = "network,device,num_devices,precision,batch_size,software,examples_per_s\n"
     for row, words in (
-        ("resnet50x,gpu:a100,1,bf16,256,JAX,2000", "did you mean 'resnet50"),
-        ("resnet50,gpu:a101,1,bf16,256,JAX,2000", "did you mean 'a100'"),
+        ("vgg61,gpu:a100,1,bf16,256,JAX,2000", "did you mean 'vgg16'"),
+        ("resnet50,gpu:a101,1,bf16,256,JAX,2000", "must name a GPU"),
         ("resnet50,gpu:a100,1,bf17,256,JAX,2000", "bf17"),
         ("resnet50,gpu:a100,1,bf16,0,JAX,2000", "above 0"),
     ):
@@ -179,3 +180,20 @@ def test_own_rates_move_the_prediction_of_their_machine(tmp_path):
     before = np.abs(errors(model, read_rates(path))).max()
     assert np.abs(errors(moved, read_rates(path))).max() < 0.6 * before
     assert np.all(moved.step_s(mine) > model.step_s(mine))
+
+
+def test_a_run_of_the_machine_shifts_the_prediction_and_shrinks_the_interval(resnet50):
+    setting = setting_of(read_shape(resnet50), parse_target("gpu:a100"), "bf16", 256)
+    eight = setting._replace(target=parse_target("gpu:a100:8"), num_devices=8)
+    alone = predict(eight, load())
+    slow_s = 1.3 * float(load().model.step_s([setting])[0])
+    anchored = predict(eight, load(), [Rate(setting, slow_s, False, "run", "")])
+    shift = anchored.examples_per_s / alone.examples_per_s
+    assert shift == pytest.approx(1.3**-ANCHOR_WEIGHT)
+    widths = [np.ptp(np.log(one.intervals[0.8])) for one in (anchored, alone)]
+    assert widths[0] < 0.7 * widths[1]
+
+
+def test_an_anchor_of_another_machine_is_refused(resnet50, tmp_path):
+    with pytest.raises(BadInput, match="no run directory"):
+        predicted(resnet50, "gpu:a100", anchors=[str(tmp_path)])
