@@ -1,6 +1,6 @@
 """The fitted model, the errors of rows that were left out, and intervals from them.
 
-`calibration.json` holds both; `python -m jaxbench.predict` makes it again, with a user's rows too.
+`calibration.json` holds both; `python -m jaxbench.calibrate` makes it, with a user's rows too.
 An interval is split-conformal: a quantile of the errors of rows like the one that is predicted,
 each left out of the fit with its whole group (`LEFT_OUT`), in which groups count alike.
 """
