@@ -41,14 +41,14 @@ class LeftOut(NamedTuple):
     Attributes:
       group: what was left out.
       error: log(predicted / published).
-      slow_link: whether devices exchange over PCIe.
+      link: see `Setting.link`.
       row: its index in the table.
       cell: its network, device kind, arithmetic and software.
     """
 
     group: str
     error: float
-    slow_link: bool
+    link: str
     row: int
     cell: str
 
@@ -87,7 +87,7 @@ class Calibration:
             return error_quantile(anchored(self.left_out["device"]), level)
         widths = [error_quantile(self.left_out[name], level) for name in self.evidence(setting)]
         if setting.link in _SLOW_LINKS:
-            slow = [one for one in self.left_out["device"] if one.slow_link]
+            slow = [one for one in self.left_out["device"] if one.link == setting.link]
             widths = [max(widths[0], error_quantile(slow, level)), *widths[1:]]
         return math.hypot(*widths)
 
@@ -146,7 +146,7 @@ def leave_out(
         for index, error in zip(members, row_errors.tolist(), strict=True):
             one = rates[index].setting
             cell = f"{one.network}, {one.kind}, {one.arithmetic}, {one.software}"
-            rows.append(LeftOut(group, round(error, 4), one.link in _SLOW_LINKS, index, cell))
+            rows.append(LeftOut(group, round(error, 4), one.link, index, cell))
     return rows
 
 

@@ -31,7 +31,7 @@ PARAMETERS = {
     "half_tiles": (-1.2, 1.0),  # of 128 x 128 results, for each multiprocessor
     "half_channels": (1.4, 1.0),  # on tensor cores
     "norm": (0.7, 0.4),  # p - 1
-    "intensity": (-0.3, 0.5),  # exponent of (peak / bandwidth)
+    "intensity": (-0.1, 0.05),  # exponent of (peak / bandwidth)
     "plain_cores": (0.3, 0.3),  # without tensor cores
     "accumulation": (0.0, 0.2),  # the most, of the peak with fp32 accumulation
     "winograd": (0.26, 0.2),
@@ -63,9 +63,9 @@ OFFSETS = {
     "device": 0.08,
     "device, arithmetic": 0.05,
 }
-_GENERATION_SD = 0.25
+_GENERATION_SD = 0.1
 _ROBUST = 0.08  # Residuals beyond it count less and less.
-_OTHER_WEIGHT, _LOWER_BOUND_WEIGHT = 0.5, 0.1
+_OTHER_WEIGHT, _LOWER_BOUND_WEIGHT = 0.25, 0.1
 _OPTIMIZER_BYTES = 24  # of each parameter in a step: gradient, value and momentum, read and written
 _STEP = 1e-4
 

