@@ -8,6 +8,14 @@ from jaxbench.custom import Code, HoldsCode
 from jaxbench.errors import BadInput
 from jaxbench.fields import choice, custom, number, plain
 
+# Public data sets: training examples, image shape as the network gets it, classes, and what they
+# are called in a config.
+PUBLIC_SETS = {
+    "cifar10": (50_000, (32, 32, 3), 10, "cifar10"),
+    "mnist": (60_000, (28, 28, 1), 10, "mnist"),
+    "imagenet": (1_281_167, (224, 224, 3), 1000, "imagenet2012"),
+}
+
 
 @dataclasses.dataclass(kw_only=True)
 class DataConfig(HoldsCode):

@@ -115,7 +115,15 @@ def _describe(experiment: Experiment, target: str | None, arguments: list[str]) 
     if target:
         from jaxbench.modes.targets import describe_targets
 
-        return describe_targets(experiment, target, arguments, as_json=flags.FLAGS.json)
+        return describe_targets(
+            experiment,
+            target,
+            arguments,
+            as_json=flags.FLAGS.json,
+            price=price_flags.stated_price(),
+            calibration=flags.FLAGS.calibration,
+            anchors=flags.FLAGS.anchor.split(",") if flags.FLAGS.anchor else (),
+        )
     from jaxbench.modes.describe import describe, print_description
 
     description = describe(experiment)

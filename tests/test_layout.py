@@ -17,7 +17,7 @@ FLOORS = (
     {"analysis", "batch_layout", "xla", "models", "experiments"},
     {"parallel", "tables", "templates"},
     {"hardware"},
-    {"data", "launchers", "microbench", "records"},
+    {"data", "launchers", "microbench", "predict", "records"},
     {"cards", "checkpoints", "offering"},
     {"training"},
     {"train"},
@@ -29,6 +29,7 @@ FLOORS = (
     {"api"},
     {
         "__main__",
+        "calibrate",
         "main",
         "compare",
         "cost",

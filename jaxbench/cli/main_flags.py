@@ -10,7 +10,7 @@ from jaxbench.cli.importing import importing
 from jaxbench.config import Config, Experiment
 from jaxbench.errors import BadInput
 from jaxbench.modes import find_mode
-from jaxbench.modes.options import OPTIONS, RUNS, mode_keywords, modes_of_flags
+from jaxbench.modes.options import OPTIONS, PRICE, RUNS, mode_keywords, modes_of_flags
 
 _DEFINE: dict[Any, Any] = {
     bool: flags.DEFINE_bool,
@@ -19,7 +19,7 @@ _DEFINE: dict[Any, Any] = {
     str: flags.DEFINE_string,
 }
 # Flags for some modes that go with --target.
-_WITH_TARGET = ("target", "json", "workdir", "scaling")
+_WITH_TARGET = ("target", "json", "workdir", "scaling", "calibration", "anchor", *PRICE)
 
 for _name, _option in OPTIONS.items():
     _text, _modes = _option.help, modes_of_flags().get(_name, RUNS)
@@ -56,6 +56,8 @@ def chosen_mode(experiment: Experiment) -> str:
             continue
         if target and name not in _WITH_TARGET:
             raise BadInput(f"--{name} with --target: compiling measures nothing")
+        if not target and mode == "describe" and name in ("calibration", "anchor", *PRICE):
+            raise BadInput(f"--{name} with --mode=describe: it needs --target")
         if mode not in modes:
             raise BadInput(f"--{name} with --mode={mode}: it needs --mode={' or '.join(modes)}")
     return mode

@@ -77,9 +77,11 @@ def modes_of_flags() -> dict[str, tuple[str, ...]]:
     """Return {flag: the modes that it is for}, without the flags that every mode takes."""
     limited = {"workdir": RUNS, "telemetry_s": RUNS, "json": ("describe",)}
     limited["target"] = ("describe", "memory", "scaling")
+    limited |= dict.fromkeys(("calibration", "anchor"), ("describe",))
     for mode, each in MODES.items():
         limited |= {name: (*limited.get(name, ()), mode) for name in each.options}
-    return limited | dict.fromkeys((*PRICE, *_PROCESSES), PRICED)
+    limited |= dict.fromkeys(PRICE, (*PRICED, "describe"))
+    return limited | dict.fromkeys(_PROCESSES, PRICED)
 
 
 def options_of(mode: str) -> dict[str, Option]:

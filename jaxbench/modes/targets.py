@@ -22,6 +22,7 @@ import jax
 from jax.experimental import topologies
 
 from jaxbench.analysis.ceiling import all_reduced_bytes, ceiling, least_traffic
+from jaxbench.analysis.pricing import Price
 from jaxbench.batch_layout import BatchLayout, batch_multiple
 from jaxbench.clock import Clock
 from jaxbench.config import Config, Experiment
@@ -40,6 +41,7 @@ from jaxbench.hardware.targets.target import (
     split_targets,
 )
 from jaxbench.modes.describe import list_layers, print_network
+from jaxbench.modes.predictions import load_calibration, predict_targets, prediction_lines
 from jaxbench.modes.runner import Measurement, RunContext, RunResult, describe_program, run_mode
 from jaxbench.parallel.child import run_child
 from jaxbench.parallel.mesh import DataMesh
@@ -77,18 +79,19 @@ def needed_bytes(refusal: str) -> int | None:
     return int(float(size) * 1024 ** " KMGT".index(unit or " "))
 
 
-def check_target(experiment: Experiment, name: str) -> Target:
+def check_target(experiment: Experiment, name: str, *, compiled: bool = True) -> Target:
     """Return the target of this name.
 
     Raises:
-      BadInput: an unknown or impossible target, no compiler for it, a batch that does not split
-        over its devices, or an experiment without a network.
+      BadInput: an unknown or impossible target, a batch that does not split over its devices, an
+        experiment without a network, or, if it will be compiled for, no compiler.
     """
     if not isinstance(experiment, Config):
         raise BadInput(f"--target: {experiment.name} trains no network; only those are compiled")
     experiment.validate()
     target = parse_target(name)
-    compiler_version(target)
+    if compiled:
+        compiler_version(target)
     BatchLayout.create(experiment, target.num_devices)
     return target
 
@@ -420,15 +423,26 @@ def _efficiency(record: TargetRecord, base: TargetRecord) -> dict[str, float]:
 
 
 def describe_targets(
-    experiment: Experiment, names: str, arguments: Sequence[str], *, as_json: bool
+    experiment: Experiment,
+    names: str,
+    arguments: Sequence[str],
+    *,
+    as_json: bool,
+    price: Price | None = None,
+    calibration: str | None = None,
+    anchors: Sequence[str] = (),
 ) -> int:
-    """Compile a training step for each target, one after the other, and print the answers.
+    """Predict a training step's rate on each target, compile it if its compiler is here, and print.
 
     Args:
       experiment: a valid one.
       names: the targets, with commas between them.
       arguments: see `ask_compiler`.
-      as_json: print a list of objects with the fields of `TargetRecord`, not a table.
+      as_json: print an object with the fields of `TargetRecord` and `predicted`, or a list of
+        several targets' objects, not tables.
+      price: what an hour of each target costs.
+      calibration: a file of `python -m jaxbench.calibrate`; None takes jaxbench's.
+      anchors: run directories of devices of the targets' kinds, to shift predictions by.
 
     Returns:
       The exit code: 1 if a compiler failed.
@@ -439,24 +453,49 @@ def describe_targets(
     if RESULT_VARIABLE in os.environ:
         write_answer(experiment, names)  # type: ignore[arg-type]
         return 0
-    targets = [check_target(experiment, name) for name in split_targets(names)]
+    targets = [check_target(experiment, name, compiled=False) for name in split_targets(names)]
     answers: dict[str, Answer] = {}
     console = Console(sys.stderr)  # standard output is for the answers
+    # No device is used here. JAX would look for all, and its plugins complain about missing ones.
+    jax.config.update("jax_platforms", "cpu")
+    fit = load_calibration(calibration)
+    with console.phase("tracing the network"):
+        predictions = predict_targets(experiment, targets, fit, price, anchors)
+    uncompiled: dict[str, str] = {}
     for target in targets:
+        try:
+            compiler_version(target)
+        except BadInput as error:
+            uncompiled[target.name] = str(error)
+            continue
         with console.phase(f"compiling for {target.name}"):
             answers[target.name] = ask_compiler(arguments, target, strict=len(targets) == 1)
     failed = {name: answer.failed for name, answer in answers.items() if answer.failed}
     records = [answer.record for answer in answers.values() if answer.record]
     if as_json:
-        rows = [record.to_json() for record in records]
-        print(json.dumps(rows + [{"target": name, "failed": why} for name, why in failed.items()]))
+        rows = predictions | {
+            one.target: predictions[one.target] | one.to_json() for one in records
+        }
+        for name, why in failed.items():
+            rows[name] = rows[name] | {"failed": why}
+        for name, why in uncompiled.items():
+            rows[name] = rows[name] | {"origin": "predicted", "not_compiled": why}
+        listed = list(rows.values())
+        print(json.dumps(listed if len(listed) > 1 else listed[0]))
         return int(bool(failed))
     console = create_console()
     if records:
         print_network(answers[records[0].target].network)
         print()
+    for line in prediction_lines(experiment, predictions):
+        console.say(line)
+    if records:
+        console.say("")
     for line in [*target_table(records), *compiled_facts(records)]:
         console.say(line)
+    if uncompiled:
+        # One line for all: they differ by the machine's name only.
+        console.say(f"not compiled: {next(iter(uncompiled.values())).partition(': ')[2]}")
     for name, reason in failed.items():
         console.say(f"{name}: failed: {reason}")
     return int(bool(failed))

@@ -5,17 +5,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxbench.analysis.published import load_published
+from jaxbench.data_config import PUBLIC_SETS
 from jaxbench.metrics import count
 from jaxbench.reports.context import Measurement
 from jaxbench.tables.columns import Cell, Column, metric_column
 
-# Of the published data sets: training examples, image shape as the network gets it, classes, and
-# what they are called in a config. Anything else is another piece of work.
-_DATA = {
-    "cifar10": (50_000, (32, 32, 3), 10, "cifar10"),
-    "mnist": (60_000, (28, 28, 1), 10, "mnist"),
-    "imagenet": (1_281_167, (224, 224, 3), 1000, "imagenet2012"),
-}
 # The devices of published tables, without their number and provider: (JAX's name, JAX devices that
 # each counts for). Others cannot be told for sure: there are two kinds of TITAN X.
 _DEVICES = {
@@ -95,7 +89,7 @@ def published_rate(row: Row) -> float | None:
     """Return the images/s of a published row; of a training, those of its median epoch."""
     if "images_per_s" in row:
         return row["images_per_s"]
-    return row["median_epoch_s"] and _DATA[row["dataset"]][0] / row["median_epoch_s"]
+    return row["median_epoch_s"] and PUBLIC_SETS[row["dataset"]][0] / row["median_epoch_s"]
 
 
 def size_of(images: int, height: int, width: int) -> str:
@@ -119,7 +113,7 @@ def other_work(row: Measurement, network: str, dataset: str) -> str:
         return "not the published network" if run.network != "?" else "network unknown"
     if other := other_images(row.setting, dataset):
         return other
-    examples, _, _, name = _DATA[dataset]
+    examples, _, _, name = PUBLIC_SETS[dataset]
     setting = row.setting
     if is_synthetic(row):
         return ""
@@ -132,7 +126,7 @@ def other_work(row: Measurement, network: str, dataset: str) -> str:
 
 def other_images(setting: Mapping[str, Any], dataset: str) -> str:
     """Return how a run's images and classes differ from the data set's; empty if they do not."""
-    _, shape, classes, _ = _DATA[dataset]
+    _, shape, classes, _ = PUBLIC_SETS[dataset]
     image_shape, own_classes = setting.get("data.image_shape"), setting.get("data.num_classes")
     if isinstance(image_shape, list) and tuple(image_shape) != shape:
         return f"images of {'×'.join(map(str, image_shape))}"

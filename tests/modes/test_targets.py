@@ -208,8 +208,8 @@ def test_a_table_over_targets(children, run_cli, monkeypatch):
     done = run_cli(*DESCRIBE, "--target=gpu:titanx,gpu:h100:2,gpu:l4")
     assert done.returncode == 1, done.stderr
     lines = done.stdout.splitlines()
-    [titan] = [line for line in lines if line.lstrip().startswith("gpu:titanx ")]
-    assert "yes" in titan.split()
+    predicted, titan = [line for line in lines if line.lstrip().startswith("gpu:titanx ")]
+    assert "yes" in titan.split() and predicted.split()[1] == "128"
     assert "gpu:l4: failed: killed by SIGSEGV" in lines
     assert max(map(len, lines)) <= 80
     # The layers and totals of the network, and what its step does on each target.
@@ -218,8 +218,9 @@ def test_a_table_over_targets(children, run_cli, monkeypatch):
     assert facts[1].startswith("  collectives: ") and "all-reduce (0.0" in facts[1]
     assert facts[5] == "  state: donated whole"
     done = run_cli(*DESCRIBE, "--target=gpu:h100:2", "--json")
-    [record] = json.loads(done.stdout.splitlines()[-1])
+    record = json.loads(done.stdout.splitlines()[-1])
     assert record["num_devices"] == 2 and done.returncode == 0
+    assert record["origin"] == "compiled" and "predicted" in record
 
 
 def test_a_sweep_over_targets(children, run_cli, tmp_path):
@@ -248,8 +249,8 @@ def test_a_machine_that_only_its_compiler_does_not_know(children, run_cli, tmp_p
         assert done.returncode == 2 and not (tmp_path / "other").exists()
         assert done.stderr.splitlines()[-1] == "jaxbench: --target=gpu:t4: not known"
     done = run_cli(*DESCRIBE, "--target=gpu:t4,gpu:h100:2", "--json")
-    record, failed = json.loads(done.stdout.splitlines()[-1])
-    assert failed == {"target": "gpu:t4", "failed": "--target=gpu:t4: not known"}
+    failed, record = json.loads(done.stdout.splitlines()[-1])
+    assert failed["target"] == "gpu:t4" and failed["failed"] == "--target=gpu:t4: not known"
     assert done.returncode == 1 and record["fits"]
 
 
@@ -308,7 +309,9 @@ def test_a_plugin_of_another_version_than_jaxlib(run_cli, monkeypatch, tmp_path)
     package.mkdir(parents=True)
     (package / "METADATA").write_text("Name: jax-cuda12-plugin\nVersion: 0.1.0\n")
     monkeypatch.syspath_prepend(package.parent)
-    for mode in ("describe", "memory", "scaling"):
+    done = run_cli(*DESCRIBE, "--target=gpu:h100")
+    assert done.returncode == 0 and "does not go with jaxlib" in " ".join(done.stdout.split())
+    for mode in ("memory", "scaling"):
         done = run_cli(f"--experiment={MICRO}", f"--mode={mode}", "--target=gpu:h100")
         assert done.returncode == 2 and done.stdout == ""
         [line] = done.stderr.splitlines()

@@ -145,6 +145,20 @@ def _parse(text: str) -> Target:
     return Target(text, platform, kind, dimensions, int(memory_bytes), link, link_bytes_per_s, row)
 
 
+def target_of_kind(device_kind: str, num_devices: int) -> Target | None:
+    """Return one host, or one slice, of so many devices of a kind; None if no table has it."""
+    for platform in _EXAMPLES:
+        if (row := _row_of(device_kind, platform)) is None:
+            continue
+        if platform == "gpu":
+            return parse_target(f"gpu:{row['name']}:{num_devices}")
+        chips = max(1, num_devices // devices_per_chip(row["kind"]))
+        side = 2 if chips % 4 == 0 else 1
+        rest = ["1"] * (int(row["dimensions"]) - 2)
+        return parse_target(f"tpu:{row['name']}:{'x'.join([str(side), str(chips // side), *rest])}")
+    return None
+
+
 def split_targets(names: str) -> list[str]:
     """Return names that commas separate.
 

@@ -1,0 +1,34 @@
+"""Fit the model of predicted rates again: `python -m jaxbench.calibrate [ROWS.csv ...]`.
+
+Rows of your own rates, in the columns of jaxbench/predict/rates.csv, are added to its rows. The
+fit and the errors of rows left out are written to --out; a prediction reads them with
+--calibration=FILE. Without rows the file that jaxbench ships is made again.
+"""
+
+import pathlib
+import sys
+
+from absl import flags
+
+from jaxbench.cli import entry_point
+from jaxbench.errors import BadInput
+
+_OUT = flags.DEFINE_string("out", "calibration.json", "The file to write.")
+
+
+def main(paths: list[str]) -> int:
+    """Fit, and write the calibration."""
+    from jaxbench.predict.calibration import calibrate, save
+    from jaxbench.predict.rates import read_rates
+
+    rates = [*read_rates(), *(rate for path in paths for rate in read_rates(pathlib.Path(path)))]
+    out = pathlib.Path(_OUT.value)
+    if not out.parent.is_dir():
+        raise BadInput(f"--out={out}: {out.parent} is no folder")
+    save(calibrate(rates, lambda line: print(line, file=sys.stderr)), out)
+    print(f"{len(rates)} rates; written to {out}")
+    return 0
+
+
+if __name__ == "__main__":
+    entry_point.run_with_arguments(main)

@@ -1,0 +1,244 @@
+"""Predict the rates of an experiment on machines that are not here, in seconds, without compilers.
+
+The forward pass is traced for one example on this machine's CPU; `jaxbench.predict` does the rest.
+"""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from jaxbench.analysis.pricing import S_PER_HOUR, Price
+from jaxbench.batch_layout import BatchLayout
+from jaxbench.clock import duration
+from jaxbench.config import Config
+from jaxbench.data_config import PUBLIC_SETS
+from jaxbench.errors import BadInput
+from jaxbench.fields import without_unused
+from jaxbench.hardware.targets.target import Target, target_of_kind
+from jaxbench.metrics import plain
+from jaxbench.parallel.mesh import DataMesh
+from jaxbench.precision import get_precision
+from jaxbench.predict import calibration as fitted
+from jaxbench.predict.layers import NetworkShape, read_network
+from jaxbench.predict.prediction import NotPredicted, Prediction, predict, setting_of
+from jaxbench.predict.rates import Rate
+from jaxbench.records.reader import load_run
+from jaxbench.records.writers.rows import noun
+from jaxbench.tables.text import text_table
+from jaxbench.train import build_program
+from jaxbench.training.network_analysis import trace_network
+
+TITLE = "Predicted, not measured, from published rates; 80 % and 90 % intervals."
+_HEADINGS = ("target", "batch", "rate", "80 %", "90 %", "most of a step", "training")
+
+
+def read_shape(config: Config) -> NetworkShape:
+    """Return what the experiment's network does with an example; traced on a CPU.
+
+    Raises:
+      BadInput: the config makes no network.
+    """
+    config, _ = without_unused(config.for_all_devices())
+    # The batch has no effect on an example.
+    one = dataclasses.replace(config, num_devices=1)
+    mesh = DataMesh(tuple(jax.devices("cpu")[:1]), one.parallelism)
+    with get_precision(config.precision).enabled():
+        program = build_program(one, mesh, BatchLayout.create(one, 1), steps_per_epoch=1)
+        program.check()
+        shapes = vars(program.abstract_train_state())
+        traced = trace_network(program.model, program.mesh, program.input_shape, shapes)
+        return read_network(traced.jaxpr.jaxpr)
+
+
+def load_calibration(path: str | None) -> fitted.Calibration:
+    """Return the calibration in a file that `python -m jaxbench.calibrate` wrote, or jaxbench's.
+
+    Raises:
+      BadInput: the file is missing or no calibration.
+    """
+    if path is None:
+        return fitted.load()
+    try:
+        return fitted.load(pathlib.Path(path).expanduser())
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise BadInput(f"--calibration={path}: no calibration: {error}") from None
+
+
+def read_anchor(path: str, config: Config, shape: NetworkShape) -> Rate:
+    """Return the rate that a run measured on an accelerator, to shift predictions by.
+
+    Args:
+      path: a run directory.
+      config: the experiment that is predicted.
+      shape: its network, which the run trained too.
+
+    Raises:
+      BadInput: it has no rate, or its device or its network is unknown.
+    """
+    run = load_run(path)
+    document = run.document
+    rates = {name: rate for name, (rate, _, _) in run.rates().items()}
+    rate = rates.get("train_step") or rates.get("training")
+    kind, count = (document.environment.get(name) for name in ("device_kind", "num_devices"))
+    target = target_of_kind(str(kind), count or 1)
+    if not rate or target is None:
+        problem = "no steady rate of training" if target else f"{kind} is not among --target=list"
+        raise BadInput(f"--anchor={path}: {problem}")
+    precision = document.config["precision"]
+    if document.forward_macs_per_image != shape.macs or precision != config.precision:
+        raise BadInput(
+            f"--anchor={path}: it trained another network or in {precision}; over published rates "
+            "such an anchor makes predictions worse"
+        )
+    batch = document.config["batch_size"] / target.num_devices
+    setting = setting_of(shape, target, precision, batch)
+    return Rate(setting, batch * target.num_devices / rate, False, path, "")
+
+
+def predict_targets(
+    config: Config,
+    targets: Sequence[Target],
+    calibration: fitted.Calibration,
+    price: Price | None = None,
+    anchors: Sequence[str] = (),
+) -> dict[str, dict[str, Any]]:
+    """Return {target: the fields of its prediction}.
+
+    Args:
+      config, targets, calibration, price: what is asked; the price is an hour's of each target.
+      anchors: run directories of devices of the targets' kinds.
+
+    `predicted` is None, and `not_predicted` says why, or it has `Prediction.to_json` with the time
+    of an epoch and of the whole training, and its price, each with the 80 % interval.
+    """
+    shape = read_shape(config)
+    rates = [read_anchor(path, config, shape) for path in anchors]
+    for rate in rates:
+        if rate.setting.kind not in {target.kind for target in targets}:
+            raise BadInput(
+                f"--anchor={rate.source}: measured on {rate.setting.kind}, and no --target is one"
+            )
+    return {
+        one.name: _predict(
+            config,
+            shape,
+            one,
+            calibration,
+            price,
+            [rate for rate in rates if rate.setting.kind == one.kind],
+        )
+        for one in targets
+    }
+
+
+def _predict(
+    config: Config,
+    shape: NetworkShape,
+    target: Target,
+    calibration: fitted.Calibration,
+    price: Price | None,
+    anchors: Sequence[Rate],
+) -> dict[str, Any]:
+    layout = BatchLayout.create(config, target.num_devices)
+    answer = {
+        "target": target.name,
+        "device_kind": target.kind,
+        "num_devices": target.num_devices,
+        "batch_size": config.batch_size,
+        "batch_per_device": layout.batch_per_device,
+        "precision": config.precision,
+    }
+    try:
+        if why := _uncalibrated(config, target):
+            raise NotPredicted(why)
+        batch = layout.batch_per_device / layout.gradient_accumulation_steps
+        setting = setting_of(shape, target, config.precision, batch)
+        prediction = predict(setting, calibration, anchors)
+    except NotPredicted as error:
+        return answer | {"predicted": None, "not_predicted": str(error)}
+    fields = prediction.to_json() | _schedule(config, prediction, price)
+    if tokens := config.data.sequence_length:
+        fields["tokens_per_s"] = prediction.examples_per_s * tokens
+    return answer | {"predicted": fields}
+
+
+def _uncalibrated(config: Config, target: Target) -> str:
+    """Return why nothing that was measured is like this experiment there, or nothing."""
+    if config.remat != "none":
+        return f"no published rate has what remat={config.remat} recomputes"
+    if config.replicas != "data_parallel":
+        return f"no published rate has replicas={config.replicas}"
+    if target.platform == "gpu" and target.dimensions[0] > 1:
+        return (
+            f"no published rate tells what the network between {target.dimensions[0]} hosts costs"
+        )
+    return ""
+
+
+def _schedule(config: Config, prediction: Prediction, price: Price | None) -> dict[str, Any]:
+    """Return the seconds and USD of an epoch and of the training, without its evaluations."""
+    examples = config.data.train_examples or _published_examples(config)
+    if not examples:
+        return {}
+    steps = max(1, examples // config.batch_size)
+    total_steps = min(math.ceil(steps * config.epochs), config.max_steps or math.inf)
+    rate, (low, high) = prediction.examples_per_s, prediction.intervals[fitted.LEVELS[0]]
+    rates = (rate, high, low)
+    epoch_s, *epoch_interval_s = (steps * config.batch_size / each for each in rates)
+    training_s, *training_interval_s = (total_steps * config.batch_size / each for each in rates)
+    fields = {
+        "epoch_s": epoch_s,
+        "epoch_interval_80_s": epoch_interval_s,
+        "training_s": training_s,
+        "training_interval_80_s": training_interval_s,
+    }
+    if price is not None:
+        usd_per_s = price.usd_per_hour / S_PER_HOUR
+        fields["training_usd"] = training_s * usd_per_s
+        fields["training_interval_80_usd"] = [each * usd_per_s for each in training_interval_s]
+    return fields
+
+
+def _published_examples(config: Config) -> int:
+    """Return how many training examples a public data set has, 0 if the name is unknown."""
+    name = config.data.name.partition(":")[0].partition("/")[0]
+    sizes = {public: examples for examples, _, _, public in PUBLIC_SETS.values()}
+    return sizes.get("cifar10" if config.data.source == "cifar10_batches" else name, 0)
+
+
+def prediction_lines(config: Config, answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the lines of a table of `predict_targets`' answers, and of what each rests on."""
+    rows, notes = [], []
+    unit = f"{noun(config.data.sequence_length)}/s"
+    for name, answer in answers.items():
+        predicted = answer["predicted"]
+        if predicted is None:
+            rows.append([name, f"{answer['batch_size']:,}", *["-"] * (len(_HEADINGS) - 2)])
+            notes.append(f"{name}: not predicted, because {answer['not_predicted']}")
+            continue
+        spans = [
+            " to ".join(map(plain, predicted[f"interval_{level * 100:.0f}"]))
+            for level in fitted.LEVELS
+        ]
+        share = predicted["parts_s"][predicted["bound_by"]] / predicted["step_s"]
+        training = "-"
+        if "training_s" in predicted:
+            training = duration(predicted["training_s"])
+            if "training_usd" in predicted:
+                low, high = predicted["training_interval_80_usd"]
+                training += f", {low:,.2f} to {high:,.2f} USD"
+        rate = f"{plain(predicted['images_per_s'])} {unit}"
+        most = f"{predicted['bound_by']} {share:.0%}"
+        rows.append([name, f"{answer['batch_size']:,}", rate, *spans, most, training])
+        basis = predicted["basis"]
+        new = "a new generation; " if basis["new_generation"] else ""
+        network = basis["network"] or f"a {basis['family']} network"
+        notes.append(
+            f"{name}: {new}{basis['generation']}, {network}, {basis['software']}; the interval is "
+            f"from {' and '.join(basis['interval_from'])}"
+        )
+    return [TITLE, *text_table(_HEADINGS, rows, _HEADINGS[-2:]), *notes]

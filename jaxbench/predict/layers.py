@@ -1,0 +1,261 @@
+"""What a training step of a network does for one example: its products, and what else it moves.
+
+A network is a `NetworkShape`, whether it is traced (`read_network`) or, if jaxbench lacks it,
+described by hand (`networks.py`).
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from jax.extend.core import Literal
+
+from jaxbench.xla.jaxpr import CUDNN_ATTENTION, inner_jaxprs
+
+FAMILIES = ("residual", "plain", "thin", "unet", "transformer")
+# Multiply-accumulates for each element that elementwise kernels move; a network with fewer is thin.
+_THIN = 70
+
+
+class Layer(NamedTuple):
+    """A convolution or a matrix product of the forward pass; all sizes are of one example.
+
+    Attributes:
+      rows: output pixels, or tokens.
+      cols: output channels of a group.
+      depth: taps x input channels of a group.
+      groups: how many such products: groups of a convolution, heads of attention.
+      inputs, outputs, weights: elements; attention's products have no weights.
+      channels: input channels of a group of a convolution, else 0.
+      taps: of a kernel with stride 1, which fast algorithms can compute, else 1.
+      times: how many such layers there are.
+      transposed: whether it is a transposed convolution.
+    """
+
+    rows: int
+    cols: int
+    depth: int
+    groups: int
+    inputs: int
+    outputs: int
+    weights: int
+    channels: int = 0
+    taps: int = 1
+    times: int = 1
+    transposed: bool = False
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of all the layers."""
+        return self.times * self.rows * self.cols * self.depth * self.groups
+
+
+class NetworkShape(NamedTuple):
+    """A network's layers, and the elements that its elementwise kernels move forward."""
+
+    layers: tuple[Layer, ...]
+    touched: float
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of the forward pass."""
+        return sum(layer.macs for layer in self.layers)
+
+    @property
+    def weights(self) -> int:
+        """Elements of the kernels and matrices."""
+        return sum(layer.times * layer.weights for layer in self.layers)
+
+    @property
+    def family(self) -> str:
+        """One of `FAMILIES`, by rules that a custom network follows too."""
+        if any(layer.transposed for layer in self.layers):
+            return "unet"
+        if sum(layer.macs for layer in self.layers if not layer.channels) > 0.5 * self.macs:
+            return "transformer" if any(layer.rows > 1 for layer in self.layers) else "plain"
+        if self.macs < _THIN * self.touched or any(layer.groups > 1 for layer in self.layers):
+            return "thin"
+        dense = sum(layer.weights for layer in self.layers if not layer.channels)
+        return "plain" if dense > 0.6 * self.weights else "residual"
+
+
+def read_network(jaxpr: Any) -> NetworkShape:
+    """Return the shape of a traced forward pass of one example.
+
+    Elementwise operations are fused: a kernel writes what a product or a norm reads, and reads what
+    it is computed from. Parameters count as nothing there.
+    """
+    reader = _Reader()
+    reader.store(jaxpr.invars[-1])
+    reader.read(jaxpr, 1)
+    return NetworkShape(tuple(reader.layers), reader.touched)
+
+
+class _Reader:
+    """Follows a jaxpr: which arrays are in memory, and what kernels move.
+
+    Attributes:
+      layers: the products so far.
+      touched: the elements that elementwise kernels have moved.
+      arrays: {variable: the arrays in memory, (number, size) each, that it is computed from}.
+      stored: the variables that are in memory.
+      renamed: {variable: the variable that it is a cast, a reshape or an argument of}.
+      reduced: the arrays that reductions have read; others of the same are in the same kernel.
+    """
+
+    def __init__(self):
+        self.layers: list[Layer] = []
+        self.touched = 0.0
+        self.arrays: dict[Any, frozenset] = {}
+        self.stored: set[Any] = set()
+        self.renamed: dict[Any, Any] = {}
+        self.reduced: set[frozenset] = set()
+        self._numbers = itertools.count()
+
+    def root(self, variable: Any) -> Any:
+        return self.renamed.get(variable, variable)
+
+    def needed(self, variable: Any) -> frozenset:
+        """Return the arrays that a variable is computed from; none of a constant or parameter."""
+        if isinstance(variable, Literal):
+            return frozenset()
+        return self.arrays.get(self.root(variable), frozenset())
+
+    def define(self, variable: Any, needed: frozenset) -> None:
+        # A jaxpr that is called twice has the same variables in both calls.
+        self.renamed.pop(variable, None)
+        self.stored.discard(variable)
+        self.arrays[variable] = needed
+
+    def store(self, variable: Any) -> None:
+        self.define(variable, frozenset([(next(self._numbers), variable.aval.size)]))
+        self.stored.add(variable)
+
+    def write(self, variable: Any) -> None:
+        """Count the kernel that writes a variable which is not in memory yet."""
+        needed = self.needed(variable)
+        if needed and (root := self.root(variable)) not in self.stored:
+            # Of a larger array it is a slice.
+            written = root.aval.size
+            self.touched += written + sum(min(size, written) for _, size in needed)
+            self.store(root)
+
+    def read(self, jaxpr: Any, times: int) -> None:
+        """Read the equations of a jaxpr that runs so often; its inputs are known."""
+        for equation in jaxpr.eqns:
+            name, inner = equation.primitive.name, inner_jaxprs(equation)
+            variables = [one for one in equation.invars if self.needed(one)]
+            needed = frozenset().union(*map(self.needed, variables))
+            if name in _PRODUCTS:
+                for one in variables:
+                    self.write(one)
+                activations = [bool(self.needed(one)) for one in equation.invars[:2]]
+                self.layers.extend(_PRODUCTS[name](equation, activations, times))
+                for one in equation.outvars:
+                    self.store(one)
+            elif inner:
+                self.call(equation, inner[0], variables, times)
+            elif name in _RENAMES and variables:
+                self.define(equation.outvars[0], frozenset())
+                self.renamed[equation.outvars[0]] = self.root(variables[0])
+            elif needed and name.startswith(_REDUCTIONS):
+                most = max(size for _, size in needed)
+                # A mean, and a variance that needs it, are one pass, as in cuDNN's batch norm.
+                large = frozenset(array for array in needed if array[1] > most / 8)
+                if large not in self.reduced:
+                    self.touched += sum(size for _, size in large)
+                    self.reduced.add(large)
+                for one in equation.outvars:
+                    self.touched += one.aval.size
+                    self.store(one)
+            else:
+                for one in equation.outvars:
+                    self.define(one, needed)
+
+    def call(self, equation: Any, body: Any, variables: Sequence[Any], times: int) -> None:
+        """Read a call's jaxpr; of a choice, that of the first branch."""
+        repeats = equation.params["length"] if equation.primitive.name == "scan" else 1
+        if any(one.primitive.name.startswith("reduce_") for one in body.eqns):
+            # A norm reads its input several times: a sum of several is in memory by then.
+            for one in variables:
+                if len(self.needed(one)) > 1:
+                    self.write(one)
+        for one, outer in zip(body.invars, equation.invars[-len(body.invars) :], strict=False):
+            if repeats > 1 and self.needed(outer):
+                self.store(one)  # an iteration reads its part from memory
+            else:
+                self.define(one, frozenset())
+                if not isinstance(outer, Literal):
+                    self.renamed[one] = self.root(outer)
+        before = self.touched
+        self.read(body, times * repeats)
+        self.touched += (repeats - 1) * (self.touched - before)
+        results = [(self.needed(one), self.is_stored(one)) for one in body.outvars]
+        for outer, (needed, stored) in zip(equation.outvars, results, strict=False):
+            self.define(outer, needed)
+            if stored or (repeats > 1 and needed):
+                self.store(outer)
+
+    def is_stored(self, variable: Any) -> bool:
+        return not isinstance(variable, Literal) and self.root(variable) in self.stored
+
+
+def _convolution(equation: Any, _: list[bool], times: int) -> Iterator[Layer]:
+    image, kernel = (variable.aval for variable in equation.invars)
+    output, params = equation.outvars[0].aval, equation.params
+    spec, groups = params["dimension_numbers"], params["feature_group_count"]
+    taps = math.prod(kernel.shape[axis] for axis in spec.rhs_spec[2:])
+    channels, cols = kernel.shape[spec.rhs_spec[1]], kernel.shape[spec.rhs_spec[0]] // groups
+    transposed = math.prod(params["lhs_dilation"]) > 1
+    if transposed:  # Each input pixel is multiplied with the whole kernel.
+        rows = math.prod(image.shape[axis] for axis in spec.lhs_spec[2:])
+        cols, depth = cols * taps, channels
+    else:
+        rows = math.prod(output.shape[axis] for axis in spec.out_spec[2:])
+        depth = taps * channels
+    stride = math.prod(params["window_strides"])
+    yield Layer(
+        rows,
+        cols,
+        depth,
+        groups,
+        image.size,
+        output.size,
+        kernel.size,
+        channels,
+        taps if stride == 1 and not transposed else 1,
+        times,
+        transposed,
+    )
+
+
+def _matmul(equation: Any, activations: list[bool], times: int) -> Iterator[Layer]:
+    (contracted, _), (batch, _) = equation.params["dimension_numbers"]
+    left, right = (variable.aval for variable in equation.invars[:2])
+    output = equation.outvars[0].aval
+    depth = math.prod(left.shape[axis] for axis in contracted)
+    groups = math.prod(left.shape[axis] for axis in batch)
+    if activations == [False, True]:
+        left, right = right, left
+    rows, cols = left.size // (depth * groups), right.size // (depth * groups)
+    moved, weights = (left.size + right.size, 0) if all(activations) else (left.size, right.size)
+    yield Layer(rows, cols, depth, groups, moved, output.size, weights, times=times)
+
+
+def _attention(equation: Any, _: list[bool], times: int) -> Iterator[Layer]:
+    # cuDNN's: the weights of the tokens stay on the chip.
+    query, key = (variable.aval for variable in equation.invars[:2])
+    tokens, heads, width = query.shape[-3:]
+    moved = query.size + key.size
+    yield Layer(tokens, key.shape[-3], width, heads, moved, 0, 0, times=times)
+    yield Layer(tokens, width, key.shape[-3], heads, 0, query.size, 0, times=times)
+
+
+_REDUCTIONS = ("reduce_", "argmax", "cumsum", "sort", "select_and")
+_RENAMES = ("convert_element_type", "reshape", "squeeze", "transpose", "broadcast_in_dim", "copy")
+_PRODUCTS = {
+    "conv_general_dilated": _convolution,
+    "dot_general": _matmul,
+    CUDNN_ATTENTION: _attention,
+}

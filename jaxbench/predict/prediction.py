@@ -1,0 +1,175 @@
+"""Predict the rate of a training step on a machine that is not here, or say why not.
+
+    setting = setting_of(network, target, precision="bf16", batch_per_device=128)
+    predict(setting, load())
+
+`predict` returns a dictionary, as JSON has it: see `Prediction.to_json`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxbench.hardware.peak_table import find_bandwidth, find_peak
+from jaxbench.hardware.targets.target import Target
+from jaxbench.predict.calibration import ANCHOR_WEIGHT, LEVELS, Calibration, anchored
+from jaxbench.predict.layers import NetworkShape
+from jaxbench.predict.model import errors
+from jaxbench.predict.networks import identify
+from jaxbench.predict.rates import Rate, Setting, arithmetic_of
+
+SOFTWARE = "JAX"
+# Launches and dispatch are not calibrated well enough to be most of a step.
+_MOST_OVERHEAD = 0.5
+# Weights, gradients and the optimizer's values, of a parameter.
+_STATE_BYTES = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """The rate to expect.
+
+    Attributes:
+      examples_per_s: of all devices.
+      intervals: {level: (low, high)} of it.
+      parts_s: {what: seconds of a step}: products, elementwise, optimizer, links, fixed.
+      basis: what it rests on.
+    """
+
+    examples_per_s: float
+    intervals: dict[float, tuple[float, float]]
+    parts_s: dict[str, float]
+    basis: dict[str, Any]
+
+    @property
+    def bound_by(self) -> str:
+        """What takes most of a step."""
+        return max(self.parts_s, key=self.parts_s.get)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields of `predicted` in JSON."""
+        return {
+            "images_per_s": self.examples_per_s,
+            **{f"interval_{level * 100:.0f}": list(self.intervals[level]) for level in LEVELS},
+            "step_s": sum(self.parts_s.values()),
+            "bound_by": self.bound_by,
+            "parts_s": self.parts_s,
+            "origin": "predicted",
+            "basis": self.basis,
+        }
+
+
+class NotPredicted(ValueError):
+    """Why there is no prediction, as one line."""
+
+
+def setting_of(
+    shape: NetworkShape, target: Target, precision: str, batch_per_device: float
+) -> Setting:
+    """Return the setting of a training step of jaxbench.
+
+    Raises:
+      NotPredicted: the machine has no such arithmetic, or its peaks are unknown.
+    """
+    if not find_peak(target.kind, precision):
+        others = [one for one in ("bf16", "fp16", "fp32") if find_peak(target.kind, one)]
+        raise NotPredicted(
+            f"{target.kind} has no {precision} units, or no peak of them is known; "
+            f"--experiment.precision={' or '.join(others)} has one"
+        )
+    if find_bandwidth(target.kind) is None:
+        raise NotPredicted(f"no memory bandwidth of {target.kind} is known")
+    arithmetic, element_bytes = arithmetic_of(target, precision)
+    return Setting(
+        shape=shape,
+        network=identify(shape),
+        target=target,
+        num_devices=target.num_devices,
+        arithmetic=arithmetic,
+        element_bytes=element_bytes,
+        batch=batch_per_device,
+        software=SOFTWARE,
+    )
+
+
+def predict(setting: Setting, calibration: Calibration, anchors: Sequence[Rate] = ()) -> Prediction:
+    """Predict the rate of a step.
+
+    Args:
+      setting: of the step.
+      calibration: the fit.
+      anchors: rates of this network and precision that were measured on devices of the same kind.
+        The prediction is shifted by their mean error, times `ANCHOR_WEIGHT`.
+
+    Raises:
+      NotPredicted: no rate near it was measured, the step runs out of memory, or it is too short.
+    """
+    target, family = setting.target, setting.shape.family
+    near = f"{target.platform}, {setting.arithmetic}, {family}"
+    if near not in calibration.seen["arithmetic, family"]:
+        what = {"16": "16 bits", "tf32": "TF32", "fp32": "fp32"}[setting.arithmetic]
+        raise NotPredicted(
+            f"no rate of a network like this ({family}) in {what} on a {target.platform.upper()} "
+            "was published for XLA"
+        )
+    needed = least_memory_bytes(setting)
+    if needed > target.usable_bytes:
+        raise NotPredicted(
+            f"it runs out of memory: a device needs at least {needed / 2**30:.1f} GiB and has "
+            f"{target.usable_bytes / 2**30:.1f}"
+        )
+    parts_s = {name: float(part[0]) for name, part in calibration.model.parts([setting]).items()}
+    step_s = sum(parts_s.values())
+    overhead_s = parts_s["fixed"] + _launches_s(setting, calibration)
+    if overhead_s > _MOST_OVERHEAD * step_s:
+        raise NotPredicted(
+            f"launches would be {overhead_s / step_s:.0%} of a step of {step_s * 1e3:.2g} ms, and "
+            "no published rate tells how long they take; a larger batch is predicted"
+        )
+    rate = setting.batch * setting.num_devices / step_s
+    shift = 1.0
+    if anchors:
+        shift = math.exp(-ANCHOR_WEIGHT * np.mean(errors(calibration.model, anchors)))
+    rate, parts_s = rate * shift, {name: part / shift for name, part in parts_s.items()}
+    widths = {
+        level: calibration.half_width(setting, level, has_anchor=bool(anchors)) for level in LEVELS
+    }
+    evidence = calibration.evidence(setting)
+    rows = calibration.left_out[evidence[0]]
+    if anchors:
+        evidence, rows = ("device, with an anchor,",), anchored(calibration.left_out["device"])
+    basis = {
+        "software": SOFTWARE,
+        "generation": setting.generation,
+        "new_generation": "generation" in evidence,
+        "family": family,
+        "network": setting.network,
+        "arithmetic": setting.arithmetic,
+        "rates": calibration.num_rates,
+        "interval_from": [f"each {name} left out" for name in evidence],
+        "median_error": float(np.median(np.abs(np.expm1([row.error for row in rows])))),
+        "anchor": {"rates": len(anchors), "shift": shift} if anchors else None,
+    }
+    return Prediction(
+        rate,
+        {level: (rate * math.exp(-w), rate * math.exp(w)) for level, w in widths.items()},
+        parts_s,
+        basis,
+    )
+
+
+def _launches_s(setting: Setting, calibration: Calibration) -> float:
+    """Return the seconds that the kernels' launches take, before offsets."""
+    launches = sum(layer.times for layer in setting.shape.layers)
+    return 6 * launches * math.exp(calibration.model.parameters["launch_xla_s"])
+
+
+def least_memory_bytes(setting: Setting) -> float:
+    """Return what a device needs at least: the state, and what the backward pass reads."""
+    shape = setting.shape
+    kept = sum(layer.times * (layer.inputs + layer.outputs) for layer in shape.layers)
+    state = _STATE_BYTES * shape.weights
+    return state + kept * setting.batch * setting.element_bytes

@@ -1,0 +1,198 @@
+"""The calibration table: rates of training that others measured, with their sources.
+
+`rates.csv` has a row a rate, of all devices together, in examples (images or sequences) a second.
+`batch_assumed` marks a batch that was not published; `lower_bound` a rate that was derived from the
+time of a whole training with its evaluations.
+"""
+
+import dataclasses
+import functools
+import pathlib
+from typing import Literal, NamedTuple
+
+from jaxbench.errors import BadInput, nearest
+from jaxbench.files import parse_rows
+from jaxbench.hardware.peak_table import devices_per_chip, find_bandwidth, find_peak
+from jaxbench.hardware.targets.target import Target, parse_target
+from jaxbench.predict.layers import NetworkShape
+from jaxbench.predict.networks import NETWORKS, public_network
+
+# NVIDIA's generations by the compute capability's first digits.
+_GENERATIONS = {
+    "5.2": "Maxwell",
+    "6.0": "Pascal",
+    "6.1": "Pascal",
+    "7.0": "Volta",
+    "7.5": "Turing",
+    "8.0": "Ampere",
+    "8.6": "Ampere graphics",
+    "8.9": "Ada",
+    "9.0": "Hopper",
+    "10.0": "Blackwell",
+    "12.0": "Blackwell graphics",
+}
+
+
+class Setting(NamedTuple):
+    """What a rate depends on.
+
+    Attributes:
+      shape: the network's layers.
+      network: its name among the public ones, or None.
+      target: one device or host of the kind.
+      num_devices: JAX devices, in whole chips of TPUs.
+      arithmetic: of the products: `16` (fp16 or bf16), tf32 or fp32.
+      element_bytes: of an activation.
+      batch: examples of each device in a step.
+      software: as in `rates.csv`.
+    """
+
+    shape: NetworkShape
+    network: str | None
+    target: Target
+    num_devices: int
+    arithmetic: str
+    element_bytes: int
+    batch: float
+    software: str
+
+    @property
+    def generation(self) -> str:
+        if self.target.platform == "tpu":
+            return "TPU"
+        return _GENERATIONS[self.target.specs["compute_capability"]]
+
+    @property
+    def kind(self) -> str:
+        """The device's kind; the two sizes of memory of one kind are one."""
+        return self.target.kind
+
+    @property
+    def link(self) -> str:
+        """What connects its devices: none, NVLink, PCIe, PCIe without peer-to-peer, or a TPU's."""
+        if self.num_devices == 1:
+            return "none"
+        if self.target.platform == "tpu" or self.target.link.startswith("NVLink"):
+            return "fast"
+        # GeForce cards since Ampere exchange through the host's memory.
+        newer = "GeForce" in self.kind and self.generation not in ("Pascal", "Turing")
+        return "through the host" if newer else "PCIe"
+
+    @property
+    def uses_xla(self) -> bool:
+        return "XLA" in self.software or "TPU" in self.software or "JAX" in self.software
+
+
+class Rate(NamedTuple):
+    """A row of the calibration table; `step_s` is the time of a step."""
+
+    setting: Setting
+    step_s: float
+    lower_bound: bool
+    source: str
+    date: str
+
+    @property
+    def rate(self) -> float:
+        """Examples a second of all devices."""
+        return self.setting.batch * self.setting.num_devices / self.step_s
+
+
+def arithmetic_of(target: Target, precision: str) -> tuple[str, int]:
+    """Return (`16`, tf32 or fp32; bytes of an activation) of a config's precision on a target."""
+    peak = find_peak(target.kind, precision)
+    if precision in ("bf16", "fp16"):
+        return "16", 2
+    on_tpu = peak is not None and peak.arithmetic == "bf16"
+    return ("16" if on_tpu else peak.arithmetic if peak else "fp32"), 4
+
+
+def read_rates(path: pathlib.Path | None = None) -> list[Rate]:
+    """Return the rows of a calibration table, jaxbench's if None.
+
+    Raises:
+      BadInput: the file has an unknown network, device or value; with its line.
+    """
+    return _read(str(path or pathlib.Path(__file__).with_name("rates.csv")))
+
+
+@dataclasses.dataclass
+class _Row:
+    """A line of the table."""
+
+    network: str
+    device: str
+    num_devices: int
+    precision: Literal["fp16", "bf16", "tf32", "fp32"]
+    batch_size: int
+    software: str
+    examples_per_s: float
+    batch_assumed: str | None = None
+    lower_bound: str | None = None
+    source: str | None = None
+    date: str | None = None
+
+
+@functools.cache
+def _read(path: str) -> list[Rate]:
+    try:
+        rows = parse_rows(pathlib.Path(path).read_text(encoding="utf-8"), _Row)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: {error}") from None
+    rates = []
+    for number, row in enumerate(rows, 1):
+        try:
+            rates.append(_rate(row))
+        except BadInput as error:
+            raise BadInput(f"{path}: row {number}: {error}") from None
+    return rates
+
+
+def _rate(row: _Row) -> Rate:
+    if row.network not in NETWORKS:
+        raise BadInput(
+            f"network {row.network!r}: one of {', '.join(NETWORKS)}{nearest(row.network, NETWORKS)}"
+        )
+    if min(row.num_devices, row.batch_size, row.examples_per_s) <= 0:
+        raise BadInput("num_devices, batch_size and examples_per_s must be above 0")
+    target = one_device(row.device)
+    # Published rates count chips. Each of two JAX devices on a chip has half of its batch.
+    count = row.num_devices * devices_per_chip(target.kind)
+    arithmetic = "16" if row.precision in ("bf16", "fp16") else row.precision
+    setting = Setting(
+        shape=public_network(row.network),
+        network=row.network,
+        target=target,
+        num_devices=count,
+        arithmetic=arithmetic,
+        element_bytes=2 if arithmetic == "16" else 4,
+        batch=row.batch_size / count,
+        software=row.software,
+    )
+    step_s = row.batch_size / row.examples_per_s
+    return Rate(setting, step_s, row.lower_bound == "yes", row.source or "", row.date or "")
+
+
+def one_device(name: str) -> Target:
+    """Return the target of a device's name without a size, such as gpu:a100 or tpu:v3."""
+    if not name.startswith("tpu:"):
+        return parse_target(name)
+    flat = name.partition(":")[2] not in ("v4", "v5p", "tpu7x")
+    return parse_target(f"{name}:{'1x1' if flat else '1x1x1'}")
+
+
+def peaks_of(setting: Setting) -> tuple[float, float, float]:
+    """Return a device's FLOP/s, the FLOP/s with fp32 accumulation, and bytes/s of its memory.
+
+    GeForce cards since Turing have half the rate with fp32 accumulation on paper. Published rates
+    show no such half, so the first is that of narrow accumulation.
+    """
+    name = {"16": "fp16", "tf32": "fp32", "fp32": "fp32"}[setting.arithmetic]
+    precisions = (name, "bf16") if name == "fp16" else (name,)
+    matmul = "highest" if setting.arithmetic == "fp32" else None
+    peaks = [find_peak(setting.kind, one, matmul) for one in precisions]
+    peak = next((one for one in peaks if one), None) or find_peak(setting.kind, "fp32", "highest")
+    halved = setting.kind.removeprefix("NVIDIA ").startswith("GeForce RTX")
+    halved = halved and peak.arithmetic in ("fp16", "bf16", "tf32")
+    bandwidth = find_bandwidth(setting.kind)
+    return peak.flops_per_s * (2 if halved else 1), peak.flops_per_s, bandwidth

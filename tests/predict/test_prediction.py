@@ -1,0 +1,199 @@
+"""Predicted rates: the networks' layers, the fit, its errors on rows left out, and refusals."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from jaxbench.cli import entry_point
+from jaxbench.errors import BadInput
+from jaxbench.hardware.targets.target import parse_target
+from jaxbench.modes.predictions import predict_targets, read_shape
+from jaxbench.predict.calibration import ANCHOR_WEIGHT, LEVELS, error_quantile, load
+from jaxbench.predict.model import errors, fit
+from jaxbench.predict.networks import NETWORKS, identify, public_network
+from jaxbench.predict.prediction import predict, setting_of
+from jaxbench.predict.rates import Rate, read_rates
+
+# Multiply-accumulates [1e9] and parameters [1e6], as papers and libraries print them.
+_PUBLISHED = {
+    "resnet18": (1.814, 11.7),
+    "resnet50": (4.089, 25.6),
+    "resnet152": (11.51, 60.2),
+    "resnext101_32x4d": (7.98, 44.2),
+    "vgg16": (15.47, 138.4),
+    "inception_v3": (5.71, 23.8),
+    "inception_v4": (12.25, 42.7),
+    "efficientnet_b0": (0.386, 5.3),
+    "mobilenet_v2": (0.30, 3.5),
+    "densenet121": (2.83, 8.0),
+    "convnext_tiny": (4.46, 28.6),
+    "wrn28_10": (5.243, 36.5),
+    "vit_s16": (4.6, 22.0),
+    "gpt2": (None, 124),
+    "llama2_7b": (None, 6740),
+    "llama3_70b": (None, 70600),
+}
+_RESNET = ["--experiment.precision=bf16", "--experiment.batch_size=256"]
+
+
+@pytest.fixture(scope="module")
+def resnet50():
+    return entry_point.load_experiment("resnet50:synthetic", _RESNET)
+
+
+def predicted(config, *targets, calibration=None, price=None, anchors=()):
+    machines = [parse_target(name) for name in targets]
+    return predict_targets(config, machines, calibration or load(), price, anchors)
+
+
+@pytest.mark.parametrize("network", _PUBLISHED)
+def test_public_networks_have_the_published_counts(network):
+    macs, parameters = _PUBLISHED[network]
+    shape = public_network(network)
+    if macs:
+        assert shape.macs / 1e9 == pytest.approx(macs, rel=0.01)
+    assert shape.weights / 1e6 == pytest.approx(parameters, rel=0.02)
+
+
+def test_a_traced_network_is_read_as_the_public_one_is_described(resnet50):
+    traced, public = read_shape(resnet50), public_network("resnet50")
+    assert (traced.macs, traced.weights) == (public.macs, public.weights)
+    assert traced.touched == pytest.approx(public.touched, rel=0.1)
+    assert sorted(layer[:5] for layer in traced.layers) == sorted(
+        layer[:5] for layer in public.layers
+    )
+    assert identify(traced) == "resnet50" and traced.family == "residual"
+
+
+def test_the_shipped_calibration_is_the_fit_to_the_shipped_rates():
+    rates, calibration = read_rates(), load()
+    again = fit(rates, start=calibration.model, steps=2)
+    settings = [rate.setting for rate in rates]
+    ratio = again.step_s(settings) / calibration.model.step_s(settings)
+    assert np.abs(np.log(ratio)).max() < 0.01
+    assert calibration.num_rates == len(rates)
+    assert {rate.setting.network for rate in rates} <= set(NETWORKS)
+
+
+def test_a_device_that_is_twice_as_slow_is_predicted_so():
+    rates, model = read_rates(), load().model
+    kind = "Quadro RTX 8000"
+    slowed = [
+        rate._replace(step_s=2 * rate.step_s) if rate.setting.kind == kind else rate
+        for rate in rates
+    ]
+    of_kind = [rate.setting for rate in rates if rate.setting.kind == kind]
+    others = [rate.setting for rate in rates if rate.setting.kind != kind]
+    again = fit(slowed, start=model)
+    assert np.median(again.step_s(of_kind) / model.step_s(of_kind)) > 1.4
+    assert np.median(again.step_s(others) / model.step_s(others)) == pytest.approx(1, abs=0.05)
+
+
+def test_errors_of_rows_left_out_and_what_the_intervals_hold():
+    """docs/concepts/prediction.md has the same figures, by benchmarks/prediction_error.py."""
+    most = {"device": (0.10, 0.29), "generation": (0.12, 0.31), "network": (0.16, 0.32)}
+    for name, (median, ninth) in most.items():
+        rows = load().left_out[name]
+        sizes = np.abs(np.expm1([row.error for row in rows]))
+        assert np.median(sizes) < median and np.quantile(sizes, 0.9) < ninth
+        for level, low in zip(LEVELS, (0.7, 0.8), strict=True):
+            held = [
+                abs(row.error) <= error_quantile([o for o in rows if o.group != row.group], level)
+                for row in rows
+            ]
+            assert np.mean(held) > low
+
+
+def test_the_quantile_of_errors_counts_groups_alike():
+    rows = [row for row in load().left_out["device"] if row.group == "Quadro RTX 8000"]
+    many = [row._replace(error=0.1) for row in rows]
+    few = [rows[0]._replace(group=name, error=0.5) for name in "abc"]
+    assert error_quantile([*many, *few], 0.2) == 0.1
+    assert error_quantile([*many, *few], 0.5) == 0.5
+
+
+def test_a_prediction_has_intervals_a_basis_and_a_schedule(resnet50):
+    config = dataclasses.replace(resnet50, epochs=3.0)
+    answers = predicted(config, "gpu:a100", "gpu:h100:8", "tpu:v3:2x2")
+    one = answers["gpu:a100"]["predicted"]
+    assert one["interval_90"][0] < one["interval_80"][0] < one["images_per_s"]
+    assert one["images_per_s"] < one["interval_80"][1] < one["interval_90"][1]
+    assert one["bound_by"] in one["parts_s"] and one["origin"] == "predicted"
+    assert one["step_s"] == pytest.approx(256 / one["images_per_s"])
+    assert one["epoch_s"] == pytest.approx(8 * 256 / one["images_per_s"])
+    assert one["training_s"] == pytest.approx(3 * one["epoch_s"])
+    assert one["basis"]["network"] == "resnet50"
+    # Others measured 2,375 images/s by TensorFlow with XLA there.
+    assert one["interval_90"][0] < 2375 < one["interval_90"][1]
+    for answer in answers.values():
+        json.dumps(answer, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "target", "why"),
+    [
+        (["--experiment.precision=bf16"], "gpu:rtx2080ti", "no bf16 units"),
+        (["--experiment.batch_size=16384"], "gpu:rtx3090", "out of memory"),
+        ([], "gpu:h100:2x8", "between 2 hosts"),
+        (["--experiment.remat=save_dots"], "gpu:a100", "remat=save_dots"),
+        (["--experiment.replicas=independent"], "gpu:a100:2", "replicas=independent"),
+        (["--experiment.precision=fp64"], "gpu:a100", "no fp64 units"),
+    ],
+)
+def test_what_nothing_like_it_was_measured_is_not_predicted(overrides, target, why):
+    config = entry_point.load_experiment("resnet50:synthetic", [*_RESNET, *overrides])
+    answer = predicted(config, target)[target]
+    assert answer["predicted"] is None and why in answer["not_predicted"]
+
+
+def test_a_step_of_launches_is_not_predicted():
+    config = entry_point.load_experiment("quickstart", ["--experiment.batch_size=8"])
+    assert "launches" in predicted(config, "gpu:h100")["gpu:h100"]["not_predicted"]
+
+
+def test_a_wrong_row_of_rates_is_named(tmp_path):
+    head = "network,device,num_devices,precision,batch_size,software,examples_per_s\n"
+    for row, words in (
+        ("vgg61,gpu:a100,1,bf16,256,JAX,2000", "did you mean 'vgg16'"),
+        ("resnet50,gpu:a101,1,bf16,256,JAX,2000", "must name a GPU"),
+        ("resnet50,gpu:a100,1,bf17,256,JAX,2000", "bf17"),
+        ("resnet50,gpu:a100,1,bf16,0,JAX,2000", "above 0"),
+    ):
+        path = tmp_path / f"{abs(hash(row))}.csv"
+        path.write_text(head + row + "\n")
+        with pytest.raises(BadInput, match=words) as caught:
+            read_rates(path)
+        assert str(path) in str(caught.value)
+
+
+def test_own_rates_move_the_prediction_of_their_machine(tmp_path):
+    rates = read_rates()
+    path = tmp_path / "rates.csv"
+    head = "network,device,num_devices,precision,batch_size,software,examples_per_s\n"
+    slow = [f"resnet50,gpu:a100,1,bf16,{batch},JAX,1200\n" for batch in (128, 192, 256)]
+    path.write_text(head + "".join(slow))
+    model = load().model
+    moved = fit([*rates, *read_rates(path)], start=model)
+    mine = [rate.setting for rate in read_rates(path)]
+    before = np.abs(errors(model, read_rates(path))).max()
+    assert np.abs(errors(moved, read_rates(path))).max() < 0.6 * before
+    assert np.all(moved.step_s(mine) > model.step_s(mine))
+
+
+def test_a_run_of_the_machine_shifts_the_prediction_and_shrinks_the_interval(resnet50):
+    setting = setting_of(read_shape(resnet50), parse_target("gpu:a100"), "bf16", 256)
+    eight = setting._replace(target=parse_target("gpu:a100:8"), num_devices=8)
+    alone = predict(eight, load())
+    slow_s = 1.3 * float(load().model.step_s([setting])[0])
+    anchored = predict(eight, load(), [Rate(setting, slow_s, False, "run", "")])
+    shift = anchored.examples_per_s / alone.examples_per_s
+    assert shift == pytest.approx(1.3**-ANCHOR_WEIGHT)
+    widths = [np.ptp(np.log(one.intervals[0.8])) for one in (anchored, alone)]
+    assert widths[0] < 0.7 * widths[1]
+
+
+def test_an_anchor_of_another_machine_is_refused(resnet50, tmp_path):
+    with pytest.raises(BadInput, match="no run directory"):
+        predicted(resnet50, "gpu:a100", anchors=[str(tmp_path)])
