@@ -111,7 +111,7 @@ class RayLauncher(Launcher):
         self._seconds_to_end = 0.0
 
     @property
-    def slots(self) -> int:
+    def slots(self) -> int:  # type: ignore[override]
         alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
         return sum(self._nodes.get(node, 0) for node in alive) // self._hosts
 

@@ -25,7 +25,12 @@ _PROCESSES = (
     *("local_processes", "initialization_timeout_s", "heartbeat_timeout_s"),
 )
 # The values that the Python API takes: a path is text, and so are device counts in a list.
-_VALUES = {bool: bool, int: int, float: (int, float), str: (str, os.PathLike, Sequence)}
+_VALUES: dict[Any, Any] = {
+    bool: bool,
+    int: int,
+    float: (int, float),
+    str: (str, os.PathLike, Sequence),
+}
 
 
 class Option(NamedTuple):

@@ -454,6 +454,7 @@ def describe_targets(
         write_answer(experiment, names)  # type: ignore[arg-type]
         return 0
     targets = [check_target(experiment, name, compiled=False) for name in split_targets(names)]
+    assert isinstance(experiment, Config)  # check_target refuses others
     answers: dict[str, Answer] = {}
     console = Console(sys.stderr)  # standard output is for the answers
     # No device is used here. JAX would look for all, and its plugins complain about missing ones.

@@ -65,7 +65,7 @@ class Task:
 class _Dumper(yaml.SafeDumper):
     """Write scripts as blocks of lines, as people do."""
 
-    def represent_str(self, text: str) -> yaml.Node:
+    def represent_str(self, text: str) -> yaml.ScalarNode:
         style = "|" if "\n" in text else None
         return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 

@@ -94,7 +94,28 @@ def offsets_of(setting: Setting) -> list[tuple[str, str]]:
 
 
 class Kernels:
-    """The kernels of settings, as arrays: a kernel of all the settings after the other."""
+    """The kernels of settings, as arrays: a kernel of all the settings after the other.
+
+    Attributes:
+      setting: the index of each kernel's setting; `first` is that of each setting's first kernel.
+      flops, bytes: of each.
+      depth, columns, tiles: of its product; tiles for each multiprocessor.
+      channels: of a convolution's input on tensor cores, else infinite.
+      product: 0 convolution, 1 its weight gradient, 2 dense, 3 attention.
+      fast: whether fast algorithms can compute it.
+      times: how often it runs.
+    """
+
+    setting: np.ndarray
+    flops: np.ndarray
+    bytes: np.ndarray
+    depth: np.ndarray
+    columns: np.ndarray
+    tiles: np.ndarray
+    channels: np.ndarray
+    product: np.ndarray
+    fast: np.ndarray
+    times: np.ndarray
 
     def __init__(self, settings: Sequence[Setting]):
         parts = []
@@ -228,7 +249,7 @@ class Model:
 
     def step_s(self, settings: Sequence[Setting]) -> np.ndarray:
         """Return the seconds of a step of each setting."""
-        return sum(self.parts(settings).values())
+        return np.sum([*self.parts(settings).values()], axis=0)
 
 
 def _generation(setting: Setting) -> str:
