@@ -39,6 +39,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
+import hypothesis  # noqa: E402
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
@@ -52,6 +53,9 @@ from tests.in_process import run_command  # noqa: E402
 prepare_backend()  # what is compiled here is what users run
 
 pytest_plugins = ["tests.fast_half"]
+# The same examples in each run; no folder for them in the checkout.
+hypothesis.settings.register_profile("same", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("same")
 # The experiment for whatever does not ask about the network: see there.
 # The module of the training loop; `jaxbench.train` is the function of the API.
 LOOP = importlib.import_module("jaxbench.train")

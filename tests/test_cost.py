@@ -230,16 +230,12 @@ def test_a_run_records_its_price_and_what_its_way_cost(run_cli, run_cost, tmp_pa
     assert cost["wall_usd"] == pytest.approx(summary["usd"])
 
 
-def test_another_price_is_no_other_trial():
-    keys = {
-        make_trials("quickstart:tiny", [], {"seed": ["0"]}, given)[0].key
-        for given in ([], ["--usd_per_hour=3.6"], ["--offer=x", "--prices=y"])
-    }
-    assert len(keys) == 1
-    assert (
-        make_trials("quickstart:tiny", [], {"seed": ["0"]}, ["--target_accuracy=0.5"])[0].key
-        not in keys
-    )
+def test_another_price_or_project_is_no_other_trial():
+    def key(*flags):
+        return make_trials("quickstart:tiny", [], {"seed": ["0"]}, flags)[0].key
+
+    assert key() == key("--usd_per_hour=3.6") == key("--offer=x", "--prices=y")
+    assert key("--wandb=demo") == key() != key("--target_accuracy=0.5")
 
 
 @pytest.mark.parametrize(
