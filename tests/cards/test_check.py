@@ -1,14 +1,19 @@
 """Sanity checks of a card, and the check of one that somebody hands in."""
 
+import json
+
 import pytest
+from hypothesis import given
 from msgspec.structs import replace
 
 from jaxbench.cards.card import measured
-from jaxbench.cards.card_file import read_card
+from jaxbench.cards.card_file import digest_of, read_card
 from jaxbench.cards.check import check_card, custom_limits, impossible
 from jaxbench.cards.verdict import judge, load_thresholds
+from jaxbench.reports.collect import collect
 from tests.cards import made
 from tests.reports.pages import sections_of
+from tests.strategies import with_a_wrong_value
 
 PEAK = made.PEAK_TFLOPS
 
@@ -245,6 +250,30 @@ def test_what_cannot_be_read_is_the_only_problem(tmp_path):
     path = made.alter(made.write(tmp_path), lambda c: c.update(preset="other"), digest=False)
     [line] = check_card(path)
     assert "was altered or damaged" in line
+
+
+def test_no_value_ends_a_check(tmp_path):
+    """Whatever stands in a card, it is a line and no traceback."""
+    path = made.write(tmp_path, made.judged(made.corruption(1, [(1, "a")])))
+
+    @given(with_a_wrong_value(json.loads(path.read_text())))
+    def check(content):
+        path.write_text(json.dumps(content | {"digest": digest_of(content)}))
+        assert all("\n" not in line for line in check_card(path))
+
+    check()
+
+
+@pytest.mark.parametrize("devices", [5, [{"id": [1]}], [{"id": 0, "kind": None}], None, "a"])
+def test_one_bad_card_is_a_note_of_the_folder(devices, tmp_path):
+    made.write(tmp_path / "a")
+    bad = made.alter(made.write(tmp_path / "b"), lambda c: c["environment"].update(devices=devices))
+    found = collect([str(tmp_path)])
+    assert [card.name for card in found.cards] == ["a"]
+    assert len(found.card_notes) == 1 and "environment.devices" in found.card_notes[0]
+    assert "b is left out" in sections_of(tmp_path)["cards"].blocks[0]
+    [line] = check_card(bad)
+    assert "environment.devices" in line
 
 
 def test_a_verdict_must_follow_from_the_figures(tmp_path):

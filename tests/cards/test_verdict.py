@@ -231,8 +231,5 @@ def test_bad_limits_are_one_line(text, message, tmp_path):
         load_thresholds(str(path))
     assert message in str(error.value) and "\n" not in str(error.value)
     assert len(str(error.value)) < len(str(path)) + 160
-
-
-def test_limits_that_are_not_there(tmp_path):
     with pytest.raises(BadInput, match="No such file"):
         load_thresholds(str(tmp_path / "none.csv"))

@@ -15,8 +15,7 @@ from jaxbench.sweeps.grid import Trial
 from jaxbench.sweeps.live_table import LiveTable
 from jaxbench.sweeps.sweep_dir import SweepDir, open_sweepdir
 from jaxbench.sweeps.trials import TrialRunner, run_trials
-from tests.launchers.fakes import FakeLauncher
-from tests.sweeps.test_sweep import make
+from tests.launchers.fakes import FakeLauncher, make
 
 
 @pytest.fixture
