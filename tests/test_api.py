@@ -19,7 +19,7 @@ from jaxbench.parallel.child import ProcessResult
 from tests.conftest import LOOP, MICRO
 from tests.in_process import run_command
 from tests.launchers.fakes import fake_child
-from tests.test_compare import write_repeats, write_run
+from tests.recorded import write_repeats, write_run
 
 TINY = {"telemetry_s": 0, "quiet": True}
 SHORT = {**TINY, "rounds": 6, "window_s": 0.001}

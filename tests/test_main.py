@@ -279,7 +279,7 @@ def test_bad_input_is_refused(refused, tmp_path, flags, told):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(content)
-    refused(*flags, told=told)
+    refused(*flags, told=told, begun=True)
 
 
 def test_help_is_no_failure(run_cli):
