@@ -136,7 +136,7 @@ def test_epochs_but_the_first_are_a_training_runs_rate(tmp_path):
     assert stages["training"]["ratio"] == pytest.approx(25 / 51)
 
 
-def test_what_differs_is_told(tmp_path):
+def test_compare_names_differences(tmp_path):
     first = write_run(tmp_path / "a")
     second = write_run(tmp_path / "b", precision="bf16", remat="save_dots", seed=3)
     assert compared(first, second)["differences"] == {

@@ -65,7 +65,7 @@ def test_a_problem_is_exit_code_1_and_says_what_to_do(run_cli, monkeypatch):
         ),
     ],
 )
-def test_what_is_wrong_is_told(monkeypatch, name, value, check, status, told):
+def test_doctor_finds_what_is_wrong(monkeypatch, name, value, check, status, told):
     monkeypatch.setenv("XLA_FLAGS", "--xla_x=1" if check == "XLA_FLAGS" else "")
     ours = name.startswith(("checks.", "backend_flags."))
     monkeypatch.setattr(f"jaxbench.hardware.{name}" if ours else name, value)

@@ -96,7 +96,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("change, message", REFUSED.values(), ids=[*REFUSED])
-def test_what_is_no_card_is_refused_in_one_line(change, message, tmp_path):
+def test_card_that_is_none_is_refused(change, message, tmp_path):
     path = made.alter(made.write(tmp_path), change)
     with pytest.raises(BadInput) as error:
         read_card(path)
@@ -134,7 +134,7 @@ def test_the_digest_is_of_the_content_not_of_its_form(tmp_path):
         ("", "Expecting value"),
     ],
 )
-def test_numbers_that_are_none_and_odd_json(written, message, tmp_path):
+def test_card_of_odd_json_is_refused(written, message, tmp_path):
     path = made.write(tmp_path)
     text = path.read_text().replace('"minutes_taken": 8.0', f'"minutes_taken": {written}')
     path.write_text(text)

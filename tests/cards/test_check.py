@@ -89,7 +89,7 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize("part, message", IMPOSSIBLE.values(), ids=[*IMPOSSIBLE])
-def test_what_cannot_be_is_named(part, message):
+def test_impossible_figures(part, message):
     reasons = [*impossible(made.card(part))]
     assert any(message in line for line in reasons), reasons
 
@@ -229,7 +229,7 @@ def test_what_cannot_be_read_is_the_only_problem(tmp_path):
     assert "was altered or damaged" in line
 
 
-def test_no_value_ends_a_check(tmp_path):
+def test_any_wrong_value_of_a_card_is_a_line(tmp_path):
     """Whatever stands in a card, it is a line and no traceback."""
     path = made.write(tmp_path, made.judged(made.corruption(1, [(1, "a")])))
 

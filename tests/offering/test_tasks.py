@@ -31,7 +31,7 @@ def both(accelerator, **changes):
 
 @pytest.mark.parametrize("accelerator", ["V100:4", "tpu-v5e-8"])
 @pytest.mark.parametrize("engine", ["sky", "dstack"])
-def test_a_task_is_what_it_was(engine, accelerator, snapshot):
+def test_task_of_each_engine(engine, accelerator, snapshot):
     """Read it for: the archive's installation with the accelerator's extra, a folder of results for
     each launch, autostop, and how results are fetched and the machine is ended."""
     task = both(parse_accelerators([accelerator])[0])[engine == "dstack"]

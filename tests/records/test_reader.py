@@ -92,7 +92,7 @@ def test_of_a_long_file_the_end_is_read():
 
 
 @pytest.mark.parametrize("version", [1, 3, None, "2"])
-def test_another_schema_is_refused(tmp_path, version):
+def test_schema_of_another_version_is_refused(tmp_path, version):
     (tmp_path / "run.json").write_text(json.dumps({"schema_version": version, "status": "done"}))
     (tmp_path / "metrics.jsonl").write_text("")
     told = "'2', which is no number" if version == "2" else version

@@ -32,7 +32,7 @@ STAGE = filled(
         ({"mfu": 1.2}, "120% of what TPU v4 can do at most"),
     ],
 )
-def test_what_cannot_be_true_is_said(change, reason):
+def test_impossible_throughput(change, reason):
     assert impossible(STAGE) == impossible(dataclasses.replace(STAGE, mfu=None)) == []
     [told] = impossible(dataclasses.replace(STAGE, **change))
     assert reason in told
@@ -57,14 +57,14 @@ EPOCH = filled(EpochRecord, epoch=3, images=640, mfu=0.4)
         ({"mfu": 1.2}, "120% of what the devices can do at most"),
     ],
 )
-def test_an_epoch_that_cannot_be_true_is_said(change, reason):
+def test_impossible_epoch(change, reason):
     assert impossible_epoch(EPOCH, 640) == []
     assert impossible_epoch(dataclasses.replace(EPOCH, images=639), 640, corrupt=1) == []
     told = impossible_epoch(dataclasses.replace(EPOCH, **change), 640)
     assert told == [f"epoch 3: {reason}"]
 
 
-def test_more_than_a_device_can_do_is_said():
+def test_impossible_flops():
     """460 TFLOP/s on two cores: a network that ignores its images."""
     stage = dataclasses.replace(STAGE, mfu=None, flops_per_s_per_device=460e12)
     assert impossible(stage) == impossible(stage, limit=460e12) == []

@@ -239,7 +239,7 @@ def write_states(folder):
     return lock_run(recorded_run(folder / "running", epochs([10.0]), status="running"))
 
 
-def test_the_report_is_what_it_was(tmp_path, snapshot):
+def test_golden_report(tmp_path, snapshot):
     lock = write_golden_runs(tmp_path / "runs")
     prices = Prices(listed=[Price("spot", "NVIDIA H200", 1, 1.8, "2026", "web")], usd_per_kwh=0.25)
     try:

@@ -117,7 +117,7 @@ def test_cells_say_what_they_are_sorted_by(tmp_path):
     ],
     ids=str,
 )
-def test_what_differs_in_more_than_the_batch_is_on_no_common_line(tmp_path, fields):
+def test_rate_lines_are_of_one_setting(tmp_path, fields):
     for batch in (128, 256):
         throughput(tmp_path / f"a{batch}", 1000.0, config={"batch_size": batch})
         config = {"batch_size": batch} | fields.get("config", {})
@@ -132,7 +132,7 @@ def test_what_differs_in_more_than_the_batch_is_on_no_common_line(tmp_path, fiel
     assert len(set(names)) == 2
 
 
-def test_seeds_of_one_setting_share_a_line(tmp_path):
+def test_rate_lines_of_seeds_are_one(tmp_path):
     for seed in (0, 1):
         # Whole numbers of two kinds are one setting.
         config = {"seed": seed, "width": 3.0 if seed else 3}
@@ -177,7 +177,7 @@ def top1_lines(*folders):
     }
 
 
-def test_a_band_ends_where_its_first_seed_does(tmp_path):
+def test_learning_band_ends_where_its_first_seed_does(tmp_path):
     """The seeds that go on are the slow ones: their median alone would be another curve."""
     seeded(tmp_path, {0: [0.5, 0.9], 1: [0.3, 0.4, 0.5, 0.6], 2: [0.4, 0.5, 0.9]})
     [line] = top1_lines(tmp_path).values()
@@ -192,7 +192,7 @@ def test_a_band_ends_where_its_first_seed_does(tmp_path):
         ({1: [0.3, 0.8]}, "done", "R3 fp32, seed 1"),  # was run again
     ],
 )
-def test_a_run_that_is_no_other_seed_is_in_no_band(tmp_path, scores, status, label):
+def test_learning_band_is_of_other_seeds_only(tmp_path, scores, status, label):
     seeded(tmp_path / "a", {0: [0.5, 0.9], 1: [0.3, 0.8]})
     seeded(tmp_path / "b", scores, status=status)
     lines = top1_lines(tmp_path)
@@ -202,7 +202,7 @@ def test_a_run_that_is_no_other_seed_is_in_no_band(tmp_path, scores, status, lab
 
 
 @pytest.mark.parametrize("config", [{"batch_size": 256}, {"epochs": 9}, {"label_smoothing": 0.1}])
-def test_seeds_of_two_settings_are_two_curves(tmp_path, config):
+def test_learning_curves_of_two_settings(tmp_path, config):
     seeded(tmp_path / "a", {0: [0.5], 1: [0.3]})
     seeded(tmp_path / "b", {2: [0.9], 3: [0.7]}, **config)
     lines = top1_lines(tmp_path)
@@ -253,7 +253,7 @@ def test_markup_in_names_stays_text(tmp_path):
             assert "{{ 7\\*7 }}\\|\\`\\*" in line or "7*7" not in line
 
 
-def test_states_are_told_apart(tmp_path):
+def test_status_of_running_and_killed_runs(tmp_path):
     # Which process it was, and where, says nothing: the lock does.
     running = {"status": "running", "pid": os.getpid(), "environment": {"hostname": "moon"}}
     lock = lock_run(recorded_run(tmp_path / "b-running", **running))
@@ -326,7 +326,7 @@ def test_a_run_json_that_is_a_pipe_does_not_wait(tmp_path):
     assert run.status == "corrupt" and "run.json is no regular file" in run.reason
 
 
-def test_a_run_stands_once(tmp_path):
+def test_collect_finds_a_run_once(tmp_path):
     """However it is named: by two of its folders, by a link, or by links that run in a circle."""
     trained(tmp_path / "a" / "run")
     assert len(collect([str(tmp_path / name) for name in ("", "a", "a/run")]).runs) == 1
@@ -379,21 +379,21 @@ def test_a_sweep_shows_cells_that_left_no_run(tmp_path, snapshot):
         ((3,), ["3"]),
     ],
 )
-def test_a_logarithmic_axis_has_ticks_to_read_by(xs, ticks):
+def test_chart_ticks_of_a_logarithmic_axis(xs, ticks):
     line = Series("one", [Point(x, 1.0) for x in xs])
     chart = LineChart("t", "n", "x", "y", [line], Table(("a",), []), x_log=True)
     found = re.findall(r'y="272" text-anchor="middle">([^<]+)<', draw(chart))
     assert found == ticks
 
 
-def test_a_long_label_of_a_dot_is_read_to_its_end():
+def test_chart_shows_a_long_label_to_its_end():
     label = "R1 fp32, 8 devices, NVIDIA H200, data.image_shape=[224, 224, 3], 3.600 USD/h, spot"
     text = draw(DotChart("t", "n", "x", [Dot(label, 1.0), Dot("R2", 2.0)], Table(("a",), [])))
     shown = re.findall(r'text-anchor="end">([^<]+)<', text)
     assert " ".join(shown).startswith(label) and "R2" in shown
 
 
-def test_most_runs_say_what_is_usual(tmp_path, snapshot):
+def test_environment_that_differs_is_marked(tmp_path, snapshot):
     """One environment of three runs, two of one run each: two of three is not most."""
     for number in range(3):
         trained(tmp_path / f"a{number}", environment={"hostname": "big"})
@@ -403,7 +403,7 @@ def test_most_runs_say_what_is_usual(tmp_path, snapshot):
     assert shown(sections_of(tmp_path)["runs"], "Environment") == snapshot
 
 
-def test_dots_beside_published_ones_are_of_one_setting(tmp_path, snapshot):
+def test_history_dots_are_of_one_setting(tmp_path, snapshot):
     cpu = {"device_kind": "cpu", "num_devices": 1}
     trained(tmp_path / "a", 5000.0)
     trained(tmp_path / "b", 6000.0, config={"seed": 1})
@@ -428,7 +428,7 @@ IMAGENET = {"image_shape": [224, 224, 3], "num_classes": 1000, "source": "synthe
         ({"num_classes": 100}, "100 classes"),
     ],
 )
-def test_other_images_are_other_work(tmp_path, data, told):
+def test_history_marks_other_work(tmp_path, data, told):
     throughput(tmp_path / "run", 2500.0, config={"data": IMAGENET | data}, **RESNET)
     section = sections_of(tmp_path)["history"]
     rows = shown(section, "resnet50: training, images/s").splitlines()
@@ -457,7 +457,7 @@ def test_scaling_has_the_ideal_line_and_a_roofline_its_roof(everything):
     assert roof.points[1][:2] == pytest.approx((103.06, 494_700), rel=1e-3)
 
 
-def test_the_longest_runs_have_panels_not_the_largest_files(tmp_path):
+def test_telemetry_panels_are_of_the_longest_runs(tmp_path):
     for name, wall_s, rows in (("a", 10.0, 300), ("b", 500.0, 20), ("c", 400.0, 20)):
         write_telemetry(trained(tmp_path / name, summary={"wall_s": wall_s}), rows, ["gpu0"])
     # Of a run that was killed the last record with a time counts.
@@ -480,7 +480,7 @@ def test_damaged_telemetry_lines_are_left_out_and_counted(tmp_path):
     assert "R1: telemetry.csv is corrupt" in page_of(tmp_path)
 
 
-def test_readings_of_a_week_are_buckets_of_least_mean_and_most(tmp_path):
+def test_telemetry_of_a_week_is_drawn_in_buckets(tmp_path):
     folder = trained(tmp_path / "run")
     rows = [f"{second},gpu0,{second % 50}" for second in range(100_000)]
     rows[77_777] = "77777,gpu0,100"
@@ -494,7 +494,7 @@ def test_readings_of_a_week_are_buckets_of_least_mean_and_most(tmp_path):
     assert all(point.y == pytest.approx(24.5, abs=1) for point in series.points)
 
 
-def test_readings_stand_at_their_own_time(tmp_path):
+def test_telemetry_stands_at_its_own_time(tmp_path):
     """One device is silent after a while; the others' rows go on, and it has none there."""
     path = trained(tmp_path / "run") / "telemetry.csv"
     write_telemetry(path.parent, 40, ["gpu0", "gpu1"])
@@ -508,7 +508,7 @@ def test_readings_stand_at_their_own_time(tmp_path):
     assert times[:20] == [time for time in times[20:] if time not in silent] and len(times) == 60
 
 
-def test_many_devices_are_split_evenly(tmp_path):
+def test_telemetry_of_many_devices_is_split_evenly(tmp_path):
     names = [f"gpu{number}" for number in range(12)]
     write_telemetry(trained(tmp_path / "run"), 5, names)
     loads = [c for c in charts(sections_of(tmp_path)["telemetry"]) if ": load" in c.title]

@@ -212,7 +212,7 @@ def test_bad_input_is_refused(refused, tmp_path, args, told):
     ("statuses", "code"),
     [(["done", "oom", "timeout"], 0), (["done", "failed"], 1), (["invalid", "done"], 1), ([], 0)],
 )
-def test_what_does_not_fit_is_a_result_and_what_fails_is_not(statuses, code):
+def test_exit_code_of_a_sweep(statuses, code):
     assert exit_code(statuses) == code
 
 
@@ -250,7 +250,7 @@ def test_the_rate_of_a_training_is_that_of_its_steady_epochs(snapshot):
 @pytest.mark.parametrize(
     ("outcomes", "told"), [(("hit",), "hit"), (("hit", "miss"), "miss"), ((), None)]
 )
-def test_programs_out_of_the_cache_are_marked(outcomes, told):
+def test_compile_cache_is_marked_in_the_table(outcomes, told):
     compiled = [filled(CompileRecord, compile_cache=outcome) for outcome in outcomes]
     summary = {"status": "done", "compile_s": 0.5}
     document = run_document(status="done", mode="throughput", summary=summary)
