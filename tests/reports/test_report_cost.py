@@ -1,4 +1,4 @@
-"""What a report says of money and of the way to an accuracy, besides what is in `test_golden.py`."""
+"""What a report says of money and of the way to an accuracy, beside `test_golden.py`."""
 
 import contextlib
 import functools
