@@ -113,8 +113,9 @@ def check_runs_tiny(run_cli, tmp_path, name, devices):
     assert epochs[-1]["eval_count"] == document["data"]["eval_examples"]
     assert epochs[-1]["train_loss"] < epochs[0]["train_loss"]
     # The line of the last epoch has the rate that is recorded.
-    [line] = [one.split() for one in done.stdout.splitlines() if f" {len(epochs)}/" in one]
-    numbers = [float(word.replace(",", "")) for word in line[1:]]
+    lines = [line.split() for line in done.stdout.splitlines() if line.strip()]
+    [cells] = [cells for cells in lines if cells[0].startswith(f"{len(epochs)}/")]
+    numbers = [float(cell.replace(",", "")) for cell in cells[1:]]
     assert epochs[-1]["images_per_s"] in [pytest.approx(number, rel=1e-3) for number in numbers]
     assert ("Dice" if document["task"] == "segmentation" else "top-1") in done.stdout
 

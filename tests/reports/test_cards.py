@@ -37,9 +37,9 @@ def test_a_card_is_a_source_by_its_path_or_its_folder(tmp_path):
 
 
 def test_the_section_has_verdict_and_figures_by_part(tmp_path, snapshot):
-    path = made.write(tmp_path, made.judged(made.ceilings([700, 700, 200, 700])))
-    assert shown(section_of(path, name="cards"), "Cards") == snapshot
-    found = section_of(path)
+    made.write(tmp_path / "card", made.judged(made.ceilings([700, 700, 200, 700])))
+    assert shown(section_of(tmp_path, name="cards"), "Cards") == snapshot
+    found = section_of(tmp_path)
     # The pairs are a picture, not a hundred rows.
     assert shown(found, "Verdict by rule", "Collectives", "Storage") == snapshot
     rows = shown(found, "Ceilings").splitlines()
