@@ -39,18 +39,6 @@ class Board:
     before: Callable[[], None] = lambda: None
 
 
-# Functions that give one value of a board.
-_VALUES = {
-    "nvmlDeviceGetFanSpeed": "fan",
-    "nvmlDeviceGetPowerUsage": "power_mw",
-    "nvmlDeviceGetTotalEnergyConsumption": "energy_mj",
-    "nvmlDeviceGetCurrentClocksEventReasons": "reasons",
-    "nvmlDeviceGetCurrentClocksThrottleReasons": "reasons",
-    "nvmlDeviceGetPcieReplayCounter": "pcie_replays",
-    "nvmlDeviceGetPowerManagementLimit": "power_limit_mw",
-}
-
-
 class Nvml:
     """libnvidia-ml.so.1. `missing` are functions that this driver does not have."""
 
@@ -60,8 +48,6 @@ class Nvml:
         self.initialized = 0
 
     def __getattr__(self, name: str) -> Callable:
-        if name in _VALUES and name not in self._missing:
-            return lambda handle, out: self._give(handle, out, _VALUES[name])
         if name.startswith("nvml") and name not in self._missing:
             method = getattr(type(self), f"_{name}", None)
             if method is not None:
@@ -82,7 +68,7 @@ class Nvml:
         return pynvml.NVML_ERROR_NOT_FOUND
 
     def _give(self, handle, out, attribute):
-        board = self._board(handle)
+        board = self._boards[ctypes.cast(handle, ctypes.c_void_p).value - 1]
         board.before()
         if board.error:
             return board.error
@@ -126,6 +112,20 @@ class Nvml:
         assert sensor.value == pynvml.NVML_TEMPERATURE_GPU
         return self._give(handle, out, "temperature")
 
+    def _nvmlDeviceGetFanSpeed(self, handle, out):
+        return self._give(handle, out, "fan")
+
+    def _nvmlDeviceGetPowerUsage(self, handle, out):
+        return self._give(handle, out, "power_mw")
+
+    def _nvmlDeviceGetTotalEnergyConsumption(self, handle, out):
+        return self._give(handle, out, "energy_mj")
+
+    def _nvmlDeviceGetCurrentClocksEventReasons(self, handle, out):
+        return self._give(handle, out, "reasons")
+
+    _nvmlDeviceGetCurrentClocksThrottleReasons = _nvmlDeviceGetCurrentClocksEventReasons
+
     def _nvmlDeviceGetMigMode(self, handle, current, pending):
         pending._obj.value = 0
         return self._give(handle, current, "mig")
@@ -136,6 +136,9 @@ class Nvml:
         if not code:
             out._obj.value = self._board(handle).ecc[error_type.value]
         return code
+
+    def _nvmlDeviceGetPcieReplayCounter(self, handle, out):
+        return self._give(handle, out, "pcie_replays")
 
     def _nvmlDeviceGetRemappedRows(self, handle, *outs):
         code = self._give(handle, None, "remapped_rows")
@@ -152,6 +155,9 @@ class Nvml:
         for place, pid in enumerate(pids if out else ()):
             out[place].pid = pid
         return pynvml.NVML_SUCCESS
+
+    def _nvmlDeviceGetPowerManagementLimit(self, handle, out):
+        return self._give(handle, out, "power_limit_mw")
 
     def _nvmlDeviceGetPowerManagementLimitConstraints(self, handle, least, most):
         least._obj.value, most._obj.value = 100_000, 400_000
