@@ -39,6 +39,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
+import hypothesis  # noqa: E402
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
@@ -52,6 +53,9 @@ from tests.in_process import run_command  # noqa: E402
 prepare_backend()  # what is compiled here is what users run
 
 pytest_plugins = ["tests.fast_half", "pytester"]
+# The same examples in each run; no folder for them in the checkout.
+hypothesis.settings.register_profile("same", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("same")
 # The experiment for whatever does not ask about the network: see there.
 # The module of the training loop; `jaxbench.train` is the function of the API.
 LOOP = importlib.import_module("jaxbench.train")
@@ -75,6 +79,24 @@ def test_data() -> pathlib.Path:
 def run_cli(tmp_path):
     """Runs a command in this process in an empty folder. See `run_command`."""
     return functools.partial(run_command, tmp_path)
+
+
+@pytest.fixture
+def refused(run_cli, tmp_path):
+    """Checks that a command is refused: one line with `told`, exit code 2, nothing written."""
+
+    def files():
+        paths = [path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts]
+        return {path: path.read_bytes() if path.is_file() else None for path in paths}
+
+    def check(*args, told, **how):
+        before = files()
+        done = run_cli(*map(str, args), **how)
+        assert (done.returncode, done.stdout) == (2, ""), done
+        assert done.stderr.startswith("jaxbench: ") and done.stderr.count("\n") == 1, done.stderr
+        assert told in done.stderr and files() == before
+
+    return check
 
 
 @pytest.fixture

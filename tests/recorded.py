@@ -7,6 +7,7 @@ most tests read: cnn10 on CIFAR-10, trained or measured on an H200.
 import dataclasses
 import datetime
 import functools
+import itertools
 import json
 import pathlib
 import random
@@ -348,3 +349,60 @@ def write_telemetry(
             for device in devices:
                 load = 90 + draw.random() * 10
                 file.write(f"t,{second}.5,{device},gpu,{load:.1f},1000000,1410,65,{load * 3:.1f}\n")
+
+
+# Runs of one process would be copies.
+_PIDS = itertools.count(1)
+
+
+def write_run(
+    folder: pathlib.Path,
+    rate: float = 100.0,
+    *,
+    spread=0.02,
+    status="done",
+    feed="synthetic",
+    epoch_rates=(),
+    busy=False,
+    began="2026-01-01T00:00:00+00:00",
+    host=None,
+    **config,
+):
+    """Write a run of `throughput` that a comparison takes; return its path as text."""
+    load = {"other_cpu_percent_mean": 60.0 if busy else 1.0}
+    run = throughput(
+        folder,
+        rate,
+        spread=spread,
+        more=epochs(epoch_rates),
+        status=status,
+        started_at=began,
+        pid=next(_PIDS),
+        config=config,
+        data={"feed": feed},
+        environment={"hostname": host} if host else {},
+        summary={"telemetry": {"host_busy": busy, "devices": {"host": load}}},
+    )
+    return str(run)
+
+
+def write_repeats(folder, *rates, hour=0, **how):
+    """Writes a folder of runs, one a minute."""
+    for number, rate in enumerate(rates):
+        began = f"2026-01-01T{hour:02}:{number:02}:00+00:00"
+        write_run(folder / f"run{number}", rate, began=began, **how)
+    return str(folder)
+
+
+def write_sweep(folder, rates, **how):
+    """Writes a sweep of {(batch, seed): rate}; None is out of memory."""
+    for (batch, seed), rate in rates.items():
+        name = f"trials/{batch}-{seed}"
+        trial = {"key": name, "place": {"batch_size": str(batch), "seed": str(seed)}}
+        if rate is None:
+            trial |= {"status": "oom", "reason": "out of memory"}
+        else:
+            write_run(folder / name / "run1", rate, batch_size=batch, seed=seed, **how)
+            trial["run"] = f"{name}/run1"
+        write_results(folder, trial)
+    return str(folder)

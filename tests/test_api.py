@@ -19,7 +19,7 @@ from jaxbench.parallel.child import ProcessResult
 from tests.conftest import LOOP, MICRO
 from tests.in_process import run_command
 from tests.launchers.fakes import fake_child
-from tests.test_compare import write_repeats, write_run
+from tests.recorded import write_repeats, write_run
 
 TINY = {"telemetry_s": 0, "quiet": True}
 SHORT = {**TINY, "rounds": 6, "window_s": 0.001}
@@ -30,18 +30,10 @@ def own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture
-def no_pandas(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pandas", None)
-
-
-@pytest.mark.parametrize("name", sorted({*jaxbench.__all__} - {"__version__"}))
-def test_every_name_is_there_and_documented(name):
-    assert name in dir(jaxbench) and getattr(jaxbench, name).__doc__
-    assert callable(getattr(jaxbench, name))
-
-
-def test_an_unknown_name_is_an_attribute_error():
+def test_every_name_is_there_and_documented():
+    for name in {*jaxbench.__all__} - {"__version__"}:
+        assert name in dir(jaxbench) and getattr(jaxbench, name).__doc__
+        assert callable(getattr(jaxbench, name))
     with pytest.raises(AttributeError, match="has no attribute 'trian'"):
         jaxbench.trian  # noqa: B018
 
@@ -115,50 +107,39 @@ def test_fields_have_three_spellings():
     assert whole["config"]["model"] == given["model"] | {"hidden": ()}
 
 
+def sweep(grid=None, **more):
+    return jaxbench.sweep("cnn10", grid or {"seed": [1]}, **more)
+
+
 @pytest.mark.parametrize(
     ("call", "told"),
     [
         (lambda: jaxbench.train("quikstart"), "did you mean 'quickstart'"),
-        (lambda: jaxbench.train("quickstart:small"), "no variant 'small'"),
         (lambda: jaxbench.train(3), "is a name, a path"),
-        (lambda: jaxbench.train(batchsize=3), "did you mean 'batch_size'"),
         (lambda: jaxbench.train(learning_rate=1), "did you mean 'optimizer.learning_rate'"),
         (lambda: jaxbench.train(optimizer={"momentun": 0.9}), "'optimizer.momentum'"),
         (lambda: jaxbench.train(name="mine"), "has no field 'name'"),
         (lambda: jaxbench.train(batch_size="many"), "batch_size='many': must be a whole number"),
-        (lambda: jaxbench.train(precision="fp23"), "did you mean 'fp32'"),
         (lambda: jaxbench.train(optimizer="adam"), "optimizer is a str"),
-        (lambda: jaxbench.train(num_devices=99), "have 8 cpu"),
-        (lambda: jaxbench.train(target_accuracy=94), "must be a fraction"),
-        (lambda: jaxbench.train(checkpoint_minutes=-1), "must be 0 (never) or more"),
         (lambda: jaxbench.train("conv2d"), "--mode=train: conv2d is an experiment for"),
         (lambda: jaxbench.train(resume="auto"), "give --workdir"),
         (lambda: jaxbench.throughput(feed="fast"), "must be one of synthetic, resident, stream"),
-        (lambda: jaxbench.throughput(rounds=3), "at least 6"),
         (lambda: jaxbench.throughput(window_s=0), "--window_s=0"),
         (lambda: jaxbench.scaling(scaling="wek"), "did you mean 'weak'"),
         (lambda: jaxbench.sweep("quickstart"), "give a grid"),
-        (lambda: jaxbench.sweep("quickstart", {"seed": 1}), "seed=1 in the grid: must be a list"),
-        (lambda: jaxbench.sweep("quickstart", {"batchsize": [1]}), "did you mean 'batch_size'"),
-        (lambda: jaxbench.sweep("cnn10", {"seed": [1]}, mode="fast"), "--mode=fast"),
-        (lambda: jaxbench.sweep("cnn10", {"seed": [1]}, retry=["ooom"]), "did you mean 'oom'"),
-        (
-            lambda: jaxbench.sweep("cnn10", {"seed": [1]}, options={"target_acuracy": 0.9}),
-            "did you mean 'target_accuracy'",
-        ),
+        (lambda: sweep({"seed": 1}), "seed=1 in the grid: must be a list"),
+        (lambda: sweep({"batchsize": [1]}), "did you mean 'batch_size'"),
+        (lambda: sweep({"batch_size": []}), "batch_size=[] in the grid"),
+        (lambda: sweep({"precision": [""]}), "precision=[''] in the grid"),
+        (lambda: sweep(mode="fast"), "--mode=fast"),
+        (lambda: sweep(retry=["ooom"]), "did you mean 'oom'"),
+        (lambda: sweep(options={"target_acuracy": 0.9}), "did you mean 'target_accuracy'"),
+        (lambda: sweep(timeout_s=-1), "timeout_s=-1"),
+        (lambda: sweep(model=object()), "in the experiment's file"),
         (lambda: jaxbench.sweep(registry.load(MICRO), {"seed": [1]}), "are processes"),
-        (
-            lambda: jaxbench.sweep("cnn10", {"seed": [1]}, model=object()),
-            "in the experiment's file",
-        ),
         (lambda: jaxbench.Run("nowhere"), "no run directory"),
-        (lambda: jaxbench.load_runs("nowhere"), "no such folder"),
         (lambda: jaxbench.load_runs(), "runs: no such folder"),
         (lambda: jaxbench.compare("nowhere", "here"), "nowhere: no such folder"),
-        (lambda: jaxbench.report("nowhere"), "nowhere: no such folder"),
-        (lambda: jaxbench.sweep("cnn10", {"batch_size": []}), "batch_size=[] in the grid"),
-        (lambda: jaxbench.sweep("cnn10", {"precision": [""]}), "precision=[''] in the grid"),
-        (lambda: jaxbench.sweep("cnn10", {"seed": [1]}, timeout_s=-1), "timeout_s=-1"),
         (lambda: jaxbench.compare([], "here"), "list of runs is empty"),
         (lambda: jaxbench.report([]), "list of runs is empty"),
     ],
@@ -208,7 +189,8 @@ def test_scaling():
     assert "weak, 2 device(s) efficiency" in repr(scaled)
 
 
-def test_a_description_prints_and_has_rows(no_pandas, monkeypatch):
+def test_a_description_prints_and_has_rows(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
     monkeypatch.setenv("FORCE_COLOR", "1")  # as a notebook does
     monkeypatch.setenv("TERM", "xterm-256color")
     described = jaxbench.describe(MICRO)

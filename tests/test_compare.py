@@ -1,7 +1,6 @@
 """python -m jaxbench.compare: ratios with intervals, and no more said than they allow."""
 
 import functools
-import itertools
 import json
 import math
 
@@ -9,50 +8,8 @@ import pytest
 
 from jaxbench.analysis.comparison import are_interleaved, ratio
 from jaxbench.errors import BadInput
-from jaxbench.records.reader import load_run
 from jaxbench.reports.sides import judge, match_trials, read_sides
-from tests.recorded import epochs, throughput, write_results
-
-# Runs of one process would be copies.
-_PIDS = itertools.count(1)
-
-
-def write_run(
-    folder,
-    rate=100.0,
-    *,
-    spread=0.02,
-    status="done",
-    feed="synthetic",
-    epoch_rates=(),
-    busy=False,
-    began="2026-01-01T00:00:00+00:00",
-    host=None,
-    **config,
-):
-    load = {"other_cpu_percent_mean": 60.0 if busy else 1.0}
-    run = throughput(
-        folder,
-        rate,
-        spread=spread,
-        more=epochs(epoch_rates),
-        status=status,
-        started_at=began,
-        pid=next(_PIDS),
-        config=config,
-        data={"feed": feed},
-        environment={"hostname": host} if host else {},
-        summary={"telemetry": {"host_busy": busy, "devices": {"host": load}}},
-    )
-    return str(run)
-
-
-def write_repeats(folder, *rates, hour=0, **how):
-    """Writes a folder of runs, one a minute."""
-    for number, rate in enumerate(rates):
-        began = f"2026-01-01T{hour:02}:{number:02}:00+00:00"
-        write_run(folder / f"run{number}", rate, began=began, **how)
-    return str(folder)
+from tests.recorded import write_repeats, write_run, write_sweep
 
 
 def compared(first, second):
@@ -155,20 +112,21 @@ def test_the_runs_own_intervals_are_a_least_width():
     assert math.log(found.high / found.low) / 2 == pytest.approx(0.01 * math.sqrt(2 / 4), rel=1e-3)
 
 
-@pytest.mark.parametrize("side", ["a", "b"])
-def test_of_a_busy_host_nothing_is_said(tmp_path, side):
-    rates = {"a": (100.0, 100.5), "b": (50.0, 50.1)}
-    paths = [write_repeats(tmp_path / s, *own, busy=s == side) for s, own in rates.items()]
-    found = compared(*paths)
-    assert found["stages"]["train_step"]["verdict"] == "inconclusive: the host was busy"
+@pytest.mark.parametrize(
+    ("busy", "told"),
+    [
+        ((True, False), "inconclusive: the host was busy"),
+        ((False, True), "inconclusive: the host was busy"),
+        ((None, None), "inconclusive: the load of the host is not known"),
+    ],
+)
+def test_of_a_busy_host_nothing_is_said(tmp_path, busy, told):
+    a = write_repeats(tmp_path / "a", 100.0, 100.5, busy=busy[0])
+    b = write_repeats(tmp_path / "b", 50.0, 50.1, busy=busy[1])
+    found = compared(a, b)
+    assert found["stages"]["train_step"]["verdict"] == told
     assert found["stages"]["train_step"]["ratio"] == pytest.approx(0.5, abs=0.01)
-    assert found["other_cpu_percent"] == [60.0 if s == side else 1.0 for s in rates]
-
-
-def test_of_a_host_that_nobody_watched_nothing_is_said(tmp_path):
-    paths = [write_repeats(tmp_path / s, 100.0, 101.0, busy=None) for s in "ab"]
-    [found] = compared(*paths)["stages"].values()
-    assert found["verdict"] == "inconclusive: the load of the host is not known"
+    assert found["other_cpu_percent"] == [60.0 if one else 1.0 for one in busy]
 
 
 def test_epochs_but_the_first_are_a_training_runs_rate(tmp_path):
@@ -178,7 +136,7 @@ def test_epochs_but_the_first_are_a_training_runs_rate(tmp_path):
     assert stages["training"]["ratio"] == pytest.approx(25 / 51)
 
 
-def test_what_differs_is_told(tmp_path):
+def test_compare_names_differences(tmp_path):
     first = write_run(tmp_path / "a")
     second = write_run(tmp_path / "b", precision="bf16", remat="save_dots", seed=3)
     assert compared(first, second)["differences"] == {
@@ -210,19 +168,6 @@ def test_runs_of_one_folder_must_be_repeats(tmp_path):
         compared(base, tmp_path / "b")
 
 
-def test_damaged_run_directories_are_told(tmp_path):
-    with pytest.raises(BadInput, match="no run directory, it has no run.json"):
-        load_run(str(tmp_path))
-    path = write_run(tmp_path / "a")
-    (tmp_path / "a" / "run.json").write_text("{")
-    with pytest.raises(BadInput, match="cannot be read"):
-        load_run(path)
-    path = write_run(tmp_path / "b")
-    with open(tmp_path / "b" / "metrics.jsonl", "a") as file:
-        file.write('{"kind": "ep')  # cut off by a crash
-    assert len(load_run(path).records) == 2
-
-
 @pytest.mark.parametrize("times", [0, 2])
 def test_a_run_that_lost_or_doubled_its_records_is_refused(tmp_path, times):
     base, other = write_run(tmp_path / "a"), write_run(tmp_path / "b")
@@ -244,20 +189,6 @@ def test_a_rate_that_cannot_be_is_refused(tmp_path, rates):
     (tmp_path / "b" / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     with pytest.raises(BadInput, match="its rate of 'train_step' is impossible"):
         compared(base, other)
-
-
-def write_sweep(folder, rates, **how):
-    """Writes a sweep of {(batch, seed): rate}; None is out of memory."""
-    for (batch, seed), rate in rates.items():
-        name = f"trials/{batch}-{seed}"
-        trial = {"key": name, "place": {"batch_size": str(batch), "seed": str(seed)}}
-        if rate is None:
-            trial |= {"status": "oom", "reason": "out of memory"}
-        else:
-            write_run(folder / name / "run1", rate, batch_size=batch, seed=seed, **how)
-            trial["run"] = f"{name}/run1"
-        write_results(folder, trial)
-    return str(folder)
 
 
 def test_sweeps_are_compared_trial_by_trial(tmp_path):
@@ -328,17 +259,23 @@ def test_the_command(run_compare, tmp_path):
     assert run_compare(a, failed, b, "--baseline").returncode == 2
     [found] = json.loads(run_compare(a, b, "--json").stdout)["comparisons"]
     assert found["stages"]["train_step"]["ratio"] == pytest.approx(0.9)
-    for args, told in (
-        ((), "give two or more runs, sweeps or cards"),
-        ((a,), "is one setting; give what to compare it with"),
-        ((a, str(tmp_path / "none")), "no such folder"),
-        ((a, b, "--tolerance=0.1"), "needs --baseline"),
-        ((a, b, "--baseline", "--tolerance=nan"), "--tolerance=nan: must be a fraction"),
-        ((a, b, "--basline"), "basline"),
-    ):
-        done = run_compare(*args)
-        [line] = done.stderr.strip().splitlines()
-        assert done.returncode == 2 and line.startswith("jaxbench: ") and told in line
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ([], "give two or more runs, sweeps or cards"),
+        (["a"], "is one setting; give what to compare it with"),
+        (["a", "none"], "no such folder"),
+        (["a", "b", "--tolerance=0.1"], "needs --baseline"),
+        (["a", "b", "--baseline", "--tolerance=nan"], "--tolerance=nan: must be a fraction"),
+        (["a", "b", "--basline"], "basline"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(refused, tmp_path, args, told):
+    for name in "ab":
+        write_repeats(tmp_path / name, 100.0, 100.1)
+    refused(*args, told=told, module="jaxbench.compare")
 
 
 @pytest.mark.parametrize(

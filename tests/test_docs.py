@@ -47,14 +47,6 @@ def broken_links(path) -> list[str]:
     return broken
 
 
-def test_a_broken_link_is_found(tmp_path):
-    (tmp_path / "a.md").write_text(
-        "# One `two`, three\n```\n# no heading\n```\n[a](#one-two-three) [b](b.md) [c](https://x.y)"
-        "[d](#no-heading) [e](a.md#one) [f](docs/reference/fields.md)"
-    )
-    assert broken_links(tmp_path / "a.md") == ["b.md", "#no-heading", "a.md#one"]
-
-
 @pytest.mark.parametrize("path", _TOP, ids=lambda path: path.name)
 def test_links_of_the_top_level_files_lead_somewhere(path):
     assert not broken_links(path)
@@ -67,6 +59,8 @@ def test_every_field_of_a_record_says_what_it_means(generate):
         # Both ways: a field that has gone leaves no meaning behind.
         assert names == meanings.keys() - {""}, cls.__name__
         assert all(meanings[name] for name in names)
+    for cls in (Card, *generate.CARD_PARTS):
+        assert {*cls.__struct_fields__} == generate.meanings_of(cls).keys() - {""}, cls.__name__
     assert "train/loss" in generate.records_page()
 
 
@@ -91,19 +85,3 @@ def test_every_line_of_the_catalogue_is_used(generate):
     assert not [name for name in names if f'{name}"' not in sources]
     for metric in METRICS.values():
         assert metric.show and (metric.title or not metric.better), metric.name
-
-
-def test_every_field_of_a_card_says_what_it_means(generate):
-    for cls in (Card, *generate.CARD_PARTS):
-        assert {*cls.__struct_fields__} == generate.meanings_of(cls).keys() - {""}, cls.__name__
-
-
-def test_every_exit_code_is_in_its_table(generate):
-    page = generate.exit_codes_page()
-    assert re.findall(r"^\| `(\d+)`", page, re.MULTILINE) == ["0", "1", "2", "3", "130", "143"]
-
-
-def test_what_markdown_would_take_for_markup_is_plain_text(generate):
-    assert generate._escape("a*b*, `a*b*` and data_parallel") == (
-        r"a\*b\*, `a*b*` and data\_parallel"
-    )

@@ -2,17 +2,14 @@
 
 import json
 import resource
-import shutil
 import sys
 
 import jax
 import psutil
 import pytest
 
-from jaxbench.hardware import accelerators, backend_flags, checks
+from jaxbench.hardware import accelerators, checks
 from jaxbench.hardware.accelerators import Accelerators
-from jaxbench.hardware.checks import Check
-from jaxbench.xla import flags as xla_flags
 
 # Looking at flags takes a process.
 NO_FLAGS = {"XLA_FLAGS": ""}
@@ -28,11 +25,6 @@ def idle(monkeypatch):
     monkeypatch.setattr(checks, "_DISK_GIB", 0)
 
 
-def found(name: str) -> Check:
-    [check] = [check for check in checks.run_checks() if check.name == name]
-    return check
-
-
 def test_a_machine_without_problems(run_cli, tmp_path):
     done = run_cli(module="jaxbench.doctor", env=NO_FLAGS)
     assert (done.returncode, done.stderr) == (0, "")
@@ -41,7 +33,6 @@ def test_a_machine_without_problems(run_cli, tmp_path):
     assert any(line.startswith("ok       devices: ") and " cpu" in line for line in lines)
     told = json.loads(run_cli("--json", module="jaxbench.doctor", env=NO_FLAGS).stdout)
     assert told["status"] == "ok" and len(told["checks"]) == len(lines)
-    assert {*told["checks"][0]} == {"name", "status", "found", "advice"}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -56,33 +47,29 @@ def test_a_problem_is_exit_code_1_and_says_what_to_do(run_cli, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "value", "check", "status", "told"),
+    ("name", "value", "check", "status", "told"),
     [
-        (psutil, "cpu_percent", lambda *_, percpu: [50.0, 70.0], "load", "warning", "60 %"),
-        (resource, "getrlimit", lambda _: (256, 4096), "open files", "warning", "256 at most"),
-        (checks, "_MEMORY_GIB", 1e9, "memory", "warning", "GiB available"),
-        (checks, "_DISK_GIB", 1e9, "runs", "warning", "GiB free"),
-        (shutil, "disk_usage", lambda _: 1 / 0, "folders", "problem", "ZeroDivisionError"),
+        ("psutil.cpu_percent", lambda *_, percpu: [50.0, 70.0], "load", "warning", "60 %"),
+        ("resource.getrlimit", lambda _: (256, 4096), "open files", "warning", "256 at most"),
+        ("checks._MEMORY_GIB", 1e9, "memory", "warning", "GiB available"),
+        ("checks._DISK_GIB", 1e9, "runs", "warning", "GiB free"),
+        ("shutil.disk_usage", lambda _: 1 / 0, "folders", "problem", "ZeroDivisionError"),
+        ("checks.unused_accelerators", lambda _: ["a TPU: pip"], "devices", "problem", " cpu"),
+        ("backend_flags.sums_are_right", lambda: False, "sums on the CPU", "problem", "wrong sums"),
         (
-            checks,
-            "unused_accelerators",
-            lambda _: ["JAX uses the CPU, but there is a TPU: pip install"],
-            *("devices", "problem", " cpu"),
-        ),
-        (
-            *(backend_flags, "sums_are_right", lambda: False),
-            *("sums on the CPU", "problem", "computes wrong sums"),
-        ),
-        (
-            *(xla_flags, "xla_refusal", lambda _: "XLA does not know --xla_x=1"),
-            *("XLA_FLAGS", "problem", "XLA does not know --xla_x=1"),
+            "jaxbench.xla.flags.xla_refusal",
+            lambda _: "not --xla_x=1",
+            "XLA_FLAGS",
+            "problem",
+            "xla_x",
         ),
     ],
 )
-def test_what_is_wrong_is_told(monkeypatch, module, name, value, check, status, told):
+def test_doctor_finds_what_is_wrong(monkeypatch, name, value, check, status, told):
     monkeypatch.setenv("XLA_FLAGS", "--xla_x=1" if check == "XLA_FLAGS" else "")
-    monkeypatch.setattr(module, name, value)
-    line = found(check)
+    ours = name.startswith(("checks.", "backend_flags."))
+    monkeypatch.setattr(f"jaxbench.hardware.{name}" if ours else name, value)
+    [line] = [one for one in checks.run_checks() if one.name == check]
     assert line.status == status and told in line.found and line.advice
 
 
@@ -104,9 +91,8 @@ def test_versions(monkeypatch):
     versions = {"jax": "0.10.2", "jaxlib": "0.10.2", "jax-cuda12-plugin": "0.10.1", "libtpu": "1"}
     monkeypatch.setattr(checks, "installed_version", versions.get)
     told = {check.name: check for check in checks.check_packages()}
-    assert {name: check.status for name, check in told.items()} == dict.fromkeys(versions, "ok") | {
-        "jax-cuda12-plugin": "problem"
-    }
+    statuses = [told[name].status for name in versions]
+    assert statuses == ["ok", "ok", "problem", "ok"] and len(told) == 4
     assert "[cuda12]'" in told["jax-cuda12-plugin"].advice
     versions.clear()
     assert [check.status for check in checks.check_packages()] == ["problem", "problem"]

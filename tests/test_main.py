@@ -13,7 +13,7 @@ from jaxbench.modes import MODES, options
 from jaxbench.parallel.signals import GRACE_PERIOD_S
 from jaxbench.records.reader import load_run
 from jaxbench.records.schema import RECORDS, Summary
-from tests.conftest import LOOP, MICRO, needs_devices, records, run_json
+from tests.conftest import LOOP, MICRO, records, run_json
 
 # Of the shipped experiments those that need no integration test to run in :tiny.
 QUICK = ("conv2d",)
@@ -29,13 +29,10 @@ def test_every_mode_is_a_function_that_takes_its_options(name):
     keywords |= {"price"} if name in options.PRICED else set()
     keywords |= {"import_s"} if name == "train" else set()
     assert {*arguments.kwonlyargs} == keywords
+    assert options.OPTIONS["grace_period_s"].default == GRACE_PERIOD_S
     module = vars(sys.modules[function.__module__]).values()
     own = [one for one in module if getattr(one, "__module__", "") == function.__module__]
     assert [one.mode for one in own if hasattr(one, "measure") and hasattr(one, "mode")] == [name]
-
-
-def test_the_table_of_options_repeats_what_the_code_says():
-    assert options.OPTIONS["grace_period_s"].default == GRACE_PERIOD_S
 
 
 PING = """
@@ -81,18 +78,16 @@ def test_a_new_mode_is_one_file_and_two_lines(run_cli, tmp_path, monkeypatch):
     finally:
         sys.modules.pop("jaxbench.modes.ping", None)
     assert done.returncode == 0, done.stderr
-    document = run_json(tmp_path / "run")
-    assert (document["mode"], document["rounds"], document["status"]) == ("ping", 7, "done")
-    assert document["summary"]["warnings"] == ["pong"]
-    run = load_run(str(tmp_path / "run"))
-    assert run.document.mode == "ping"
+    document = load_run(str(tmp_path / "run")).document
+    assert (document.mode, document.rounds, document.status) == ("ping", 7, "done")
+    assert document.summary["warnings"] == ["pong"]
     # What is refused names it, too.
-    told = run_cli(micro, "--mode=memory", "--rounds=7").stderr
-    assert "it needs --mode=throughput or scaling or ping" in told
-    told = run_cli("--experiment=conv2d", "--mode=ping").stderr
-    assert "conv2d is an experiment for --mode=conv2d;" in told
-    told = run_cli(micro, "--mode=train", "--rounds=7", "--grid=seed=1", module="jaxbench.sweep")
-    assert "it needs --mode=throughput or scaling or ping" in told.stderr
+    told = "it needs --mode=throughput or scaling or ping"
+    assert told in run_cli(micro, "--mode=memory", "--rounds=7").stderr
+    sweep = (micro, "--mode=train", "--rounds=7", "--grid=seed=1")
+    assert told in run_cli(*sweep, module="jaxbench.sweep").stderr
+    told = "conv2d is an experiment for --mode=conv2d;"
+    assert told in run_cli("--experiment=conv2d", "--mode=ping").stderr
 
 
 @pytest.mark.parametrize("devices", [1, 8])
@@ -103,7 +98,6 @@ def test_experiments_run_tiny(run_cli, tmp_path, name, devices):
 
 
 def check_runs_tiny(run_cli, tmp_path, name, devices):
-    needs_devices(devices)
     done = run_cli(
         f"--experiment={name}:tiny",
         f"--experiment.num_devices={devices}",
@@ -118,12 +112,11 @@ def check_runs_tiny(run_cli, tmp_path, name, devices):
     epochs = records(tmp_path / "run", "epoch")
     assert epochs[-1]["eval_count"] == document["data"]["eval_examples"]
     assert epochs[-1]["train_loss"] < epochs[0]["train_loss"]
-    # A table as wide as that of sequences leaves the loss out: it has bits per byte.
-    words = ("images/s", "test loss")
-    if document["task"] == "language_model":
-        words = ("sequences/s", "test ")
-    for word in ("compiling", *words):
-        assert word in done.stdout
+    # The line of the last epoch has the rate that is recorded.
+    lines = [line.split() for line in done.stdout.splitlines() if line.strip()]
+    [cells] = [cells for cells in lines if cells[0].startswith(f"{len(epochs)}/")]
+    numbers = [float(cell.replace(",", "")) for cell in cells[1:]]
+    assert epochs[-1]["images_per_s"] in [pytest.approx(number, rel=1e-3) for number in numbers]
     assert ("Dice" if document["task"] == "segmentation" else "top-1") in done.stdout
 
 
@@ -136,26 +129,19 @@ def test_list_names_every_experiment(run_cli):
 
 
 def test_describe_tells_without_training(run_cli, tmp_path):
-    flags = (
-        "--experiment=cnn10",
-        "--mode=describe",
-        "--experiment.num_devices=1",
-        "--experiment.batch_size=8",
-        "--experiment.model.channels=(4,8)",
-    )
+    flags = ("--experiment=cnn10", "--mode=describe", "--experiment.num_devices=1")
+    flags += ("--experiment.batch_size=8", "--experiment.model.channels=(4,8)")
     done = run_cli(*flags, "--json")
     assert done.returncode == 0, done.stderr
     description = json.loads(done.stdout)
+    layers = description["layers"]
     assert description["config"]["model"] == {"channels": [4, 8]}
-    assert description["parameters"] == sum(row["parameters"] for row in description["layers"])
-    assert description["forward_macs_per_image"] == sum(
-        row["forward_macs_per_image"] for row in description["layers"]
-    )
+    for name in ("parameters", "forward_macs_per_image"):
+        assert description[name] == sum(row[name] for row in layers)
     assert description["planned_memory_per_device"]["total_bytes"] > 2**20
     table = run_cli(*flags).stdout
-    for row in description["layers"]:
-        assert row["layer"] in table and f"{row['parameters']:,}" in table
-    for word in (f"{description['parameters']:,}", "MAC", "MiB", "batch_size"):
+    words = [word for row in layers for word in (row["layer"], f"{row['parameters']:,}")]
+    for word in (*words, f"{description['parameters']:,}", "MAC", "MiB", "batch_size"):
         assert word in table
     assert list(tmp_path.iterdir()) == []
 
@@ -227,7 +213,6 @@ Q = "--experiment=quickstart"
         (["--experiment=cnn10:tiny", "--experiment.data.image_shape=(2,2,3)"], "cannot be built"),
         (["--experiment=cnn10:tiny", "--experiment.model.channels=()"], "must hold at least one"),
         (["--experiment=cnn10:tiny", "--experiment.data.train_examples=10000000000"], "of the"),
-        ([Q, "--experiment.data.image_shape=(8,8,1.5)"], "must be whole numbers in parentheses"),
         ([Q, "--experiment.epochs=1000000000"], "more than"),
         (["--experiment=broken.py"], "broken.py:3: the experiment file fails with ZeroDivisionErr"),
         (["--experiment=syntax.py"], "syntax.py:1: the experiment file fails with SyntaxError"),
@@ -241,22 +226,16 @@ Q = "--experiment=quickstart"
             "--batch_size: no such flag; did you mean --experiment.batch",
         ),
         ([Q, "--epochs", "3"], "did you mean --experiment.epochs?"),
-        ([Q, "--optimizer.name=adam"], "did you mean --experiment.optimizer.name?"),
-        ([Q, "--b1=0.5"], "did you mean --experiment.optimizer.b1?"),
         ([Q, "--name=x"], "--experiment.data.name or --experiment.optimizer.name?"),
-        ([Q, "--learning_rate", ".1"], "did you mean --experiment.optimizer.learning_rate?"),
         ([Q, "batch_size=64"], "did you mean --experiment.batch_size=64?"),
         ([Q, "--noflip"], "did you mean --experiment.data.flip?"),
         ([Q, "--wrkdir=x"], "did you mean --workdir?"),
         ([Q, "--xyzzy"], "--xyzzy: no such flag\n"),
-        ([Q, "--experiment.optimizer=adam"], "did you mean 'optimizer.name'?"),
-        ([Q, "--experiment.lr=1"], "did you mean 'optimizer.learning_rate'?"),
         ([Q, "--experiment.model.depht=1"], "did you mean 'model.depth'?"),
         ([Q, "--experiment.xyzzy=1"], "--mode=describe shows all fields"),
         ([Q, "--experiment.model=3"], "'model'; its fields are model.depth, model.width"),
         ([Q, "--experiment.name=../x"], "no field 'name'"),
         ([Q, "--experiment.batch_size=many"], "=many: must be a whole number"),
-        ([Q, "--experiment.batch_size=1.5"], "=1.5: must be a whole number"),
         ([Q, "--experiment.data.flip=perhaps"], "=perhaps: must be true or false"),
         ([Q, "--experiment.optimizer.momentum=x"], "=x: must be a number"),
         ([Q, "--experiment.optimizer.norm_interval=3,x"], "must be whole numbers in parentheses"),
@@ -275,9 +254,7 @@ Q = "--experiment=quickstart"
         ([Q, "--json"], "it needs --mode=describe"),
         ([Q, "--mode=describe", "--workdir=x"], "it needs --mode=train or"),
         ([Q, "--telemetry_s=0.01"], "--telemetry_s=0.01: must be seconds from 0.1 to 3600, or 0"),
-        ([Q, "--telemetry_s=nan"], "--telemetry_s=nan: must be seconds"),
         ([Q, "--telemetry_s=often"], "--telemetry_s=often"),
-        ([Q, "--mode=describe", "--telemetry_s=2"], "it needs --mode=train or"),
         ([Q, "--workdir=occupied"], "is not empty; nothing is overwritten"),
         ([Q, "--workdir=corrupt.npz"], "is a file"),
         ([Q, "--workdir=corrupt.npz/run"], "cannot write in"),
@@ -295,28 +272,21 @@ Q = "--experiment=quickstart"
         ),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(run_cli, tmp_path, flags, told):
-    if " 8 " in told or "8 devices" in told:
-        needs_devices(8)
+def test_bad_input_is_refused(run_cli, tmp_path, flags, told):
+    """Some after it has begun: it printed lines, and wrote nothing."""
+
+    def files():
+        return {path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts}
+
     for name, content in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(content)
-    before = snapshot(tmp_path)
+    before = files()
     done = run_cli(*flags)
-    assert done.returncode == 2, done.stdout + done.stderr
-    lines = done.stderr.strip().splitlines()
-    assert len(lines) == 1 and lines[0].startswith("jaxbench: "), done.stderr
-    assert told in lines[0] + "\n"
-    assert snapshot(tmp_path) == before
-
-
-def snapshot(folder: pathlib.Path) -> dict:
-    return {
-        path.relative_to(folder): path.read_bytes() if path.is_file() else None
-        for path in folder.rglob("*")
-        if "__pycache__" not in path.parts
-    }
+    assert done.returncode == 2 and done.stderr.startswith("jaxbench: "), done
+    assert told in done.stderr and done.stderr.count("\n") == 1
+    assert files() == before and (tmp_path / "occupied/run.json").read_text() == "{}"
 
 
 def test_help_is_no_failure(run_cli):

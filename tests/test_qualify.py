@@ -16,10 +16,8 @@ from tests.cards import made
         (["table", "nowhere"], "nowhere"),
         (["check", "nowhere"], "nowhere: there is no card"),
         (["--minutes=0.2"], "--minutes=0.2: must be 1 at least"),
-        (["--minutes=x"], "--minutes=x"),
         (["--soak_minutes=11"], "--soak_minutes=11: must lie within 0 and --minutes"),
         (["--power_limits=200,3OO"], "whole numbers of watts"),
-        (["--power_limits="], "--power_limits=: must be whole numbers of watts"),
         (["--power_limits=200"], "JAX uses no NVIDIA GPU"),
         (["--thresholds=no.csv"], "no.csv: No such file"),
         (["--thresholds="], "--thresholds=: is no regular file"),
@@ -29,12 +27,8 @@ from tests.cards import made
         (["check", "a", "--local_processes=2"], "--local_processes: is not for check"),
     ],
 )
-def test_a_mistake_is_one_line_and_nothing_is_written(run_cli, tmp_path, arguments, told):
-    done = run_cli(*arguments, module="jaxbench.qualify", env={"XDG_CACHE_HOME": str(tmp_path)})
-    assert (done.returncode, done.stdout) == (2, "")
-    [line] = done.stderr.splitlines()
-    assert line.startswith("jaxbench: ") and told in line
-    assert [path.name for path in tmp_path.iterdir() if path.name != "jaxbench"] == []
+def test_a_mistake_is_refused(refused, arguments, told):
+    refused(*arguments, told=told, module="jaxbench.qualify")
 
 
 @pytest.mark.parametrize(
@@ -74,8 +68,7 @@ def test_table_lists_the_cards_below_a_folder(run_cli, tmp_path, form):
     assert "one" in text and "two" in text
 
 
-def test_one_host_of_a_slice_is_told_what_qualify_can_do(run_cli):
+def test_one_host_of_a_slice_is_told_what_qualify_can_do(refused):
     environment = {"TPU_WORKER_HOSTNAMES": "a,b", "JAX_PLATFORMS": ""}
-    done = run_cli("--minutes=1", module="jaxbench.qualify", env=environment)
-    assert done.returncode == 2 and "one of 2 hosts of a TPU slice" in done.stderr
-    assert "qualify each host by itself; or, for only the links between them" in done.stderr
+    told = "qualify each host by itself; or, for only the links between them"
+    refused("--minutes=1", told=told, module="jaxbench.qualify", env=environment)

@@ -1,4 +1,7 @@
-"""README and the pages for users: short enough, and every command in them is one that runs."""
+"""README and the pages for users: every command in them is one that runs.
+
+Of the tutorials about custom code every block is written or run.
+"""
 
 import importlib
 import pathlib
@@ -9,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from absl import flags
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, run_json
 from tests.in_process import fresh_process_state
 
 PAGES = ("README.md", "CONTRIBUTING.md", *("docs/install.md", "docs/tour.md", "results/README.md"))
@@ -83,8 +86,13 @@ def parse(command: str, *arguments: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_in_the_texts_parses(page):
-    refused = []
-    for command in commands((ROOT / page).read_text()):
+    text = (ROOT / page).read_text()
+    found, refused = [*commands(text)], []
+    # What is searched for otherwise is found.
+    assert len(found) >= len(
+        re.findall(r"^\$? ?(?:jaxbench|python -m jaxbench\S+) \w* ?--", text, re.M)
+    )
+    for command in found:
         with fresh_process_state():
             try:
                 parse(*command)
@@ -93,41 +101,59 @@ def test_every_command_in_the_texts_parses(page):
     assert not refused, "\n".join(refused)
 
 
-def test_commands_are_found_and_what_does_not_exist_is_refused():
-    text = """
-```python
-jaxbench = None
-```
-jaxbench calls it with those of these.
-```
-A=1 python -m jaxbench.main --experiment=cnn10 \\
-    --mode=throughput  # comment
-jaxbench sweep --grid=batch_size=1,2 | tail
-srun -n 2 python -m jaxbench.main --experiment=cnn10
-sbatch launch/slurm.sbatch --experiment=cnn10
-quickstart on 1 x cpu
-```
-`jaxbench cost` and `jaxbench cost --list_offers`
-"""
-    assert [*commands(text)] == [
-        ["main", "--experiment=cnn10", "--mode=throughput"],
-        ["sweep", "--grid=batch_size=1,2"],
-        ["main", "--experiment=cnn10"],
-        ["main", "--experiment=cnn10"],
-        ["cost", "--list_offers"],
-    ]
-    for wrong in (
-        ["main", "--experiment=cnn11"],
-        ["main", "--experiment=cnn10", "--experiment.batchsize=3"],
-        ["main", "--experiment=cnn10", "--batch=3"],
-        ["main", "--experiment=cnn10", "--mode=describe", "--rounds=9"],
-        ["sweep", "--experiment=cnn10", "--grid=batchsize=3"],
-        ["cost", "--price=3"],
-        ["costs"],
-    ):
-        with fresh_process_state(), pytest.raises(Exception, match="."):
-            parse(*wrong)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "main --experiment=cnn11",
+        "main --experiment=cnn10 --experiment.batchsize=3",
+        "main --experiment=cnn10 --batch=3",
+        "main --experiment=cnn10 --mode=describe --rounds=9",
+        "sweep --experiment=cnn10 --grid=batchsize=3",
+        "cost --price=3",
+        "costs",
+    ],
+)
+def test_a_command_that_does_not_exist_is_noticed(wrong):
+    with fresh_process_state(), pytest.raises(Exception, match="."):
+        parse(*wrong.split())
 
 
-def test_readme_fits_on_a_page():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+TUTORIALS = ("custom-network", "custom-optimizer", "custom-data", "custom-task")
+_FILE = re.compile(
+    r"^```python\n# (\w+\.py)\n(.*?)^```\n(?:[^`]|`[^`])*?^```sh\n(.*?)^```",
+    re.MULTILINE | re.DOTALL,
+)
+_COMMANDS = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def _text(page: str) -> str:
+    return (ROOT / "docs" / "howto" / f"{page}.md").read_text()
+
+
+FILES = {(page, m[1]): (m[2], m[3]) for page in TUTORIALS for m in _FILE.finditer(_text(page))}
+
+
+@pytest.mark.parametrize(("page", "file"), FILES)
+def test_a_file_of_a_tutorial_does_what_its_commands_say(run_cli, tmp_path, page, file):
+    code, commands = FILES[page, file]
+    (tmp_path / file).write_text(code)
+    for number, line in enumerate(commands.splitlines()):
+        program, command, *args = shlex.split(line)
+        assert (program, command) == ("jaxbench", "main") and f"--experiment={file}" in args
+        if "--mode=describe" not in args:
+            args += [f"--workdir=run{number}", "--telemetry_s=0"]
+            args += ["--experiment.num_devices=2", "--experiment.max_steps=4"]
+        done = run_cli(*args)
+        assert done.returncode == 0, (line, done.stderr)
+    if page == "custom-task":
+        assert 0 < run_json(tmp_path / "run0")["summary"]["eval_metrics"]["confidence"] < 1
+
+
+@pytest.mark.parametrize("page", TUTORIALS)
+def test_a_tutorial_begins_with_its_template_and_leaves_no_block_out(page):
+    text = _text(page)
+    new, main = _COMMANDS.search(text)[1].splitlines()  # test_new.py tries the templates
+    kind, file = new.removeprefix("jaxbench new ").split()
+    assert page == f"custom-{kind}" and main.startswith(f"jaxbench main --experiment={file}")
+    files = [file for other, file in FILES if other == page]
+    assert len(files) == text.count("```python") == len(_COMMANDS.findall(text)) - 1

@@ -1,21 +1,17 @@
 """card.json: what is written is read, and nothing else is."""
 
-import ast
 import json
 import os
-import pathlib
 
 import pytest
 from msgspec.structs import replace
 
-import jaxbench.cards
 from jaxbench.cards.card import measured
 from jaxbench.cards.card_file import CARD, MOST_BYTES, digest_of, is_card, read_card, write_card
 from jaxbench.cards.check import check_card
-from jaxbench.cards.figures import FIGURES, PARTS
+from jaxbench.cards.figures import FIGURES, PARTS, share_of_measured
 from jaxbench.errors import BadInput
 from tests.cards import made
-from tests.test_layout import _MODULES, imports
 
 FILES = ("metrics.jsonl", "run.json")
 
@@ -100,7 +96,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("change, message", REFUSED.values(), ids=[*REFUSED])
-def test_what_is_no_card_is_refused_in_one_line(change, message, tmp_path):
+def test_card_that_is_none_is_refused(change, message, tmp_path):
     path = made.alter(made.write(tmp_path), change)
     with pytest.raises(BadInput) as error:
         read_card(path)
@@ -138,7 +134,7 @@ def test_the_digest_is_of_the_content_not_of_its_form(tmp_path):
         ("", "Expecting value"),
     ],
 )
-def test_numbers_that_are_none_and_odd_json(written, message, tmp_path):
+def test_card_of_odd_json_is_refused(written, message, tmp_path):
     path = made.write(tmp_path)
     text = path.read_text().replace('"minutes_taken": 8.0', f'"minutes_taken": {written}')
     path.write_text(text)
@@ -147,39 +143,30 @@ def test_numbers_that_are_none_and_odd_json(written, message, tmp_path):
     assert "\n" not in str(error.value)
 
 
-def test_a_file_has_a_largest_size(tmp_path):
-    path = made.write(tmp_path)
-    path.write_text(path.read_text() + " " * MOST_BYTES)
-    with pytest.raises(BadInput, match="has more than"):
-        read_card(path)
-
-
 @pytest.mark.usefixtures("no_waiting")
-def test_what_is_no_file_is_refused(tmp_path):
-    os.mkfifo(tmp_path / CARD)
-    with pytest.raises(BadInput, match="no regular file"):
-        read_card(tmp_path)
-    with pytest.raises(BadInput, match="No such file"):
-        read_card(tmp_path / "nothing.json")
-    (tmp_path / "a.json").write_bytes(b"\xff{}")
-    with pytest.raises(BadInput, match="utf-8"):
-        read_card(tmp_path / "a.json")
-
-
-def test_a_card_is_a_json_file_or_its_folder(tmp_path):
+def test_what_is_no_card_file_is_refused(tmp_path):
     path = made.write(tmp_path)
     assert is_card(str(path)) and is_card(str(tmp_path))
     assert not is_card(str(tmp_path / "runs")) and not is_card(str(tmp_path / "a.json"))
+    path.write_text(path.read_text() + " " * MOST_BYTES)
+    (tmp_path / "a.json").write_bytes(b"\xff{}")
+    os.mkfifo(tmp_path / "pipe")
+    for name, told in {
+        CARD: "has more than",
+        "pipe": "no regular file",
+        "none.json": "No such file",
+        "a.json": "utf-8",
+    }.items():
+        with pytest.raises(BadInput, match=told):
+            read_card(tmp_path / name)
 
 
-def test_a_figure_that_is_none_cannot_be_made():
-    for wrong in (
-        lambda: measured("rounds", float("nan")),
-        lambda: measured("rounds", 1.0, (0.0, float("inf"))),
-        lambda: measured("rounds", 1.0, tensor="a"),
-    ):
-        with pytest.raises(ValueError, match="rounds"):
-            wrong()
+@pytest.mark.parametrize(
+    "wrong", [(float("nan"),), (1.0, (0.0, float("inf"))), (1.0, None, None, "tensor")]
+)
+def test_a_figure_that_is_none_cannot_be_made(wrong):
+    with pytest.raises(ValueError, match="rounds"):
+        measured("rounds", *wrong[:2], **dict.fromkeys(wrong[3:], "a"))
 
 
 def test_every_figure_belongs_to_a_part_and_has_its_unit():
@@ -191,16 +178,27 @@ def test_every_figure_belongs_to_a_part_and_has_its_unit():
         assert kind.better in ("higher", "lower", "")
 
 
-def test_cards_import_no_jax():
-    seen, waiting = set(), {name for name in _MODULES if name.startswith("jaxbench.cards")}
-    assert "jaxbench.cards.card" in waiting
-    while waiting:
-        module = waiting.pop()
-        seen.add(module)
-        path = _MODULES[module]
-        tree = ast.parse(path.read_text())
-        named = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
-        named |= {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
-        assert not {name for name in named if name.split(".")[0] in ("jax", "flax", "optax")}, path
-        waiting |= imports(path) - seen
-    assert pathlib.Path(jaxbench.cards.__file__).parent.name == "cards"
+RATES = [measured("matmul_fp32_tflops", 50.0, device=0)]
+RATES += [
+    measured("matmul_bf16_tflops", rate, device=at) for at, rate in enumerate((600, 700, 800))
+]
+
+
+@pytest.mark.parametrize(
+    ("arithmetic", "precision", "flops_per_s", "backend", "share"),
+    [
+        ("bf16", "bf16", 350e12, "gpu", 0.5),  # of the median, each device by itself
+        ("bf16", "bf16", 35e12, "cpu", 0.4),  # simulated devices share the processor
+        ("fp16", "fp16", 350e12, "gpu", None),
+        ("bf16", "bf16", None, "gpu", None),
+        ("bf16", "fp32", 350e12, "tpu", 0.5),
+        # Without a published peak nothing says whether fp32 is multiplied in TF32.
+        (None, "fp32", 50e12, "gpu", None),
+        (None, "fp32", 5e12, "cpu", 0.8),
+        (None, "bf16", 350e12, "gpu", 0.5),
+        ("bf16", "bf16", 701e12, "gpu", None),  # more than was measured is no fraction of it
+    ],
+)
+def test_a_share_is_that_of_the_same_arithmetic(arithmetic, precision, flops_per_s, backend, share):
+    found = share_of_measured(RATES, arithmetic, precision, flops_per_s, 8, backend)
+    assert found == (share and pytest.approx(share))

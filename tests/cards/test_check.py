@@ -1,14 +1,19 @@
 """Sanity checks of a card, and the check of one that somebody hands in."""
 
+import json
+
 import pytest
+from hypothesis import given
 from msgspec.structs import replace
 
 from jaxbench.cards.card import measured
-from jaxbench.cards.card_file import read_card
+from jaxbench.cards.card_file import digest_of, read_card
 from jaxbench.cards.check import check_card, custom_limits, impossible
 from jaxbench.cards.verdict import judge, load_thresholds
+from jaxbench.reports.collect import collect
 from tests.cards import made
 from tests.reports.pages import sections_of
+from tests.strategies import with_a_wrong_value
 
 PEAK = made.PEAK_TFLOPS
 
@@ -21,22 +26,11 @@ def with_figure(part, name, **fields):
     return replace(part, figures=tuple(figures))
 
 
-def without(part, name):
-    """The part without its first figure of a name."""
-    figures = list(part.figures)
-    figures.remove(next(part.named(name)))
-    return replace(part, figures=tuple(figures))
-
-
 def relabelled(**labels):
     """The part of one network, with other labels."""
     part = made.networks(others=False)
     figures = (replace(figure, labels={**figure.labels, **labels}) for figure in part.figures)
     return replace(part, figures=tuple(figures))
-
-
-def test_a_healthy_card_is_plausible():
-    assert [*impossible(made.card())] == []
 
 
 def of_sensors(**values):
@@ -46,6 +40,12 @@ def of_sensors(**values):
     return replace(part, figures=(*part.figures, *figures))
 
 
+def ceiling(name, **fields):
+    """The ceilings with another figure of a name."""
+    return with_figure(made.ceilings(), name, **fields)
+
+
+TOO_FAST = (90.0, 1.4 * PEAK)
 IMPOSSIBLE = {
     "above the peak": (made.ceilings(1.4 * PEAK), "0 at least, 1286.22 at most"),
     "above the bandwidth": (made.ceilings(triad=3600.0), "3519.6 at most"),
@@ -61,51 +61,44 @@ IMPOSSIBLE = {
         with_figure(made.networks(), "images_per_s", interval=(1.0, 2.0)),
         "10000 (1 to 2) cannot be",
     ),
-    "negative": (
-        with_figure(made.ceilings(), "h2d_gb_per_s", value=-1.0, interval=None),
-        "-1 (-1 to -1) cannot be",
-    ),
+    "negative": (ceiling("h2d_gb_per_s", value=-1.0, interval=None), "-1 (-1 to -1) cannot be"),
     "an end above the peak": (
-        with_figure(made.ceilings(100.0), "matmul_bf16_tflops", interval=(90.0, 1.4 * PEAK)),
+        with_figure(made.ceilings(100.0), "matmul_bf16_tflops", interval=TOO_FAST),
         "100 (90 to 1385.16) cannot be",
     ),
-    "to the host": (
-        with_figure(made.ceilings(), "h2d_gb_per_s", value=70.0, interval=None),
-        "66.15 at most",
-    ),
+    "to the host": (ceiling("h2d_gb_per_s", value=70.0, interval=None), "66.15 at most"),
     "a pair's link": (
         with_figure(made.collectives(), "pair_gb_per_s", value=500.0),
         "472.5 at most",
     ),
-    "a call": (
-        with_figure(made.ceilings(), "dispatch_latency_s", value=1e-14, interval=None),
-        "2e-07 at least",
-    ),
+    "a call": (ceiling("dispatch_latency_s", value=1e-14, interval=None), "2e-07 at least"),
     "heat": (of_sensors(temperature_max_c=4000.0), "-50 at least, 150 at most"),
     "peak": (
-        with_figure(made.ceilings(), "triad_gb_per_s", nominal=6000.0, share_of_nominal=0.5),
+        ceiling("triad_gb_per_s", nominal=6000.0, share_of_nominal=0.5),
         "its nominal is 6000.0, the published peak is 3352.0",
     ),
     "no peak": (
-        with_figure(made.ceilings(), "matmul_bf16_tflops", nominal=None, share_of_nominal=None),
+        ceiling("matmul_bf16_tflops", nominal=None, share_of_nominal=None),
         "its nominal is None, the published peak",
     ),
     "a peak of none": (
-        with_figure(made.ceilings(), "h2d_gb_per_s", nominal=64.0, share_of_nominal=50 / 64),
+        ceiling("h2d_gb_per_s", nominal=64.0, share_of_nominal=50 / 64),
         "the published peak is None",
     ),
 }
 
 
 @pytest.mark.parametrize("part, message", IMPOSSIBLE.values(), ids=[*IMPOSSIBLE])
-def test_what_cannot_be_is_named(part, message):
+def test_impossible_figures(part, message):
     reasons = [*impossible(made.card(part))]
     assert any(message in line for line in reasons), reasons
 
 
-def test_a_card_of_tomorrow_is_named():
-    card = made.card(created_at="2999-01-01T00:00:00+00:00")
-    assert any("which is in the future" in line for line in impossible(card))
+def test_a_card_of_tomorrow_or_of_an_unknown_preset_is_named():
+    card = made.card(created_at="2999-01-01T00:00:00+00:00", preset="standard-9")
+    lines = [*impossible(card)]
+    assert any("which is in the future" in line for line in lines)
+    assert "preset 'standard-9': this jaxbench has standard-1, cpu-1" in lines
 
 
 def cpu(tflops, cores):
@@ -184,12 +177,8 @@ def test_storage_has_bounds():
     assert len(found) == 2
 
 
-def test_a_card_is_of_a_preset_that_is_known():
-    [line] = [one for one in impossible(made.card(preset="standard-9")) if "preset" in one]
-    assert line == "preset 'standard-9': this jaxbench has standard-1, cpu-1"
-
-
-def test_a_card_that_is_whole_has_no_problems(tmp_path):
+def test_a_healthy_card_has_no_problems(tmp_path):
+    assert [*impossible(made.card())] == []
     path = made.write(tmp_path)
     assert check_card(path) == check_card(tmp_path) == []
 
@@ -201,35 +190,28 @@ def of_one_run():
 
 
 def test_files_beside_it_are_compared(tmp_path):
-    path = made.write(tmp_path, of_one_run(), beside=True)
-    records = tmp_path / "runs" / "resnet50"
-    (records / "metrics.jsonl").write_text('{"kind": "epoch"}\n')
-    assert check_card(path) == [
-        "runs/resnet50/metrics.jsonl: is not the file that the card was made of"
-    ]
-    (records / "metrics.jsonl").unlink()
-    assert check_card(path) == ["runs/resnet50/metrics.jsonl: was removed from the card's files"]
-    # It may travel alone.
-    (records / "run.json").unlink()
-    assert check_card(path) == []
-
-
-def test_every_file_beside_it_counts(tmp_path):
     for name in ("power_curve.csv", "runs/resnet50/telemetry.csv"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("a\n")
-    path = made.write(tmp_path, beside=True)
+    path = made.write(tmp_path, of_one_run(), beside=True)
     assert {"power_curve.csv", "runs/resnet50/telemetry.csv"} < {*read_card(path).files}
     assert check_card(path) == []
     (tmp_path / "power_curve.csv").write_text("b\n")
     (tmp_path / "runs/resnet50/telemetry.csv").unlink()
+    (tmp_path / "runs/resnet50/metrics.jsonl").write_text('{"kind": "epoch"}\n')
     (tmp_path / "runs/more").mkdir()
     (tmp_path / "runs/more/run.json").write_text("{}")
+    changed = "is not the file that the card was made of"
     assert sorted(check_card(path)) == [
-        "power_curve.csv: is not the file that the card was made of",
+        f"power_curve.csv: {changed}",
         "runs/more/run.json: was added to the card's files",
+        f"runs/resnet50/metrics.jsonl: {changed}",
         "runs/resnet50/telemetry.csv: was removed from the card's files",
     ]
+
+
+def test_a_card_may_travel_without_its_files(tmp_path):
+    assert check_card(made.write(tmp_path, of_one_run())) == []
 
 
 def test_swapped_digests_are_noticed(tmp_path):
@@ -245,6 +227,30 @@ def test_what_cannot_be_read_is_the_only_problem(tmp_path):
     path = made.alter(made.write(tmp_path), lambda c: c.update(preset="other"), digest=False)
     [line] = check_card(path)
     assert "was altered or damaged" in line
+
+
+def test_any_wrong_value_of_a_card_is_a_line(tmp_path):
+    """Whatever stands in a card, it is a line and no traceback."""
+    path = made.write(tmp_path, made.judged(made.corruption(1, [(1, "a")])))
+
+    @given(with_a_wrong_value(json.loads(path.read_text())))
+    def check(content):
+        path.write_text(json.dumps(content | {"digest": digest_of(content)}))
+        assert all("\n" not in line for line in check_card(path))
+
+    check()
+
+
+@pytest.mark.parametrize("devices", [5, [{"id": [1]}], [{"id": 0, "kind": None}], None, "a"])
+def test_one_bad_card_is_a_note_of_the_folder(devices, tmp_path):
+    made.write(tmp_path / "a")
+    bad = made.alter(made.write(tmp_path / "b"), lambda c: c["environment"].update(devices=devices))
+    found = collect([str(tmp_path)])
+    assert [card.name for card in found.cards] == ["a"]
+    assert len(found.card_notes) == 1 and "environment.devices" in found.card_notes[0]
+    assert "b is left out" in sections_of(tmp_path)["cards"].blocks[0]
+    [line] = check_card(bad)
+    assert "environment.devices" in line
 
 
 def test_a_verdict_must_follow_from_the_figures(tmp_path):

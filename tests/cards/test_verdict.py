@@ -65,7 +65,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("part, rule, status", CASES.values(), ids=[*CASES])
-def test_each_rule(part, rule, status):
+def test_verdict_of_each_rule(part, rule, status):
     verdict = judge(made.card(part))
     found = finding(verdict, rule)
     assert found.status == status, found
@@ -171,7 +171,7 @@ def without(part, *names, every=False):
         ),
     ],
 )
-def test_what_was_left_out_is_incomplete(parts, text):
+def test_verdict_is_incomplete_where_a_part_is_missing(parts, text):
     verdict = judge(made.card(*parts))
     assert verdict.outcome == "incomplete"
     [found] = [one for one in verdict.findings if one.status == "incomplete"]
@@ -231,8 +231,5 @@ def test_bad_limits_are_one_line(text, message, tmp_path):
         load_thresholds(str(path))
     assert message in str(error.value) and "\n" not in str(error.value)
     assert len(str(error.value)) < len(str(path)) + 160
-
-
-def test_limits_that_are_not_there(tmp_path):
     with pytest.raises(BadInput, match="No such file"):
         load_thresholds(str(tmp_path / "none.csv"))

@@ -5,6 +5,12 @@ from collections.abc import Callable, Sequence
 
 from jaxbench.launchers.launcher import Ended, TrialJob
 from jaxbench.parallel.child import ProcessResult
+from jaxbench.sweeps import grid
+
+
+def make(*axes, spec="quickstart:tiny", overrides=(), **more):
+    """The trials of a grid."""
+    return grid.make_trials(spec, overrides, grid.parse_grid(axes), **more)
 
 
 class FakeLauncher:

@@ -1,12 +1,14 @@
-"""Which launchers there are, and their options."""
+"""Which launchers there are, their options, and the resources that Ray is asked for."""
+
+import importlib
+import sys
 
 import pytest
 
 from jaxbench.errors import BadInput
 from jaxbench.launchers.launcher import Limits, create_launcher
 from tests.conftest import MICRO
-from tests.launchers.fakes import FakeLauncher
-from tests.sweeps.test_sweep import make
+from tests.launchers.fakes import FakeLauncher, make
 
 
 def test_a_launcher_that_there_is_not_is_told():
@@ -23,8 +25,59 @@ def test_hardware_is_part_of_a_key_elsewhere():
     assert there.with_field("batch_size", 64).key != here.with_field("batch_size", 64).key
 
 
-def test_an_option_of_another_launcher_is_told(run_cli, tmp_path):
+def test_an_option_of_another_launcher_is_told(refused):
+    told = "--ray_hosts with --launcher=local: it needs --launcher=ray\n"
     quick = (f"--experiment={MICRO}", "--grid=seed=1", "--ray_hosts=2")
-    done = run_cli(*quick, module="jaxbench.sweep")
-    said = "jaxbench: --ray_hosts with --launcher=local: it needs --launcher=ray\n"
-    assert (done.returncode, done.stderr) == (2, said) and not [*tmp_path.iterdir()]
+    refused(*quick, told=told, module="jaxbench.sweep")
+
+
+@pytest.fixture
+def ray_launcher():
+    pytest.importorskip("ray", reason="needs Ray: pip install 'jaxbench[ray]'")
+    return importlib.import_module("jaxbench.launchers.ray")
+
+
+def test_without_ray_there_is_a_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "jaxbench.launchers.ray", raising=False)
+    with pytest.raises(BadInput, match=r"^--launcher=ray: .*: pip install 'jaxbench\[ray\]'$"):
+        create_launcher("ray", Limits(), print, {})
+
+
+def test_resources_are_parsed(ray_launcher):
+    amounts = ray_launcher.parse_resources("GPU:2, accelerator_type:H100,lab:a:1")
+    assert amounts == {"GPU": 2, "accelerator_type:H100": 0.001, "lab:a": 1}
+    assert ray_launcher.parse_resources("") == {}
+
+
+@pytest.mark.parametrize(
+    "text", ["GPU", "GPU:", "GPU:0", "GPU:0.5", "GPU:-1", ":1", "GPU:1,,CPU:1"]
+)
+def test_other_resources_are_told(ray_launcher, text):
+    with pytest.raises(BadInput, match=f"^--ray_resources={text}: .* such as GPU:1, or accel"):
+        ray_launcher.parse_resources(text)
+
+
+def node(**has):
+    return {"Resources": has}
+
+
+def test_a_trial_gets_what_was_asked_for_or_its_whole_node(ray_launcher):
+    h100 = {"accelerator_type:H100": 1.0}
+    head = node(memory=1e9)
+    two, eight = node(CPU=4.0, GPU=2.0, **h100), node(CPU=96.0, GPU=8.0, **h100)
+    plain = node(CPU=4.0, object_store_memory=1e9)
+    nodes = [head, two, eight, plain]
+
+    def found(text):
+        asked = ray_launcher.parse_resources(text)
+        return [(nodes.index(one), a) for one, a in ray_launcher.find_nodes(asked, nodes)]
+
+    # The types of accelerators are always a part, for a trial's hardware must be known.
+    types = {"accelerator_type:H100": 0.001}
+    whole = [(1, {"CPU": 4, "GPU": 2, **types}), (2, {"CPU": 96, "GPU": 8, **types})]
+    assert found("") == [*whole, (3, {"CPU": 4})]
+    assert found("accelerator_type:H100") == whole
+    assert found("GPU:4") == [(2, {"GPU": 4, **types})]
+    assert found("object_store_memory:9") == [(3, {"CPU": 4})]
+    assert found("GPU:16") == found("accelerator_type:V100") == []

@@ -1,5 +1,6 @@
 """What the launcher asks Slurm, and what it makes of the answers; Slurm itself is a fake."""
 
+import functools
 import json
 import pathlib
 import shlex
@@ -73,6 +74,17 @@ def job(tmp_path):
     return TrialJob("k", ("--experiment=a b",), folder / "run1", folder / "run1.log")
 
 
+@pytest.fixture
+def started(fake, job):
+    """A launcher that has submitted the job, as number 11."""
+    launcher, launcher.said = create()
+    launcher.start(job)
+    return launcher
+
+
+DONE = ("k", ProcessResult("exited", None, 0, 4.0), "n1")
+
+
 def create(options="", **others):
     said = []
     return slurm.SlurmLauncher(Limits(timeout_s=5.0), said.append, slurm=options, **others), said
@@ -103,37 +115,32 @@ def test_a_job_is_submitted(fake, job):
     assert read_json(job.note_path)["number"] == "11"
 
 
-def test_a_job_that_goes_on(fake, job):
+def test_a_job_that_goes_on(fake, job, started):
     """Also one that Slurm has put back into the queue."""
-    launcher, said = create()
-    launcher.start(job)
     for state in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "PENDING", "RUNNING"):
         fake.set("11", state, Reason="BeginTime" if state == "PENDING" else "None")
-        assert launcher.wait() == []
+        assert started.wait() == []
         shown = f"job 11: {state.lower()}" + (" (BeginTime)" if state == "PENDING" else "")
-        assert launcher.last_line("k") == shown
+        assert started.last_line("k") == shown
     job.log.write_text("compiling ...\n\n")
-    assert launcher.wait() == [] and launcher.last_line("k") == "compiling ..."
+    assert started.wait() == [] and started.last_line("k") == "compiling ..."
     # One question for all jobs.
     calls = len(fake.calls)
-    launcher.start(TrialJob("other", (), job.run_path, job.log.with_name("run2.log")))
-    launcher.wait()
+    started.start(TrialJob("other", (), job.run_path, job.log.with_name("run2.log")))
+    started.wait()
     assert len(fake.calls) == calls + 2
-    launcher.close()
-    assert said == ["jobs go on in Slurm; to end them: scancel 11 12"]
+    started.close()
+    assert started.said == ["jobs go on in Slurm; to end them: scancel 11 12"]
 
 
-def test_a_trial_says_how_it_ended(fake, job):
-    launcher, _ = create()
-    launcher.start(job)
+def test_a_trial_says_how_it_ended(fake, job, started):
     write_end(job, exit_code=3, reason="no data")
     # As long as Slurm says that it goes on, this is of an earlier start.
     fake.set("11", "RUNNING")
-    assert launcher.wait() == []
+    assert started.wait() == []
     fake.set("11", "FAILED")
-    [ended] = launcher.wait()
-    assert ended == ("k", ProcessResult("exited", "no data", 3, 4.0), "n1")
-    launcher.close()
+    assert started.wait() == [("k", ProcessResult("exited", "no data", 3, 4.0), "n1")]
+    started.close()
 
 
 @pytest.mark.parametrize(
@@ -148,48 +155,39 @@ def test_a_trial_says_how_it_ended(fake, job):
         ("PREEMPTED", LOST, "preempted"),
     ],
 )
-def test_slurm_ends_a_job(fake, job, state, status, reason):
-    launcher, _ = create()
-    launcher.start(job)
+def test_slurm_ends_a_job(fake, started, state, status, reason):
     fake.set("11", state)
-    assert launcher.wait() == [("k", ProcessResult(status, reason, None, 65.0), "n[1-2]")]
+    assert started.wait() == [("k", ProcessResult(status, reason, None, 65.0), "n[1-2]")]
 
 
-def test_a_job_that_never_ran_has_no_host(fake, job):
-    launcher, _ = create()
-    launcher.start(job)
+def test_a_job_that_never_ran_has_no_host(fake, started):
     fake.set("11", "CANCELLED", NodeList="", TimeUsed="0:00")
-    assert launcher.wait() == [
-        ("k", ProcessResult("failed", "cancelled in Slurm", None, 0.0), None)
-    ]
+    ended = ProcessResult("failed", "cancelled in Slurm", None, 0.0)
+    assert started.wait() == [("k", ended, None)]
 
 
-def test_shared_storage_is_late_and_then_silent(fake, job, monkeypatch):
-    launcher, _ = create()
-    launcher.start(job)
+def test_shared_storage_is_late_and_then_silent(fake, job, monkeypatch, started):
     fake.set("11", "FAILED", Reason="NonZeroExitCode")
-    assert launcher.wait() == launcher.wait() == []
+    assert started.wait() == started.wait() == []
     monkeypatch.setattr("jaxbench.launchers.slurm._STORAGE_S", 0.0)
-    [(_, result, _)] = launcher.wait()
+    [(_, result, _)] = started.wait()
     said = f"job 11: failed (NonZeroExitCode); it wrote nothing to {job.log.parent}"
     assert (result.status, result.reason) == ("failed", said)
     # Such as a Python that this node does not have.
     job.log.with_suffix(".slurm.out").write_text("python: not found\n")
     fake.set("11", "FAILED")
-    assert launcher.attach(job)
-    assert launcher.wait()[0].process.reason == "python: not found"
+    assert started.attach(job)
+    assert started.wait()[0].process.reason == "python: not found"
 
 
-def test_squeue_fails_for_a_moment(fake, job):
-    launcher, _ = create()
-    launcher.start(job)
+def test_squeue_fails_for_a_moment(fake, job, started):
     fake.refusal = "slurm_load_jobs error: Unable to contact slurm controller\n"
-    assert launcher.wait() == launcher.wait() == []
-    assert launcher.last_line("k").startswith("squeue: slurm_load_jobs error: Unable")
+    assert started.wait() == started.wait() == []
+    assert started.last_line("k").startswith("squeue: slurm_load_jobs error: Unable")
     fake.refusal = ""
     fake.set("11", "COMPLETED")
     write_end(job)
-    assert len(launcher.wait()) == 1
+    assert len(started.wait()) == 1
 
 
 def test_sbatch_refuses_for_a_moment(fake, job, monkeypatch):
@@ -205,13 +203,11 @@ def test_sbatch_refuses_for_a_moment(fake, job, monkeypatch):
     assert "--dependency=singleton" in fake.submissions()[-1]
 
 
-def test_a_job_that_was_submitted_twice_runs_and_is_followed_once(fake, job, monkeypatch):
-    launcher, _ = create()
-    launcher.start(job)
+def test_a_job_that_was_submitted_twice_runs_and_is_followed_once(fake, job, monkeypatch, started):
     first = dict(fake.jobs["11"])
     fake.jobs = {"11": first, "12": first | {"JobID": "12"}}
     fake.set("11", "CANCELLED")
-    assert launcher.wait()[0].process.reason == "cancelled in Slurm"
+    assert started.wait()[0].process.reason == "cancelled in Slurm"
     ran = []
 
     def run(command, log, **limits):
@@ -254,20 +250,18 @@ def test_the_next_process_takes_jobs_up(fake, job):
     fake.jobs.clear()
     write_end(job)
     assert third.attach(job)
-    assert third.wait() == [("k", ProcessResult("exited", None, 0, 4.0), "n1")]
+    assert third.wait() == [DONE]
     assert not third.attach(TrialJob("never started", (), job.run_path, job.log.with_name("x.log")))
 
 
-def test_slurm_has_forgotten_a_job(fake, job):
-    launcher, _ = create()
-    launcher.start(job)
+def test_slurm_has_forgotten_a_job(fake, job, started):
     fake.jobs.clear()
-    assert launcher.attach(job)
-    [(_, result, _)] = launcher.wait()
+    assert started.attach(job)
+    [(_, result, _)] = started.wait()
     assert (result.status, result.reason) == (LOST, "Slurm does not know job 11")
     write_end(job)
-    assert launcher.attach(job)
-    assert launcher.wait() == [("k", ProcessResult("exited", None, 0, 4.0), "n1")]
+    assert started.attach(job)
+    assert started.wait() == [DONE]
 
 
 def test_times():
@@ -287,22 +281,17 @@ def test_hardware_is_a_part_of_the_key(fake):
             create(text)
 
 
-def test_bad_options_are_one_line(fake, run_cli, tmp_path):
-    def refuse(*args):
-        done = run_cli(
-            *(f"--experiment={MICRO}", "--grid=seed=0", "--sweepdir=s", *args),
-            module="jaxbench.sweep",
-        )
-        assert done.returncode == 2 and not (tmp_path / "s").exists()
-        return done.stderr.removeprefix("jaxbench: ").removesuffix("\n")
-
-    said = "--slurm=--gpus='a: No closing quotation"
-    assert refuse("--launcher=slurm", "--slurm=--gpus='a") == said
-    assert "--slurm=-o x: -o: give --NAME" in refuse("--launcher=slurm", "--slurm=-o x")
-    assert refuse("--slots=2") == "--slots with --launcher=local: it needs --launcher=slurm"
+def test_bad_options_are_refused(fake, refused):
+    quick = (f"--experiment={MICRO}", "--grid=seed=0", "--sweepdir=s")
+    refuse = functools.partial(refused, *quick, module="jaxbench.sweep")
+    refuse(
+        "--launcher=slurm", "--slurm=--gpus='a", told="--slurm=--gpus='a: No closing quotation\n"
+    )
+    refuse("--launcher=slurm", "--slurm=-o x", told="--slurm=-o x: -o: give --NAME")
+    refuse("--slots=2", told="--slots with --launcher=local: it needs --launcher=slurm\n")
     fake.refusal = 'sbatch: error: invalid partition: a\nsbatch: unknown\nTry "sbatch --help"\n'
-    said = "--slurm=--partition=a: sbatch: invalid partition: a; unknown"
-    assert refuse("--launcher=slurm", "--slurm=--partition=a") == said
+    told = "--slurm=--partition=a: sbatch: invalid partition: a; unknown\n"
+    refuse("--launcher=slurm", "--slurm=--partition=a", told=told)
 
 
 def test_no_slurm_here(monkeypatch):

@@ -46,7 +46,7 @@ def test_every_row_is_a_machine_of_one_host():
         (["H100", "h100:1"], "names H100:1 twice"),
     ],
 )
-def test_what_is_no_machine_is_refused(given, told):
+def test_accelerator_that_is_none_is_refused(given, told):
     with pytest.raises(BadInput, match=told):
         parse_accelerators(given)
 

@@ -1,12 +1,14 @@
 """The tasks that are written for SkyPilot and dstack, read again."""
 
 import dataclasses
-import re
 import shlex
+import subprocess
 
 import pytest
 import yaml
 
+from jaxbench.errors import BadInput
+from jaxbench.offering import folder
 from jaxbench.offering.accelerators import parse_accelerators
 from jaxbench.offering.tasks import Work, dstack_task, skypilot_task
 
@@ -27,54 +29,20 @@ def both(accelerator, **changes):
     return skypilot_task(work, accelerator), dstack_task(work, accelerator)
 
 
-def test_skypilot():
-    task = skypilot_task(WORK, GPU)
-    document = yaml.safe_load(task.text("title"))
-    assert document == task.document
-    name = document["name"]
-    assert re.fullmatch("jb-cnn10-tiny-[0-9a-f]{6}-v100-4", name) and document["workdir"] == "sent"
-    assert document["resources"] == {
-        "accelerators": "V100:4",
-        "autostop": {"idle_minutes": 7, "down": True},
-    }
-    # On what is sent: its archive is unpacked and installed, with the GPU's extra.
-    assert "tar -xzf jaxbench.tar.gz -C src\n" in document["setup"]
-    assert document["setup"].splitlines()[-1].endswith(" -e 'src[cuda12,prepare]'")
-    ran = shlex.split(document["run"])
-    results = "--workdir=$HOME/results/$(date +%Y%m%d-%H%M%S)"  # launched again: another one
-    assert ran[1:] == ["-u", "-m", "jaxbench.main", *WORK.arguments, results]
-    launch, fetch, down = task.commands
-    assert launch == f"sky launch -c {name} v100-4.sky.yaml"
-    assert fetch == f"rsync -a {name}:results/ v100-4/"
-    assert down == f"sky down {name}"
-
-
-def test_a_tpu_has_its_own_image_and_extra():
-    sky, dstack = both(TPU)
-    resources = sky.document["resources"]
-    assert resources["accelerators"] == "tpu-v5litepod-8:1" and resources["infra"] == "gcp"
-    assert resources["accelerator_args"] == {"runtime_version": "v2-alpha-tpuv5-lite"}
-    assert dstack.document["resources"]["gpu"] == "tpu:v5litepod-8"
-    for task in (sky, dstack):
-        assert "src[tpu,prepare]" in task.text("")
-
-
-def test_dstack_waits_for_its_results_to_be_fetched():
-    task = dstack_task(WORK, GPU)
-    document = yaml.safe_load(task.text("title"))
-    assert document == task.document
-    assert document["type"] == "task" and document["resources"]["gpu"] == "V100:16GB:4"
-    [script] = document["commands"]
-    lines = script.splitlines()
-    # A failed installation ends the run at once: nothing is to be fetched.
-    assert lines[0].endswith("|| exit 1")
-    assert shlex.split(lines[2])[3:-3] == ["jaxbench.main", *WORK.arguments]
-    assert lines[2].endswith(" --workdir=/results || code=$?")
-    assert lines[-2:] == ["sleep 420", "exit $code"]
-    launch, fetch, stop = task.commands
-    assert launch == "dstack apply -f v100-4.dstack.yaml"
-    # The run itself says how.
-    assert all(f'echo "  {own}"' in lines for own in (fetch, stop))
+@pytest.mark.parametrize("accelerator", ["V100:4", "tpu-v5e-8"])
+@pytest.mark.parametrize("engine", ["sky", "dstack"])
+def test_task_of_each_engine(engine, accelerator, snapshot):
+    """Read it for: the archive's installation with the accelerator's extra, a folder of results for
+    each launch, autostop, and how results are fetched and the machine is ended."""
+    task = both(parse_accelerators([accelerator])[0])[engine == "dstack"]
+    text = task.text("title")
+    assert yaml.safe_load(text) == task.document
+    assert text == snapshot
+    head = [line for line in text.splitlines() if line.startswith("#")]
+    assert [line.removeprefix("#   ") for line in head[-3:]] == [*task.commands]
+    script = task.document.get("run") or task.document["commands"][0]
+    assert "--experiment=cnn10:tiny" in shlex.split(script)
+    assert "--xla_flags=--a=1 --b=2" in shlex.split(script)
 
 
 def test_pip_is_given_a_source_of_the_users_own():
@@ -82,13 +50,6 @@ def test_pip_is_given_a_source_of_the_users_own():
     for task in both(TPU, requirement=source, extras=()):
         assert f"pip install -q 'jaxbench[tpu] @ {source}'" in task.text("")
         assert "jaxbench.tar.gz" not in task.text("")
-
-
-def test_the_head_says_how_to_launch_fetch_and_tear_down():
-    for task in both(GPU):
-        head = [line for line in task.text("H100:1: it").splitlines() if line.startswith("#")]
-        assert head[0] == "# H100:1: it"
-        assert [line.removeprefix("#   ") for line in head[-3:]] == [*task.commands]
 
 
 def test_every_setting_has_its_own_machine():
@@ -115,3 +76,27 @@ def test_names_are_what_both_engines_take(label):
         name = task.document["name"]
         assert name.isascii() and name == name.lower() and len(name) <= 41
         assert all(one.isalnum() or one == "-" for one in name) and "--" not in name
+
+
+@pytest.mark.parametrize("somebody_elses", [False, True])
+def test_without_a_checkout_a_source_is_asked_for(monkeypatch, tmp_path, somebody_elses):
+    """Else the files of whose repository jaxbench is installed in would be sent."""
+    installed = tmp_path / "site-packages"
+    (installed / "jaxbench" / "offering").mkdir(parents=True)
+    (installed / "jaxbench" / "offering" / "folder.py").touch()
+    if somebody_elses:
+        subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    monkeypatch.setattr(folder, "_CHECKOUT", installed)
+    with pytest.raises(BadInput, match="no git checkout of jaxbench.*give --source"):
+        folder.changed_files()
+
+
+def test_a_folder_is_new_or_empty(tmp_path):
+    folder.check_new(tmp_path)
+    folder.check_new(tmp_path / "new" / "one")
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file"):
+        with pytest.raises(BadInput, match="nothing is overwritten"):
+            folder.check_new(path)
+    with pytest.raises(BadInput, match="cannot write in"):
+        folder.check_new(tmp_path / "file" / "below")

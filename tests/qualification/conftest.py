@@ -3,6 +3,7 @@
 import io
 
 import jax
+import numpy as np
 import pytest
 
 from jaxbench.cards.preset import PRESETS, Preset, PresetNetwork
@@ -31,3 +32,19 @@ def output():
 def bench(tmp_path, output):
     mesh = DataMesh(tuple(jax.devices()[:2]), "shard_map")
     return Bench(mesh, tmp_path, PRESET, Console(output), Plan({"soak": 60.0}, {}))
+
+
+def corrupt_device(monkeypatch, mesh_class, place):
+    """Flips a bit of what one device computes from."""
+    replicate = mesh_class.replicate
+
+    def corrupt(self, tree):
+        weights, inputs = replicate(self, tree)
+        array = weights["layer1"]
+        copies = [np.array(shard.data) for shard in array.addressable_shards]
+        copies[place].view(np.uint32)[0, 1] ^= 1 << 22
+        placed = [*map(jax.device_put, copies, self.devices)]
+        make = jax.make_array_from_single_device_arrays
+        return {**weights, "layer1": make(array.shape, array.sharding, placed)}, inputs
+
+    monkeypatch.setattr(mesh_class, "replicate", corrupt)

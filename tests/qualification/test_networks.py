@@ -12,9 +12,11 @@ from jaxbench.parallel.mesh import DataMesh
 from jaxbench.qualification import networks
 from jaxbench.qualification.bench import PartFailed
 from jaxbench.qualification.networks import make_config
+from jaxbench.records.schema import CompileRecord, ThroughputRecord
 from jaxbench.train import build_program
 from jaxbench.xla.compile_cache import without_cache
 from tests.conftest import run_json
+from tests.recorded import filled
 
 GIB = 2**30
 
@@ -62,10 +64,19 @@ def ran(bench, monkeypatch):
     return batches
 
 
-def test_the_largest_batch_is_halved_where_memory_runs_out(bench, ran, monkeypatch):
-    monkeypatch.setattr(networks.Networks, "_estimate", lambda *_: 192)
+@pytest.mark.parametrize(
+    ("estimate", "tried", "told"),
+    [
+        (192, [32, 192, 96], None),  # halved where memory runs out
+        (32, [32], "no larger batch"),
+    ],
+)
+def test_the_largest_batch(bench, ran, monkeypatch, estimate, tried, told):
+    monkeypatch.setattr(networks.Networks, "_estimate", lambda *_: estimate)
+    bench.part = "networks"
     networks.measure(bench, 60.0)
-    assert ran == [32, 192, 96] and not bench.notes
+    notes = [note.found for note in bench.notes.get("networks", ())]
+    assert ran == tried and len(notes) == bool(told) and (told or "") in "".join(notes)
 
 
 def test_a_stated_batch_that_does_not_fit_is_no_failure(bench, ran):
@@ -74,14 +85,6 @@ def test_a_stated_batch_that_does_not_fit_is_no_failure(bench, ran):
     networks.measure(bench, 60.0)
     [note] = bench.notes["networks"]
     assert ran == [128] and note.found == "does not fit in the device's memory"
-
-
-def test_no_larger_batch_is_said(bench, ran, monkeypatch):
-    monkeypatch.setattr(networks.Networks, "_estimate", lambda *_: 32)
-    bench.part = "networks"
-    networks.measure(bench, 60.0)
-    [note] = bench.notes["networks"]
-    assert ran == [32] and "no larger batch" in note.found
 
 
 def test_one_network_that_fails_leaves_the_others(bench, monkeypatch):
@@ -108,7 +111,8 @@ def test_what_there_is_no_time_for_is_named(bench, ran):
 
 
 def test_an_invalid_run_has_no_figures(bench, monkeypatch):
-    invalid = types.SimpleNamespace(summary={"status": "invalid", "invalid": ["too fast"]})
+    invalid = result()
+    invalid.summary = {"status": "invalid", "invalid": ["too fast"]}
     monkeypatch.setattr(networks, "measure_throughput", lambda *_, **__: invalid)
     with pytest.raises(PartFailed, match="too fast"):
         networks.measure(bench, 1.0)
@@ -117,16 +121,13 @@ def test_an_invalid_run_has_no_figures(bench, monkeypatch):
 
 @pytest.mark.parametrize("long_enough", [True, False])
 def test_energy_is_told_where_the_windows_were_long_enough(bench, long_enough):
-    step = types.SimpleNamespace(
-        stage="train_step",
-        **dict.fromkeys(("images_per_s", "images_per_s_low", "images_per_s_high"), 1.0),
-        **{"flops_per_image": 10, "mfu": None, "peak": None, "flops_per_s_per_device": 1e11},
-    )
-    compiled = types.SimpleNamespace(function="train_step", cold_compile_s=2.0, warm_compile_s=None)
+    rate = dict.fromkeys(("images_per_s", "images_per_s_low", "images_per_s_high"), 1.0)
+    step = filled(ThroughputRecord, stage="train_step", flops_per_image=10, **rate)
+    compiled = filled(CompileRecord, function="train_step", cold_compile_s=2.0)
     telemetry = {"joules_per_image": 0.5, "energy_window_long_enough": long_enough}
     found = types.SimpleNamespace(
         summary={"telemetry": telemetry},
-        of_kind=lambda kind: [compiled if "Compile" in kind.__name__ else step],
+        of_kind=lambda kind: [compiled if kind is CompileRecord else step],
     )
     config = make_config(bench.preset.networks[0], "fp32", 2)
     figures = {one.name: one.value for one in networks.figures_of(found, config, "runs/x", bench)}

@@ -20,7 +20,9 @@ from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.qualification import ceilings, collectives, doctor, run
 from jaxbench.qualification.bench import Bench, PartFailed
+from jaxbench.qualification.corruption import CorruptionCheck
 from jaxbench.qualification.plan import Plan
+from tests.qualification.conftest import corrupt_device
 
 _MEASURED = ("fp32", "bf16", "fp16")
 run_make_plan, measure_ceilings = run.make_plan, ceilings.measure
@@ -257,32 +259,24 @@ def test_a_slow_device_fails(qualify, as_gpus, monkeypatch, output):
     assert "ceilings: device spread: " in " ".join(output.getvalue().split())
 
 
-def test_sizes_are_noted_once_for_all_devices(bench, monkeypatch):
+def test_memory_by_its_peak_and_sizes_noted_once_for_all_devices(bench, monkeypatch):
+    """Memory has a peak whatever the device computes in: V100s have no bf16."""
     monkeypatch.setattr(ceilings, "choose_array_bytes", lambda _: 2**25)
-    rates = {("copy", 1): (1e9, 0.9e9, 1.1e9)}
+    rates = {("copy", 1): (9e11, 8e11, 10e11)}
     monkeypatch.setattr(ceilings, "measure_bandwidth", lambda *_, **__: rates)
-    rate = (2e9, 1e9, 3e9)
-    transfers = {("host_to_device", "pinned_host", 2**28): rate}
-    transfers["host_to_device", "pageable", 1] = rate
+    transfers = dict.fromkeys((("pinned_host", 2**28), ("pageable", 1)), (2e9, 1e9, 3e9))
+    transfers = {("host_to_device", *of): rate for of, rate in transfers.items()}
     monkeypatch.setattr(ceilings, "measure_transfers", lambda *_, **__: transfers)
     bench.part = "ceilings"
-    for device in bench.mesh.devices:
-        [*ceilings._measure_memory(bench, device, 1.0, 6)]
+    for number in range(2):
+        device = types.SimpleNamespace(device_kind="Tesla V100-SXM2-16GB", id=number)
+        [figure] = ceilings._measure_memory(bench, device, 1.0, 6)
+        assert (figure.nominal, figure.share_of_nominal) == (900.0, 1.0)
         [*ceilings._measure_transfers(bench, device, 6)]
     assert [(one.name, one.found) for one in bench.notes["ceilings"]] == [
         ("memory", "arrays of 32 MiB each"),
         ("host to device", "256 MiB, pinned host memory"),
     ]
-
-
-def test_memory_is_held_against_its_peak_whatever_the_device_computes_in(bench, monkeypatch):
-    """V100s have no bf16."""
-    monkeypatch.setattr(ceilings, "choose_array_bytes", lambda _: 2**25)
-    rates = {("copy", 1): (9e11, 8e11, 10e11)}
-    monkeypatch.setattr(ceilings, "measure_bandwidth", lambda *_, **__: rates)
-    device = types.SimpleNamespace(device_kind="Tesla V100-SXM2-16GB", id=0)
-    [figure] = ceilings._measure_memory(bench, device, 1.0, 6)
-    assert (figure.nominal, figure.share_of_nominal) == (900.0, 1.0)
 
 
 def test_a_call_that_takes_too_long_is_of_a_smaller_shape(monkeypatch, bench):
@@ -293,9 +287,6 @@ def test_a_call_that_takes_too_long_is_of_a_smaller_shape(monkeypatch, bench):
 
 
 def test_a_corrupted_device_fails(qualify, monkeypatch):
-    from jaxbench.qualification.corruption import CorruptionCheck
-    from tests.qualification.test_soak import corrupt_device
-
     corrupt_device(monkeypatch, DataMesh, 1)
 
     def soak(bench, time_s):

@@ -18,7 +18,7 @@ from jaxbench.records.run_lock import is_running, lock_run
 from tests.conftest import run_document, run_json
 
 
-def test_of_simultaneous_claims_one_wins(tmp_path, monkeypatch):
+def test_run_dir_is_claimed_by_one(tmp_path, monkeypatch):
     """Also where a process was killed there before it began."""
     monkeypatch.setattr(run_lock, "_PATIENCE_S", 0)
     start = threading.Barrier(4)
@@ -46,7 +46,7 @@ def test_of_simultaneous_claims_one_wins(tmp_path, monkeypatch):
             assert not is_running(folder)
 
 
-def test_a_loser_overwrites_nothing(tmp_path, monkeypatch):
+def test_run_dir_of_another_is_not_overwritten(tmp_path, monkeypatch):
     """It looks into the folder once more when it has the lock."""
     genuine = run_lock.fcntl.flock
 
@@ -112,9 +112,8 @@ def test_a_lock_that_is_no_file(tmp_path, kind):
     """No link is followed, and nothing waits for a pipe."""
     (tmp_path / "run").mkdir()
     path = tmp_path / "run" / "run.lock"
-    {"link": lambda: path.symlink_to("new"), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir}[
-        kind
-    ]()
+    makers = {"link": lambda: path.symlink_to("new"), "folder": path.mkdir}
+    makers.get(kind, lambda: os.mkfifo(path))()
     is_running(tmp_path / "run")
     if kind == "pipe":
         create_run_dir(str(tmp_path / "run"), "some", run_document()).close()

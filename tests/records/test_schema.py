@@ -23,8 +23,9 @@ from jaxbench.records.schema import (
 from jaxbench.records.writers import Writers
 from jaxbench.records.writers.files import CsvWriter, JsonlWriter
 from tests.conftest import records, run_document, run_json
-from tests.records.test_validity import EPOCH
+from tests.recorded import filled
 
+EPOCH = filled(EpochRecord, train_loss=2.0)
 STEP = {"kind": "step", "step": 4, "epoch": 1, "loss": 2.0, "learning_rate": 0.1, "elapsed_s": 3.0}
 
 
@@ -134,17 +135,16 @@ def test_a_file_that_is_continued_keeps_its_columns(tmp_path):
     writer.write(dataclasses.replace(EPOCH, epoch=2))
     writer.close()
     lines = (tmp_path / "epochs.csv").read_text().splitlines()
-    assert lines == ["epoch,train_loss", "1,2.5", "2,1.0"]
+    assert lines == ["epoch,train_loss", "1,2.5", "2,2.0"]
 
 
 def test_curves_are_of_steps_and_epochs():
     step = StepRecord(step=4, epoch=1, loss=2.0, top1=float("nan"), learning_rate=0.1, elapsed_s=3)
     assert step.points() == {"train/loss": 2.0, "train/learning_rate": 0.1}
     epoch = dataclasses.replace(EPOCH, eval_top1=0.5)
-    assert epoch.points()["eval/top1"] == 0.5 and epoch.points()["train/epoch_loss"] == 1.0
+    assert epoch.points()["eval/top1"] == 0.5 and epoch.points()["train/epoch_loss"] == 2.0
     # A summary has the last evaluation's figures, and no step.
-    summary = dict.fromkeys(TrainSummary.required(), 1) | {"eval_top1": 0.5}
-    assert TrainSummary(**summary).points() == Summary(status="done").points() == {}
+    assert filled(TrainSummary, eval_top1=0.5).points() == Summary(status="done").points() == {}
 
 
 def test_a_line_holds_what_json_can(tmp_path):

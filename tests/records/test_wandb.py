@@ -12,7 +12,6 @@ import pytest
 from jaxbench.errors import BadInput
 from jaxbench.records.schema import StepRecord
 from jaxbench.records.writers.wandb import WandbWriter, check_wandb
-from jaxbench.sweeps import grid
 from tests.conftest import MICRO, ROOT, records, run_json
 
 RUN = (f"--experiment={MICRO}", "--experiment.epochs=1", "--workdir=run")
@@ -155,27 +154,18 @@ def test_wandb_is_not_imported_unasked(run_with, stand_in):
 
 
 @pytest.mark.parametrize(
-    ("flags", "env", "words"),
+    ("flags", "env", "told"),
     [
-        (
-            ("--wandb=demo",),
-            {"FAKE_WANDB": "absent"},
-            "--wandb=demo: the package wandb is not installed: pip install 'jaxbench[wandb]'",
-        ),
-        (
-            ("--wandb=demo",),
-            {"WANDB_MODE": "online"},
-            "--wandb=demo: wandb has no API key: run `wandb login`, or set WANDB_API_KEY; "
-            "WANDB_MODE=offline keeps the records for `wandb sync`",
-        ),
-        (("--wandb=a/b",), {}, "--wandb=a/b: must be a project's name"),
-        (("--wandb=demo", "--mode=throughput"), {}, "--wandb with --mode=throughput: it needs"),
+        (["--wandb=demo"], {"FAKE_WANDB": "absent"}, "pip install 'jaxbench[wandb]'"),
+        (["--wandb=demo"], {"WANDB_MODE": "online"}, "no API key: run `wandb login`, or set"),
+        (["--wandb=a/b"], {}, "--wandb=a/b: must be a project's name"),
+        (["--wandb=demo", "--mode=throughput"], {}, "--wandb with --mode=throughput: it needs"),
     ],
 )
-def test_bad_input_is_told_in_one_line(run_with, tmp_path, flags, env, words):
+def test_bad_input_is_refused(run_with, tmp_path, flags, env, told):
     done = run_with(*flags, **env)
-    assert done.returncode == 2 and done.stderr.startswith(f"jaxbench: {words}")
-    assert done.stderr.count("\n") == 1 and not (tmp_path / "run").exists()
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and told in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_key_is_needed_where_records_are_sent(stand_in, monkeypatch):
@@ -227,11 +217,3 @@ def test_a_run_goes_on_whatever_wandb_does(run_with, tmp_path, trouble):
     assert done.stdout.count(line) == 1
     assert run_json(tmp_path / "run")["status"] == "done"
     assert len(records(tmp_path / "run", "epoch")) == 1
-
-
-def test_sending_records_elsewhere_makes_no_other_trial():
-    def key(*flags):
-        [trial] = grid.make_trials("quickstart:tiny", (), {"seed": ["1"]}, flags)
-        return trial.key
-
-    assert key("--wandb=demo") == key() != key("--target_accuracy=0.9")

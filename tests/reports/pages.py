@@ -36,6 +36,22 @@ def texts(row):
     return [cell.text for cell in row]
 
 
+def shown(section, *titles):
+    """A section's tables, or those of some titles, as text: cells with their runs and marks."""
+    lines = []
+    for title, table in tables(section).items():
+        if title in titles or not titles:
+            lines += [f"## {title}", " | ".join(table.columns)]
+            for number, row in enumerate(table.rows):
+                lines += [f"# {table.groups[number]}"] if number in table.groups else []
+                lines.append(" | ".join(" ".join(_cell(cell)) for cell in row))
+    return "\n".join(lines)
+
+
+def _cell(cell):
+    return filter(None, (cell.text, cell.run and f"[{cell.run}]", cell.mark and f"({cell.mark})"))
+
+
 def rows_of(table):
     """{column: text} of each row."""
     return [dict(zip(table.columns, texts(row), strict=False)) for row in table.rows]

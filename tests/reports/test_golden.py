@@ -1,18 +1,11 @@
-"""The whole report of a small set of runs, against the files in `golden/`.
+"""The whole report of a small set of runs, which has one of every mode, status and kind of record.
 
-The set has a run of every mode, status and kind of record that the report shows. A change that is
-meant is renewed with
-
-    python -m tests.reports.test_golden
-
-and read in the diff of `golden/`.
+A change that is meant is renewed with `pytest --snapshot-update` and read in the diff.
 """
 
 import json
 import os
-import pathlib
 import re
-import tempfile
 
 from jaxbench.analysis.pricing import Price
 from jaxbench.analysis.scaling_model import predict
@@ -43,7 +36,6 @@ from tests.recorded import (
     write_telemetry,
 )
 
-GOLDEN = pathlib.Path(__file__).parent / "golden"
 CPU = {"device_kind": "cpu", "num_devices": 4, "cpu": "Xeon", "num_processes": 1}
 
 
@@ -247,31 +239,15 @@ def write_states(folder):
     return lock_run(recorded_run(folder / "running", epochs([10.0]), status="running"))
 
 
-def reports_of(folder):
-    """Return {file's name: the report of the golden runs}."""
-    lock = write_golden_runs(folder / "runs")
+def test_golden_report(tmp_path, snapshot):
+    lock = write_golden_runs(tmp_path / "runs")
     prices = Prices(listed=[Price("spot", "NVIDIA H200", 1, 1.8, "2026", "web")], usd_per_kwh=0.25)
     try:
-        for form in ("md", "csv"):
-            write_report([str(folder / "runs")], str(folder / f"report.{form}"), prices=prices)
+        for name in ("report.md", "report.csv"):
+            write_report([str(tmp_path / "runs")], str(tmp_path / name), prices=prices)
+            text = "\n".join((tmp_path / name).read_text().splitlines())
+            # 12 digits of each number: Python 3.12 rounds sums otherwise than 3.11.
+            shown = re.sub(r"\d+\.\d{8,}", lambda number: f"{float(number[0]):.12g}", text)
+            assert shown == snapshot(name=name)
     finally:
         os.close(lock)
-    return {name: (folder / name).read_text() for name in ("report.md", "report.csv")}
-
-
-def test_the_report_is_what_it_was(tmp_path):
-    for name, text in reports_of(tmp_path).items():
-        shown, golden = (_rounded(lines) for lines in (text, (GOLDEN / name).read_text()))
-        assert shown == golden, "if that is meant: python -m tests.reports.test_golden"
-
-
-def _rounded(text: str) -> list[str]:
-    """Return lines with 12 digits of each number: Python 3.12 rounds sums otherwise than 3.11."""
-    return re.sub(r"\d+\.\d{8,}", lambda number: f"{float(number[0]):.12g}", text).splitlines()
-
-
-if __name__ == "__main__":
-    GOLDEN.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        for file, text in reports_of(pathlib.Path(folder)).items():
-            (GOLDEN / file).write_text(text)

@@ -15,8 +15,7 @@ from jaxbench.sweeps.grid import Trial
 from jaxbench.sweeps.live_table import LiveTable
 from jaxbench.sweeps.sweep_dir import SweepDir, open_sweepdir
 from jaxbench.sweeps.trials import TrialRunner, run_trials
-from tests.launchers.fakes import FakeLauncher
-from tests.sweeps.test_sweep import make
+from tests.launchers.fakes import FakeLauncher, make
 
 
 @pytest.fixture
@@ -78,8 +77,7 @@ def test_what_a_sweep_does_itself_grows_with_its_trials(tmp_path, monkeypatch):
 
 
 def test_a_trial_that_never_had_a_host(sweep):
-    launcher = FakeLauncher(done, hardware=["queue"], host=None)
-    results, said = sweep(launcher, make("seed=0"))
+    results, said = sweep(FakeLauncher(done, hardware=["queue"], host=None), make("seed=0"))
     assert "timeout (so) after 2.00 s\n" in said and results[0].hostname is None
 
 

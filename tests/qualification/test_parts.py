@@ -1,4 +1,4 @@
-"""Images/s and energy by power limit: which limits are taken, set, and written."""
+"""Parts that are asked for: storage, and images/s and energy by power limit."""
 
 import contextlib
 import csv
@@ -8,7 +8,7 @@ import pytest
 
 from jaxbench.errors import BadInput
 from jaxbench.hardware.telemetry import nvml
-from jaxbench.qualification import power_curve
+from jaxbench.qualification import power_curve, storage
 from tests import fake_nvml
 from tests.fake_nvml import Board, Cuda, Nvml
 
@@ -21,15 +21,11 @@ def board(monkeypatch):
     return board
 
 
-@pytest.mark.parametrize("given", [["x"], ["0"], ["-3"], ["200", ""], ["2.5"]])
-def test_watts_are_whole_numbers(given):
-    with pytest.raises(BadInput, match="whole numbers of watts"):
-        power_curve.parse_watts(given)
-
-
-def test_a_limit_that_is_named_twice_is_refused():
-    with pytest.raises(BadInput, match="--power_limits=200,0200: name each limit once"):
-        power_curve.parse_watts(["200", "0200"])
+@pytest.mark.parametrize("given", ["x", "0", "-3", "200,", "2.5", "200,0200"])
+def test_watts_are_whole_numbers_each_once(given):
+    told = "name each limit once" if given == "200,0200" else "whole numbers of watts"
+    with pytest.raises(BadInput, match=f"--power_limits={given}: .*{told}"):
+        power_curve.parse_watts(given.split(","))
 
 
 def test_limits_that_a_board_does_not_take_are_refused(board):
@@ -66,3 +62,22 @@ def test_each_limit_is_a_row(bench, board, monkeypatch, output):
     assert [row["images_per_s"] for row in rows] == ["800.0", "1200.0"]
     assert [row["energy_j_per_image"] for row in rows] == ["", "37.5"]
     assert "1,200" in output.getvalue()
+
+
+def test_rates_of_every_kind_and_an_empty_folder(bench, monkeypatch):
+    monkeypatch.setattr(storage, "_LEAST_BYTES", 2**16)
+    monkeypatch.setattr(storage, "_IMAGES", 2)
+    storage.measure(bench, 0.0)
+    assert [one.name for one in bench.figures] == [
+        *("decode_images_per_s", "read_cold_gb_per_s", "read_warm_gb_per_s"),
+        *("checkpoint_write_gb_per_s", "checkpoint_restore_gb_per_s"),
+    ]
+    assert all(one.value > 0 and len(one.interval) == 2 for one in bench.figures)
+    assert [*bench.folder.iterdir()] == []
+
+
+def test_a_disk_that_is_almost_full_is_left_alone(bench, monkeypatch):
+    monkeypatch.setattr(storage, "_SHARE_OF_DISK", 0.0)
+    with pytest.raises(OSError, match="MiB free"):
+        storage.measure(bench, 0.0)
+    assert [*bench.folder.iterdir()] == []
