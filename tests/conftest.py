@@ -51,7 +51,7 @@ from tests.in_process import run_command  # noqa: E402
 
 prepare_backend()  # what is compiled here is what users run
 
-pytest_plugins = ["tests.fast_half", "pytester"]
+pytest_plugins = ["tests.fast_half", "tests.ci_skips", "pytester"]
 # The experiment for whatever does not ask about the network: see there.
 # The module of the training loop; `jaxbench.train` is the function of the API.
 LOOP = importlib.import_module("jaxbench.train")

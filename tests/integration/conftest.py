@@ -3,13 +3,35 @@
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 
 import pytest
+
+# Files that take over half a minute, the longest first: with `--dist loadfile` no worker ends long
+# after the others.
+_LONGEST_FIRST = (
+    *("benchmarks", "processes", "slurm", "ray", "report_browser", "sanity", "main", "networks"),
+    *("resume", "sweep", "qualify", "download", "targets", "compiled_steps", "scale", "docs"),
+    *("encoded", "speed_net", "streams", "wheel", "train", "signals"),
+)
+
+
+def pytest_collection_modifyitems(items):
+    order = {f"test_{name}": place for place, name in enumerate(_LONGEST_FIRST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
 
 def program(*args: str, command: str = "main") -> list[str]:
     """The command line of an entry point."""
     return [sys.executable, "-m", f"jaxbench.{command}", *args]
+
+
+def wait_for(ready: Callable[[], object], process: subprocess.Popen) -> None:
+    """Waits until something is so; fails if the process that brings it about ends before."""
+    while not ready():
+        assert process.poll() is None or ready(), f"ended before with {process.poll()}"
+        time.sleep(0.02)
 
 
 @pytest.fixture

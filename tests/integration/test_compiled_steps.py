@@ -62,9 +62,9 @@ def networks():
     return [name for name in available() if isinstance(load(f"{name}:tiny"), Config)]
 
 
-def check_steps(platform, precision):
+def check_steps(platform, precision, names):
     """Compile each experiment's step, and name all that do more than `MOST`."""
-    steps = [f"{name}:tiny,{precision}" for name in networks()]
+    steps = [f"{name}:tiny,{precision}" for name in names]
     output = run(platform, "tests.integration.compile_steps", TARGETS[platform], *steps)
     records = [json.loads(line) for line in output.splitlines()]
     assert len(records) == len(steps)
@@ -87,13 +87,20 @@ def check_steps(platform, precision):
 
 
 @needs_tpu
+def test_steps_for_tpus_exchange_once_and_move_no_activation():
+    """A network of convolutions, one that is laid out by hand, a transformer."""
+    check_steps("tpu", "bf16", ("resnet50_synthetic", "cifar10_speedrun94", "gpt_bytes"))
+
+
+@needs_tpu
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_steps_for_tpus_exchange_once_and_move_no_activation(precision):
-    check_steps("tpu", precision)
+def test_all_steps_for_tpus(precision):
+    check_steps("tpu", precision, networks())
 
 
 @needs_gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_steps_for_gpus(precision):
-    check_steps("gpu", precision)
+    check_steps("gpu", precision, networks())

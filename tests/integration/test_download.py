@@ -4,7 +4,6 @@ import hashlib
 import os
 import signal
 import subprocess
-import time
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from jaxbench.data.sources import tfds
 from tests.conftest import MICRO, run_json
 from tests.data.cifar10_files import OFFICIAL_NAMES
 from tests.data.file_server import Server, cifar10_archive
-from tests.integration.conftest import program
+from tests.integration.conftest import program, wait_for
 
 CIFAR10 = "cifar-10-binary.tar.gz"
 RUN = (f"--experiment={MICRO}", "--experiment.num_devices=1", "--experiment.epochs=1")
@@ -59,13 +58,6 @@ def start(server, tmp_path):
         )
 
     return start
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_the_real_images_are_those_of_tfds_in_their_published_order(
@@ -122,7 +114,7 @@ def test_ctrl_c_in_the_middle_is_resumed(server, start, tmp_path):
     child = start("stopped", "stalled")
     partial = tmp_path / "cache" / "jaxbench" / "data" / "cifar10" / f"{CIFAR10}.partial"
     third = len(server.files[CIFAR10]) // 3
-    wait_for(lambda: partial.exists() and partial.stat().st_size > third // 2)
+    wait_for(lambda: partial.exists() and partial.stat().st_size > third // 2, child)
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=60)
     assert (child.returncode, err) == (130, "jaxbench: interrupted\n")

@@ -88,7 +88,10 @@ def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path):
     ("flags", "told"),
     [
         (["--experiment=quikstart"], "did you mean 'quickstart'?"),
-        ([f"--experiment={MICRO}", "--experiment.batch_size=1440"], "1437 training examples, fewer than batch_size=1440"),
+        (
+            [f"--experiment={MICRO}", "--experiment.batch_size=1440"],
+            "1437 training examples, fewer than batch_size=1440",
+        ),
     ],
     ids=["before-jax", "after"],
 )

@@ -11,6 +11,7 @@ import sys
 
 import jax
 import numpy as np
+import psutil
 import pytest
 
 from jaxbench.checkpoints.checkpoint import Checkpoints, Policy, list_checkpoints, read_checkpoint
@@ -21,6 +22,7 @@ from jaxbench.modes.runner import prepare_run
 from jaxbench.records.writers.console import Console
 from tests.checkpoints.test_resume import assert_same_run
 from tests.conftest import MICRO, ROOT, last_step, records, run_json
+from tests.integration.conftest import wait_for
 
 
 @pytest.fixture
@@ -78,7 +80,7 @@ def test_runs_on_disks_of_several_sizes(disk, tmp_path):
         *("--workdir=disk/run", "--resume=auto"),
     )
     codes = []
-    for size_kib in (8, 60, 150, 240, 4096):
+    for size_kib in (8, 60, 240, 4096):
         folder = disk(size_kib)
         (tmp_path / "log").write_text("")
         forks.start(*args)
@@ -99,7 +101,7 @@ def test_runs_on_disks_of_several_sizes(disk, tmp_path):
         assert run_json(folder / "run")["status"] == "done"
         subprocess.run(["umount", str(folder)], check=True)
     forks.close()
-    assert codes == [2, 1, 1, 1, 0]
+    assert codes == [2, 1, 1, 0]
 
 
 # Runs the entry point in forks of a process that has imported everything: each is a process of its
@@ -138,7 +140,12 @@ class Forks:
     def start(self, *args):
         self._process.stdin.write(json.dumps(args) + "\n")
         self._process.stdin.flush()
-        return self._number()
+        self._pid = self._number()
+        return self._pid
+
+    def poll(self):
+        """None while the run that was started last goes on."""
+        return None if psutil.pid_exists(self._pid) else "a code for wait()"
 
     def wait(self):
         return self._number()
@@ -169,7 +176,7 @@ def test_the_goodput_is_that_of_a_clock_outside(tmp_path):
     for _ in range(2):
         before, pid = last_step(run), forks.start(*args)
         launched_s = clock.elapsed_s()
-        wait_until(lambda before=before: last_step(run) > before + 200)
+        wait_for(lambda before=before: last_step(run) > before + 200, forks)
         os.kill(pid, signal.SIGKILL)
         assert forks.wait() == -signal.SIGKILL
         lives.append((launched_s, clock.elapsed_s()))
@@ -198,7 +205,7 @@ def test_the_goodput_is_that_of_a_clock_outside(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kills", "epochs"), [(8, 400), pytest.param(22, 800, marks=pytest.mark.slow)]
+    ("kills", "epochs"), [(5, 250), pytest.param(22, 800, marks=pytest.mark.slow)]
 )
 def test_a_run_that_is_killed_again_and_again(tmp_path, kills, epochs):
     """SIGKILL at random moments: the records at the end are those of a run that nobody killed."""

@@ -40,7 +40,9 @@ def start_long_run(tmp_path):
     [
         (signal.SIGINT, 130, "interrupted", "interrupted (Ctrl-C)"),
         (signal.SIGTERM, 143, "preempted", "terminated (SIGTERM)"),
-        (signal.SIGHUP, 143, "preempted", "terminated (SIGHUP)"),
+        pytest.param(
+            *(signal.SIGHUP, 143, "preempted", "terminated (SIGHUP)"), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_run_that_is_stopped_says_so(tmp_path, sent, code, status, reason):
