@@ -10,12 +10,12 @@ ALLOWED = {
     "JAXBENCH_TEST_GPU names no Python": "jax[cuda12] takes gigabytes; tried before a release",
     "JAXBENCH_TEST_SKY names no Python": "SkyPilot takes 459 MB; tried by `.ci/run weekly`",
     "JAXBENCH_TEST_DSTACK names no Python": "dstack takes 160 MB; tried by `.ci/run weekly`",
-    "no real data at|no .* beside the real data": "the data sets are not in the repository",
+    "no real data at|beside the real data": "the data sets are not in the repository",
     "this file system is not counted": "a container's disk may be memory, which is never cold",
 }
 
 
-def _refuse(report) -> None:
+def refuse(report) -> None:
     """Fails a report of a skipped test, fixture or module, unless its reason is allowed."""
     if not (os.environ.get("CI") and report.skipped) or hasattr(report, "wasxfail"):
         return
@@ -28,12 +28,12 @@ def _refuse(report) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport():
     report = yield
-    _refuse(report)
+    refuse(report)
     return report
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report():
     report = yield
-    _refuse(report)
+    refuse(report)
     return report

@@ -48,10 +48,10 @@ for name in sys.argv[1:]:
 
 
 def python_for(target):
-    python = PYTHONS[target.split(":")[0]]
-    if not python:
-        pytest.skip("JAXBENCH_TEST_TPU and JAXBENCH_TEST_GPU name Pythons with these compilers")
-    return python
+    platform = target.split(":")[0]
+    if not PYTHONS[platform]:
+        pytest.skip(f"JAXBENCH_TEST_{platform.upper()} names no Python that has its compiler")
+    return PYTHONS[platform]
 
 
 def run(python, *args, variables=None, cwd=None):
