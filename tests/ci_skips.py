@@ -7,9 +7,7 @@ import pytest
 
 # What is skipped, as a pattern of the reason, and why CI does without it.
 ALLOWED = {
-    "JAXBENCH_TEST_GPU names no Python": "jax[cuda12] takes gigabytes; tried before a release",
-    "JAXBENCH_TEST_SKY names no Python": "SkyPilot takes 459 MB; tried by `.ci/run weekly`",
-    "JAXBENCH_TEST_DSTACK names no Python": "dstack takes 160 MB; tried by `.ci/run weekly`",
+    "JAXBENCH_TEST_GPU names no Python": "jax[cuda12] takes gigabytes; `.ci/run weekly` has it",
     "no real data at|beside the real data": "the data sets are not in the repository",
     "this file system is not counted": "a container's disk may be memory, which is never cold",
 }

@@ -1,6 +1,7 @@
 """Real processes: the entry points as people start them."""
 
 import os
+import pathlib
 import subprocess
 import sys
 import time
@@ -8,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+_HERE = pathlib.Path(__file__).resolve().parent
 # Files that take over half a minute, the longest first: with `--dist loadfile` no worker ends long
 # after the others.
 _LONGEST_FIRST = (
@@ -18,8 +20,8 @@ _LONGEST_FIRST = (
 
 
 def pytest_collection_modifyitems(items):
-    order = {f"test_{name}": place for place, name in enumerate(_LONGEST_FIRST)}
-    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+    order = {_HERE / f"test_{name}.py": place for place, name in enumerate(_LONGEST_FIRST)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
 def program(*args: str, command: str = "main") -> list[str]:
