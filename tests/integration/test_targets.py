@@ -84,10 +84,11 @@ def test_every_listed_machine_is_one_that_its_compiler_knows(names):
     variables = environment(targets[0])
     done = run(python_for(names[0]), "-c", CONVOLUTION, *names, variables=variables)
     assert done.returncode == 0, done.stderr[-2000:]
-    expected = [
-        f"{each.name},{each.num_devices},{each.kind},{each.usable_bytes}" for each in targets
-    ]
-    assert done.stdout.splitlines() == expected
+    for line, target in zip(done.stdout.splitlines(), targets, strict=True):
+        *described, usable_bytes = line.split(",")
+        assert described == [target.name, str(target.num_devices), target.kind]
+        # Releases of libtpu differ by some megabytes.
+        assert int(usable_bytes) == pytest.approx(target.usable_bytes, rel=1e-3)
 
 
 @pytest.mark.slow
