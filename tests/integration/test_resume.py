@@ -71,9 +71,8 @@ def test_a_disk_that_is_really_full(disk, capfd, arrays):
             np.testing.assert_array_equal(found[key], state[key])
 
 
-def test_runs_on_disks_of_several_sizes(disk, tmp_path):
+def test_runs_on_disks_of_several_sizes(disk, forks, tmp_path):
     """However full it becomes: run.json is whole, and the run is resumed when there is room."""
-    forks = Forks(tmp_path)
     args = (
         *(f"--experiment={MICRO}", "--experiment.num_devices=1", "--experiment.epochs=40"),
         *("--experiment.log_every_steps=1", "--checkpoint_epochs=3", "--telemetry_s=0"),
@@ -100,7 +99,6 @@ def test_runs_on_disks_of_several_sizes(disk, tmp_path):
         assert forks.wait() == 0, (tmp_path / "log").read_text()
         assert run_json(folder / "run")["status"] == "done"
         subprocess.run(["umount", str(folder)], check=True)
-    forks.close()
     assert codes == [2, 1, 1, 0]
 
 
@@ -127,7 +125,8 @@ class Forks:
     def __init__(self, folder):
         self._log = open(folder / "log", "a")  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _FORKS],
+            # The threads of libraries wait for work when it forks.
+            [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", _FORKS],
             cwd=folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -135,6 +134,7 @@ class Forks:
             text=True,
             # Runs write to standard output too: what this reads comes from another place.
             env=os.environ | {"PYTHONPATH": str(ROOT)},
+            start_new_session=True,
         )
 
     def start(self, *args):
@@ -158,15 +158,20 @@ class Forks:
                 return int(line)
 
     def close(self):
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
         self._log.close()
 
 
-def test_the_goodput_is_that_of_a_clock_outside(tmp_path):
+@pytest.fixture
+def forks(tmp_path):
+    made = Forks(tmp_path)
+    yield made
+    made.close()
+
+
+def test_the_goodput_is_that_of_a_clock_outside(forks, tmp_path):
     """Two kills, with a pause after each: the record agrees with when processes were seen."""
-    forks = Forks(tmp_path)
     run, clock, lives = tmp_path / "run", Stopwatch(), []
     args = (
         *(f"--experiment={MICRO}", "--experiment.num_devices=1", "--experiment.epochs=300"),
@@ -185,7 +190,6 @@ def test_the_goodput_is_that_of_a_clock_outside(tmp_path):
     launched_s = clock.elapsed_s()
     assert forks.wait() == 0, (tmp_path / "log").read_text()
     lives.append((launched_s, clock.elapsed_s()))
-    forks.close()
     summary = run_json(run)["summary"]
     badput_s, wall_s = summary["badput_s"], lives[-1][1] - lives[0][0]
     down_s = sum(after[0] - one[1] for one, after in itertools.pairwise(lives))
@@ -207,9 +211,8 @@ def test_the_goodput_is_that_of_a_clock_outside(tmp_path):
 @pytest.mark.parametrize(
     ("kills", "epochs"), [(5, 250), pytest.param(22, 800, marks=pytest.mark.slow)]
 )
-def test_a_run_that_is_killed_again_and_again(tmp_path, kills, epochs):
+def test_a_run_that_is_killed_again_and_again(forks, tmp_path, kills, epochs):
     """SIGKILL at random moments: the records at the end are those of a run that nobody killed."""
-    forks = Forks(tmp_path)
     args = (
         *(f"--experiment={MICRO}", "--experiment.num_devices=1"),
         f"--experiment.epochs={epochs}",
@@ -242,7 +245,6 @@ def test_a_run_that_is_killed_again_and_again(tmp_path, kills, epochs):
     if killed == kills:
         forks.start(*args, "--workdir=run", "--resume=auto")
         assert forks.wait() == 0, (tmp_path / "log").read_text()
-    forks.close()
     assert killed >= kills - 2, f"the run was done after {killed} kills at steps {steps}"
     assert_same_run(tmp_path / "whole", run)
     document = run_json(run)
