@@ -147,14 +147,14 @@ def test_only_the_first_process_writes_and_speaks(together):
 
 def test_two_processes_of_four_devices_split_the_state(tmp_path):
     """They save it together, and resume from its whole bit for bit."""
-    more = fields(parallelism="fsdp")
+    more = [*SMALL, *fields(parallelism="fsdp"), "--experiment.model.hidden=(16,)"]
     more += ["--workdir=run", "--checkpoint_epochs=1"]
-    started = Processes(tmp_path / "runs", TINY, *more, devices=4)
+    started = Processes(tmp_path / "runs", *more, devices=4)
     assert started.wait() == [0, 0], started.log(0) + started.log(1)
     run = started.folders[0] / "run"
-    config = registry.load("quickstart:tiny")
+    config = registry.load(MICRO)
     set_fields(config, **{name.replace(".", "__"): value for name, value in FIELDS.items()})
-    config.num_devices = 8
+    config.num_devices, config.model.hidden = 8, (16,)
     with open(os.devnull, "w") as quiet:
         whole = run_training(config, str(tmp_path / "whole"), Console(quiet))
     for kind, figure in (("step", "loss"), ("epoch", "eval_loss")):
@@ -164,7 +164,7 @@ def test_two_processes_of_four_devices_split_the_state(tmp_path):
         assert of_two == pytest.approx(of_one, rel=1e-8) and len(of_one) > 1
     first, _ = list_checkpoints(run / "checkpoints")
     resume = f"--resume={run / 'checkpoints' / first}"
-    resumed = Processes(tmp_path / "resumed", TINY, resume, *more, devices=4)
+    resumed = Processes(tmp_path / "resumed", resume, *more, devices=4)
     assert resumed.wait() == [0, 0], resumed.log(0) + resumed.log(1)
     for kind, figure in (("step", "loss"), ("epoch", "eval_loss")):
         of_run, of_resumed = (
