@@ -13,9 +13,9 @@ _HERE = pathlib.Path(__file__).resolve().parent
 # Files that take over half a minute, the longest first: with `--dist loadfile` no worker ends long
 # after the others.
 _LONGEST_FIRST = (
-    *("benchmarks", "processes", "slurm", "ray", "report_browser", "sanity", "main", "networks"),
-    *("resume", "sweep", "qualify", "download", "targets", "compiled_steps", "scale", "docs"),
-    *("encoded", "speed_net", "streams", "wheel", "train", "signals"),
+    *("main", "slurm", "processes", "ray", "benchmarks", "networks", "sanity", "resume"),
+    *("report_browser", "pytorch_parity", "qualify", "microbench", "sweep", "targets", "signals"),
+    *("docs", "download", "encoded", "compiled_steps", "scale"),
 )
 
 

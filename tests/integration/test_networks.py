@@ -57,7 +57,10 @@ def test_a_transformer_trains_alike_on_any_number_of_devices_and_with_remat(trai
     ("experiment", "fields"),
     [
         ("gpt_bytes:tiny", {}),
-        ("vit_cifar10:tiny", {"remat": "blocks", "gradient_accumulation_steps": 2}),
+        pytest.param(
+            *("vit_cifar10:tiny", {"remat": "blocks", "gradient_accumulation_steps": 2}),
+            marks=pytest.mark.slow,
+        ),
         ("quickstart:tiny", {"batch_norm": "sync"}),
     ],
 )
@@ -106,7 +109,7 @@ def test_resnet50_trains_from_real_folders_through_the_stream(train, test_data):
     assert document["data"]["feed"] == "stream" and document["data"]["num_threads"] >= 1
 
 
-@pytest.mark.parametrize("positions", ["learned", "rotary"])
+@pytest.mark.parametrize("positions", ["rotary", pytest.param("learned", marks=pytest.mark.slow)])
 def test_a_language_model_trains_the_same_on_any_number_of_devices(train, positions):
     """The whole run in fp64, and blocks that are computed again change nothing."""
     fields = {
