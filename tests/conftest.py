@@ -52,7 +52,7 @@ from tests.in_process import run_command  # noqa: E402
 
 prepare_backend()  # what is compiled here is what users run
 
-pytest_plugins = ["tests.fast_half", "pytester"]
+pytest_plugins = ["tests.fast_half", "tests.ci_skips", "pytester"]
 # The same examples in each run; no folder for them in the checkout.
 hypothesis.settings.register_profile("same", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("same")

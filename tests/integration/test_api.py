@@ -10,8 +10,6 @@ from nbclient import NotebookClient
 from tests.conftest import MICRO, ROOT
 from tests.test_compare import write_run
 
-NOTEBOOK = ROOT / "docs" / "notebooks" / "tour.ipynb"
-
 
 @pytest.fixture(autouse=True)
 def checkout_is_imported(monkeypatch):
@@ -34,16 +32,6 @@ assert "jax" not in sys.modules
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_the_notebook_runs(tmp_path):
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    assert not any(cell.get("outputs") for cell in notebook.cells)  # as it is committed
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": tmp_path}}).execute()
-    shown = "".join(str(cell.get("outputs", "")) for cell in notebook.cells)
-    for words in ("eval_top1", "images/s", "report.html", "optimizer.learning_rate"):
-        assert words in shown
-    assert not any(tmp_path.iterdir())
 
 
 INTERRUPTED = f"""

@@ -1,4 +1,4 @@
-"""What compilers for TPUs and GPUs make of the steps of all experiments."""
+"""What compilers, those for TPUs and GPUs too, make of the steps of all experiments."""
 
 import json
 import os
@@ -9,6 +9,7 @@ import pytest
 from jaxbench.cli.registry import available, load
 from jaxbench.config import Config
 from tests.conftest import ROOT
+from tests.modes.test_memory import donated_bytes, program_of, state_bytes
 
 PYTHONS = {name: os.environ.get(f"JAXBENCH_TEST_{name.upper()}") for name in ("tpu", "gpu")}
 needs_tpu = pytest.mark.skipif(
@@ -62,9 +63,9 @@ def networks():
     return [name for name in available() if isinstance(load(f"{name}:tiny"), Config)]
 
 
-def check_steps(platform, precision):
+def check_steps(platform, precision, names):
     """Compile each experiment's step, and name all that do more than `MOST`."""
-    steps = [f"{name}:tiny,{precision}" for name in networks()]
+    steps = [f"{name}:tiny,{precision}" for name in names]
     output = run(platform, "tests.integration.compile_steps", TARGETS[platform], *steps)
     records = [json.loads(line) for line in output.splitlines()]
     assert len(records) == len(steps)
@@ -87,13 +88,27 @@ def check_steps(platform, precision):
 
 
 @needs_tpu
+def test_steps_for_tpus_exchange_once_and_move_no_activation():
+    """A network of convolutions, one that is laid out by hand, a transformer."""
+    check_steps("tpu", "bf16", ("resnet50_synthetic", "cifar10_speedrun94", "gpt_bytes"))
+
+
+@needs_tpu
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_steps_for_tpus_exchange_once_and_move_no_activation(precision):
-    check_steps("tpu", precision)
+def test_all_steps_for_tpus(precision):
+    check_steps("tpu", precision, networks())
 
 
 @needs_gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_steps_for_gpus(precision):
-    check_steps("gpu", precision)
+    check_steps("gpu", precision, networks())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", networks())
+def test_every_byte_of_the_state_is_donated(name):
+    program, args = program_of(f"{name}:tiny", num_devices=2)
+    assert donated_bytes(program, args) == state_bytes(program)

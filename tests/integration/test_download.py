@@ -4,7 +4,7 @@ import hashlib
 import os
 import signal
 import subprocess
-import time
+import sys
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from jaxbench.data.sources import tfds
 from tests.conftest import MICRO, run_json
 from tests.data.cifar10_files import OFFICIAL_NAMES
 from tests.data.file_server import Server, cifar10_archive
-from tests.integration.conftest import program
+from tests.integration.conftest import program, wait_for
 
 CIFAR10 = "cifar-10-binary.tar.gz"
 RUN = (f"--experiment={MICRO}", "--experiment.num_devices=1", "--experiment.epochs=1")
@@ -59,13 +59,6 @@ def start(server, tmp_path):
         )
 
     return start
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_the_real_images_are_those_of_tfds_in_their_published_order(
@@ -122,7 +115,7 @@ def test_ctrl_c_in_the_middle_is_resumed(server, start, tmp_path):
     child = start("stopped", "stalled")
     partial = tmp_path / "cache" / "jaxbench" / "data" / "cifar10" / f"{CIFAR10}.partial"
     third = len(server.files[CIFAR10]) // 3
-    wait_for(lambda: partial.exists() and partial.stat().st_size > third // 2)
+    wait_for(lambda: partial.exists() and partial.stat().st_size > third // 2, child)
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=60)
     assert (child.returncode, err) == (130, "jaxbench: interrupted\n")
@@ -133,3 +126,23 @@ def test_ctrl_c_in_the_middle_is_resumed(server, start, tmp_path):
     assert child.returncode == 0, err
     assert server.requests[-1] == ("whole", CIFAR10, f"bytes={kept}-")
     assert not partial.exists()
+
+
+def test_real_cifar10_is_read_without_tensorflow(test_data):
+    """In a process of its own, to see what it imports."""
+    code = f"""
+import sys
+from jaxbench.config import DataConfig
+from jaxbench.data.sources import tfds
+path = {str(test_data / "tfds")!r}
+dataset = tfds.load(DataConfig(name="cifar10", path=path, train_examples=3000))
+assert len(dataset.train) == 3000 and len(dataset.eval) == 10000, dataset
+assert dataset.image_shape == (32, 32, 3) and dataset.num_classes == 10
+assert "tfds cifar10/3.0.2" == dataset.description
+# Red, green and blue in this order: the published means are 125.3, 123.0 and 113.9.
+means = dataset.eval.inputs_Nx.mean((0, 1, 2))
+assert abs(means - [126.0, 123.7, 114.9]).max() < 0.2, means
+assert (dataset.eval.labels_Nx == 3).sum() == 1000
+assert "tensorflow" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

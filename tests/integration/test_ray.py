@@ -13,6 +13,7 @@ import pytest
 
 from jaxbench.clock import wait_until
 from tests.conftest import MICRO, ROOT, run_json
+from tests.integration.conftest import wait_for
 from tests.integration.test_sweep import results, run_sweep, sweep, table
 
 pytest.importorskip("ray", reason="needs Ray: pip install 'jaxbench[ray]'")
@@ -104,7 +105,7 @@ def test_every_end_is_a_result(tmp_path, cluster):
         long="epochs = 10**6",
         wide="num_devices = 4",
     )
-    args = (f"--grid=experiment={names}", "--timeout_s=60", "--telemetry_s=0")
+    args = (f"--grid=experiment={names}", "--timeout_s=40", "--telemetry_s=0")
     done = run_sweep(tmp_path, *cluster.flags(*args))
     rows = {pathlib.Path(row["experiment"]).stem: row for row in table(tmp_path / "s/sweep.csv")}
     found = {name: row["status"] for name, row in rows.items()}
@@ -128,7 +129,7 @@ def test_a_trial_has_several_hosts_and_ends_with_its_sweep(tmp_path, cluster):
     with subprocess.Popen(
         sweep(*args), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
-        wait_until(lambda: len(cluster.trials()) == 2)
+        wait_for(lambda: len(cluster.trials()) == 2, process)
         assert len({id(node) for node in cluster.trials().values()}) == 2
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=120)
@@ -140,42 +141,37 @@ def test_a_node_with_other_code_is_refused(tmp_path, cluster):
     shutil.copytree(ROOT / "jaxbench", tmp_path / "other" / "jaxbench")
     with open(tmp_path / "other" / "jaxbench" / "clock.py", "a") as file:
         file.write("# another version\n")
-    node = cluster.add(env_vars={"PYTHONPATH": str(tmp_path / "other")})
+    nodes = [cluster.add(env_vars={"PYTHONPATH": str(tmp_path / "other")})]
+    # An accelerator that only Ray believes in.
+    nodes.append(cluster.add(num_gpus=1, resources={"accelerator_type:H100": 1}))
     try:
-        args = cluster.flags("--grid=seed=0", f"--experiment={MICRO}")
+        args = cluster.flags("--grid=seed=0", f"--experiment={MICRO}", "--ray_resources=CPU:1")
         done = run_sweep(tmp_path, *args)
-        assert done.returncode == 2 and "1 of 4 nodes are refused" in done.stderr, done.stderr
-        assert done.stdout.count("is refused: jaxbench's source (SHA-256) ") == 1
-        # An accelerator that only Ray believes in.
-        other = cluster.add(num_gpus=1, resources={"accelerator_type:H100": 1})
-        done = run_sweep(tmp_path, *args, "--ray_resources=CPU:1")
-        cluster.remove(other)
         assert done.returncode == 2 and "2 of 5 nodes are refused" in done.stderr, done.stderr
+        assert done.stdout.count("is refused: jaxbench's source (SHA-256) ") == 1
         assert ": is refused: resources CPU:1,accelerator_type:H100:0.001, not" in done.stdout
-        done = run_sweep(tmp_path, *args, "--ray_resources=CPU:2")
-        assert done.returncode == 2 and ": 0 nodes have them" in done.stderr, done.stderr
         assert not (tmp_path / "s").exists()
     finally:
-        cluster.remove(node)
+        for node in nodes:
+            cluster.remove(node)
 
 
 def test_a_node_and_the_sweep_are_killed(tmp_path, cluster):
-    args = ("--grid=seed=0,1,2,3,4,5,6,7", f"--experiment={MICRO}", "--experiment.num_devices=1")
+    args = ("--grid=seed=0,1,2,3,4,5", f"--experiment={MICRO}", "--experiment.num_devices=1")
     args += ("--experiment.epochs=50", "--telemetry_s=0")
     command = sweep(*cluster.flags(*args))
     path = tmp_path / "s" / "results.jsonl"
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
 
         def ended():
-            assert process.poll() is None
             return len(results(tmp_path / "s")) if path.exists() else 0
 
-        wait_until(lambda: ended() >= 1)
-        wait_until(cluster.trials)
+        wait_for(lambda: ended() >= 1, process)
+        wait_for(cluster.trials, process)
         cluster.remove(next(iter(cluster.trials().values())), graceful=False)
         before = ended()
-        wait_until(lambda: ended() >= before + 2)
-        wait_until(cluster.trials)
+        wait_for(lambda: ended() >= before + 1, process)
+        wait_for(cluster.trials, process)
         process.kill()
         output, _ = process.communicate()
     assert output.count(": lost with ") == 1, output
@@ -185,14 +181,14 @@ def test_a_node_and_the_sweep_are_killed(tmp_path, cluster):
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(before)} of them are done already" in done.stdout
     after = results(tmp_path / "s")
-    assert after[: len(before)] == before and len({result["key"] for result in after}) == 8
+    assert after[: len(before)] == before and len({result["key"] for result in after}) == 6
     # What a local sweep has, too.
-    assert run_sweep(tmp_path, *args[1:], "--grid=seed=0,1,2", "--sweepdir=here").returncode == 0
+    assert run_sweep(tmp_path, *args[1:], "--grid=seed=0", "--sweepdir=here").returncode == 0
     names = ("seed", "status", "eval_top1", "epochs_done", "training_flops")
     tables = [table(tmp_path / name / "sweep.csv") for name in ("s", "here")]
     rows, local_rows = ([[row[name] for name in names] for row in rows] for rows in tables)
-    assert [row[:2] for row in rows] == [[seed, "done"] for seed in "01234567"]
-    assert rows[:3] == local_rows
+    assert [row[:2] for row in rows] == [[seed, "done"] for seed in "012345"]
+    assert rows[:1] == local_rows
 
 
 def test_a_local_ray_is_for_this_machine_only(tmp_path):
@@ -200,7 +196,7 @@ def test_a_local_ray_is_for_this_machine_only(tmp_path):
     process = subprocess.Popen(sweep(*args, "--experiment.epochs=1000000"), cwd=tmp_path)
     try:
         sweeping = psutil.Process(process.pid)
-        wait_until(lambda: trials_of(sweeping))
+        wait_for(lambda: trials_of(sweeping), process)
         processes = [sweeping, *sweeping.children(recursive=True)]
         listening = {
             connection.laddr.ip
@@ -219,8 +215,7 @@ def test_a_local_ray_is_for_this_machine_only(tmp_path):
 
 def test_a_cluster_that_is_not_there(tmp_path):
     args = ("--launcher=ray", f"--experiment={MICRO}", "--grid=seed=0")
-    for address in ("127.0.0.1:1", "nowhere"):
-        done = run_sweep(tmp_path, *args, f"--ray_address={address}")
-        assert done.returncode == 2 and not os.listdir(tmp_path)
-        [line] = done.stderr.splitlines()
-        assert f"--ray_address={address}: no Ray that can be used: " in line
+    done = run_sweep(tmp_path, *args, "--ray_address=127.0.0.1:1")
+    assert done.returncode == 2 and not os.listdir(tmp_path)
+    [line] = done.stderr.splitlines()
+    assert "--ray_address=127.0.0.1:1: no Ray that can be used: " in line

@@ -11,6 +11,7 @@ import sys
 
 import jax
 import numpy as np
+import psutil
 import pytest
 
 from jaxbench.checkpoints.checkpoint import Checkpoints, Policy, list_checkpoints, read_checkpoint
@@ -21,6 +22,7 @@ from jaxbench.modes.runner import prepare_run
 from jaxbench.records.writers.console import Console
 from tests.checkpoints.test_resume import assert_same_run
 from tests.conftest import MICRO, ROOT, last_step, records, run_json
+from tests.integration.conftest import wait_for
 
 
 @pytest.fixture
@@ -69,16 +71,15 @@ def test_a_disk_that_is_really_full(disk, capfd, arrays):
             np.testing.assert_array_equal(found[key], state[key])
 
 
-def test_runs_on_disks_of_several_sizes(disk, tmp_path):
+def test_runs_on_disks_of_several_sizes(disk, forks, tmp_path):
     """However full it becomes: run.json is whole, and the run is resumed when there is room."""
-    forks = Forks(tmp_path)
     args = (
         *(f"--experiment={MICRO}", "--experiment.num_devices=1", "--experiment.epochs=40"),
         *("--experiment.log_every_steps=1", "--checkpoint_epochs=3", "--telemetry_s=0"),
         *("--workdir=disk/run", "--resume=auto"),
     )
     codes = []
-    for size_kib in (8, 60, 150, 240, 4096):
+    for size_kib in (8, 60, 240, 4096):
         folder = disk(size_kib)
         (tmp_path / "log").write_text("")
         forks.start(*args)
@@ -98,8 +99,7 @@ def test_runs_on_disks_of_several_sizes(disk, tmp_path):
         assert forks.wait() == 0, (tmp_path / "log").read_text()
         assert run_json(folder / "run")["status"] == "done"
         subprocess.run(["umount", str(folder)], check=True)
-    forks.close()
-    assert codes == [2, 1, 1, 1, 0]
+    assert codes == [2, 1, 1, 0]
 
 
 # Runs the entry point in forks of a process that has imported everything: each is a process of its
@@ -125,7 +125,8 @@ class Forks:
     def __init__(self, folder):
         self._log = open(folder / "log", "a")  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _FORKS],
+            # The threads of libraries wait for work when it forks.
+            [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", _FORKS],
             cwd=folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -133,12 +134,18 @@ class Forks:
             text=True,
             # Runs write to standard output too: what this reads comes from another place.
             env=os.environ | {"PYTHONPATH": str(ROOT)},
+            start_new_session=True,
         )
 
     def start(self, *args):
         self._process.stdin.write(json.dumps(args) + "\n")
         self._process.stdin.flush()
-        return self._number()
+        self._pid = self._number()
+        return self._pid
+
+    def poll(self):
+        """None while the run that was started last goes on."""
+        return None if psutil.pid_exists(self._pid) else "a code for wait()"
 
     def wait(self):
         return self._number()
@@ -151,15 +158,20 @@ class Forks:
                 return int(line)
 
     def close(self):
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
         self._log.close()
 
 
-def test_the_goodput_is_that_of_a_clock_outside(tmp_path):
+@pytest.fixture
+def forks(tmp_path):
+    made = Forks(tmp_path)
+    yield made
+    made.close()
+
+
+def test_the_goodput_is_that_of_a_clock_outside(forks, tmp_path):
     """Two kills, with a pause after each: the record agrees with when processes were seen."""
-    forks = Forks(tmp_path)
     run, clock, lives = tmp_path / "run", Stopwatch(), []
     args = (
         *(f"--experiment={MICRO}", "--experiment.num_devices=1", "--experiment.epochs=300"),
@@ -169,7 +181,7 @@ def test_the_goodput_is_that_of_a_clock_outside(tmp_path):
     for _ in range(2):
         before, pid = last_step(run), forks.start(*args)
         launched_s = clock.elapsed_s()
-        wait_until(lambda before=before: last_step(run) > before + 200)
+        wait_for(lambda before=before: last_step(run) > before + 200, forks)
         os.kill(pid, signal.SIGKILL)
         assert forks.wait() == -signal.SIGKILL
         lives.append((launched_s, clock.elapsed_s()))
@@ -178,7 +190,6 @@ def test_the_goodput_is_that_of_a_clock_outside(tmp_path):
     launched_s = clock.elapsed_s()
     assert forks.wait() == 0, (tmp_path / "log").read_text()
     lives.append((launched_s, clock.elapsed_s()))
-    forks.close()
     summary = run_json(run)["summary"]
     badput_s, wall_s = summary["badput_s"], lives[-1][1] - lives[0][0]
     down_s = sum(after[0] - one[1] for one, after in itertools.pairwise(lives))
@@ -198,11 +209,10 @@ def test_the_goodput_is_that_of_a_clock_outside(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kills", "epochs"), [(8, 400), pytest.param(22, 800, marks=pytest.mark.slow)]
+    ("kills", "epochs"), [(5, 250), pytest.param(22, 800, marks=pytest.mark.slow)]
 )
-def test_a_run_that_is_killed_again_and_again(tmp_path, kills, epochs):
+def test_a_run_that_is_killed_again_and_again(forks, tmp_path, kills, epochs):
     """SIGKILL at random moments: the records at the end are those of a run that nobody killed."""
-    forks = Forks(tmp_path)
     args = (
         *(f"--experiment={MICRO}", "--experiment.num_devices=1"),
         f"--experiment.epochs={epochs}",
@@ -235,7 +245,6 @@ def test_a_run_that_is_killed_again_and_again(tmp_path, kills, epochs):
     if killed == kills:
         forks.start(*args, "--workdir=run", "--resume=auto")
         assert forks.wait() == 0, (tmp_path / "log").read_text()
-    forks.close()
     assert killed >= kills - 2, f"the run was done after {killed} kills at steps {steps}"
     assert_same_run(tmp_path / "whole", run)
     document = run_json(run)

@@ -12,6 +12,7 @@ import pytest
 from jaxbench.clock import wait_until
 from jaxbench.launchers.launcher import read_json
 from tests.conftest import MICRO, ROOT, last_step, run_json
+from tests.integration.conftest import wait_for
 from tests.integration.slurm import cluster  # noqa: F401
 from tests.integration.test_sweep import results, sweep, table
 
@@ -48,12 +49,11 @@ def killed_sweep(tmp_path_factory, slurm):
     )
 
     def submitted():
-        assert process.poll() is None
         return {n["number"] for n in map(read_json, notes(folder)) if "number" in n}
 
     process = subprocess.Popen(command, cwd=folder, env=slurm.environment)
     try:
-        wait_until(lambda: len(submitted()) == 6)
+        wait_for(lambda: len(submitted()) == 6, process)
     finally:
         process.kill()
         process.wait()
@@ -108,7 +108,7 @@ def test_a_trial_goes_on_in_several_tasks_when_its_job_is_requeued(tmp_path, slu
     with subprocess.Popen(
         command, cwd=tmp_path, env=slurm.environment, stdout=subprocess.PIPE, text=True
     ) as process:
-        job = only_job(slurm, tmp_path)
+        job = only_job(slurm, tmp_path, process)
         [trial] = (tmp_path / "s" / "trials").iterdir()
         wait_for_steps(slurm, job, trial / "run1", 100)
         assert run_json(trial / "run1")["environment"]["num_processes"] == 2
@@ -133,13 +133,13 @@ def test_a_trial_goes_on_in_several_tasks_when_its_job_is_requeued(tmp_path, slu
     assert run_json(tmp_path / "s" / result["run"])["status"] == "preempted"
 
 
-def only_job(slurm, folder):
+def only_job(slurm, folder, process):
     """Returns the number of a sweep's only job as soon as it runs."""
 
     def number():
         return slurm.run("squeue", "-h", "--states=R", "-o%i %Z").splitlines()
 
-    wait_until(lambda: any(line.endswith(f" {folder}") for line in number()))
+    wait_for(lambda: any(line.endswith(f" {folder}") for line in number()), process)
     return next(line.split()[0] for line in number() if line.endswith(f" {folder}"))
 
 

@@ -8,11 +8,7 @@ import pytest
 
 from tests.conftest import MICRO, run_json
 
-LISTINGS = (
-    *("--help", "main --experiment=list", "main --help", "sweep --help", "compare --help"),
-    *("report --help", "cost --help", "cost --list_offers", "doctor --help", "doctor"),
-    "qualify --help",
-)
+LISTINGS = ("--help", "main --experiment=list", "sweep --help", "cost --list_offers", "doctor")
 DESCRIBE = f"-m jaxbench.main --experiment={MICRO} --mode=describe --json"
 
 
@@ -49,7 +45,7 @@ def test_a_full_disk_below_a_listing_is_told(tmp_path):
     assert (done.returncode, done.stderr) == (1, "jaxbench: the disk: No space left on device\n")
 
 
-@pytest.mark.parametrize("to", [">&- 2>&-", "<&- >&-", ">/dev/full 2>/dev/full", "| true"])
+@pytest.mark.parametrize("to", ["<&- >&- 2>&-", ">/dev/full 2>/dev/full"])
 def test_a_run_needs_no_console(tmp_path, to):
     line = f"PYTHON -m jaxbench.main --experiment={MICRO} --experiment.epochs=1 --workdir=run"
     done = shell(tmp_path, f"set -o pipefail; {line} {to}")

@@ -11,7 +11,7 @@ import pytest
 from jaxbench.cli import registry
 from jaxbench.clock import wait_until
 from jaxbench.modes.train import run_training
-from tests.conftest import MICRO, records, run_json
+from tests.conftest import MICRO, records, run_json, step_losses
 from tests.integration.conftest import program
 
 
@@ -40,7 +40,9 @@ def start_long_run(tmp_path):
     [
         (signal.SIGINT, 130, "interrupted", "interrupted (Ctrl-C)"),
         (signal.SIGTERM, 143, "preempted", "terminated (SIGTERM)"),
-        (signal.SIGHUP, 143, "preempted", "terminated (SIGHUP)"),
+        pytest.param(
+            *(signal.SIGHUP, 143, "preempted", "terminated (SIGHUP)"), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_run_that_is_stopped_says_so(tmp_path, sent, code, status, reason):
@@ -84,3 +86,31 @@ def test_real_mnist_reaches_98_5_percent_in_4_epochs(tmp_path, test_data):
     result = run_training(config, str(tmp_path / "run"))
     assert result.summary["eval_count"] == 10_000
     assert result.summary["eval_top1"] >= 0.985
+
+
+@pytest.mark.slow
+def test_real_nuclei_are_found(run_main, tmp_path, test_data):
+    """334 real images at an eighth of the width; three epochs of 33 steps on the CPU."""
+    done = run_main(
+        "--experiment=unet256",
+        "--experiment.data.source=npz",
+        f"--experiment.data.path={test_data / 'dsb2018_256.npz'}",
+        "--experiment.num_devices=1",
+        "--experiment.model.width=8",
+        "--experiment.optimizer.learning_rate=0.002",
+        "--experiment.epochs=3",
+        "--workdir=run",
+        env={"XLA_FLAGS": ""},
+        timeout_s=1200,
+    )
+    assert done.returncode == 0, done.stderr
+    summary = run_json(tmp_path / "run")["summary"]
+    assert summary["eval_count"] == 66
+    assert summary["eval_dice"] >= 0.80
+
+
+@pytest.mark.slow
+def test_quickstart_learns_as_in_fp32_in_fp16(train):
+    result = train("quickstart", precision="fp16", num_devices=1)
+    assert result.summary["eval_top1"] >= 0.97
+    assert step_losses(result)[-1] < 0.1

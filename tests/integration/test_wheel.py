@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from jaxbench.cli import registry
-from tests.conftest import MICRO, ROOT, run_json
+from tests.conftest import MICRO, ROOT, records, run_json
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +69,18 @@ def test_the_program_runs_an_experiment_and_records_its_command_line(installed, 
 
 
 def test_the_program_starts_local_processes(installed, run, tmp_path):
+    """Windows are as long in all of them, or they would wait for one another for ever."""
     program = installed / "bin" / "jaxbench"
-    flags = (f"--experiment={MICRO}", "--mode=throughput", "--rounds=6", "--window_s=0.01")
-    done = run(program, "main", *flags, "--local_processes=2", "--workdir=run")
+    flags = (f"--experiment={MICRO}", "--experiment.num_devices=0", "--mode=throughput")
+    flags += ("--rounds=6", "--window_s=0.05", "--local_processes=2", "--workdir=run")
+    devices = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
+    done = run(program, "main", *flags, XLA_FLAGS=devices)
     assert done.returncode == 0, done.stderr
     assert run_json(tmp_path / "run")["environment"]["num_processes"] == 2
+    [step, forward] = records(tmp_path / "run", "throughput")
+    assert step["num_devices"] == 4
+    assert step["images_counted"] == step["images_per_step"] == 128
+    assert forward["images_per_s"] > step["images_per_s"]
 
 
 @pytest.mark.parametrize("command", ["--help", "--version", "report x", "cost x", "compare x y"])
