@@ -43,6 +43,7 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 
 from jaxbench.cli import registry  # noqa: E402
+from jaxbench.errors import BadInput  # noqa: E402
 from jaxbench.hardware.backend_flags import prepare_backend  # noqa: E402
 from jaxbench.modes.train import run_training  # noqa: E402
 from jaxbench.records.schema import RunDocument, decode_record  # noqa: E402
@@ -56,6 +57,11 @@ pytest_plugins = ["tests.fast_half", "pytester"]
 # The module of the training loop; `jaxbench.train` is the function of the API.
 LOOP = importlib.import_module("jaxbench.train")
 MICRO = str(ROOT / "tests" / "micro.py")
+
+
+def pytest_configure():
+    if jax.device_count() < 8:
+        raise pytest.UsageError(f"the tests need 8 devices: XLA_FLAGS={_GIVEN} leaves fewer")
 
 
 def pytest_report_header():
@@ -78,6 +84,24 @@ def run_cli(tmp_path):
 
 
 @pytest.fixture
+def refused(run_cli, tmp_path):
+    """Checks that a command is refused: one line with `told`, exit code 2, nothing written."""
+
+    def files():
+        paths = [path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts]
+        return {path: path.read_bytes() if path.is_file() else None for path in paths}
+
+    def check(*args, told, **how):
+        before = files()
+        done = run_cli(*map(str, args), **how)
+        assert (done.returncode, done.stdout) == (2, ""), done
+        assert done.stderr.startswith("jaxbench: ") and done.stderr.count("\n") == 1, done.stderr
+        assert told in done.stderr and files() == before
+
+    return check
+
+
+@pytest.fixture
 def train(tmp_path):
     """Trains an experiment in this process; returns its Result. See `training_in`."""
     return training_in(tmp_path)
@@ -95,18 +119,19 @@ def training_in(folder: pathlib.Path):
         count += 1
         config = registry.load(experiment)
         set_fields(config, **fields)
-        needs_devices(config.num_devices)
         workdir = folder / f"run{count}"
-        with open(os.devnull, "w") as quiet:
-            return run_training(config, str(workdir), Console(quiet), profile=profile)
+        return run_training(config, str(workdir), Console(), profile=profile)
 
     return run
 
 
-def needs_devices(count: int) -> None:
-    """Skips a test where XLA_FLAGS from outside left fewer devices."""
-    if jax.device_count() < count:
-        pytest.skip(f"needs {count} devices, there are {jax.device_count()}")
+def refusal(act, *args, told: str = "", **fields) -> str:
+    """Returns the one line, with `told` in it, that refuses bad input."""
+    with pytest.raises(BadInput) as error:
+        act(*args, **fields)
+    line = str(error.value)
+    assert told in line and line.count("\n") == 0 < len(line)
+    return line
 
 
 def set_fields(config, **fields):

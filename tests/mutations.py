@@ -211,19 +211,19 @@ gradients_stay_scaled train.py: loss_scale
 
 ## The order of examples.
 
-every_epoch_in_one_order data/sampler.py: sampler
+every_epoch_in_one_order data/sampler.py: resident
 - np.random.Philox(key=[seed, epoch])
 + np.random.Philox(key=[seed, 0])
 
-every_seed_in_one_order data/sampler.py: sampler
+every_seed_in_one_order data/sampler.py: resident
 - np.random.Philox(key=[seed, epoch])
 + np.random.Philox(key=[0, epoch])
 
-evaluation_drops_its_tail data/sampler.py: sampler
+evaluation_drops_its_tail data/sampler.py: resident
 - steps = -(-num_examples // batch_size)
 + steps = max(1, num_examples // batch_size)
 
-every_process_reads_the_first_share batch_layout.py: sampler
+every_process_reads_the_first_share batch_layout.py: resident
 - first = self.process_index * self.devices_per_process
 + first = 0
 
@@ -285,7 +285,7 @@ what_is_left_over_is_forgotten data/sources/download.py: download
 - headers["Range"] = f"bytes={done}-"
 + headers["Range"] = "bytes=0-"
 
-copies_outlive_their_originals data/sources/cache.py: cache
+copies_outlive_their_originals data/sources/cache.py: encoded
 - digest.update(f"\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
 + digest.update(f"\0{stat.st_size}\0".encode())
 
@@ -609,7 +609,7 @@ an_epoch_that_was_held_up_is_noise analysis/statistics.py: statistics summary
 - longest_s = max(_HELD_UP * median_s, median_s + _HELD_UP_S)
 + longest_s = 20 * median_s
 
-copies_are_different_images data/eval_split.py: eval_split
+copies_are_different_images data/eval_split.py: sources
 - different = count if dataset.encoded else len(set(digests))
 + different = count
 

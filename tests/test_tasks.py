@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import os
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -101,8 +100,7 @@ def test_a_segmentation_run_is_judged_by_dice(train):
 def test_a_segmentation_run_ends_at_its_target_dice(tmp_path):
     config = registry.load("unet256:tiny")
     config.model, config.num_devices = MasksConfig(), 2
-    with open(os.devnull, "w") as quiet:
-        result = run_training(config, str(tmp_path / "run"), Console(quiet), target_accuracy=0.02)
+    result = run_training(config, str(tmp_path / "run"), Console(), target_accuracy=0.02)
     [epoch] = records(result.run_dir.path, "epoch")
     target = result.summary["target_accuracy"]
     assert (target["score"], target["reached"], target["epoch"]) == ("dice", True, 1)

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 import signal
 import threading
 
@@ -120,7 +119,7 @@ def test_the_record_tells_the_feeds_apart():
     def described(feed):
         config = registry.load("vgg_cifar10:tiny")
         set_fields(config, num_devices=2, data__feed=feed)
-        with open(os.devnull, "w") as quiet, prepare_run(config, None, Console(quiet)) as job:
+        with prepare_run(config, None, Console()) as job:
             return job.document()["data"]
 
     resident, stream = described("resident"), described("stream")

@@ -1,7 +1,6 @@
 """What the hardware did meanwhile: read, written, summed up, and never in the run's way."""
 
 import csv
-import os
 import sys
 import threading
 import types
@@ -546,8 +545,7 @@ def test_an_interval_that_makes_no_sense(given):
 def run_tiny(tmp_path, job, fields=None, **how):
     config = registry.load(MICRO)
     set_fields(config, **(fields or {}))
-    with open(os.devnull, "w") as quiet:
-        return job(config, str(tmp_path / "run"), Console(quiet), **how)
+    return job(config, str(tmp_path / "run"), Console(), **how)
 
 
 @pytest.mark.parametrize("job", [run_training, throughput.measure_throughput])

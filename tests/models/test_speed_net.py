@@ -26,7 +26,7 @@ from jaxbench.train import build_program
 from jaxbench.training.network_analysis import trace_network
 from jaxbench.training.prediction import predict
 from jaxbench.training.program import Program
-from tests.conftest import needs_devices, set_fields
+from tests.conftest import set_fields
 from tests.training.test_train_step import SmallConfig
 
 TINY = "cifar10_speedrun94:tiny"
@@ -47,17 +47,16 @@ def config_with(**fields):
 
 
 def run(workdir, checkpoints=None, resume="none", target=None, **fields):
-    with open(os.devnull, "w") as quiet:
-        more = {"checkpoints": checkpoints} if checkpoints else {}
-        return run_training(
-            config_with(**fields),
-            str(workdir),
-            Console(quiet),
-            telemetry_s=0,
-            target_accuracy=target,
-            resume=resume,
-            **more,
-        )
+    more = {"checkpoints": checkpoints} if checkpoints else {}
+    return run_training(
+        config_with(**fields),
+        str(workdir),
+        Console(),
+        telemetry_s=0,
+        target_accuracy=target,
+        resume=resume,
+        **more,
+    )
 
 
 def images():
@@ -180,9 +179,8 @@ def test_the_activation_is_the_published_one_and_has_gradients_in_fp16():
 
 @pytest.mark.parametrize("fields", [{"data__feed": "stream"}, {"replicas": "independent"}])
 def test_every_way_to_train_begins_with_the_same_whitening(tmp_path, fields):
-    needs_devices(2)
     config = config_with(num_devices=2, **fields)
-    with open(os.devnull, "w") as quiet, prepare_run(config, None, Console(quiet)) as job:
+    with prepare_run(config, None, Console()) as job:
         kernels = jax.device_get(job.place_train_state().params)["whitening"]["kernel"]
     expected = whitening_kernel(images()[:100])
     for kernel in kernels.reshape(-1, *expected.shape):
@@ -218,9 +216,8 @@ def test_whitening_by_images_that_are_not_in_memory_is_refused(test_data, tmp_pa
         data__random_resized_crop=True,
     )
     with (
-        open(os.devnull, "w") as quiet,
         pytest.raises(BadInput, match="decoded on the fly"),
-        prepare_run(config, str(tmp_path / "run"), Console(quiet)),
+        prepare_run(config, str(tmp_path / "run"), Console()),
     ):
         pass
     assert not (tmp_path / "run").exists()
@@ -234,7 +231,7 @@ def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is(
             model=SmallConfig(), test_time_augmentation=views_name, data__eval_examples=32
         )
         config.optimizer.learning_rate = 0.0
-        with open(os.devnull, "w") as quiet, prepare_run(config, None, Console(quiet)) as job:
+        with prepare_run(config, None, Console()) as job:
             program, feed = job.program, job.feed
             state = program.place_train_state()
             # A head that has an opinion.

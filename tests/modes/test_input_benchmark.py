@@ -1,7 +1,5 @@
 """--mode=input: what the host can feed and what the devices can take."""
 
-import os
-
 import pytest
 
 from jaxbench.cli import registry
@@ -23,8 +21,7 @@ def measure(tmp_path, monkeypatch, **data):
     config.data.feed, config.batch_size = "stream", 64
     for name, value in data.items():
         setattr(config.data, name, value)
-    with open(os.devnull, "w") as quiet:
-        return input_benchmark.measure_input(config, str(tmp_path / "run"), Console(quiet))
+    return input_benchmark.measure_input(config, str(tmp_path / "run"), Console())
 
 
 def test_a_slow_host_is_named_as_the_bottleneck(tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """What all modes share: run.json, records, every way to end, the summary."""
 
 import csv
-import os
 
 import jax
 import pytest
@@ -75,10 +74,9 @@ class FakeDevice:
 def run(tmp_path):
     def run(measurement, devices=None):
         mesh = DataMesh(tuple(devices or jax.local_devices()[:1]), "pmap")
-        with open(os.devnull, "w") as quiet:
-            console = Console(quiet)
-            measurement.setup = RunContext(Experiment(name="x"), Clock(), console, mesh, [])
-            return run_mode(measurement, str(tmp_path / "run"), telemetry_s=0.0)
+        console = Console()
+        measurement.setup = RunContext(Experiment(name="x"), Clock(), console, mesh, [])
+        return run_mode(measurement, str(tmp_path / "run"), telemetry_s=0.0)
 
     return run
 

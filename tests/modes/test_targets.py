@@ -17,7 +17,7 @@ from jaxbench.modes import targets
 from jaxbench.parallel.child import ProcessResult
 from jaxbench.records.reader import load_run
 from jaxbench.records.schema import TargetRecord, decode_record
-from tests.conftest import MICRO, needs_devices
+from tests.conftest import MICRO
 from tests.launchers.fakes import fake_child
 
 DESCRIBE = (f"--experiment={MICRO}", "--mode=describe")
@@ -29,7 +29,6 @@ def cpus(monkeypatch):
     """CPU devices in place of a target's."""
 
     def devices(target):
-        needs_devices(target.num_devices)
         return tuple(jax.devices()[: target.num_devices])
 
     monkeypatch.setattr(targets, "create_devices", devices)

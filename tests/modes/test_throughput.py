@@ -1,7 +1,6 @@
 """--mode=throughput: how fast the devices train, and windows that are not closed."""
 
 import dataclasses
-import os
 import time
 import types
 
@@ -37,9 +36,9 @@ def measure(tmp_path):
             change(config)
         options = {"rounds": 6, "window_s": 0.02} | options
         # With a cache every step is compiled two or three times, see test_compile_cache.py.
-        with open(os.devnull, "w") as quiet, without_cache():
+        with without_cache():
             return throughput.measure_throughput(
-                config, str(tmp_path / "run"), Console(quiet), **options
+                config, str(tmp_path / "run"), Console(), **options
             )
 
     return run

@@ -1,7 +1,6 @@
 """A run's records, however it ends."""
 
 import csv
-import os
 import pathlib
 import re
 
@@ -337,10 +336,9 @@ def test_a_target_that_makes_no_sense_is_told(run_cli, tmp_path, args, told):
 def train_to(tmp_path):
     def run(target):
         config = registry.load(MICRO)
-        with open(os.devnull, "w") as quiet:
-            return run_training(
-                config, str(tmp_path / f"to{target}"), Console(quiet), target_accuracy=target
-            )
+        return run_training(
+            config, str(tmp_path / f"to{target}"), Console(), target_accuracy=target
+        )
 
     return run
 

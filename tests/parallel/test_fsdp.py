@@ -18,7 +18,7 @@ from jaxbench.parallel.mesh import create_training_mesh, unequal_copies
 from jaxbench.train import build_program
 from jaxbench.xla.jaxpr import inner_jaxprs
 from tests.checkpoints.test_resume import _Stop, assert_same_run, stop_after, trained
-from tests.conftest import MICRO, needs_devices, set_fields, step_losses
+from tests.conftest import MICRO, set_fields, step_losses
 
 GPT = (
     "gpt124m_synthetic",
@@ -55,7 +55,6 @@ def program_of(**fields):
 
 
 def test_each_device_has_its_part_of_parameters_and_moments():
-    needs_devices(4)
     program = program_of(num_devices=4, optimizer__name="adamw", model__hidden=(8,))
     state = program.place_train_state()
     shapes = program.abstract_placed_state()
@@ -91,7 +90,6 @@ def test_each_device_has_its_part_of_parameters_and_moments():
 )
 def test_the_numbers_are_those_of_pmap(train, fields):
     """With clipped norms, LARS and Muon, which look at whole arrays."""
-    needs_devices(8)
     fields |= {"num_devices": 8, "precision": "fp64", "log_every_steps": 1, "max_steps": 3}
     pmap = train(MICRO, **fields)
     fsdp = train(MICRO, parallelism="fsdp", **fields)
@@ -117,7 +115,6 @@ def test_the_numbers_are_those_of_pmap(train, fields):
 )
 def test_no_gathered_parameter_is_kept_for_the_backward_pass(network, remat):
     """Whatever the backward pass needs it gathers itself."""
-    needs_devices(8)
     name, fields = network
     config = registry.load(name)
     set_fields(config, parallelism="fsdp", num_devices=8, remat=remat, batch_size=8, **fields)
@@ -176,7 +173,6 @@ def test_what_has_nothing_to_split_is_refused(run_cli):
 
 
 def test_devices_that_divide_nothing_are_refused():
-    needs_devices(7)
     with pytest.raises(BadInput, match="7 devices divide no axis of a parameter"):
         program_of(num_devices=7, batch_size=7, model__hidden=(12,)).check()
 

@@ -1,7 +1,5 @@
 """Which processes a run has, and that the one that compiles longest is waited for."""
 
-import os
-
 import pytest
 
 from jaxbench.cli import registry
@@ -79,7 +77,6 @@ def test_processes_that_compile_longer_are_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr("jaxbench.modes.train.barrier_before_first_step", note)
     config = registry.load(MICRO)
     set_fields(config, max_steps=1, num_devices=1)
-    with open(os.devnull, "w") as quiet:
-        run_training(config, str(tmp_path / "run"), Console(quiet))
+    run_training(config, str(tmp_path / "run"), Console())
     [(totals_s, kinds)] = before
     assert kinds == ["compile", "compile"] and "train" not in totals_s

@@ -1,7 +1,6 @@
 """A network that ignores an option is noticed: what is recorded is what is done."""
 
 import dataclasses
-import os
 
 import flax.linen as nn
 import jax
@@ -21,7 +20,7 @@ from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.records.writers.console import Console
 from jaxbench.train import build_program
 from jaxbench.training import program
-from tests.conftest import MICRO, needs_devices, set_fields
+from tests.conftest import MICRO, set_fields
 
 
 class Net(nn.Module):
@@ -54,10 +53,9 @@ class NetConfig(ModelConfig):
 
 
 def document(model, **fields):
-    needs_devices(2)
     config = registry.load(MICRO)
     set_fields(config, model=model, num_devices=2, **fields)
-    with open(os.devnull, "w") as quiet, prepare_run(config, None, Console(quiet)) as job:
+    with prepare_run(config, None, Console()) as job:
         return job.document()
 
 
@@ -80,7 +78,7 @@ def test_arithmetic_that_xla_leaves_out():
     config = registry.load(MICRO)
     fields = {"gradient_accumulation_steps": 2, "batch_norm": "local", "num_devices": 1}
     set_fields(config, model=BlindConfig(), **fields)
-    with open(os.devnull, "w") as quiet, prepare_run(config, None, Console(quiet)) as job:
+    with prepare_run(config, None, Console()) as job:
         _, state, _, _ = step_args(job)
         args = state, job.feed.eval_data, next(job.feed.eval_batches())
         compiled = job.compile("eval_step", job.program.eval_step, *args)
@@ -135,13 +133,10 @@ def test_a_type_that_layers_ignore(precision, tmp_path, monkeypatch):
     monkeypatch.setattr(program, "utilization", lambda mesh, name, *_: asked.append(name) or {})
     config = registry.load(MICRO)
     set_fields(config, model=NetConfig(ignores_dtype=True), num_devices=1, precision=precision)
-    with open(os.devnull, "w") as quiet, prepare_run(config, None, Console(quiet)) as job:
+    with prepare_run(config, None, Console()) as job:
         job.program.utilization(1.0)
     assert asked == ["fp32"]  # the peak that MFU is a share of
-    with open(os.devnull, "w") as quiet:
-        summary = measure_memory(
-            config, str(tmp_path / "run"), Console(quiet), telemetry_s=0
-        ).summary
+    summary = measure_memory(config, str(tmp_path / "run"), Console(), telemetry_s=0).summary
     assert summary["warnings"] == [
         f"precision={precision}, but 100% of the network's multiplications are in float32; "
         "NetConfig must pass dtype to the layers"
@@ -175,7 +170,7 @@ class TypedConfig(ModelConfig):
 def test_a_type_that_has_no_peak_has_no_mfu(dtype, monkeypatch):
     config = registry.load(MICRO)
     set_fields(config, model=TypedConfig(product_dtype=dtype), num_devices=1)
-    with open(os.devnull, "w") as quiet, prepare_run(config, None, Console(quiet)) as job:
+    with prepare_run(config, None, Console()) as job:
         monkeypatch.setattr(peaks, "find_peak", lambda _, *how: find_peak("NVIDIA H200", *how))
         assert job.program.main_precision == dtype
         assert job.program.utilization(1.0)["mfu"] is None
@@ -186,10 +181,9 @@ def test_a_type_that_has_no_peak_has_no_mfu(dtype, monkeypatch):
 @pytest.mark.parametrize("replicas", ["data_parallel", "independent"])
 @pytest.mark.parametrize("exchanged", ["nothing", "a part", "gradients"])
 def test_an_exchange_that_is_not_the_configs(replicas, exchanged):
-    needs_devices(2)
     config = registry.load(MICRO)
     set_fields(config, num_devices=2, replicas=replicas)
-    with open(os.devnull, "w") as quiet, prepare_run(config, None, Console(quiet)) as job:
+    with prepare_run(config, None, Console()) as job:
         bytes_ = 4 * job.program.num_parameters()
         found = {"nothing": 0, "a part": bytes_ - 4, "gradients": bytes_}[exchanged]
         compiled = job.compile("train_step", *step_args(job))
@@ -328,7 +322,6 @@ class HandNetConfig(ModelConfig):
     ],
 )
 def test_statistics_are_followed_to_the_images(kinds, expected):
-    needs_devices(4)
     config = registry.load(MICRO)
     set_fields(config, model=HandNetConfig(kinds=kinds), num_devices=4, batch_norm="sync")
     mesh, layout = create_training_mesh(config)

@@ -208,11 +208,11 @@ def test_ctrl_c_in_the_middle_of_a_trace(run_cli, tmp_path, monkeypatch, where):
 def test_throughput_traces_a_stretch_after_its_measurements(tmp_path):
     config = registry.load(MICRO)
     # With a cache every step is compiled two or three times.
-    with open(os.devnull, "w") as quiet, without_cache():
+    with without_cache():
         result = measure_throughput(
             config,
             str(tmp_path / "run"),
-            Console(quiet),
+            Console(),
             feed="stream",
             rounds=6,
             window_s=0.02,

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import os
 
 import flax.linen as nn
 import jax
@@ -28,7 +27,6 @@ from jaxbench.training.optimizers import create_schedule
 from jaxbench.xla.jaxpr import find_matmuls_and_convs
 from tests.conftest import (
     MICRO,
-    needs_devices,
     records,
     set_fields,
     step_losses,
@@ -217,7 +215,6 @@ def test_a_records_learning_rate_is_that_of_its_steps_update(train, optimizer):
 
 
 def test_nothing_moves_between_host_and_device_unasked():
-    needs_devices(2)
     state, data, rows, step = prepared_steps(num_devices=2)
     with jax.transfer_guard("disallow"):
         for row in rows:
@@ -529,7 +526,7 @@ def test_accumulation_says_what_batch_norm_sees():
     def seen(**fields):
         config = registry.load(MICRO)
         set_fields(config, num_devices=2, gradient_accumulation_steps=4, **fields)
-        with open(os.devnull, "w") as quiet, prepare_run(config, None, Console(quiet)) as job:
+        with prepare_run(config, None, Console()) as job:
             return job.document()["batch_norm_examples"]
 
     assert seen() == 128 // 2 // 4

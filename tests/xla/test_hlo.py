@@ -13,7 +13,7 @@ from jaxbench.parallel.mesh import AXIS, DataMesh, create_training_mesh
 from jaxbench.train import build_program
 from jaxbench.training.compilation import compile_step
 from jaxbench.xla.hlo import count_collectives, count_work
-from tests.conftest import MICRO, needs_devices, set_fields
+from tests.conftest import MICRO, set_fields
 
 
 @functools.cache
@@ -34,7 +34,6 @@ def compiled_step(**fields):
 
 @pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
 def test_the_gradient_is_reduced_in_few_collectives(parallelism):
-    needs_devices(2)
     record, gradient_bytes, averages_bytes = compiled_step(parallelism=parallelism)
     assert set(record.collectives) == {"all-reduce"}
     reduced = record.collectives["all-reduce"]
@@ -46,7 +45,6 @@ def test_the_gradient_is_reduced_in_few_collectives(parallelism):
 
 
 def test_synchronised_batch_norm_reduces_in_every_layer():
-    needs_devices(2)
     local = compiled_step(parallelism="pmap")[0].collectives["all-reduce"]
     sync, gradient_bytes, _ = compiled_step(parallelism="pmap", batch_norm="sync")
     # 3 norms, forwards and backwards; XLA may join the last with the gradient.
@@ -55,14 +53,12 @@ def test_synchronised_batch_norm_reduces_in_every_layer():
 
 
 def test_models_that_exchange_nothing_have_none():
-    needs_devices(2)
     assert compiled_step(replicas="independent")[0].collectives == {}
 
 
 @pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
 def test_each_kind_is_counted_with_its_operands(parallelism):
     """Operands, not results: gathering makes four times as much of them, scattering a quarter."""
-    needs_devices(4)
 
     def exchange(x_8x3):
         ring = [(place, (place + 1) % 4) for place in range(4)]

@@ -1,0 +1,16 @@
+"""Inputs that nobody thought of, for hypothesis; the same ones in every run."""
+
+import hypothesis
+from hypothesis import strategies as st
+
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("same")
+
+
+@st.composite
+def damaged(draw, whole: bytes) -> bytes:
+    """Bytes that are cut short, overwritten in part, longer, or others altogether."""
+    start = draw(st.integers(0, len(whole)))
+    written = draw(st.binary(max_size=64))
+    end = draw(st.sampled_from((start, start + len(written), len(whole))))
+    return draw(st.sampled_from((whole[:start] + written + whole[end:], written)))
