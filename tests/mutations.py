@@ -343,7 +343,7 @@ iou_counts_both_twice tasks.py: tasks
 
 ## The training loop's records.
 
-last_epoch_is_not_evaluated training/run.py: plan train
+last_epoch_is_not_evaluated training/run.py: training_run train
 - (epoch + 1) % self.eval_every_epochs == 0 or epoch + 1 == self.num_epochs
 + (epoch + 1) % self.eval_every_epochs == 0
 
@@ -351,13 +351,13 @@ a_part_of_an_epoch_is_complete train.py: train profiler
 - complete=timed_steps == run.plan.steps_per_epoch
 + complete=trained.steps == len(run.plan.steps(trained.epoch))
 
-first_epoch_is_in_the_median modes/train.py: summary train
+first_epoch_is_in_the_median modes/train.py: training_run train
 - later = [epoch for epoch in complete if epoch.epoch > 1]
 + later = [epoch for epoch in complete if epoch.epoch > 0]
 
 ## Checkpoints and resuming.
 
-half_an_epoch_is_trained_again training/run.py: run_progress resume
+half_an_epoch_is_trained_again training/run.py: training_run resume
 - EpochMetrics(**progress.epoch_metrics)
 + None
 
@@ -449,11 +449,11 @@ batches_prepared_before_are_counted modes/throughput.py: throughput
 - self._fill = setup.config.data.prefetch_batches + 2 if setup.feed.name == "stream" else 0
 + self._fill = 0
 
-warmup_epoch_is_counted analysis/steady_rate.py: summary compare
+warmup_epoch_is_counted analysis/steady_rate.py: training_run compare
 - and one.epoch > 1
 + and one.epoch > 0
 
-whole_run_for_the_steady_state modes/train.py: summary
+whole_run_for_the_steady_state modes/train.py: training_run
 - images_per_s_whole_run=images / train_time_s if images else None,
 + images_per_s_whole_run=rate.value,
 
@@ -605,7 +605,7 @@ a_slow_clock_is_a_date_that_was_set records/validity.py: validity
 - if list(disagreeing) == ["date"] and "uptime" in apart_s:
 + if "date" in disagreeing and "uptime" in apart_s:
 
-an_epoch_that_was_held_up_is_noise analysis/statistics.py: statistics summary
+an_epoch_that_was_held_up_is_noise analysis/statistics.py: statistics training_run
 - longest_s = max(_HELD_UP * median_s, median_s + _HELD_UP_S)
 + longest_s = 20 * median_s
 

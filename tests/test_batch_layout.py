@@ -3,16 +3,14 @@
 import pytest
 
 from jaxbench.batch_layout import BatchLayout, batch_multiple
-from jaxbench.cli import registry
 from jaxbench.errors import BadInput
 from jaxbench.modes.runner import prepare_run
 from jaxbench.records.writers.console import Console
-from tests.conftest import MICRO, set_fields
+from tests.conftest import MICRO, config_of
 
 
 def config_with(**fields):
-    config = registry.load(MICRO)
-    set_fields(config, **fields)
+    config = config_of(MICRO, **fields)
     return config
 
 

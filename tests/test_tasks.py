@@ -15,7 +15,7 @@ from jaxbench.modes.train import run_training
 from jaxbench.records.writers.console import Console
 from jaxbench.tasks import get_task, pack_sums, sums_by_name
 from tests.conftest import records, run_json
-from tests.data.test_stream import MasksConfig
+from tests.micro import MasksConfig
 
 TASK = get_task("segmentation")
 

@@ -43,7 +43,7 @@ from jaxbench.parallel import signals
 from jaxbench.records import run_lock
 from jaxbench.records.writers.console import Console
 from jaxbench.training import run as training_run
-from tests.conftest import LOOP, MICRO, records, run_json, set_fields
+from tests.conftest import LOOP, MICRO, config_of, records, run_json
 
 # What depends on when and how fast, and on what a process holds.
 _OF_TIME = re.compile(
@@ -72,8 +72,7 @@ def trained(
     target_accuracy=None,
     **fields,
 ):
-    config = registry.load(MICRO)
-    set_fields(config, **{"log_every_steps": 4} | fields)
+    config = config_of(MICRO, **{"log_every_steps": 4} | fields)
     console = Console()
     if say is not None:
         console.say = say.append

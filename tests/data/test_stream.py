@@ -1,11 +1,9 @@
 """The streamed feed: the same batches as the resident one, prepared on the host."""
 
 import contextlib
-import dataclasses
 import signal
 import threading
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,36 +11,19 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.clock import Stopwatch, pause, wait_until
-from jaxbench.config import ModelConfig
 from jaxbench.data.augment import augment_batch, example_keys
 from jaxbench.data.dataset import Dataset, Split
 from jaxbench.data.feeds.feed import UNPACK_BATCH, create_feed
 from jaxbench.data.feeds.stream import StreamFeed
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.models.layers import Network
-from jaxbench.modes.runner import prepare_run
 from jaxbench.modes.train import run_training
 from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.parallel.signals import raise_on_signals
 from jaxbench.precision import get_precision
-from jaxbench.records.writers.console import Console
-from tests.conftest import MICRO, records, run_json, set_fields, step_losses
+from tests.conftest import prepared
+from tests.conftest import MICRO, records, run_json, step_losses
 from tests.in_process import fresh_process_state
-
-
-@dataclasses.dataclass(kw_only=True)
-class MasksConfig(ModelConfig):
-    """The smallest network that finds masks: batch norm and one 1x1 convolution."""
-
-    def create(self, *, num_classes, **options):
-        return Masks(**options)
-
-
-class Masks(Network):
-    @nn.compact
-    def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
-        _, norm = self.layers(train)
-        return nn.Conv(1, (1, 1), dtype=self.param_dtype)(norm()(images_BxHxWxC))[..., 0]
+from tests.micro import MasksConfig
 
 
 def small(**fields):
@@ -117,9 +98,7 @@ def test_both_feeds_train_the_same(train, experiment, fields):
 
 def test_the_record_tells_the_feeds_apart():
     def described(feed):
-        config = registry.load("vgg_cifar10:tiny")
-        set_fields(config, num_devices=2, data__feed=feed)
-        with prepare_run(config, None, Console()) as job:
+        with prepared("vgg_cifar10:tiny", num_devices=2, data__feed=feed) as job:
             return job.document()["data"]
 
     resident, stream = described("resident"), described("stream")

@@ -10,7 +10,7 @@ from jaxbench.cli import registry
 from jaxbench.config import DataConfig
 from jaxbench.data.sources import synthetic, text
 from jaxbench.data.sources.load import load_dataset
-from tests.conftest import refusal, set_fields
+from tests.conftest import config_of, refusal
 
 
 def text_config(path, length, **data):
@@ -76,8 +76,7 @@ ONLY = "only task=language_model takes data.sequence_length"
     ],
 )
 def test_images_are_no_sequences_and_sequences_no_images(experiment, fields, told):
-    config = registry.load(experiment)
-    set_fields(config, **fields)
+    config = config_of(experiment, **fields)
     refusal(config.validate, told=told)
 
 

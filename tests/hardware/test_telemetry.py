@@ -9,7 +9,6 @@ import pynvml
 import pytest
 
 from jaxbench.analysis.statistics import drift, slowed_down
-from jaxbench.cli import registry
 from jaxbench.clock import Clock, Stopwatch, pause, wait_until
 from jaxbench.data.feeds.stream import StreamFeed
 from jaxbench.errors import BadInput
@@ -24,7 +23,7 @@ from jaxbench.records.schema import ThroughputRecord
 from jaxbench.records.writers.console import Console
 from jaxbench.xla.compile_cache import without_cache
 from tests import fake_nvml
-from tests.conftest import MICRO, records, run_json, set_fields
+from tests.conftest import MICRO, config_of, records, run_json
 from tests.fake_nvml import Board, Cuda, Nvml
 
 INTERVAL_S = 0.02
@@ -543,8 +542,7 @@ def test_an_interval_that_makes_no_sense(given):
 
 
 def run_tiny(tmp_path, job, fields=None, **how):
-    config = registry.load(MICRO)
-    set_fields(config, **(fields or {}))
+    config = config_of(MICRO, **(fields or {}))
     return job(config, str(tmp_path / "run"), Console(), **how)
 
 

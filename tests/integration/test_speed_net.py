@@ -17,7 +17,7 @@ from jaxbench.records.writers.console import Console
 from jaxbench.records.writers.describe import describe_record
 from jaxbench.records.writers.rows import record_row
 from tests.conftest import needs_devices, records, set_fields
-from tests.models.test_speed_net import config_with, images, run
+from tests.models.speed_net import config_with, images, run
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from jaxbench.records.writers.console import Console
 from jaxbench.train import build_program
 from jaxbench.training.compilation import compile_step
 from tests.conftest import MICRO, equations, records, run_json
-from tests.training.test_train_step import SmallConfig
+from tests.micro import SmallConfig
 
 
 def program_of(name, **fields):

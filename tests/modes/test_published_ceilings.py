@@ -5,7 +5,6 @@ import pytest
 
 from jaxbench.analysis.ceiling import ceiling
 from jaxbench.batch_layout import BatchLayout
-from jaxbench.cli import registry
 from jaxbench.hardware.peak_table import find_peak
 from jaxbench.hardware.targets.target import parse_target
 from jaxbench.models.vgg import VggConfig
@@ -13,7 +12,7 @@ from jaxbench.modes.targets import fast_convolution_rate
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.train import build_program
 from jaxbench.training.program import Program
-from tests.conftest import set_fields
+from tests.conftest import config_of
 from tests.published_rates import published_rates
 
 # VGG-16 at 224x224 in fp32 without TF32, whose convolutions cuDNN computes by Winograd's
@@ -25,8 +24,7 @@ _WINOGRAD = {
 
 
 def create_program(experiment: str, **fields) -> Program:
-    config = registry.load(experiment)
-    set_fields(config, num_devices=1, **fields)
+    config = config_of(experiment, num_devices=1, **fields)
     mesh = DataMesh(tuple(jax.devices()[:1]), "shard_map")
     return build_program(config, mesh, BatchLayout.create(config, 1), steps_per_epoch=1)
 

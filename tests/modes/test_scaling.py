@@ -10,17 +10,15 @@ import jax
 import numpy as np
 import pytest
 
-from jaxbench.cli import registry
 from jaxbench.config import ModelConfig
 from jaxbench.errors import BadInput, MixedDevices
 from jaxbench.modes import scaling
-from jaxbench.modes.runner import prepare_run
 from jaxbench.modes.scaling import ScalingTrial, efficiency_warnings
 from jaxbench.parallel.mesh import DataMesh, unequal_copies
 from jaxbench.records.reader import load_run
 from jaxbench.records.schema import CompileRecord, ScalingRecord
 from jaxbench.records.writers.console import Console
-from tests.conftest import MICRO, records, run_json, set_fields
+from tests.conftest import MICRO, config_of, prepared, records, run_json
 from tests.modes.test_runner import REFUSAL, FakeDevice
 
 
@@ -46,8 +44,7 @@ SMALL = {"model": LinearConfig(), "batch_size": 64, "optimizer__name": "sgd"}
 @pytest.fixture
 def measure(tmp_path):
     def run(console=None, fields=None, **how):
-        config = registry.load(MICRO)
-        set_fields(config, **(SMALL | (fields or {})))
+        config = config_of(MICRO, **(SMALL | (fields or {})))
         how = {"rounds": 6, "window_s": 0.02} | how
         return scaling.measure_scaling(config, str(tmp_path / "run"), console or Console(), **how)
 
@@ -59,9 +56,7 @@ def of_kind(result, kind):
 
 
 def test_the_trials_of_four_devices():
-    config = registry.load(MICRO)
-    set_fields(config, num_devices=4, batch_size=64)
-    with prepare_run(config, None, Console()) as job:
+    with prepared(MICRO, num_devices=4, batch_size=64) as job:
         benchmark = scaling.ScalingBenchmark(job, "both", [1, 2, 4], None, 6, 0.02)
     found = {
         key: (layout.global_batch, layout.batch_per_device)

@@ -8,7 +8,6 @@ import pytest
 from jax.extend.core import Literal
 
 from jaxbench.checkpoints.checkpoint import Checkpoints
-from jaxbench.cli import registry
 from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.errors import BadInput
 from jaxbench.models.gpt import GptConfig
@@ -18,7 +17,7 @@ from jaxbench.parallel.mesh import create_training_mesh, unequal_copies
 from jaxbench.train import build_program
 from jaxbench.xla.jaxpr import inner_jaxprs
 from tests.checkpoints.test_resume import _Stop, assert_same_run, stop_after, trained
-from tests.conftest import MICRO, set_fields, step_losses
+from tests.conftest import MICRO, config_of, step_losses
 
 GPT = (
     "gpt124m_synthetic",
@@ -48,8 +47,7 @@ def test_the_first_axis_that_the_devices_divide_is_split(shape, num_devices, axi
 
 
 def program_of(**fields):
-    config = registry.load(MICRO)
-    set_fields(config, parallelism="fsdp", **fields)
+    config = config_of(MICRO, parallelism="fsdp", **fields)
     config.validate()
     return build_program(config, *create_training_mesh(config), steps_per_epoch=1)
 
@@ -116,8 +114,7 @@ def test_the_numbers_are_those_of_pmap(train, fields):
 def test_no_gathered_parameter_is_kept_for_the_backward_pass(network, remat):
     """Whatever the backward pass needs it gathers itself."""
     name, fields = network
-    config = registry.load(name)
-    set_fields(config, parallelism="fsdp", num_devices=8, remat=remat, batch_size=8, **fields)
+    config = config_of(name, parallelism="fsdp", num_devices=8, remat=remat, batch_size=8, **fields)
     config.validate()
     program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
     labels = program.task.label_shape(config.data.example_shape)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from jaxbench.cli import registry
 from jaxbench.clock import Clock
 from jaxbench.errors import BadInput
 from jaxbench.modes.train import run_training
@@ -13,7 +12,7 @@ from jaxbench.parallel.processes import (
     detect_cluster,
 )
 from jaxbench.records.writers.console import Console
-from tests.conftest import MICRO, records, set_fields
+from tests.conftest import MICRO, config_of, records
 
 
 @pytest.mark.parametrize(
@@ -75,8 +74,7 @@ def test_processes_that_compile_longer_are_waited_for(tmp_path, monkeypatch):
 
     before = []
     monkeypatch.setattr("jaxbench.modes.train.barrier_before_first_step", note)
-    config = registry.load(MICRO)
-    set_fields(config, max_steps=1, num_devices=1)
+    config = config_of(MICRO, max_steps=1, num_devices=1)
     run_training(config, str(tmp_path / "run"), Console())
     [(totals_s, kinds)] = before
     assert kinds == ["compile", "compile"] and "train" not in totals_s

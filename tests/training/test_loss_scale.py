@@ -23,7 +23,7 @@ from jaxbench.training.loss_scale import (
     first_loss_scale,
 )
 from jaxbench.training.optimizers import create_schedule
-from tests.conftest import MICRO, records, run_json, set_fields
+from tests.conftest import MICRO, config_of, records, run_json, set_fields
 
 # One convolution and one hidden layer, no batch norm, images as they are.
 CONVOLUTION = {
@@ -247,8 +247,9 @@ def train_fp16(tmp_path, monkeypatch):
 
     def run(name="run", first_scale=FIRST_SCALE, **fields):
         monkeypatch.setattr("jaxbench.training.loss_scale.FIRST_SCALE", first_scale)
-        config = registry.load(MICRO)
-        set_fields(config, **SYNTHETIC | {"precision": "fp16", "log_every_steps": 1} | fields)
+        config = config_of(
+            MICRO, **SYNTHETIC | {"precision": "fp16", "log_every_steps": 1} | fields
+        )
         lines = []
         console = Console()
         console.say = lines.append
@@ -271,8 +272,7 @@ def test_a_run_says_which_steps_were_skipped(train_fp16):
     assert document["status"] == "done"
     skipped = steps[-1]["skipped_steps"]
     assert 8 < skipped < 48 == len(steps)
-    config = registry.load(MICRO)
-    set_fields(config, **SYNTHETIC)
+    config = config_of(MICRO, **SYNTHETIC)
     config.epochs, config.optimizer.warmup_epochs, config.optimizer.name = 12, 12, "sgd"
     schedule, before = create_schedule(config, 4), 0
     for number, record in enumerate(steps):

@@ -20,7 +20,7 @@ from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.records.writers.console import Console
 from jaxbench.train import build_program
 from jaxbench.training import program
-from tests.conftest import MICRO, set_fields
+from tests.conftest import MICRO, config_of, prepared, set_fields
 
 
 class Net(nn.Module):
@@ -53,9 +53,7 @@ class NetConfig(ModelConfig):
 
 
 def document(model, **fields):
-    config = registry.load(MICRO)
-    set_fields(config, model=model, num_devices=2, **fields)
-    with prepare_run(config, None, Console()) as job:
+    with prepared(MICRO, model=model, num_devices=2, **fields) as job:
         return job.document()
 
 
@@ -131,8 +129,9 @@ def test_an_axis_that_batch_norm_ignores(batch_norm, norms, kind):
 def test_a_type_that_layers_ignore(precision, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(program, "utilization", lambda mesh, name, *_: asked.append(name) or {})
-    config = registry.load(MICRO)
-    set_fields(config, model=NetConfig(ignores_dtype=True), num_devices=1, precision=precision)
+    config = config_of(
+        MICRO, model=NetConfig(ignores_dtype=True), num_devices=1, precision=precision
+    )
     with prepare_run(config, None, Console()) as job:
         job.program.utilization(1.0)
     assert asked == ["fp32"]  # the peak that MFU is a share of
@@ -168,9 +167,7 @@ class TypedConfig(ModelConfig):
 
 @pytest.mark.parametrize("dtype", ["complex64", "int8", "float8_e4m3fn"])
 def test_a_type_that_has_no_peak_has_no_mfu(dtype, monkeypatch):
-    config = registry.load(MICRO)
-    set_fields(config, model=TypedConfig(product_dtype=dtype), num_devices=1)
-    with prepare_run(config, None, Console()) as job:
+    with prepared(MICRO, model=TypedConfig(product_dtype=dtype), num_devices=1) as job:
         monkeypatch.setattr(peaks, "find_peak", lambda _, *how: find_peak("NVIDIA H200", *how))
         assert job.program.main_precision == dtype
         assert job.program.utilization(1.0)["mfu"] is None
@@ -181,9 +178,7 @@ def test_a_type_that_has_no_peak_has_no_mfu(dtype, monkeypatch):
 @pytest.mark.parametrize("replicas", ["data_parallel", "independent"])
 @pytest.mark.parametrize("exchanged", ["nothing", "a part", "gradients"])
 def test_an_exchange_that_is_not_the_configs(replicas, exchanged):
-    config = registry.load(MICRO)
-    set_fields(config, num_devices=2, replicas=replicas)
-    with prepare_run(config, None, Console()) as job:
+    with prepared(MICRO, num_devices=2, replicas=replicas) as job:
         bytes_ = 4 * job.program.num_parameters()
         found = {"nothing": 0, "a part": bytes_ - 4, "gradients": bytes_}[exchanged]
         compiled = job.compile("train_step", *step_args(job))
@@ -255,8 +250,7 @@ class PartlyConfig(ModelConfig):
 )
 def test_frozen_layers_and_the_gradient_of_the_images_are_not_computed(model, counted, computed):
     """By layer, in forward passes; MFU counts three by convention, but of frozen layers."""
-    config = registry.load(MICRO)
-    set_fields(config, model=PartlyConfig(**model), num_devices=1)
+    config = config_of(MICRO, model=PartlyConfig(**model), num_devices=1)
     program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
     layers = {row["layer"]: row["forward_macs_per_image"] for row in list_layers(program)}
     macs = [layers[name] for name in ("first", "second", "head")]
@@ -322,7 +316,6 @@ class HandNetConfig(ModelConfig):
     ],
 )
 def test_statistics_are_followed_to_the_images(kinds, expected):
-    config = registry.load(MICRO)
-    set_fields(config, model=HandNetConfig(kinds=kinds), num_devices=4, batch_norm="sync")
+    config = config_of(MICRO, model=HandNetConfig(kinds=kinds), num_devices=4, batch_norm="sync")
     mesh, layout = create_training_mesh(config)
     assert build_program(config, mesh, layout, 1).analysis.batch_norm == expected

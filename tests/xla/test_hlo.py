@@ -7,13 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbench.cli import registry
 from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.parallel.mesh import AXIS, DataMesh, create_training_mesh
 from jaxbench.train import build_program
 from jaxbench.training.compilation import compile_step
 from jaxbench.xla.hlo import count_collectives, count_work
-from tests.conftest import MICRO, set_fields
+from tests.conftest import MICRO, config_of
 
 
 @functools.cache
@@ -22,8 +21,7 @@ def compiled_step(**fields):
 
     Returns its compile record, the bytes of its gradient and of its running averages.
     """
-    config = registry.load(MICRO)
-    set_fields(config, model__hidden=(8, 8), **fields)
+    config = config_of(MICRO, model__hidden=(8, 8), **fields)
     program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
     args = abstract_args(config, program.layout, (), program.precision.param_dtype)
     state = program.abstract_placed_state()
