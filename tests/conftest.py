@@ -45,6 +45,7 @@ import pytest  # noqa: E402
 
 from jaxbench.cli import registry  # noqa: E402
 from jaxbench.clock import pause  # noqa: E402
+from jaxbench.data.feeds.feed import abstract_args  # noqa: E402
 from jaxbench.data.feeds.stream import StreamFeed  # noqa: E402
 from jaxbench.errors import BadInput  # noqa: E402
 from jaxbench.hardware.backend_flags import prepare_backend  # noqa: E402
@@ -141,6 +142,13 @@ def program_of(experiment: str, steps_per_epoch: int = 1, **fields):
     """The training program of an experiment, on one device unless the fields say otherwise."""
     config = config_of(experiment, **{"num_devices": 1} | fields)
     return build_program(config, *create_training_mesh(config), steps_per_epoch)
+
+
+def step_args(program):
+    """What a program's training step takes beside the state, as shapes."""
+    labels = program.task.label_shape(program.config.data.image_shape)
+    dtype = program.precision.param_dtype
+    return abstract_args(program.config, program.layout, labels, dtype)
 
 
 def prepared(experiment: str, **fields):

@@ -473,7 +473,7 @@ any_windows_agree microbench/interleaved.py: interleaved
 - max(last) <= (1 + _AGREEMENT) * min(last)
 + max(last) <= (1 + _AGREEMENT) * max(last)
 
-rates_averaged_arithmetically modes/windows.py: windows
+rates_averaged_arithmetically modes/windows.py: throughput
 - statistics.harmonic_mean(rates_R)
 + statistics.fmean(rates_R)
 

@@ -15,6 +15,7 @@ from jaxbench.records.schema import CompileRecord, Conv2dRecord, Summary
 from jaxbench.records.writers.console import Console
 from tests.conftest import records, run_json
 from tests.in_process import fresh_process_state
+from tests.modes.mixed_devices import REFUSAL, FakeDevice
 
 COMPILED = CompileRecord(
     function="step",
@@ -58,16 +59,6 @@ class Doing(Measurement):
     def summarize(self, status, records):
         assert [type(record) for record in records] == [CompileRecord, Conv2dRecord]
         return Summary(status=status, **self._fields)
-
-
-class FakeDevice:
-    platform, process_index = "gpu", 0
-
-    def __init__(self, id_, kind):
-        self.id, self.device_kind = id_, kind
-
-    def memory_stats(self):
-        return None
 
 
 @pytest.fixture
@@ -143,12 +134,6 @@ def test_a_summary_that_cannot_be_made_hides_no_end(run, tmp_path):
     assert document["status"] == "done"
     [warning] = document["summary"]["warnings"]
     assert warning.startswith("the summary could not be made: TypeError")
-
-
-REFUSAL = (
-    'INVALID_ARGUMENT: executable is built for device CUDA:0 of type "RTX 2080 Ti"; cannot run it '
-    'on device CUDA:1 of type "GTX 1080"'
-)
 
 
 @pytest.mark.parametrize("kinds", [("RTX 2080 Ti", "GTX 1080"), ("GTX 1080", "GTX 1080")])
