@@ -121,12 +121,12 @@ def training_in(folder: pathlib.Path):
     """
     count = 0
 
-    def run(experiment="quickstart:tiny", profile=None, **fields):
+    def run(experiment="quickstart:tiny", profile=None, target_accuracy=None, **fields):
         nonlocal count
         count += 1
         config = config_of(experiment, **fields)
-        workdir = folder / f"run{count}"
-        return run_training(config, str(workdir), Console(), profile=profile)
+        how = {"profile": profile, "target_accuracy": target_accuracy}
+        return run_training(config, str(folder / f"run{count}"), Console(), **how)
 
     return run
 

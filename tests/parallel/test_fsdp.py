@@ -16,7 +16,7 @@ from jaxbench.parallel.fsdp import Shard, split_axis
 from jaxbench.parallel.mesh import create_training_mesh, unequal_copies
 from jaxbench.train import build_program
 from jaxbench.xla.jaxpr import inner_jaxprs
-from tests.checkpoints.test_resume import _Stop, assert_same_run, stop_after, trained
+from tests.checkpoints.runs import assert_same_run, assert_same_state, interrupted, trained
 from tests.conftest import MICRO, config_of, step_losses
 
 GPT = (
@@ -148,15 +148,11 @@ def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(tmp_path, monkeypatch,
     whole = trained(tmp_path / "whole", parallelism=then, **fields)
     run = tmp_path / "run"
     monkeypatch.setattr(Checkpoints, "due", lambda *_, **__: True)
-    with monkeypatch.context() as patch:
-        stop_after(patch, 9)
-        with pytest.raises(_Stop):
-            trained(run, parallelism=first, **fields)
+    interrupted(monkeypatch, run, 9, parallelism=first, **fields)
     resumed = trained(run, resume="auto", parallelism=then, **fields)
     if first == then:  # else what was compiled first is another step
         assert_same_run(whole.run_dir.path, run)
-    states = (jax.device_get(done.state) for done in (whole, resumed))
-    jax.tree.map(np.testing.assert_array_equal, *states)
+    assert_same_state(whole.state, resumed.state)
 
 
 def test_what_has_nothing_to_split_is_refused(run_cli):
