@@ -40,6 +40,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
+import hypothesis  # noqa: E402
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
@@ -58,6 +59,9 @@ from jaxbench.train import build_program  # noqa: E402
 from tests.in_process import run_command  # noqa: E402
 
 prepare_backend()  # what is compiled here is what users run
+# The same examples in every run, however slow the machine.
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("same")
 
 pytest_plugins = ["tests.fast_half", "pytester"]
 # The experiment for whatever does not ask about the network: see there.

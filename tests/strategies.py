@@ -1,10 +1,6 @@
-"""Inputs that nobody thought of, for hypothesis; the same ones in every run."""
+"""Inputs that nobody thought of."""
 
-import hypothesis
 from hypothesis import strategies as st
-
-hypothesis.settings.register_profile("same", derandomize=True, deadline=None, database=None)
-hypothesis.settings.load_profile("same")
 
 
 @st.composite

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import io
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from jaxbench.model_config import ModelConfig
 from jaxbench.modes.train import run_training
 from jaxbench.records.writers.console import Console
 from jaxbench.tasks import get_task, pack_sums, sums_by_name
-from tests.conftest import records, run_json
+from tests.conftest import config_of, records, run_json
 from tests.micro import MasksConfig
 
 TASK = get_task("segmentation")
@@ -97,10 +98,8 @@ def test_a_segmentation_run_is_judged_by_dice(train):
     assert run_json(result.run_dir.path)["task"] == "segmentation"
 
 
-def test_a_segmentation_run_ends_at_its_target_dice(tmp_path):
-    config = registry.load("unet256:tiny")
-    config.model, config.num_devices = MasksConfig(), 2
-    result = run_training(config, str(tmp_path / "run"), Console(), target_accuracy=0.02)
+def test_a_segmentation_run_ends_at_its_target_dice(train):
+    result = train("unet256:tiny", model=MasksConfig(), num_devices=2, target_accuracy=0.02)
     [epoch] = records(result.run_dir.path, "epoch")
     target = result.summary["target_accuracy"]
     assert (target["score"], target["reached"], target["epoch"]) == ("dice", True, 1)
@@ -181,13 +180,11 @@ def test_a_language_models_run_counts_every_token_once(train, feed):
 
 
 def test_people_read_of_sequences_and_records_of_images(tmp_path):
-    config = registry.load("gpt_bytes:tiny")
-    config.model, config.num_devices = PairsConfig(), 2
-    with open(tmp_path / "out", "w") as file:
-        run_training(config, str(tmp_path / "run"), Console(file))
-    words = (tmp_path / "out").read_text()
-    assert "of 100 test sequences" in words and "bits per byte" in words
-    assert "tokens/s" in words and "sequences/s" in words and "images/s" not in words
+    config, out = config_of("gpt_bytes:tiny", model=PairsConfig(), num_devices=2), io.StringIO()
+    run_training(config, str(tmp_path / "run"), Console(out))
+    for words in ("of 100 test sequences", "bits per byte", "tokens/s", "sequences/s"):
+        assert words in out.getvalue()
+    assert "images/s" not in out.getvalue()
 
 
 @pytest.mark.parametrize("name", ["classification", "language_model"])
@@ -208,15 +205,10 @@ def test_only_what_is_ranked_first_is_a_hit(name):
 
 def test_of_fewer_than_five_classes_nan_is_no_hit():
     logits = jnp.array([[jnp.nan, 0.0, 1.0], [jnp.nan, 0.0, 1.0], [0.0, 0.0, 1.0]])
-    sums = get_task("classification").metric_sums(
-        jnp.zeros(3), logits, jnp.array([0, 2, 1]), jnp.ones(3, bool)
-    )
+    arrays = jnp.zeros(3), logits, jnp.array([0, 2, 1]), jnp.ones(3, bool)
+    sums = get_task("classification").metric_sums(*arrays)
     # nan is ahead of the second row's label; the third row's is the last of three.
     assert (float(sums["top1"]), float(sums["top5"])) == (0, 2)
-    pixels = TASK.metric_sums(
-        jnp.zeros(1),
-        jnp.full((1, 2, 2), jnp.nan),
-        jnp.zeros((1, 2, 2), jnp.int32),
-        jnp.ones(1, bool),
-    )
-    assert float(pixels["right"]) == 0
+    pixels = jnp.full((1, 2, 2), jnp.nan)
+    arrays = jnp.zeros(1), pixels, jnp.zeros((1, 2, 2), jnp.int32), jnp.ones(1, bool)
+    assert float(TASK.metric_sums(*arrays)["right"]) == 0

@@ -20,8 +20,7 @@ from jaxbench.modes.train import run_training
 from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.parallel.signals import raise_on_signals
 from jaxbench.precision import get_precision
-from tests.conftest import prepared
-from tests.conftest import MICRO, records, run_json, step_losses
+from tests.conftest import MICRO, prepared, records, run_json, step_losses
 from tests.in_process import fresh_process_state
 from tests.micro import MasksConfig
 
