@@ -150,7 +150,7 @@ def program_of(experiment: str, steps_per_epoch: int = 1, **fields):
 
 def step_args(program):
     """What a program's training step takes beside the state, as shapes."""
-    labels = program.task.label_shape(program.config.data.image_shape)
+    labels = program.task.label_shape(program.config.data.example_shape)
     dtype = program.precision.param_dtype
     return abstract_args(program.config, program.layout, labels, dtype)
 

@@ -469,7 +469,7 @@ a_nullable_field_is_required records/schema.py: schema
 - type_, default = f"{type_} | None", {"default": None}
 + type_ = f"{type_} | None"
 
-any_windows_agree microbench/interleaved.py: interleaved
+any_windows_agree microbench/interleaved.py: microbench
 - max(last) <= (1 + _AGREEMENT) * min(last)
 + max(last) <= (1 + _AGREEMENT) * max(last)
 

@@ -14,6 +14,7 @@ from jaxbench.hardware.backend_flags import (
     wrong_sums,
 )
 from jaxbench.xla.variables import decisive_variables, relevant_variables
+from tests.conftest import MICRO
 
 NAME = "--xla_cpu_experimental_ynn_fusion_type"
 
@@ -121,3 +122,11 @@ def test_whatever_hints_at_an_accelerator_keeps_its_plugin(
     monkeypatch.setattr(accelerators, "_ROOT", tmp_path)
     monkeypatch.setattr(os, "environ", environ)
     assert usable_plugins() == usable
+
+
+@pytest.mark.parametrize("flags", ["fast", "xla_cpu_enable_fast_math=false", "--jax_enable_x64=1"])
+def test_what_is_no_flag_for_xla_is_refused_before_xla_is_asked(refused, flags):
+    before = os.environ["XLA_FLAGS"]
+    told = f"--xla_flags={flags}: "
+    refused(f"--experiment={MICRO}", f"--xla_flags={flags}", told=told)
+    assert os.environ["XLA_FLAGS"] == before

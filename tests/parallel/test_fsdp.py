@@ -1,5 +1,7 @@
 """parallelism=fsdp: which arrays are split, and the numbers of pmap."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -8,25 +10,16 @@ import pytest
 from jax.extend.core import Literal
 
 from jaxbench.checkpoints.checkpoint import Checkpoints
-from jaxbench.data.feeds.feed import abstract_args
-from jaxbench.errors import BadInput
 from jaxbench.models.gpt import GptConfig
 from jaxbench.models.vit import ViTConfig
 from jaxbench.parallel.fsdp import Shard, split_axis
-from jaxbench.parallel.mesh import create_training_mesh, unequal_copies
-from jaxbench.train import build_program
+from jaxbench.parallel.mesh import unequal_copies
 from jaxbench.xla.jaxpr import inner_jaxprs
 from tests.checkpoints.runs import assert_same_run, assert_same_state, interrupted, trained
-from tests.conftest import MICRO, config_of, step_losses
+from tests.conftest import MICRO, program_of, refusal, step_args, step_losses
 
-GPT = (
-    "gpt124m_synthetic",
-    {
-        "model": GptConfig(width=32, depth=1, heads=2),
-        "data__num_classes": 64,
-        "data__sequence_length": 8,
-    },
-)
+GPT_MODEL = GptConfig(width=32, depth=1, heads=2)
+GPT = "gpt124m_synthetic", {"model": GPT_MODEL, "data__num_classes": 64, "data__sequence_length": 8}
 VIT = MICRO, {"model": ViTConfig(patch=4, width=32, depth=1, heads=2)}
 
 
@@ -46,14 +39,11 @@ def test_the_first_axis_that_the_devices_divide_is_split(shape, num_devices, axi
     assert split_axis(shape, num_devices) == axis
 
 
-def program_of(**fields):
-    config = config_of(MICRO, parallelism="fsdp", **fields)
-    config.validate()
-    return build_program(config, *create_training_mesh(config), steps_per_epoch=1)
+fsdp_program = functools.partial(program_of, parallelism="fsdp")
 
 
 def test_each_device_has_its_part_of_parameters_and_moments():
-    program = program_of(num_devices=4, optimizer__name="adamw", model__hidden=(8,))
+    program = fsdp_program(MICRO, num_devices=4, optimizer__name="adamw", model__hidden=(8,))
     state = program.place_train_state()
     shapes = program.abstract_placed_state()
     split, whole = 0, 0
@@ -73,7 +63,7 @@ def test_each_device_has_its_part_of_parameters_and_moments():
     for leaf, expected in zip(jax.tree.leaves(state), jax.tree.leaves(shapes), strict=True):
         assert leaf.sharding.is_equivalent_to(expected.sharding, leaf.ndim)
     # Drawn in parts, they are what one device draws.
-    expected = program_of(num_devices=1, optimizer__name="adamw", model__hidden=(8,))
+    expected = fsdp_program(MICRO, num_devices=1, optimizer__name="adamw", model__hidden=(8,))
     drawn = expected.initial_state()
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(state), jax.device_get(drawn))
 
@@ -114,12 +104,10 @@ def test_the_numbers_are_those_of_pmap(train, fields):
 def test_no_gathered_parameter_is_kept_for_the_backward_pass(network, remat):
     """Whatever the backward pass needs it gathers itself."""
     name, fields = network
-    config = config_of(name, parallelism="fsdp", num_devices=8, remat=remat, batch_size=8, **fields)
-    config.validate()
-    program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
-    labels = program.task.label_shape(config.data.example_shape)
-    args = abstract_args(config, program.layout, labels, program.precision.param_dtype)
-    jaxpr = program.train_step.trace(program.abstract_placed_state(), *args).jaxpr.jaxpr
+    program = fsdp_program(name, num_devices=8, remat=remat, batch_size=8, **fields)
+    program.config.validate()
+    state = program.abstract_placed_state()
+    jaxpr = program.train_step.trace(state, *step_args(program)).jaxpr.jaxpr
     gathered, kept = set(), []
     for equation in per_device_jaxpr(jaxpr).eqns:
         inputs = {value for value in equation.invars if not isinstance(value, Literal)}
@@ -155,22 +143,12 @@ def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(tmp_path, monkeypatch,
     assert_same_state(whole.state, resumed.state)
 
 
-def test_what_has_nothing_to_split_is_refused(run_cli):
-    for args, said in (
-        ((f"--experiment={MICRO}", "--experiment.replicas=independent"), "nothing to split"),
-        (("--experiment=conv2d:tiny",), "a convolution has no state to split"),
-    ):
-        done = run_cli(*args, "--experiment.parallelism=fsdp")
-        assert done.returncode == 2 and said in done.stderr, done.stderr
-        assert len(done.stderr.splitlines()) == 1
-
-
-def test_devices_that_divide_nothing_are_refused():
-    with pytest.raises(BadInput, match="7 devices divide no axis of a parameter"):
-        program_of(num_devices=7, batch_size=7, model__hidden=(12,)).check()
-
-
-def test_a_network_that_stacks_its_parameters_is_refused():
+def test_what_fsdp_cannot_split_is_refused(refused):
+    fsdp = "--experiment.parallelism=fsdp"
+    independent = "--experiment.replicas=independent"
+    refused(f"--experiment={MICRO}", independent, fsdp, told="nothing to split")
+    refused("--experiment=conv2d:tiny", fsdp, told="a convolution has no state to split")
+    program = fsdp_program(MICRO, num_devices=7, batch_size=7, model__hidden=(12,))
+    refusal(program.check, told="7 devices divide no axis of a parameter")
     boxed = {"params": {"kernel": Shard(jnp.zeros((3, 4, 4)), axis=1)}}
-    with pytest.raises(BadInput, match="nn.scan or nn.vmap stacks parameters"):
-        nn.meta.remove_axis(boxed, 0, {})
+    refusal(nn.meta.remove_axis, boxed, 0, {}, told="nn.scan or nn.vmap stacks parameters")

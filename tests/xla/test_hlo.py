@@ -7,12 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbench.data.feeds.feed import abstract_args
-from jaxbench.parallel.mesh import AXIS, DataMesh, create_training_mesh
-from jaxbench.train import build_program
+from jaxbench.parallel.mesh import AXIS, DataMesh
 from jaxbench.training.compilation import compile_step
 from jaxbench.xla.hlo import count_collectives, count_work
-from tests.conftest import MICRO, config_of
+from tests.conftest import MICRO, program_of, step_args
 
 
 @functools.cache
@@ -21,11 +19,9 @@ def compiled_step(**fields):
 
     Returns its compile record, the bytes of its gradient and of its running averages.
     """
-    config = config_of(MICRO, model__hidden=(8, 8), **fields)
-    program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
-    args = abstract_args(config, program.layout, (), program.precision.param_dtype)
+    program = program_of(MICRO, num_devices=2, model__hidden=(8, 8), **fields)
     state = program.abstract_placed_state()
-    record = compile_step("train_step", program.train_step, state, *args)
+    record = compile_step("train_step", program.train_step, state, *step_args(program))
     averages = sum(leaf.size for leaf in jax.tree.leaves(state.batch_stats))
     return record, 4 * program.num_parameters(), 4 * averages
 
