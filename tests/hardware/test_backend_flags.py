@@ -8,11 +8,7 @@ from jax._src import xla_bridge
 
 from jaxbench.hardware import accelerators, backend_flags
 from jaxbench.hardware.accelerators import usable_plugins
-from jaxbench.hardware.backend_flags import (
-    prepare_backend,
-    sums_are_right,
-    wrong_sums,
-)
+from jaxbench.hardware.backend_flags import prepare_backend, sums_are_right, wrong_sums
 from jaxbench.xla.variables import decisive_variables, relevant_variables
 from tests.conftest import MICRO
 

@@ -5,11 +5,7 @@ import pytest
 from jaxbench.clock import Clock
 from jaxbench.modes.train import run_training
 from jaxbench.parallel import processes
-from jaxbench.parallel.processes import (
-    barrier_before_first_step,
-    check_single_host,
-    detect_cluster,
-)
+from jaxbench.parallel.processes import barrier_before_first_step, check_single_host, detect_cluster
 from jaxbench.records.writers.console import Console
 from tests.conftest import MICRO, config_of, records, refusal
 

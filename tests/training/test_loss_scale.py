@@ -205,9 +205,7 @@ def confident(state):
     """A network that is sure of class 0: of it the gradients are tiny, of any other large."""
     bias = np.zeros_like(state.params["head"]["bias"])
     bias[..., 0] = 30
-    return state.replace(
-        params={**state.params, "head": {**state.params["head"], "bias": bias}},
-    )
+    return state.replace(params={**state.params, "head": {**state.params["head"], "bias": bias}})
 
 
 @pytest.mark.parametrize(("parallelism", "batch_norm"), [("pmap", "local"), ("shard_map", "sync")])
@@ -314,12 +312,7 @@ def test_records_name_each_independent_model(train_fp16, monkeypatch):
 def test_a_network_that_overflows_at_every_scale_has_diverged(train_fp16, tmp_path):
     """The first update breaks it. Its evaluation is no end yet: the training tells, 17 steps on."""
     with pytest.raises(Diverged, match="at every loss scale down to 1 at step 18, epoch 5"):
-        train_fp16(
-            num_devices=2,
-            epochs=8,
-            optimizer__name="sgd",
-            optimizer__learning_rate=1e30,
-        )
+        train_fp16(num_devices=2, epochs=8, optimizer__name="sgd", optimizer__learning_rate=1e30)
     document = run_json(tmp_path / "run")
     assert document["status"] == "diverged"
     assert document["summary"]["skipped_steps"] == 17

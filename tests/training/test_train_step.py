@@ -180,12 +180,7 @@ def test_nothing_moves_between_host_and_device_unasked():
 
 
 # Two steps in each of two epochs, in fp64.
-BY_HAND = {
-    "seed": 7,
-    "batch_size": 32,
-    "precision": "fp64",
-    "data__train_examples": 70,
-}
+BY_HAND = {"seed": 7, "batch_size": 32, "precision": "fp64", "data__train_examples": 70}
 
 
 class ByHand:
