@@ -241,12 +241,6 @@ def test_a_table_that_is_none_is_one_line(tmp_path, monkeypatch, text, told):
     refusal(download.listed_files, "cifar10", told=told)
 
 
-def test_a_table_of_another_set_is_one_line(load):
-    load("whole")
-    data = DataConfig(source="tfds", name="mnist")
-    refusal(tfds.load, data, told="has no files of data.name='mnist'")
-
-
 def test_an_archive_whose_members_are_others_is_one_line(server, load):
     odd = cifar10_archive({"data_batch_1": np.zeros((2, 3000), np.uint8)})
     for content, told in ((odd, "does not hold whole"), (cifar10_archive()[:9000], "cannot be")):

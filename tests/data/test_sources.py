@@ -155,15 +155,6 @@ def test_corrupt_cifar10_batches_are_refused(tmp_path, corrupt, told):
     refusal(cifar10.load, DataConfig(path=str(folder)), told=told)
 
 
-@pytest.mark.parametrize("name", ["cifar10", "oxford_iiit_pet"])
-def test_a_set_that_is_missing_names_the_other_ways(tmp_path, monkeypatch, name):
-    """At once: the tests' environment forbids the network."""
-    monkeypatch.setattr("subprocess.run", None)
-    line = refusal(tfds.load, DataConfig(name=name, path=str(tmp_path)), told="JAXBENCH_DOWNLOAD=0")
-    assert all(way in line for way in ("--experiment.data.path=", "cifar10_batches", "npz"))
-    assert not list(tmp_path.iterdir())
-
-
 def copy_prepared(test_data, tmp_path, name="cifar10/3.0.2"):
     """A writable copy of a prepared set, for spoiling."""
     import shutil

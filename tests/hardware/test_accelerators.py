@@ -8,7 +8,6 @@ from jaxbench.hardware import accelerators
 from jaxbench.hardware.accelerators import (
     Accelerators,
     advice,
-    ask_nvml,
     check_platforms,
     extra_for,
     find_accelerators,
@@ -173,9 +172,3 @@ def test_a_platform_without_its_plugin_is_refused(machine, monkeypatch, platform
     monkeypatch.setattr(accelerators, "installed_plugin", lambda _: "the plugin")
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
     check_platforms()
-
-
-def test_a_machine_without_nvml_says_nothing():
-    """Or with it: as many facts as it has."""
-    facts = ask_nvml()
-    assert facts == no_nvml() or facts.driver

@@ -192,18 +192,6 @@ def test_remat_of_blocks_is_for_networks_that_have_them():
     refusal(config.validate, told="remat='blocks' with ResNetConfig: only transformers")
 
 
-def test_vits_recipe_is_what_was_published():
-    config = registry.load("vit_s16")
-    optimizer, data = config.optimizer, config.data
-    assert (config.batch_size, config.epochs, config.label_smoothing) == (1024, 90, 0)
-    assert (data.rand_augment, data.mixup, data.flip) == ((2, 10), 0.2, True)
-    # Decoupled from the learning rate it is 1e-4.
-    assert (optimizer.learning_rate, optimizer.weight_decay) == (0.001, 1e-4 / 0.001)
-    assert (optimizer.weight_decay_on, optimizer.max_gradient_norm) == ("kernels", 1)
-    steps_per_epoch = 1_281_167 // 1024
-    assert abs(optimizer.warmup_epochs * steps_per_epoch - 10_000) < 10
-
-
 TYPES = {"dtype": jnp.float32, "param_dtype": jnp.float32, "norm_axis": None, "attention": "xla"}
 
 

@@ -18,7 +18,7 @@ from jaxbench.parallel.mesh import DataMesh, unequal_copies
 from jaxbench.records.reader import load_run
 from jaxbench.records.schema import CompileRecord, ScalingRecord
 from jaxbench.records.writers.console import Console
-from tests.conftest import MICRO, config_of, prepared, records, refusal, run_json
+from tests.conftest import MICRO, config_of, records, refusal, run_json
 from tests.modes.mixed_devices import REFUSAL, FakeDevice
 
 
@@ -53,28 +53,6 @@ def measure(tmp_path):
 
 def of_kind(result, kind):
     return [record.to_json() for record in result.records if record.kind == kind]
-
-
-def test_the_trials_of_four_devices():
-    with prepared(MICRO, num_devices=4, batch_size=64) as job:
-        benchmark = scaling.ScalingBenchmark(job, "both", [1, 2, 4], None, 6, 0.02)
-    found = {
-        key: (layout.global_batch, layout.batch_per_device)
-        for key, trial in benchmark.scaled.items()
-        for layout in [trial.setup.program.layout]
-    }
-    assert found == {
-        ("weak", 1): (16, 16),
-        ("weak", 2): (32, 16),
-        ("weak", 4): (64, 16),
-        ("strong", 1): (64, 64),
-        ("strong", 2): (64, 32),
-        ("strong", 4): (64, 16),
-    }
-    # Three weak, two strong, and three devices more, alone: the two meet on all devices.
-    assert len(benchmark.trials) == 8
-    assert [len(trial.devices) for trial in benchmark.alone] == [1] * 4
-    assert [all_reduce.mesh.num_devices for all_reduce in benchmark.all_reduces] == [2, 4]
 
 
 def test_weak_and_strong_from_one_device_to_all(measure, tmp_path):

@@ -13,7 +13,7 @@ from jaxbench.cli import entry_point
 from jaxbench.errors import CompilerFailed, DoesNotFit
 from jaxbench.hardware.peak_table import find_peak
 from jaxbench.hardware.targets import target
-from jaxbench.hardware.targets.target import environment, parse_target
+from jaxbench.hardware.targets.target import parse_target
 from jaxbench.launchers import local
 from jaxbench.models.vgg import VggConfig
 from jaxbench.modes import targets
@@ -318,12 +318,6 @@ def test_the_list_of_targets_needs_no_experiment(run_cli):
     for args in (("--target", "list"), ("--target=list", f"--experiment={MICRO}")):
         assert run_cli(*args).stdout == alone.stdout
     assert run_cli("--target=gpu:h100").returncode == 2
-
-
-def test_the_variables_of_a_process_that_compiles_for_tpus():
-    target = parse_target("tpu:v5e:2x4")
-    variables = environment(target)
-    assert variables["TPU_ACCELERATOR_TYPE"] == "v5litepod-4"
 
 
 HBM = "Ran out of memory on HBM, the total memory required for HLO temporaries"
