@@ -41,6 +41,12 @@ class Micro(Network):
         return classify(x, self.num_classes, self.param_dtype)
 
 
+def config_for(create):
+    """The configuration of a network that is made by this function of the options."""
+    methods = {"create": lambda self, **options: create(**options)}
+    return type("NetConfig", (ModelConfig,), methods)()
+
+
 @dataclasses.dataclass(kw_only=True)
 class SmallConfig(ModelConfig):
     """One convolution with batch norm behind it, whose gradient crosses devices; dropout."""

@@ -1,7 +1,6 @@
 """What is counted for each kind of training."""
 
 import csv
-import dataclasses
 import io
 
 import flax.linen as nn
@@ -11,12 +10,11 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.model_config import ModelConfig
 from jaxbench.modes.train import run_training
 from jaxbench.records.writers.console import Console
 from jaxbench.tasks import get_task, pack_sums, sums_by_name
 from tests.conftest import config_of, records, run_json
-from tests.micro import MasksConfig
+from tests.micro import MasksConfig, config_for
 
 TASK = get_task("segmentation")
 
@@ -138,15 +136,9 @@ def test_next_tokens_loss_bits_and_accuracy_are_those_of_numpy():
     np.testing.assert_allclose(smoothed, by_hand, rtol=1e-5)
 
 
-@dataclasses.dataclass(kw_only=True)
-class PairsConfig(ModelConfig):
+class Pairs(nn.Module):
     """Logits by the token before alone."""
 
-    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
-        return Pairs(num_classes)
-
-
-class Pairs(nn.Module):
     num_classes: int
 
     @nn.compact
@@ -154,10 +146,13 @@ class Pairs(nn.Module):
         return nn.Embed(self.num_classes, self.num_classes)(tokens_BxT)
 
 
+PAIRS = config_for(lambda num_classes, **_: Pairs(num_classes))
+
+
 @pytest.mark.parametrize("feed", ["resident", "stream"])
 def test_a_language_models_run_counts_every_token_once(train, feed):
     result = train(
-        "gpt_bytes:tiny", model=PairsConfig(), num_devices=2, data__feed=feed, eval_batch_size=48
+        "gpt_bytes:tiny", model=PAIRS, num_devices=2, data__feed=feed, eval_batch_size=48
     )
     last = records(result.run_dir.path, "epoch")[-1]
     assert (last["images"], last["eval_count"]) == (256, 100)
@@ -180,7 +175,7 @@ def test_a_language_models_run_counts_every_token_once(train, feed):
 
 
 def test_people_read_of_sequences_and_records_of_images(tmp_path):
-    config, out = config_of("gpt_bytes:tiny", model=PairsConfig(), num_devices=2), io.StringIO()
+    config, out = config_of("gpt_bytes:tiny", model=PAIRS, num_devices=2), io.StringIO()
     run_training(config, str(tmp_path / "run"), Console(out))
     for words in ("of 100 test sequences", "bits per byte", "tokens/s", "sequences/s"):
         assert words in out.getvalue()

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from jaxbench.cli import registry
-from jaxbench.config import ModelConfig
 from jaxbench.modes.memory import measure_memory
 from jaxbench.records.writers.console import Console
 from jaxbench.training.compilation import compile_step
 from tests import conftest
 from tests.conftest import MICRO, equations, records, run_json, step_args
-from tests.micro import SmallConfig
+from tests.micro import SmallConfig, config_for
 
 
 def program_of(name, **fields):
@@ -92,12 +91,10 @@ class PlainNorm(nn.Module):
         return nn.Dense(10)(nn.relu(x).mean((1, 2)))
 
 
-class PlainNormConfig(ModelConfig):
-    def create(self, *, norm_axis, **_):
-        return PlainNorm(norm_axis)
+PLAIN_NORM = config_for(lambda norm_axis, **_: PlainNorm(norm_axis))
 
 
-@pytest.mark.parametrize("model", [SmallConfig(), PlainNormConfig()])
+@pytest.mark.parametrize("model", [SmallConfig(), PLAIN_NORM])
 def test_statistics_are_not_made_again(model):
     """Gradients alone would have batch norm read what it normalises again, and exchange again."""
     counts = []

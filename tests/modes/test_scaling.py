@@ -1,7 +1,6 @@
 """--mode=scaling: efficiencies, unequal devices, replicas that drift, predictions."""
 
 import csv
-import dataclasses
 import re
 import sys
 
@@ -10,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 
-from jaxbench.config import ModelConfig
 from jaxbench.errors import MixedDevices
 from jaxbench.modes import scaling
 from jaxbench.modes.scaling import ScalingTrial, efficiency_warnings
@@ -19,18 +17,13 @@ from jaxbench.records.reader import load_run
 from jaxbench.records.schema import CompileRecord, ScalingRecord
 from jaxbench.records.writers.console import Console
 from tests.conftest import MICRO, config_of, records, refusal, run_json
+from tests.micro import config_for
 from tests.modes.mixed_devices import REFUSAL, FakeDevice
 
 
-@dataclasses.dataclass(kw_only=True)
-class LinearConfig(ModelConfig):
+class Linear(nn.Module):
     """A dense layer alone: it is compiled once for each trial."""
 
-    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
-        return Linear(num_classes)
-
-
-class Linear(nn.Module):
     num_classes: int
 
     @nn.compact
@@ -38,7 +31,8 @@ class Linear(nn.Module):
         return nn.Dense(self.num_classes)(images_BxHxWxC.reshape(len(images_BxHxWxC), -1))
 
 
-SMALL = {"model": LinearConfig(), "batch_size": 64, "optimizer__name": "sgd"}
+LINEAR = config_for(lambda num_classes, **_: Linear(num_classes))
+SMALL = {"model": LINEAR, "batch_size": 64, "optimizer__name": "sgd"}
 
 
 @pytest.fixture

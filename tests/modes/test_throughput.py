@@ -1,6 +1,5 @@
 """--mode=throughput: how fast the devices train, and windows that are not closed."""
 
-import dataclasses
 import math
 import time
 import types
@@ -13,7 +12,6 @@ from flax import linen as nn
 from jaxbench import clock
 from jaxbench.cli import registry
 from jaxbench.clock import pause
-from jaxbench.config import ModelConfig
 from jaxbench.data.feeds.feed import create_feed
 from jaxbench.errors import Diverged
 from jaxbench.modes import throughput
@@ -26,7 +24,7 @@ from jaxbench.train import build_program
 from jaxbench.training.loss_scale import LOWEST_SCALE
 from jaxbench.xla.compile_cache import without_cache
 from tests.conftest import MICRO, config_of, records, refusal, run_json
-from tests.micro import MasksConfig
+from tests.micro import MasksConfig, config_for
 
 
 @pytest.fixture
@@ -201,12 +199,6 @@ class Sleeping(nn.Module):
 SLEEP_S = 0.15
 
 
-@dataclasses.dataclass(kw_only=True)
-class SleepingConfig(ModelConfig):
-    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
-        return Sleeping(num_classes)
-
-
 @pytest.fixture
 def short_sleep(monkeypatch):
     """Pauses end after a tenth of their time; the clock is then moved on by the rest."""
@@ -225,7 +217,8 @@ def test_a_kernel_of_known_cost_costs_as_much(measure, tmp_path, short_sleep):
     """What sleeps 0.15 s a step takes that long, whichever way it is measured."""
     # Without telemetry, whose thread would move the clock on as well.
     how = {"steps_per_call": 2, "telemetry_s": 0}
-    result = measure(how, num_devices=1, model=SleepingConfig(), batch_size=4)
+    model = config_for(lambda num_classes, **_: Sleeping(num_classes))
+    result = measure(how, num_devices=1, model=model, batch_size=4)
     assert run_json(tmp_path / "run")["status"] == "done"
     stages = result.of_kind(ThroughputRecord)
     assert [stage.stage for stage in stages] == ["train_step", "train_step_x2", "forward"]
