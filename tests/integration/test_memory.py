@@ -4,7 +4,6 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.config import Config
-from tests.conftest import needs_devices
 from tests.modes.test_memory import donated_bytes, program_of, state_bytes
 
 NETWORKS = [name for name in registry.available() if isinstance(registry.load(name), Config)]
@@ -18,6 +17,5 @@ NETWORKS = [name for name in registry.available() if isinstance(registry.load(na
     ],
 )
 def test_every_byte_of_the_state_is_donated(name):
-    needs_devices(2)
     program, args = program_of(f"{name}:tiny", num_devices=2)
     assert donated_bytes(program, args) == state_bytes(program)

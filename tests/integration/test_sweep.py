@@ -11,7 +11,7 @@ import pytest
 
 from jaxbench.clock import wait_until
 from jaxbench.parallel.child import run_child
-from tests.conftest import MICRO, ROOT, needs_devices, run_json
+from tests.conftest import MICRO, ROOT, run_json
 
 
 def sweep(*args):
@@ -112,7 +112,6 @@ def test_a_child_ends_with_its_parent(tmp_path):
 
 def test_a_sweep_is_resumed_after_a_failure_and_after_being_killed(tmp_path):
     """One process at a time: what is done stays done, the rest is done in the end."""
-    needs_devices(2)
     args = (
         *(f"--experiment={MICRO}", "--mode=memory", "--sweepdir=s"),
         # 3 does not divide over 2 devices.
