@@ -59,11 +59,11 @@ from jaxbench.train import build_program  # noqa: E402
 from tests.in_process import run_command  # noqa: E402
 
 prepare_backend()  # what is compiled here is what users run
-# The same examples in every run, however slow the machine.
-hypothesis.settings.register_profile("same", derandomize=True, deadline=None, database=None)
-hypothesis.settings.load_profile("same")
 
 pytest_plugins = ["tests.fast_half", "pytester"]
+# The same examples in each run; no folder for them in the checkout.
+hypothesis.settings.register_profile("same", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("same")
 # The experiment for whatever does not ask about the network: see there.
 # The module of the training loop; `jaxbench.train` is the function of the API.
 LOOP = importlib.import_module("jaxbench.train")

@@ -227,7 +227,7 @@ every_process_reads_the_first_share batch_layout.py: resident
 - first = self.process_index * self.devices_per_process
 + first = 0
 
-layout_is_computed_again modes/runner.py: layout
+layout_is_computed_again modes/runner.py: batch_layout
 - create_feed(config, dataset, mesh, layout, precision.param_dtype)
 + create_feed(config, dataset, *create_training_mesh(config), precision.param_dtype)
 

@@ -165,6 +165,8 @@ def get_config():
     ],
 )
 @pytest.mark.parametrize("mode", ["describe", "train"])
-def test_a_custom_config_that_cannot_be_is_one_line(refused, tmp_path, fields, told, mode):
+def test_a_custom_config_that_cannot_be_is_one_line(run_cli, tmp_path, fields, told, mode):
     (tmp_path / "mine.py").write_text(CUSTOM % fields)
-    refused("--experiment=mine.py", f"--mode={mode}", "--compile_cache=off", told=told)
+    done = run_cli("--experiment=mine.py", f"--mode={mode}", "--compile_cache=off")
+    assert done.returncode == 2 and told in done.stderr and done.stderr.count("\n") == 1
+    assert not (tmp_path / "runs").exists()

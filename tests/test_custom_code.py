@@ -155,10 +155,12 @@ def test_an_error_is_one_line_of_the_users_file(run_cli, tmp_path, place):
         ({}, "model.widht=3", "did you mean 'model.width'"),
     ],
 )
-def test_custom_code_and_its_fields_are_checked(refused, tmp_path, code, override, told):
+def test_custom_code_and_its_fields_are_checked(run_cli, tmp_path, code, override, told):
     write(tmp_path, **code)
     overrides = [f"--experiment.{override}"] if override else []
-    refused("--experiment=mine.py", *QUICK, *overrides, told=told)
+    done = run(run_cli, *overrides)
+    assert done.returncode == 2 and told in done.stderr and done.stderr.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
 
 
 def test_an_override_leaves_custom_code_out_with_a_warning(run_cli, tmp_path):

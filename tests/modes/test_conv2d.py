@@ -109,7 +109,7 @@ def measure(tmp_path):
 
 def test_a_wrong_convolution_is_seen(measure, monkeypatch):
     """Images that change places on their device are far off."""
-    monkeypatch.setattr(conv2d, "convolve", lambda *args: convolve(*args)[::-1])
+    monkeypatch.setattr(conv2d, "convolve", lambda *args, **how: convolve(*args, **how)[::-1])
     assert measure(device_counts=(2,))["max_relative_error"] > 0.1
 
 
