@@ -1,6 +1,5 @@
 """Runs that are killed, stopped and damaged, and resumed: they leave the records of a whole run."""
 
-import contextlib
 import dataclasses
 import datetime
 import errno
@@ -50,6 +49,7 @@ from tests.checkpoints.runs import (
     trained,
 )
 from tests.conftest import LOOP, MICRO, records, refusal, run_json
+from tests.in_process import fresh_process_state
 
 
 @pytest.fixture(scope="module")
@@ -132,20 +132,6 @@ def test_telemetry_covers_all_processes(tmp_path, monkeypatch):
     assert told["measured_s"] == pytest.approx(trained_s, rel=0.05)
     rows = (run / "telemetry.csv").read_text().splitlines()
     assert told["devices"]["host"]["samples"] == len(rows) - 1 and kept > 1
-
-
-@contextlib.contextmanager
-def handled_signals():
-    """Signals as in an entry point, for so long; no limit of time is left ticking."""
-    before = {number: signal.getsignal(number) for number in (*signals._EXIT_CODES, signal.SIGALRM)}
-    signals.raise_on_signals()
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signals.raise_on_signals()  # forgets those that came
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def test_a_run_is_resumed_on_another_number_of_devices(tmp_path, monkeypatch):
@@ -420,7 +406,8 @@ def test_a_signal_saves_what_has_been_done(
         return genuine(run, *args)
 
     error = KeyboardInterrupt if number == signal.SIGINT else Terminated
-    with monkeypatch.context() as patch, handled_signals(), pytest.raises(error):
+    with monkeypatch.context() as patch, fresh_process_state(), pytest.raises(error):
+        signals.raise_on_signals()
         patch.setattr(LOOP, function, interrupted)
         trained(run, epochs=3, num_devices=2, policy=Policy(minutes=10))
     assert run_json(run)["status"] == ("preempted" if error is Terminated else "interrupted")
