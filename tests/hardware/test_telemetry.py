@@ -312,7 +312,7 @@ def test_tpu_chips_are_read_as_libtpu_lists_them(monkeypatch):
     lists.clear()
     with pytest.raises(OSError, match="hbm_capacity_usage"):
         second()
-    monkeypatch.setitem(sys.modules, "libtpu", None)
+    monkeypatch.setitem(sys.modules, "libtpu.sdk", None)
     with pytest.raises(ImportError):
         second()
 

@@ -63,7 +63,7 @@ def test_schedules(schedule, fields, expected):
 
 
 @pytest.mark.parametrize("schedule", ["one_cycle", "triangle"])
-@hypothesis.settings(max_examples=25)
+@hypothesis.settings(max_examples=15)
 @hypothesis.given(pct_start=st.floats(0, 1, width=32), epochs=st.integers(1, 12))
 def test_a_rate_that_rises_and_falls_does_both(schedule, pct_start, epochs):
     """However few steps there are, and wherever its peak should be."""
