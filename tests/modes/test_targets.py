@@ -291,7 +291,8 @@ def test_a_target_that_cannot_be_asked_is_refused(children, refused, args, told)
 
 
 def test_a_target_is_for_a_network_and_its_grid_for_its_fields(children, refused):
-    refused(*DESCRIBE, "--experiment=conv2d:tiny", "--target=gpu:h100", told="trains no network")
+    describe = ("--experiment=conv2d:tiny", "--mode=describe")
+    refused(*describe, "--target=gpu:h100", told="trains no network")
     refused(f"--experiment={MICRO}", "--target=gpu:h100", told="--mode=describe")
     sweep = (f"--experiment={MICRO}", "--target=gpu:h100", "--sweepdir=sweep")
     for axis, told in (
