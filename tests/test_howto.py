@@ -41,7 +41,7 @@ def test_a_file_of_a_tutorial_does_what_its_commands_say(run_cli, tmp_path, page
 @pytest.mark.parametrize("page", PAGES)
 def test_a_tutorial_begins_with_its_template_and_leaves_no_block_out(page):
     text = _text(page)
-    new, main = _COMMANDS.search(text)[1].splitlines()  # test_custom_code.py tries the templates
+    new, main = _COMMANDS.search(text)[1].splitlines()  # test_new.py tries the templates
     kind, file = new.removeprefix("jaxbench new ").split()
     assert page == f"custom-{kind}" and main.startswith(f"jaxbench main --experiment={file}")
     files = [file for other, file in FILES if other == page]

@@ -13,7 +13,7 @@ from jaxbench.modes import MODES, options
 from jaxbench.parallel.signals import GRACE_PERIOD_S
 from jaxbench.records.reader import load_run
 from jaxbench.records.schema import RECORDS, Summary
-from tests.conftest import LOOP, MICRO, records, run_json
+from tests.conftest import LOOP, MICRO, needs_devices, records, run_json
 
 # Of the shipped experiments those that need no integration test to run in :tiny.
 QUICK = ("conv2d",)
@@ -103,6 +103,7 @@ def test_experiments_run_tiny(run_cli, tmp_path, name, devices):
 
 
 def check_runs_tiny(run_cli, tmp_path, name, devices):
+    needs_devices(devices)
     done = run_cli(
         f"--experiment={name}:tiny",
         f"--experiment.num_devices={devices}",
@@ -295,6 +296,8 @@ Q = "--experiment=quickstart"
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(run_cli, tmp_path, flags, told):
+    if " 8 " in told or "8 devices" in told:
+        needs_devices(8)
     for name, content in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)

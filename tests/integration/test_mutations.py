@@ -25,7 +25,7 @@ def test_a_mistake_in_the_order_is_caught_and_the_checkout_stays_as_it_is(tmp_pa
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "asked files: 1 of 1 caught"
     [found] = json.loads((tmp_path / "found.json").read_text())
-    assert found["asked"] and found["test"].startswith("tests/data/test_resident.py::")
+    assert found["asked"] and found["test"].startswith("tests/data/test_sampler.py::")
     assert (ROOT / "jaxbench" / "data" / "sampler.py").read_bytes() == before
 
 

@@ -17,7 +17,7 @@ from jaxbench.records.writers.console import Console, RichConsole
 from jaxbench.records.writers.describe import describe_record
 from jaxbench.records.writers.rows import record_row
 from jaxbench.tables.text import GrowingTable
-from tests.conftest import MICRO
+from tests.conftest import MICRO, needs_devices
 
 STEER = "\x1b]0;owned\x07"
 
@@ -52,6 +52,7 @@ def test_without_a_terminal_a_line_of_progress_is_printed_once(monkeypatch, caps
 )
 def test_all_lines_fit_80_columns(run_cli, flags):
     """Those of the modes that measure: see their own tests."""
+    needs_devices(2)
     spec, *more = flags
     done = run_cli(f"--experiment={spec}", *more)
     assert done.returncode == 0, done.stderr
