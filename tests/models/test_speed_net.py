@@ -155,6 +155,7 @@ def test_whitening_by_images_that_are_not_in_memory_is_refused(tmp_path):
         data__crop_padding=0,
         data__random_resized_crop=True,
         data__num_classes=2,
+        batch_size=16,
     )
     with pytest.raises(BadInput, match="decoded on the fly"):
         prepare_run(config, str(tmp_path / "run"), Console()).__enter__()
