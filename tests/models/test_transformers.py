@@ -251,13 +251,14 @@ def test_the_logits_backward_pass_is_jaxs_own_in_fp32_and_narrow_in_bf16():
 def test_a_width_that_heads_do_not_divide_is_refused():
     refusal(GptConfig(width=100, heads=8).validate, told="no multiple of 8 (learned positions")
     refusal(GptConfig(width=24, heads=8, positions="rotary").validate, told="no multiple of 16")
+    config = config_of("vit_s16_synthetic", model=ViTConfig(width=390))
+    refusal(config.validate, told="model.width=390: no multiple of 4 and of 6 heads")
     for model, told in (
-        ({"width": 390}, "model.width=390: no multiple of 4 and of 6 heads"),
         ({"patch": 15}, "model.patch=15: must divide 224 and 224"),
+        ({"attention": "cudnn"}, "cudnn"),
     ):
-        refusal(config_of("vit_s16_synthetic", model=ViTConfig(**model)).validate, told=told)
-    program = program_of("vit_s16_synthetic", model=ViTConfig(attention="cudnn"))
-    refusal(program.check, told="cuDNN")
+        fields = {"model": ViTConfig(**model), "precision": "fp32"}
+        refusal(lambda of=fields: program_of("vit_s16_synthetic", **of).check(), told=told)
 
 
 @pytest.mark.parametrize("model", [GptConfig(), ViTConfig()])
