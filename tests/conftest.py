@@ -3,6 +3,7 @@
 `fast_half.py` says what is a fast test and what an integration test.
 """
 
+import contextlib
 import functools
 import importlib
 import importlib.metadata
@@ -44,10 +45,17 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 
 from jaxbench.cli import registry  # noqa: E402
+from jaxbench.clock import pause  # noqa: E402
+from jaxbench.data.feeds.feed import abstract_args  # noqa: E402
+from jaxbench.data.feeds.stream import StreamFeed  # noqa: E402
+from jaxbench.errors import BadInput  # noqa: E402
 from jaxbench.hardware.backend_flags import prepare_backend  # noqa: E402
+from jaxbench.modes.runner import prepare_run  # noqa: E402
 from jaxbench.modes.train import run_training  # noqa: E402
+from jaxbench.parallel.mesh import create_training_mesh  # noqa: E402
 from jaxbench.records.schema import RunDocument, decode_record  # noqa: E402
 from jaxbench.records.writers.console import Console  # noqa: E402
+from jaxbench.train import build_program  # noqa: E402
 from tests.in_process import run_command  # noqa: E402
 
 prepare_backend()  # what is compiled here is what users run
@@ -60,6 +68,11 @@ hypothesis.settings.load_profile("same")
 # The module of the training loop; `jaxbench.train` is the function of the API.
 LOOP = importlib.import_module("jaxbench.train")
 MICRO = str(ROOT / "tests" / "micro.py")
+
+
+def pytest_configure():
+    if jax.device_count() < 8:
+        raise pytest.UsageError(f"the tests need 8 devices: XLA_FLAGS={_GIVEN} leaves fewer")
 
 
 def pytest_report_header():
@@ -112,23 +125,81 @@ def training_in(folder: pathlib.Path):
     """
     count = 0
 
-    def run(experiment="quickstart:tiny", profile=None, **fields):
+    def run(experiment="quickstart:tiny", profile=None, target_accuracy=None, **fields):
         nonlocal count
         count += 1
-        config = registry.load(experiment)
-        set_fields(config, **fields)
-        needs_devices(config.num_devices)
-        workdir = folder / f"run{count}"
-        with open(os.devnull, "w") as quiet:
-            return run_training(config, str(workdir), Console(quiet), profile=profile)
+        config = config_of(experiment, **fields)
+        how = {"profile": profile, "target_accuracy": target_accuracy}
+        return run_training(config, str(folder / f"run{count}"), Console(), **how)
 
     return run
 
 
-def needs_devices(count: int) -> None:
-    """Skips a test where XLA_FLAGS from outside left fewer devices."""
-    if jax.device_count() < count:
-        pytest.skip(f"needs {count} devices, there are {jax.device_count()}")
+def config_of(experiment: str, **fields):
+    """An experiment with these fields, `data__flip` for data.flip."""
+    config = registry.load(experiment)
+    set_fields(config, **fields)
+    return config
+
+
+def program_of(experiment: str, steps_per_epoch: int = 1, **fields):
+    """The training program of an experiment, on one device unless the fields say otherwise."""
+    config = config_of(experiment, **{"num_devices": 1} | fields)
+    return build_program(config, *create_training_mesh(config), steps_per_epoch)
+
+
+def step_args(program):
+    """What a program's training step takes beside the state, as shapes."""
+    labels = program.task.label_shape(program.config.data.example_shape)
+    dtype = program.precision.param_dtype
+    return abstract_args(program.config, program.layout, labels, dtype)
+
+
+def prepared(experiment: str, **fields):
+    """A run of an experiment, prepared and not started: a context manager."""
+    return prepare_run(config_of(experiment, **fields), None, Console())
+
+
+@contextlib.contextmanager
+def compilations(kind: str = "backend_compile"):
+    """The names of the functions that JAX compiles (`jaxpr_trace`: traces) in the meantime."""
+    names = []
+
+    def listen(event, duration_s, **details):
+        if event == f"/jax/core/compile/{kind}_duration":
+            names.append(details.get("fun_name", ""))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield names
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.fixture
+def slow_feed(monkeypatch):
+    """Has one thread of the streamed feed take so many seconds for a batch; the fields for it."""
+
+    def slow(batch_s: float) -> dict:
+        genuine = StreamFeed.assemble
+
+        def assemble(self, *args):
+            pause(batch_s)
+            return genuine(self, *args)
+
+        monkeypatch.setattr(StreamFeed, "assemble", assemble)
+        return {"data__feed": "stream", "data__num_threads": 1, "data__prefetch_batches": 1}
+
+    return slow
+
+
+def refusal(act, *args, told: str = "", **fields) -> str:
+    """Returns the one line, with `told` in it, that refuses bad input."""
+    with pytest.raises(BadInput) as error:
+        act(*args, **fields)
+    line = str(error.value)
+    assert told in line and line.count("\n") == 0 < len(line)
+    return line
 
 
 def set_fields(config, **fields):

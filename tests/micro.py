@@ -1,4 +1,4 @@
-"""The smallest experiment that trains: one dense layer with batch norm on the digits.
+"""The smallest experiment that trains, one dense layer with batch norm on the digits; networks.
 
 For tests of everything around the network. It has what quickstart has (11 steps an epoch, 360
 held-out images, a state with batch statistics and momentum) and compiles in a tenth of the time.
@@ -39,6 +39,53 @@ class Micro(Network):
         if train and self.dropout:
             x = dropout(x, self.dropout, keys_B, 0)
         return classify(x, self.num_classes, self.param_dtype)
+
+
+def config_for(create):
+    """The configuration of a network that is made by this function of the options."""
+    methods = {"create": lambda self, **options: create(**options)}
+    return type("NetConfig", (ModelConfig,), methods)()
+
+
+@dataclasses.dataclass(kw_only=True)
+class SmallConfig(ModelConfig):
+    """One convolution with batch norm behind it, whose gradient crosses devices; dropout."""
+
+    norm: bool = True
+    dropout: float = 0.0
+
+    def create(self, **options):
+        return Small(config=self, **options)
+
+
+class Small(Network):
+    config: SmallConfig
+    num_classes: int
+
+    @nn.compact
+    def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
+        conv, norm = self.layers(train)
+        x = conv(4, (3, 3), (2, 2), name="conv")(images_BxHxWxC)
+        if self.config.norm:
+            x = norm(name="norm", relu=True)(x)
+        if train and self.config.dropout:
+            x = dropout(x, self.config.dropout, keys_B, layer=0)
+        return classify(x.reshape(len(x), -1), self.num_classes, self.param_dtype)
+
+
+@dataclasses.dataclass(kw_only=True)
+class MasksConfig(ModelConfig):
+    """The smallest network that finds masks: batch norm and one 1x1 convolution."""
+
+    def create(self, *, num_classes, **options):
+        return Masks(**options)
+
+
+class Masks(Network):
+    @nn.compact
+    def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
+        _, norm = self.layers(train)
+        return nn.Conv(1, (1, 1), dtype=self.param_dtype)(norm()(images_BxHxWxC))[..., 0]
 
 
 def get_config() -> Config:

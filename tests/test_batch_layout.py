@@ -1,21 +1,13 @@
 """One split of the batch: by devices, by processes, by models."""
 
-import os
+import functools
 
 import pytest
 
 from jaxbench.batch_layout import BatchLayout, batch_multiple
-from jaxbench.cli import registry
-from jaxbench.errors import BadInput
-from jaxbench.modes.runner import prepare_run
-from jaxbench.records.writers.console import Console
-from tests.conftest import MICRO, needs_devices, set_fields
+from tests.conftest import MICRO, config_of, prepared, refusal
 
-
-def config_with(**fields):
-    config = registry.load(MICRO)
-    set_fields(config, **fields)
-    return config
+config_with = functools.partial(config_of, MICRO)
 
 
 def test_one_model_on_devices_of_two_processes():
@@ -36,37 +28,29 @@ def test_a_model_on_each_device():
 
 
 @pytest.mark.parametrize("feed", ["resident", "stream"])
-def test_it_is_computed_once_in_a_run(monkeypatch, feed):
-    needs_devices(2)
+def test_a_batch_layout_is_computed_once_in_a_run(monkeypatch, feed):
     made, genuine = [], BatchLayout.create
     monkeypatch.setattr(BatchLayout, "create", lambda *of: made.append(genuine(*of)) or made[-1])
-    config = config_with(num_devices=2, data__feed=feed)
-    with open(os.devnull, "w") as quiet, prepare_run(config, None, Console(quiet)) as job:
+    with prepared(MICRO, num_devices=2, data__feed=feed) as job:
         next(job.feed.train_batches(0, 1))
         job.document()
     assert made == [job.program.layout] and made[0].num_devices == 2
 
 
+PARTS = {"gradient_accumulation_steps": 2}
+
+
 @pytest.mark.parametrize(
     ("fields", "num_devices", "told"),
     [
-        ({"batch_size": 7}, 8, "batch_size=7 does not divide over 8 devices; .*: 8$"),
-        ({"batch_size": 17}, 8, "the nearest that do: 16 and 24$"),
-        (
-            {"batch_size": 9, "gradient_accumulation_steps": 2},
-            1,
-            "over 1 device in 2 parts each; the nearest that do: 8 and 10$",
-        ),
-        (
-            {"batch_size": 3, "gradient_accumulation_steps": 2, "replicas": "independent"},
-            4,
-            "over 1 device in 2 parts each",
-        ),
+        ({"batch_size": 7}, 8, "batch_size=7 does not divide over 8 devices; "),
+        ({"batch_size": 17}, 8, "the nearest that do: 16 and 24"),
+        ({"batch_size": 9} | PARTS, 1, "over 1 device in 2 parts each; the nearest that do: 8 and"),
+        ({"batch_size": 3, "replicas": "independent"} | PARTS, 4, "over 1 device in 2 parts each"),
     ],
 )
-def test_a_batch_that_does_not_divide_is_told(fields, num_devices, told):
+def test_a_batch_that_does_not_divide_is_refused(fields, num_devices, told):
     config = config_with(**fields)
-    with pytest.raises(BadInput, match=told):
-        BatchLayout.create(config, num_devices)
+    refusal(BatchLayout.create, config, num_devices, told=told)
     config.batch_size = 5 * batch_multiple(config, num_devices)
     assert BatchLayout.create(config, num_devices).global_batch == config.batch_size

@@ -5,17 +5,17 @@ import pytest
 from jaxbench.cli import registry
 from jaxbench.cli.entry_point import load_experiment
 from jaxbench.cli.overrides import create_experiment
-from jaxbench.errors import BadInput
 from jaxbench.fields import without_unused
-from tests.conftest import MICRO, records, set_fields
+from tests.conftest import MICRO, config_of, records, refusal
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "message"),
+    ("field", "value", "told"),
     [
-        ("batch_size", 0, "batch_size=0: must be within [1, 2147483647]"),
+        ("batch_size", 0, "must be within [1, 2147483647]"),
         ("batch_size", 12.5, "must be a whole number"),
         ("batch_size", True, "must be a whole number"),
+        ("batch_size", 2**31, "must be within [1, 2147483647]"),
         ("seed", -1, "must be within [0, 4294967295]"),
         ("precision", "fp8", "must be one of fp32, bf16, fp16, fp64"),
         ("batch_norm", "synch", "did you mean 'sync'?"),
@@ -30,18 +30,11 @@ from tests.conftest import MICRO, records, set_fields
         ("data__image_shape", (8, 8), "must be (height, width, channels)"),
         ("data__crop_padding", 8, "must be smaller than images, 8x8"),
         ("data__flip", 1, "must be true or false"),
-        ("batch_size", 2**31, "must be within [1, 2147483647]"),
     ],
 )
-def test_a_value_that_is_not_allowed_is_named_with_what_is(field, value, message):
-    config = registry.load("quickstart")
-    config.validate()
-    set_fields(config, **{field: value})
-    with pytest.raises(BadInput) as error:
-        config.validate()
-    assert message in str(error.value)
-    assert field.replace("__", ".") in str(error.value)
-    assert "\n" not in str(error.value)
+def test_a_value_that_is_not_allowed_is_named_with_what_is(field, value, told):
+    config = config_of("quickstart", **{field: value})
+    assert field.replace("__", ".") in refusal(config.validate, told=told)
 
 
 def test_every_shipped_experiment_is_valid_and_says_what_it_is_for():
@@ -71,8 +64,7 @@ def test_a_variant_is_the_experiment_of_its_other_name(spec):
 
 @pytest.mark.parametrize("spec", ["resnet50:synth", "resnet50:tiny:synthetic", "conv2d:2019"])
 def test_a_variant_that_does_not_exist_is_one_line_with_those_that_do(spec):
-    with pytest.raises(BadInput, match="no variant .* there are .*:tiny"):
-        registry.load(spec)
+    assert ":tiny" in refusal(registry.load, spec, told="no variant ")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +149,7 @@ def get_config():
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "told"),
     [
         ("model=nn.Dense(10)", "model is an object of Dense: give the class, model=Dense, "),
         ("model=None", "model is a NoneType: must be a ModelConfig"),
@@ -173,9 +165,8 @@ def get_config():
     ],
 )
 @pytest.mark.parametrize("mode", ["describe", "train"])
-def test_a_custom_config_that_cannot_be_is_one_line(run_cli, tmp_path, fields, message, mode):
+def test_a_custom_config_that_cannot_be_is_one_line(run_cli, tmp_path, fields, told, mode):
     (tmp_path / "mine.py").write_text(CUSTOM % fields)
     done = run_cli("--experiment=mine.py", f"--mode={mode}", "--compile_cache=off")
-    assert done.returncode == 2 and message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert done.returncode == 2 and told in done.stderr and done.stderr.count("\n") == 1
     assert not (tmp_path / "runs").exists()

@@ -1,10 +1,11 @@
-"""Experiment files with custom code, from the command line."""
+"""Experiment files with custom code, from the command line; templates of `jaxbench new`."""
 
 import csv
 
 import pytest
 
-from tests.conftest import records, run_json
+from jaxbench.data.sources.load import load_dataset
+from tests.conftest import program_of, records, run_json
 
 NET = """
 import flax.linen as nn
@@ -134,40 +135,32 @@ def test_an_error_is_one_line_of_the_users_file(run_cli, tmp_path, place):
 
 
 @pytest.mark.parametrize(
-    ("code", "message"),
+    ("code", "override", "told"),
     [
-        ({"rule": "return 3"}, "rule returned a int, expected an optax.GradientTransformation"),
+        ({"rule": "return 3"}, "", "rule returned a int, expected an optax.GradientTransformation"),
         (
             {"rule": "return optax.stateless(lambda updates, params: 1 / 0)"},
+            "",
             "mine.py:44: optimizer.update_rule fails: ZeroDivisionError",
         ),
         (
             {"rule": "return optax.stateless(lambda updates, params: None)"},
+            "",
             "optimizer.update_rule fails: ",
         ),
-        ({"config": "batch_norm=1/0"}, "mine.py:56: the experiment file fails with ZeroDivision"),
-        ({"loss": "return outputs"}, "losses of 2 examples have shape (2, 2), expected (2,)"),
+        ({"config": "batch_norm=1/0"}, "", "mine.py:56: the experiment file fails with ZeroDiv"),
+        ({"loss": "return outputs"}, "", "losses of 2 examples have shape (2, 2), expected (2,)"),
+        ({}, "data.value_range=(1,0)", "must be (lowest,highest)"),
+        ({}, "optimizer.update_rule=x", "has no field 'optimizer.update_rule'"),
+        ({}, "model.widht=3", "did you mean 'model.width'"),
     ],
 )
-def test_what_code_returns_is_checked(run_cli, tmp_path, code, message):
+def test_custom_code_and_its_fields_are_checked(run_cli, tmp_path, code, override, told):
     write(tmp_path, **code)
-    done = run(run_cli)
-    assert done.returncode == 2 and message in done.stderr
+    overrides = [f"--experiment.{override}"] if override else []
+    done = run(run_cli, *overrides)
+    assert done.returncode == 2 and told in done.stderr and done.stderr.count("\n") == 1
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("data.value_range=(1,0)", "must be (lowest,highest)"),
-        ("optimizer.update_rule=x", "has no field 'optimizer.update_rule'"),
-        ("model.widht=3", "did you mean 'model.width'"),
-    ],
-)
-def test_fields_beside_custom_code(run_cli, tmp_path, override, message):
-    write(tmp_path)
-    done = run(run_cli, f"--experiment.{override}")
-    assert done.returncode == 2 and message in done.stderr
 
 
 def test_an_override_leaves_custom_code_out_with_a_warning(run_cli, tmp_path):
@@ -181,14 +174,50 @@ def test_an_override_leaves_custom_code_out_with_a_warning(run_cli, tmp_path):
     assert document["config"]["optimizer"]["update_rule"] is None
 
 
-def test_a_line_names_all_that_a_task_lacks(run_cli, tmp_path):
+def test_a_line_names_all_that_a_task_lacks(refused, tmp_path):
     text = NET % dict.fromkeys((*PLACES, "config"), "pass")
     text = text.replace("MyTask()", "Bad()").replace("        pass\n    )", "    )")
     bad = "class Bad:\n    name = 'bad'\n    train_sums = ('loss',)\n    losses = print\n\n"
     (tmp_path / "mine.py").write_text(text.replace("def load", bad + "def load"))
-    done = run(run_cli)
-    assert done.returncode == 2
-    assert (
+    told = (
         "task Bad lacks primary_metric, eval_sums, train_metrics, eval_metrics, label_shape(), "
         "output_shape(), metric_sums(), compute(), 'count' in train_sums"
-    ) in done.stderr
+    )
+    refused("--experiment=mine.py", *QUICK, told=told)
+
+
+KINDS = ("network", "optimizer", "data", "task")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_template_is_an_experiment_that_can_be_built(run_cli, tmp_path, kind):
+    done = run_cli(kind, "mine.py", module="jaxbench.new")
+    assert done.returncode == 0 and "--experiment=mine.py" in done.stdout
+    text = (tmp_path / "mine.py").read_text()
+    assert "=FILE" not in text and "jaxbench main --experiment=mine.py" in text
+    program = program_of(str(tmp_path / "mine.py"))
+    program.config.validate()
+    program.check()
+    assert kind != "data" or len(load_dataset(program.config).train) == 2048
+
+
+def test_a_new_folders_name_is_no_code(run_cli, tmp_path):
+    (tmp_path / 'a"""b').mkdir()
+    assert run_cli("network", 'a"""b/mine.py', module="jaxbench.new").returncode == 0
+    assert 'a"""b' not in (tmp_path / 'a"""b' / "mine.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ((), "one of data, network, optimizer, task"),
+        (("netwrok", "x.py"), "did you mean 'network'"),
+        (("network", "x.txt"), "must end in .py"),
+        (("network", "no/such/x.py"), "No such file"),
+        (("network", 'x""";print(1);""".py'), "after letters, digits and _ only"),
+        (("network", "mine.py"), "mine.py: exists"),
+    ],
+)
+def test_bad_arguments_of_new_write_nothing(refused, tmp_path, args, told):
+    (tmp_path / "mine.py").write_text("mine")
+    refused(*args, module="jaxbench.new", told=told)

@@ -4,44 +4,36 @@ import ast
 import graphlib
 import re
 
+import pytest
+
 from tests.conftest import ROOT
 
 # The floors, lowest first. A room is a folder of jaxbench/, or a module that stands beside them; it
 # imports from lower floors, and its own modules in no circle.
-FLOORS = (
-    {"errors", "clock", "files", "model_config", "precision", "terminal"},
-    {"custom"},
-    {"fields", "metrics", "paths"},
-    {"data_config", "optimizer_config"},
-    {"config", "tasks"},
-    {"analysis", "batch_layout", "xla", "models", "experiments"},
-    {"parallel", "tables", "templates"},
-    {"hardware"},
-    {"data", "launchers", "microbench", "predict", "records"},
-    {"cards", "checkpoints", "offering"},
-    {"training"},
-    {"train"},
-    {"modes"},
-    {"cli"},
-    {"qualification", "reports"},
-    {"results"},
-    {"sweeps"},
-    {"api"},
-    {
-        "__main__",
-        "calibrate",
-        "main",
-        "compare",
-        "cost",
-        "doctor",
-        "new",
-        "offers",
-        "qualify",
-        "report",
-        "sweep",
-    },
-)
-_FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+FLOORS = """
+errors clock files model_config precision terminal
+custom
+fields metrics paths
+data_config optimizer_config
+config tasks
+analysis batch_layout xla models experiments
+parallel tables templates
+hardware
+data launchers microbench predict records
+cards checkpoints offering
+training
+train
+modes
+cli
+qualification reports
+results
+sweeps
+api
+__main__ calibrate main compare cost doctor new offers qualify report sweep
+"""
+_FLOOR_OF = {
+    room: floor for floor, rooms in enumerate(FLOORS.split("\n")) for room in rooms.split()
+}
 _MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in ROOT.glob("jaxbench/**/*.py")
@@ -84,19 +76,17 @@ def test_no_circle_of_imports():
     list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
 
 
-def test_pmap_and_shard_map_are_named_in_one_module():
-    assert _naming("jax.pmap", "jax.shard_map") == {"jaxbench.parallel.mesh"}
-
-
-def test_jax_distributed_is_named_in_one_module():
-    assert _naming("jax.distributed") == {"jaxbench.parallel.processes"}
-
-
-def _naming(*names: str) -> set[str]:
-    """Returns the modules that name an attribute of JAX."""
-    return {
-        module
-        for module, path in _MODULES.items()
+@pytest.mark.parametrize(
+    ("names", "module"),
+    [
+        (("jax.pmap", "jax.shard_map"), "parallel.mesh"),
+        (("jax.distributed",), "parallel.processes"),
+    ],
+)
+def test_what_jax_may_rename_is_named_in_one_module(names, module):
+    assert {f"jaxbench.{module}"} == {
+        name
+        for name, path in _MODULES.items()
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and ast.unparse(node) in names
     }
@@ -118,9 +108,8 @@ def test_files_that_the_texts_name_exist():
 
 
 def test_every_folder_is_installed():
-    listed = re.search(
-        r"^packages =\n((?: +\S+\n)+)", (ROOT / "setup.cfg").read_text(), re.MULTILINE
-    )
+    text = (ROOT / "setup.cfg").read_text()
+    listed = re.search(r"^packages =\n((?: +\S+\n)+)", text, re.MULTILINE)
     folders = {
         ".".join(path.parent.relative_to(ROOT).parts)
         for path in ROOT.glob("jaxbench/**/__init__.py")

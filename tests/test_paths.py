@@ -5,9 +5,8 @@ import pwd
 
 import pytest
 
-from jaxbench.errors import BadInput
 from jaxbench.paths import hide_paths, user_path
-from tests.conftest import MICRO
+from tests.conftest import MICRO, refusal
 
 
 @pytest.fixture
@@ -22,10 +21,9 @@ def nobody(monkeypatch):
 
 def test_a_path_without_a_home_is_bad_input(nobody):
     assert str(user_path("a/b")) == "a/b"
-    with pytest.raises(BadInput, match="~/a: there is no such home folder; give data.path"):
-        user_path("~/a", "give data.path")
-    with pytest.raises(BadInput, match="^~nobody-has-this/a: there is no such home folder$"):
-        user_path("~nobody-has-this/a")
+    no_home = "there is no such home folder"
+    refusal(user_path, "~/a", "give data.path", told=f"~/a: {no_home}; give data.path")
+    refusal(user_path, "~nobody-has-this/a", told=f"~nobody-has-this/a: {no_home}")
 
 
 def test_without_a_home_there_is_no_compile_cache(run_cli, nobody):
@@ -34,10 +32,8 @@ def test_without_a_home_there_is_no_compile_cache(run_cli, nobody):
 
 
 @pytest.mark.parametrize("flag", ["--workdir=~/x", "--compile_cache=~/x", "--resume=~/x"])
-def test_paths_of_flags_say_that_there_is_no_home(run_cli, nobody, flag):
-    done = run_cli(f"--experiment={MICRO}", flag)
-    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
-    assert "no such home folder" in done.stderr
+def test_paths_of_flags_say_that_there_is_no_home(refused, nobody, flag):
+    refused(f"--experiment={MICRO}", flag, told="no such home folder")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
 """What is counted for each kind of training."""
 
 import csv
-import dataclasses
-import os
+import io
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -11,12 +10,11 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.model_config import ModelConfig
 from jaxbench.modes.train import run_training
 from jaxbench.records.writers.console import Console
 from jaxbench.tasks import get_task, pack_sums, sums_by_name
-from tests.conftest import records, run_json
-from tests.data.test_stream import MasksConfig
+from tests.conftest import config_of, records, run_json
+from tests.micro import MasksConfig, config_for
 
 TASK = get_task("segmentation")
 
@@ -98,11 +96,8 @@ def test_a_segmentation_run_is_judged_by_dice(train):
     assert run_json(result.run_dir.path)["task"] == "segmentation"
 
 
-def test_a_segmentation_run_ends_at_its_target_dice(tmp_path):
-    config = registry.load("unet256:tiny")
-    config.model, config.num_devices = MasksConfig(), 2
-    with open(os.devnull, "w") as quiet:
-        result = run_training(config, str(tmp_path / "run"), Console(quiet), target_accuracy=0.02)
+def test_a_segmentation_run_ends_at_its_target_dice(train):
+    result = train("unet256:tiny", model=MasksConfig(), num_devices=2, target_accuracy=0.02)
     [epoch] = records(result.run_dir.path, "epoch")
     target = result.summary["target_accuracy"]
     assert (target["score"], target["reached"], target["epoch"]) == ("dice", True, 1)
@@ -141,15 +136,9 @@ def test_next_tokens_loss_bits_and_accuracy_are_those_of_numpy():
     np.testing.assert_allclose(smoothed, by_hand, rtol=1e-5)
 
 
-@dataclasses.dataclass(kw_only=True)
-class PairsConfig(ModelConfig):
+class Pairs(nn.Module):
     """Logits by the token before alone."""
 
-    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
-        return Pairs(num_classes)
-
-
-class Pairs(nn.Module):
     num_classes: int
 
     @nn.compact
@@ -157,10 +146,13 @@ class Pairs(nn.Module):
         return nn.Embed(self.num_classes, self.num_classes)(tokens_BxT)
 
 
+PAIRS = config_for(lambda num_classes, **_: Pairs(num_classes))
+
+
 @pytest.mark.parametrize("feed", ["resident", "stream"])
 def test_a_language_models_run_counts_every_token_once(train, feed):
     result = train(
-        "gpt_bytes:tiny", model=PairsConfig(), num_devices=2, data__feed=feed, eval_batch_size=48
+        "gpt_bytes:tiny", model=PAIRS, num_devices=2, data__feed=feed, eval_batch_size=48
     )
     last = records(result.run_dir.path, "epoch")[-1]
     assert (last["images"], last["eval_count"]) == (256, 100)
@@ -183,13 +175,11 @@ def test_a_language_models_run_counts_every_token_once(train, feed):
 
 
 def test_people_read_of_sequences_and_records_of_images(tmp_path):
-    config = registry.load("gpt_bytes:tiny")
-    config.model, config.num_devices = PairsConfig(), 2
-    with open(tmp_path / "out", "w") as file:
-        run_training(config, str(tmp_path / "run"), Console(file))
-    words = (tmp_path / "out").read_text()
-    assert "of 100 test sequences" in words and "bits per byte" in words
-    assert "tokens/s" in words and "sequences/s" in words and "images/s" not in words
+    config, out = config_of("gpt_bytes:tiny", model=PAIRS, num_devices=2), io.StringIO()
+    run_training(config, str(tmp_path / "run"), Console(out))
+    for words in ("of 100 test sequences", "bits per byte", "tokens/s", "sequences/s"):
+        assert words in out.getvalue()
+    assert "images/s" not in out.getvalue()
 
 
 @pytest.mark.parametrize("name", ["classification", "language_model"])
@@ -210,15 +200,10 @@ def test_only_what_is_ranked_first_is_a_hit(name):
 
 def test_of_fewer_than_five_classes_nan_is_no_hit():
     logits = jnp.array([[jnp.nan, 0.0, 1.0], [jnp.nan, 0.0, 1.0], [0.0, 0.0, 1.0]])
-    sums = get_task("classification").metric_sums(
-        jnp.zeros(3), logits, jnp.array([0, 2, 1]), jnp.ones(3, bool)
-    )
+    arrays = jnp.zeros(3), logits, jnp.array([0, 2, 1]), jnp.ones(3, bool)
+    sums = get_task("classification").metric_sums(*arrays)
     # nan is ahead of the second row's label; the third row's is the last of three.
     assert (float(sums["top1"]), float(sums["top5"])) == (0, 2)
-    pixels = TASK.metric_sums(
-        jnp.zeros(1),
-        jnp.full((1, 2, 2), jnp.nan),
-        jnp.zeros((1, 2, 2), jnp.int32),
-        jnp.ones(1, bool),
-    )
-    assert float(pixels["right"]) == 0
+    pixels = jnp.full((1, 2, 2), jnp.nan)
+    arrays = jnp.zeros(1), pixels, jnp.zeros((1, 2, 2), jnp.int32), jnp.ones(1, bool)
+    assert float(TASK.metric_sums(*arrays)["right"]) == 0

@@ -1,13 +1,11 @@
 """Runs that are killed, stopped and damaged, and resumed: they leave the records of a whole run."""
 
-import contextlib
 import dataclasses
 import datetime
 import errno
 import itertools
 import json
 import os
-import pathlib
 import random
 import re
 import shutil
@@ -38,79 +36,20 @@ from jaxbench.cli import registry
 from jaxbench.data.dataset import Split
 from jaxbench.errors import BadInput, Terminated
 from jaxbench.modes import runner
-from jaxbench.modes.train import run_training
 from jaxbench.parallel import signals
 from jaxbench.records import run_lock
-from jaxbench.records.writers.console import Console
-from jaxbench.training import run as training_run
-from tests.conftest import LOOP, MICRO, needs_devices, records, run_json, set_fields
-
-# What depends on when and how fast, and on what a process holds.
-_OF_TIME = re.compile(
-    r"_s$|^elapsed|images_per_s|^mfu$|memory|^telemetry$|^warnings$|^compile_cache$|^phases|flops_per_s"
-    r"|^goodput$|^num_resumes$"
+from tests.checkpoints.runs import (
+    EVERY_EPOCH,
+    Stop,
+    assert_same_run,
+    assert_same_state,
+    interrupted,
+    stop_after,
+    timeless,
+    trained,
 )
-
-
-def timeless(record):
-    """A record without what differs between two runs of the same program."""
-    if isinstance(record, dict):
-        return {k: timeless(v) for k, v in record.items() if not _OF_TIME.search(k)}
-    return record
-
-
-EVERY_EPOCH = Policy(epochs=1, keep=99)
-
-
-def trained(
-    workdir,
-    *,
-    resume="none",
-    policy=EVERY_EPOCH,
-    say=None,
-    telemetry_s=0,
-    target_accuracy=None,
-    **fields,
-):
-    config = registry.load(MICRO)
-    set_fields(config, **{"log_every_steps": 4} | fields)
-    with open(os.devnull, "w") as quiet:
-        console = Console(quiet)
-        if say is not None:
-            console.say = say.append
-        return run_training(
-            config,
-            workdir and str(workdir),
-            console,
-            telemetry_s=telemetry_s,
-            target_accuracy=target_accuracy,
-            checkpoints=policy,
-            resume=resume,
-        )
-
-
-def assert_same_run(one, other):
-    """Both runs have the same records, tables and curves, but for time."""
-    first, second = ([timeless(record) for record in records(run)] for run in (one, other))
-    assert [r["kind"] for r in first] == [r["kind"] for r in second]
-    assert first == second
-    tables = [(pathlib.Path(run) / "epochs.csv").read_text().splitlines() for run in (one, other)]
-    kept = [i for i, name in enumerate(tables[0][0].split(",")) if not _OF_TIME.search(name)]
-    rows = [[[line.split(",")[i] for i in kept] for line in table] for table in tables]
-    assert rows[0] == rows[1]
-    assert curves(one) == curves(other)
-
-
-def curves(workdir):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(pathlib.Path(workdir) / "tensorboard"), {"scalars": 0})
-    events.Reload()
-    return {
-        tag: [(event.step, event.value) for event in events.Scalars(tag)]
-        for tag in events.Tags()["scalars"]
-        if not re.search(r"time/|images_per_s|memory|summary/", tag)
-    }
+from tests.conftest import LOOP, MICRO, records, refusal, run_json
+from tests.in_process import fresh_process_state
 
 
 @pytest.fixture(scope="module")
@@ -136,22 +75,6 @@ def assert_goodput(document):
     assert summary["total_wall_s"] == pytest.approx((ended - began).total_seconds(), rel=0.05)
     assert summary["badput_s"]["down"] < summary["total_wall_s"] / 2
     assert summary["badput_s"]["compile"] >= summary["compile_s"] * 0.99
-
-
-class _Stop(Exception):
-    pass
-
-
-def stop_after(monkeypatch, steps, error=_Stop):
-    """Has the training loop end with an error once so many steps have been counted."""
-    genuine = training_run.count_step
-
-    def counting(run, metrics):
-        if run.progress.step == steps:
-            raise error
-        return genuine(run, metrics)
-
-    monkeypatch.setattr(training_run, "count_step", counting)
 
 
 def save_every(monkeypatch, steps):
@@ -180,17 +103,11 @@ def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(
     run = tmp_path / "run"
     fields = {"epochs": 3, "num_devices": 2, "data__feed": feed}
     save_every(monkeypatch, 4)
-    with monkeypatch.context() as patch:
-        stop_after(patch, step)
-        with pytest.raises(_Stop):
-            trained(run, **fields)
+    interrupted(monkeypatch, run, step, **fields)
     assert list_checkpoints(run / CHECKPOINTS)
     resumed = trained(run, resume="auto", **fields)
     assert_same_run(whole, run)
-    for ours, theirs in zip(
-        jax.tree.leaves(jax.device_get(resumed.state)), jax.tree.leaves(state), strict=True
-    ):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_same_state(jax.device_get(resumed.state), state)
     document = run_json(run)
     [entry] = document["resumes"]
     assert document["status"] == "done" and entry["before"]["status"] == "failed"
@@ -205,10 +122,7 @@ def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(
 def test_telemetry_covers_all_processes(tmp_path, monkeypatch):
     """Every image that counts is in its windows once, and the readings of both are kept."""
     run, fields = tmp_path / "run", {"epochs": 3, "num_devices": 1, "telemetry_s": 0.1}
-    with monkeypatch.context() as patch:
-        stop_after(patch, 17)
-        with pytest.raises(_Stop):
-            trained(run, **fields)
+    interrupted(monkeypatch, run, 17, **fields)
     kept = len((run / "telemetry.csv").read_text().splitlines())
     trained(run, resume="auto", **fields)
     told = run_json(run)["summary"]["telemetry"]
@@ -220,30 +134,12 @@ def test_telemetry_covers_all_processes(tmp_path, monkeypatch):
     assert told["devices"]["host"]["samples"] == len(rows) - 1 and kept > 1
 
 
-@contextlib.contextmanager
-def handled_signals():
-    """Signals as in an entry point, for so long; no limit of time is left ticking."""
-    before = {number: signal.getsignal(number) for number in (*signals._EXIT_CODES, signal.SIGALRM)}
-    signals.raise_on_signals()
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signals.raise_on_signals()  # forgets those that came
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def test_a_run_is_resumed_on_another_number_of_devices(tmp_path, monkeypatch):
     """The same to the rounding of fp32: sums over four devices have another order."""
-    needs_devices(4)
     fields = {"epochs": 3, "batch_norm": "sync"}
     whole = trained(tmp_path / "whole", num_devices=4, **fields).run_dir.path
     run = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        stop_after(patch, 17)
-        with pytest.raises(_Stop):
-            trained(run, num_devices=4, **fields)
+    interrupted(monkeypatch, run, 17, num_devices=4, **fields)
     trained(run, resume="auto", num_devices=1, **fields)
     ours, theirs = ([r["eval_loss"] for r in records(name, "epoch")] for name in (run, whole))
     assert ours[0] == theirs[0] and ours[1:] != theirs[1:]
@@ -263,12 +159,8 @@ def test_a_run_is_resumed_on_another_number_of_devices(tmp_path, monkeypatch):
 
 def test_a_resume_that_changes_batch_norms_statistics_is_warned_of(tmp_path, monkeypatch):
     """With batch_norm=local, on another number of devices. How often it prints is free."""
-    needs_devices(2)
     run, said = tmp_path / "run", []
-    with monkeypatch.context() as patch:
-        stop_after(patch, 17)
-        with pytest.raises(_Stop):
-            trained(run, num_devices=2)
+    interrupted(monkeypatch, run, 17, num_devices=2)
     summary = trained(run, resume="auto", num_devices=1, log_every_steps=2, say=said).summary
     [line] = [line for line in said if "it took them" in line]
     assert "from 128 images now, it took them from 64" in line
@@ -281,15 +173,11 @@ def test_a_resume_that_changes_batch_norms_statistics_is_warned_of(tmp_path, mon
 
 
 def test_independent_models_are_resumed(tmp_path, monkeypatch):
-    needs_devices(2)
     fields = {"num_devices": 2, "replicas": "independent"}
     whole = trained(tmp_path / "whole", **fields).run_dir.path
     run = tmp_path / "run"
     save_every(monkeypatch, 3)
-    with monkeypatch.context() as patch:
-        stop_after(patch, 9)
-        with pytest.raises(_Stop):
-            trained(run, **fields)
+    interrupted(monkeypatch, run, 9, **fields)
     with pytest.raises(BadInput, match="num_devices=2 there, 1 here"):
         trained(run, resume="auto", **fields | {"num_devices": 1})
     trained(run, resume="auto", **fields)
@@ -303,15 +191,11 @@ def test_the_loss_scale_is_resumed(tmp_path, monkeypatch):
     whole = trained(tmp_path / "whole", **fields)
     run = tmp_path / "run"
     save_every(monkeypatch, 4)
-    with monkeypatch.context() as patch:
-        stop_after(patch, 9)
-        with pytest.raises(_Stop):
-            trained(run, **fields)
+    interrupted(monkeypatch, run, 9, **fields)
     resumed = trained(run, resume="auto", **fields)
     assert_same_run(whole.run_dir.path, run)
     ours, theirs = (jax.device_get(result.state) for result in (resumed, whole))
-    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same_state(ours, theirs)
     scales = [record["loss_scale"] for record in records(run, "step")]
     assert run_json(run)["resumes"][0]["step"] < 9 and scales[-1] < scales[0] < 2.0**34
     assert ours.loss_scale.scale == scales[-1] and ours.loss_scale.skipped_steps > 4
@@ -366,29 +250,28 @@ def test_with_no_checkpoint_auto_begins_again_and_a_path_is_refused(undisturbed,
     assert run_json(run)["resumes"][0]["checkpoint"] is None
 
 
-def test_a_checkpoint_of_another_shape_is_said_in_one_line(undisturbed, tmp_path):
+def test_a_checkpoint_of_another_shape_is_refused(undisturbed):
     whole, state = undisturbed
     folder = whole / CHECKPOINTS
     newest = list_checkpoints(folder)[-1]
     wider = jax.tree.map(lambda leaf: np.zeros((*leaf.shape, 2), leaf.dtype), state)
-    with pytest.raises(BadInput, match=r"another model's state: .*\] in the checkpoint"):
-        read_checkpoint(folder, newest, wider)
-    with pytest.raises(BadInput, match="absent here"):
-        read_checkpoint(folder, newest, {"step": state.step})
+    assert "another model's state" in refusal(
+        read_checkpoint, folder, newest, wider, told="] in the checkpoint"
+    )
+    refusal(read_checkpoint, folder, newest, {"step": state.step}, told="absent here")
 
 
 def test_one_process_at_a_time_resumes_a_run(undisturbed, tmp_path, monkeypatch):
     monkeypatch.setattr(run_lock, "_PATIENCE_S", 0)
-    run = copy_of(undisturbed, tmp_path)
-    first = find_resume(str(run), "auto", "")
-    for workdir, resume in ((run, "auto"), (None, run), (tmp_path / "new", run)):
-        with pytest.raises(BadInput, match="is still running in another process"):
-            find_resume(workdir and str(workdir), str(resume), "")
+    run, new = str(copy_of(undisturbed, tmp_path)), str(tmp_path / "new")
+    first = find_resume(run, "auto", "")
+    for workdir, resume in ((run, "auto"), (None, run), (new, run)):
+        refusal(find_resume, workdir, resume, "", told="is still running in another process")
     first.close()
-    find_resume(str(run), "auto", "").close()
+    find_resume(run, "auto", "").close()
     # Two may copy it at a time.
     for _ in range(2):
-        find_resume(str(tmp_path / "new"), str(run), "")
+        find_resume(new, run, "")
 
 
 def test_a_run_killed_in_its_first_moment_begins_again(undisturbed, tmp_path):
@@ -455,8 +338,7 @@ def test_a_run_that_is_done_keeps_its_final_state(tmp_path, target_accuracy):
     ]
     folder = tmp_path / "run" / CHECKPOINTS
     kept = read_checkpoint(folder, list_checkpoints(folder)[-1], state).state
-    for ours, theirs in zip(jax.tree.leaves(kept), jax.tree.leaves(state), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_same_state(kept, state)
 
 
 def test_what_is_saved_is_what_was_there_then(tmp_path):
@@ -475,7 +357,7 @@ def test_what_is_saved_is_what_was_there_then(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "told"),
     [
         (("--resume=auto",), "--resume=auto: give --workdir"),
         (("--resume=nowhere",), "nowhere: no run directory"),
@@ -486,10 +368,8 @@ def test_what_is_saved_is_what_was_there_then(tmp_path):
         (("--mode=throughput", "--resume=auto"), "it needs --mode=train"),
     ],
 )
-def test_bad_input_is_said_in_one_line(run_cli, tmp_path, args, said):
-    done = run_cli(f"--experiment={MICRO}", *args)
-    assert done.returncode == 2 and said in done.stderr, done.stderr
-    assert len(done.stderr.splitlines()) == 1 and not list(tmp_path.iterdir())
+def test_checkpoint_flags_that_cannot_be_are_refused(refused, args, told):
+    refused(f"--experiment={MICRO}", *args, told=told)
 
 
 def test_a_new_run_holds_its_lock_to_its_end(tmp_path, monkeypatch):
@@ -526,7 +406,8 @@ def test_a_signal_saves_what_has_been_done(
         return genuine(run, *args)
 
     error = KeyboardInterrupt if number == signal.SIGINT else Terminated
-    with monkeypatch.context() as patch, handled_signals(), pytest.raises(error):
+    with monkeypatch.context() as patch, fresh_process_state(), pytest.raises(error):
+        signals.raise_on_signals()
         patch.setattr(LOOP, function, interrupted)
         trained(run, epochs=3, num_devices=2, policy=Policy(minutes=10))
     assert run_json(run)["status"] == ("preempted" if error is Terminated else "interrupted")
@@ -539,7 +420,7 @@ def test_a_signal_saves_what_has_been_done(
 def test_a_run_without_checkpoints_says_so(tmp_path, monkeypatch):
     said = []
     stop_after(monkeypatch, 13)
-    with pytest.raises(_Stop):
+    with pytest.raises(Stop):
         trained(tmp_path / "run", epochs=3, policy=Policy(), say=said)
     [start, end] = [line for line in said if "no checkpoint" in line]
     assert "--checkpoint_minutes=10" in start and end.startswith("no checkpoint was written")
@@ -609,8 +490,8 @@ def another_data_set(monkeypatch, run):
     monkeypatch.setattr(runner, "load_dataset", load)
 
 
-def another_target(monkeypatch, run):
-    (run / "run.json").write_text(json.dumps(run_json(run) | {"target_accuracy": 0.3}))
+def changed_run(**fields):
+    return lambda _, run: (run / "run.json").write_text(json.dumps(run_json(run) | fields))
 
 
 def damaged_records(monkeypatch, run):
@@ -618,35 +499,25 @@ def damaged_records(monkeypatch, run):
     path.write_bytes(re.sub(rb'("train_loss": \d\.)\d', rb"\g<1>", path.read_bytes(), count=1))
 
 
-def short_records(monkeypatch, run):
-    os.truncate(run / "metrics.jsonl", 99)
-
-
-def absent_records(monkeypatch, run):
-    (run / "metrics.jsonl").unlink()
-
-
-def another_mode(monkeypatch, run):
-    (run / "run.json").write_text(json.dumps(run_json(run) | {"mode": "throughput"}))
+RECORDS = "; put the file back, or begin anew"
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "told"),
     [
         ({"batch_size": 64}, "was made with another experiment: batch_size=128 there, 64 here"),
         ({"model__dropout": 0.5}, "model.dropout=0.0 there, 0.5 here"),
-        ({"epochs": 4, "seed": 3}, "seed=0 there, 3 here|epochs=3 there, 4 here"),
+        ({"epochs": 4, "seed": 3}, "seed=0 there, 3 here"),
         (another_data_set, "was made with another data set: eval_checksum="),
-        (another_target, "was made with --target_accuracy=0.3, this is None"),
-        (another_mode, "run.json cannot be read: it is not that of a training run"),
-        *(
-            (change, r"metrics\.jsonl: .*; put the file back, or begin anew")
-            for change in (damaged_records, short_records, absent_records)
-        ),
+        (changed_run(target_accuracy=0.3), "was made with --target_accuracy=0.3, this is None"),
+        (changed_run(mode="throughput"), "cannot be read: it is not that of a training run"),
+        (damaged_records, RECORDS),
+        (lambda _, run: os.truncate(run / "metrics.jsonl", 99), RECORDS),
+        (lambda _, run: (run / "metrics.jsonl").unlink(), RECORDS),
     ],
 )
 def test_another_run_is_refused_and_nothing_is_changed(
-    undisturbed, tmp_path, monkeypatch, change, message
+    undisturbed, tmp_path, monkeypatch, change, told
 ):
     run, fields = copy_of(undisturbed, tmp_path), {"epochs": 3, "num_devices": 2}
     if isinstance(change, dict):
@@ -654,8 +525,7 @@ def test_another_run_is_refused_and_nothing_is_changed(
     else:
         change(monkeypatch, run)
     before = {path: path.read_bytes() for path in files_of(run)}
-    with pytest.raises(BadInput, match=message):
-        trained(run, resume="auto", **fields)
+    refusal(trained, run, resume="auto", **fields, told=told)
     assert {path: path.read_bytes() for path in files_of(run)} == before
 
 
@@ -665,8 +535,7 @@ def test_smaller_copies_of_the_images_are_another_experiment(tmp_path):
     config.data.path = "elsewhere"
     check_same(resumed, config)
     config.data.cache = "resized"
-    with pytest.raises(BadInput, match="data.cache=none there, resized here"):
-        check_same(resumed, config)
+    refusal(check_same, resumed, config, told="data.cache=none there, resized here")
 
 
 def test_records_after_the_checkpoint_are_cut_and_damaged_curves_are_kept(undisturbed, tmp_path):
@@ -695,7 +564,9 @@ def test_a_short_table_ends_with_a_whole_line(tmp_path):
     assert (tmp_path / "telemetry.csv").read_text() == "time,elapsed_s\n1,2\n"
 
 
-def test_what_cannot_be_written_is_warned_of_and_the_run_continues(tmp_path, monkeypatch):
+def test_a_checkpoint_that_cannot_be_written_is_warned_of_and_the_run_continues(
+    tmp_path, monkeypatch
+):
     genuine, said, run = ocp.Checkpointer.save, [], tmp_path / "run"
 
     def full(orbax, path, state):
@@ -703,21 +574,23 @@ def test_what_cannot_be_written_is_warned_of_and_the_run_continues(tmp_path, mon
         if "00022" not in str(path):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(ocp.Checkpointer, "save", full)
-        result = trained(run, epochs=2, num_devices=1, say=said)
+    monkeypatch.setattr(ocp.Checkpointer, "save", full)
+    result = trained(run, epochs=2, num_devices=1, say=said)
     [warning] = [w for w in result.summary["warnings"] if "checkpoint" in w]
     assert "step-000000011.epoch-00001: No space left on device" in warning
     assert result.summary["status"] == "done" and f"warning: {warning}" in said
     assert [path.name for path in (run / CHECKPOINTS).iterdir()] == ["step-000000022.epoch-00002"]
-    # Orbax is not asked if there is no room, and what its threads write late is removed.
-    some = os.statvfs(tmp_path)
-    few = [*some[:4], 20, *some[5:]]
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "statvfs", lambda path: os.statvfs_result(few))
-        with pytest.raises(OSError, match="No space left on device"):
-            checkpoint.write_checkpoint(None, tmp_path, "some", {"a": np.zeros(3)}, {}, None)
 
+
+def test_orbax_is_not_asked_if_there_is_no_room(tmp_path, monkeypatch):
+    some = os.statvfs(tmp_path)
+    few = os.statvfs_result([*some[:4], 20, *some[5:]])
+    monkeypatch.setattr(os, "statvfs", lambda path: few)
+    with pytest.raises(OSError, match="No space left on device"):
+        checkpoint.write_checkpoint(None, tmp_path, "some", {"a": np.zeros(3)}, {}, None)
+
+
+def test_what_orbax_writes_too_late_is_removed(tmp_path):
     class Late:
         def save(self, path, state):
             threading.Timer(0.02, path.mkdir, kwargs={"parents": True}).start()
@@ -730,7 +603,6 @@ def test_what_cannot_be_written_is_warned_of_and_the_run_continues(tmp_path, mon
 
 def test_models_of_which_one_diverged_are_resumed(tmp_path, monkeypatch):
     """Its nan is null in the record."""
-    needs_devices(2)
     fields, genuine = {"num_devices": 2, "replicas": "independent"}, LOOP.evaluate
 
     def evaluate(run, state):
@@ -741,7 +613,7 @@ def test_models_of_which_one_diverged_are_resumed(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(LOOP, "evaluate", evaluate)
         stop_after(patch, 17)
-        with pytest.raises(_Stop):
+        with pytest.raises(Stop):
             trained(tmp_path / "run", **fields)
     resumed = trained(tmp_path / "run", resume="auto", **fields)
     assert resumed.summary["status"] == "done"

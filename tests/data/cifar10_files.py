@@ -1,4 +1,4 @@
-"""CIFAR-10's batches as its authors distribute them, with few images each."""
+"""CIFAR-10's batches as its authors distribute them, and an npz's arrays; few images each."""
 
 import struct
 
@@ -40,3 +40,15 @@ def pickled(records_NxR):
             b"eu.",
         ]
     )
+
+
+def npz_arrays(**changes):
+    """{name: array} of a classification set, with changes; None leaves an array out."""
+    generator = np.random.default_rng(0)
+    made = {
+        "x_train": generator.integers(0, 256, (50, 32, 32, 3), dtype=np.uint8),
+        "y_train": np.arange(50, dtype=np.int64) % 10,
+        "x_test": generator.integers(0, 256, (20, 32, 32, 3), dtype=np.uint8),
+        "y_test": np.arange(20, dtype=np.int64) % 10,
+    }
+    return {name: value for name, value in (made | changes).items() if value is not None}

@@ -16,7 +16,7 @@ from jaxbench.data.images.decode import CorruptImageError, Image
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.errors import BadInput
 from jaxbench.precision import get_precision
-from tests.data.encoded_images import config_of, feed_of, psnr_db, resized
+from tests.data.encoded_images import config_of, feed_of
 from tests.tfds_files import image_feature, label_feature, write_tfds
 
 # (height, width): larger, smaller, longer, exactly SHAPE, and one side of it.
@@ -114,32 +114,6 @@ def test_both_feeds_show_the_same_images_and_they_are_torchvisions(photographs, 
     for index, image in zip(examples[0].indices_B, examples[0].inputs_Bx, strict=True):
         path = paths[int(index)]
         assert np.array_equal(image, torchvision(path, *shape[:2])), path
-
-
-def test_the_usual_224_of_256_is_torchvisions(tmp_path):
-    root = write_photographs(tmp_path, [(375, 500)])
-    config = folder_config(root, "stream", (224, 224, 3), batch_size=4)
-    split = load_dataset(config).eval
-    for index, path in enumerate(split.source.files):
-        out = np.empty((224, 224, 3), np.uint8)
-        split.decode(index, None, out, random_crop=False, flip=False)
-        assert np.array_equal(out, torchvision(path, 224, 224)), path
-
-
-def test_evaluation_of_smaller_copies_is_close_to_the_originals(photographs, tmp_path):
-    original = load_dataset(folder_config(photographs, "stream", (56, 56, 3))).eval
-    config = resized(
-        photographs, tmp_path, image_shape=(56, 56, 3), random_resized_crop=False, cache_side=64
-    )
-    copy = load_dataset(config).eval
-    found_db = []
-    for index in range(len(original)):
-        outs = np.empty((2, 56, 56, 3), np.uint8)
-        for split, out in zip((original, copy), outs, strict=True):
-            split.decode(index, None, out, random_crop=False, flip=False)
-        found_db.append(psnr_db(*outs))
-    # What the copy's JPEG loses: both have been resized to 64 alike.
-    assert np.median(found_db) > 30 and min(found_db) > 24
 
 
 def test_tfds_images_of_the_right_size_are_the_same_decoded_early_or_on_the_fly(tmp_path):

@@ -1,83 +1,40 @@
 """The streamed feed: the same batches as the resident one, prepared on the host."""
 
 import contextlib
-import dataclasses
-import os
 import signal
 import threading
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxbench.cli import registry
-from jaxbench.clock import Stopwatch, pause, wait_until
-from jaxbench.config import ModelConfig
+from jaxbench.clock import Stopwatch, wait_until
 from jaxbench.data.augment import augment_batch, example_keys
 from jaxbench.data.dataset import Dataset, Split
 from jaxbench.data.feeds.feed import UNPACK_BATCH, create_feed
 from jaxbench.data.feeds.stream import StreamFeed
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.models.layers import Network
-from jaxbench.modes.runner import prepare_run
-from jaxbench.modes.train import run_training
 from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.parallel.signals import raise_on_signals
 from jaxbench.precision import get_precision
-from jaxbench.records.writers.console import Console
-from tests.conftest import MICRO, records, run_json, set_fields, step_losses
+from tests.conftest import MICRO, prepared, records, run_json, step_losses
 from tests.in_process import fresh_process_state
+from tests.micro import MasksConfig
 
 
-@dataclasses.dataclass(kw_only=True)
-class MasksConfig(ModelConfig):
-    """The smallest network that finds masks: batch norm and one 1x1 convolution."""
-
-    def create(self, *, num_classes, **options):
-        return Masks(**options)
-
-
-class Masks(Network):
-    @nn.compact
-    def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
-        _, norm = self.layers(train)
-        return nn.Conv(1, (1, 1), dtype=self.param_dtype)(norm()(images_BxHxWxC))[..., 0]
-
-
-def small(**fields):
+def small(dropout=0.0, **fields):
     """Fields for vgg_cifar10:tiny that have it train a dense layer for an epoch, quickly."""
     model = registry.load(MICRO).model
-    model.dropout = fields.pop("dropout", 0.0)
-    return {
-        "model": model,
-        "optimizer__name": "sgd",
-        "num_devices": 2,
-        "epochs": 1,
-        "log_every_steps": 1,
-    } | fields
+    model.dropout = dropout
+    fields = {"model": model, "optimizer__name": "sgd", "num_devices": 2, "epochs": 1} | fields
+    return {"log_every_steps": 1} | fields
 
 
 MOVED = {"data__flip_order": "alternating"}
 NOT_MOVED = {"data__flip": False, "data__crop_padding": 0}
 NOT_DISTORTED = {"data__brightness": 0, "data__contrast": (1.0, 1.0)}
-
-
-def check_same(resident, stream):
-    assert step_losses(stream) == pytest.approx(step_losses(resident), rel=1e-5)
-    first, second = (records(result.run_dir.path, "epoch")[-1] for result in (resident, stream))
-    assert first["eval_count"] == second["eval_count"]
-    for name in ("eval_loss", "train_loss"):
-        assert second[name] == pytest.approx(first[name], rel=1e-5)
-
-
-@pytest.mark.parametrize("how", [{}, NOT_DISTORTED | {"dropout": 0.5}])
-def test_both_feeds_augment_images_and_drop_out_the_same(train, how):
-    """Brightness, contrast and whitening; dropout."""
-    fields = small(**NOT_MOVED, **how)
-    resident = train("vgg_cifar10:tiny", **fields)
-    check_same(resident, train("vgg_cifar10:tiny", data__feed="stream", **fields))
 
 
 def test_images_are_moved(train):
@@ -96,31 +53,33 @@ def test_images_are_moved(train):
         (
             "unet256:tiny",
             {
-                "model": MasksConfig(),
-                "optimizer__schedule": "constant",
-                "data__crop_padding": 5,
-                "data__padding_mode": "black",
-                "data__eval_examples": 13,
-                "eval_batch_size": 5,
-                "data__train_examples": 70,
+                **{"model": MasksConfig(), "optimizer__schedule": "constant"},
+                **{"data__crop_padding": 5, "data__padding_mode": "black"},
+                **{"data__eval_examples": 13, "eval_batch_size": 5, "data__train_examples": 70},
             },
         ),
         # Every model has its own windows.
         ("vgg_cifar10:tiny", {"replicas": "independent"} | NOT_DISTORTED),
         ("vgg_cifar10:tiny", {"data__crop_padding": 0} | MOVED | NOT_DISTORTED),
+        # Brightness, contrast and whitening; dropout.
+        ("vgg_cifar10:tiny", NOT_MOVED),
+        ("vgg_cifar10:tiny", NOT_MOVED | NOT_DISTORTED | {"dropout": 0.5}),
     ],
 )
 def test_both_feeds_train_the_same(train, experiment, fields):
-    fields = small() | fields
+    fields = small(**fields)
     stream = train(experiment, data__feed="stream", data__num_threads=3, **fields)
-    check_same(train(experiment, **fields), stream)
+    resident = train(experiment, **fields)
+    assert step_losses(stream) == pytest.approx(step_losses(resident), rel=1e-5)
+    first, second = (records(result.run_dir.path, "epoch")[-1] for result in (resident, stream))
+    assert first["eval_count"] == second["eval_count"]
+    for name in ("eval_loss", "train_loss"):
+        assert second[name] == pytest.approx(first[name], rel=1e-5)
 
 
 def test_the_record_tells_the_feeds_apart():
     def described(feed):
-        config = registry.load("vgg_cifar10:tiny")
-        set_fields(config, num_devices=2, data__feed=feed)
-        with open(os.devnull, "w") as quiet, prepare_run(config, None, Console(quiet)) as job:
+        with prepared("vgg_cifar10:tiny", num_devices=2, data__feed=feed) as job:
             return job.document()["data"]
 
     resident, stream = described("resident"), described("stream")
@@ -133,25 +92,11 @@ def test_the_record_tells_the_feeds_apart():
     assert resident["sent_bytes_per_step"] == 64 * 4
 
 
-def test_waiting_for_slow_data_is_counted_as_such(train, monkeypatch):
+def test_waiting_for_slow_data_is_counted_as_such(train, slow_feed):
     """A host that takes its time for each batch: that is data wait, not training."""
-    genuine = StreamFeed.assemble
-
-    def slow(self, *args):
-        pause(0.05)
-        return genuine(self, *args)
-
-    monkeypatch.setattr(StreamFeed, "assemble", slow)
-    result = train(
-        MICRO,
-        num_devices=1,
-        data__train_examples=256,
-        data__eval_examples=32,
-        data__feed="stream",
-        data__num_threads=1,
-        batch_size=32,
-        epochs=2,
-    )
+    fields = {"data__feed": "stream", "data__num_threads": 1, "batch_size": 32, "num_devices": 1}
+    slow_feed(0.05)
+    result = train(MICRO, data__train_examples=256, data__eval_examples=32, **fields)
     for record in records(result.run_dir.path, "epoch"):
         # Eight batches, one after the other; about four were made ready while the step was
         # compiled, or during the evaluation before.
@@ -178,7 +123,7 @@ def test_the_next_epoch_is_prepared_during_the_evaluation(monkeypatch):
     assert [epoch for epoch, _ in prepared] == [0] * 16 + [1] * 16
 
 
-def test_a_batch_that_fails_ends_the_run_with_its_reason(tmp_path, monkeypatch):
+def test_a_batch_that_fails_ends_the_run_with_its_reason(train, tmp_path, monkeypatch):
     genuine = StreamFeed.assemble
 
     def fail(self, split, order_DxB, epoch):
@@ -187,15 +132,14 @@ def test_a_batch_that_fails_ends_the_run_with_its_reason(tmp_path, monkeypatch):
         return genuine(self, split, order_DxB, epoch)
 
     monkeypatch.setattr(StreamFeed, "assemble", fail)
-    config = registry.load(MICRO)
-    config.data.feed = "stream"
     with pytest.raises(OSError, match="the disk is gone"):
-        run_training(config, str(tmp_path / "run"))
-    document = run_json(tmp_path / "run")
+        train(MICRO, data__feed="stream")
+    document = run_json(tmp_path / "run1")
     assert (document["status"], document["reason"]) == ("failed", "OSError: the disk is gone")
 
 
 def test_threads_end_with_the_epoch_that_is_cut_short(train):
+    """A thread of Grain's ends a little later: of two runs one may be left."""
     before = threading.active_count()
     for _ in range(2):
         train(MICRO, data__feed="stream", max_steps=1)

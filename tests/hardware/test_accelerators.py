@@ -4,12 +4,10 @@ import pathlib
 
 import pytest
 
-from jaxbench.errors import BadInput
 from jaxbench.hardware import accelerators
 from jaxbench.hardware.accelerators import (
     Accelerators,
     advice,
-    ask_nvml,
     check_platforms,
     extra_for,
     find_accelerators,
@@ -17,7 +15,7 @@ from jaxbench.hardware.accelerators import (
     unused_accelerators,
 )
 from jaxbench.modes import runner
-from tests.conftest import MICRO, run_json
+from tests.conftest import MICRO, refusal, run_json
 
 OPEN_DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build\n"
 TPU = {"vendor": "0x1ae0\n", "class": "0x120000\n"}
@@ -55,42 +53,31 @@ def machine(monkeypatch, tmp_path):
     return make
 
 
+def nvml_of(*fields):
+    return lambda: Accelerators("cuda", *fields)
+
+
 @pytest.mark.parametrize(
-    ("nodes", "options", "nvml", "found"),
+    ("nodes", "options", "found"),
     [
-        ((), {}, no_nvml, []),
+        ((), {}, []),
         # A container without GPUs sees its host's driver.
-        ((), {"driver": "580.65.06"}, no_nvml, []),
-        (GPU, {"driver": "580.65.06"}, no_nvml, [Accelerators("cuda", 1, "580.65.06")]),
-        (
-            (*GPU, "dev/nvidia1"),
-            {},
-            lambda: Accelerators("cuda", 2, "535.104.05", (7, 0)),
-            [Accelerators("cuda", 2, "535.104.05", (7, 0))],
-        ),
+        ((), {"driver": "580.65.06"}, []),
+        (GPU, {"driver": "580.65.06"}, [Accelerators("cuda", 1, "580.65.06")]),
+        (GPU, {"nvml": nvml_of(2, "535.104.05", (7, 0))}, [nvml_of(2, "535.104.05", (7, 0))()]),
         # WSL has this for graphics of any maker.
-        (("dev/dxg",), {}, no_nvml, []),
-        (
-            ("dev/dxg",),
-            {},
-            lambda: Accelerators("cuda", 1, "581.15", (8, 9)),
-            [Accelerators("cuda", 1, "581.15", (8, 9))],
-        ),
-        (
-            ("dev/accel0", "dev/accel1"),
-            {"pci": (TPU, TPU, NETWORK)},
-            no_nvml,
-            [Accelerators("tpu", 2)],
-        ),
-        (("dev/vfio/0", "dev/vfio/vfio"), {"pci": (TPU,)}, no_nvml, [Accelerators("tpu", 1)]),
+        (("dev/dxg",), {}, []),
+        (("dev/dxg",), {"nvml": nvml_of(1, "581.15", (8, 9))}, [nvml_of(1, "581.15", (8, 9))()]),
+        (("dev/accel0", "dev/accel1"), {"pci": (TPU, TPU, NETWORK)}, [Accelerators("tpu", 2)]),
+        (("dev/vfio/0", "dev/vfio/vfio"), {"pci": (TPU,)}, [Accelerators("tpu", 1)]),
         # A virtual machine of Google Cloud without a TPU; another maker's accelerator.
-        (("dev/vfio/0",), {"pci": (NETWORK,)}, no_nvml, []),
-        (("dev/vfio/vfio",), {"pci": (TPU,)}, no_nvml, []),
-        (("dev/accel/accel0",), {"pci": ({"vendor": "0x8086\n"},)}, no_nvml, []),
+        (("dev/vfio/0",), {"pci": (NETWORK,)}, []),
+        (("dev/vfio/vfio",), {"pci": (TPU,)}, []),
+        (("dev/accel/accel0",), {"pci": ({"vendor": "0x8086\n"},)}, []),
     ],
 )
-def test_what_the_system_shows(machine, nodes, options, nvml, found):
-    machine(*nodes, nvml=nvml, **options)
+def test_accelerators_that_the_system_shows_are_found(machine, nodes, options, found):
+    machine(*nodes, **options)
     assert find_accelerators() == found
 
 
@@ -165,7 +152,7 @@ def test_a_run_warns_and_records_it(run_cli, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("platforms", "told"),
     [
         ("cuda", "=cuda: JAX has no plugin for NVIDIA GPUs; the machine has 1 NVIDIA GPU"),
         ("gpu", "JAX_PLATFORMS=gpu: JAX has no plugin"),
@@ -173,22 +160,15 @@ def test_a_run_warns_and_records_it(run_cli, tmp_path, monkeypatch):
         ("tpu", "=tpu: JAX has no plugin for TPUs; the machine has no TPU"),
     ],
 )
-def test_a_platform_without_its_plugin_is_refused(machine, monkeypatch, asked, told):
+def test_a_platform_without_its_plugin_is_refused(machine, monkeypatch, platforms, told):
     machine(*GPU, driver="580.65.06")
     monkeypatch.setattr(accelerators, "installed_plugin", lambda _: None)
-    monkeypatch.setenv("JAX_PLATFORMS", asked)
-    with pytest.raises(BadInput, match=told) as refused:
-        check_platforms()
-    assert f"[{'tpu' if asked == 'tpu' else 'cuda13'}]'" in str(refused.value)
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    line = refusal(check_platforms, told=told)
+    assert f"[{'tpu' if platforms == 'tpu' else 'cuda13'}]'" in line
     for other in ("", "cpu", "tpu,cpu", "METAL"):
         monkeypatch.setenv("JAX_PLATFORMS", other)
         check_platforms()
     monkeypatch.setattr(accelerators, "installed_plugin", lambda _: "the plugin")
-    monkeypatch.setenv("JAX_PLATFORMS", asked)
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
     check_platforms()
-
-
-def test_a_machine_without_nvml_says_nothing():
-    """Or with it: as many facts as it has."""
-    facts = ask_nvml()
-    assert facts == no_nvml() or facts.driver

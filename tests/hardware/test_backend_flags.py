@@ -6,15 +6,11 @@ import jax
 import pytest
 from jax._src import xla_bridge
 
-from jaxbench.files import read_table
 from jaxbench.hardware import accelerators, backend_flags
 from jaxbench.hardware.accelerators import usable_plugins
-from jaxbench.hardware.backend_flags import (
-    prepare_backend,
-    sums_are_right,
-    wrong_sums,
-)
+from jaxbench.hardware.backend_flags import prepare_backend, sums_are_right, wrong_sums
 from jaxbench.xla.variables import decisive_variables, relevant_variables
+from tests.conftest import MICRO
 
 NAME = "--xla_cpu_experimental_ynn_fusion_type"
 
@@ -80,11 +76,6 @@ def test_nothing_is_added_after_xla_has_read_its_flags(monkeypatch):
     assert prepare_backend() == [] and os.environ["XLA_FLAGS"] == ""
 
 
-def test_every_line_says_why_and_by_which_measurement():
-    rows = read_table(backend_flags.__file__, "backend_flags.csv")
-    assert all(all(row.values()) and row["flag"].startswith("--xla_") for row in rows)
-
-
 def test_sums_are_right_here():
     """False with jaxlib 0.10.2 without its flag."""
     assert sums_are_right()
@@ -127,3 +118,11 @@ def test_whatever_hints_at_an_accelerator_keeps_its_plugin(
     monkeypatch.setattr(accelerators, "_ROOT", tmp_path)
     monkeypatch.setattr(os, "environ", environ)
     assert usable_plugins() == usable
+
+
+@pytest.mark.parametrize("flags", ["fast", "xla_cpu_enable_fast_math=false", "--jax_enable_x64=1"])
+def test_what_is_no_flag_for_xla_is_refused_before_xla_is_asked(refused, flags):
+    before = os.environ["XLA_FLAGS"]
+    told = f"--xla_flags={flags}: "
+    refused(f"--experiment={MICRO}", f"--xla_flags={flags}", told=told)
+    assert os.environ["XLA_FLAGS"] == before

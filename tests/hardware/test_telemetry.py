@@ -1,7 +1,7 @@
 """What the hardware did meanwhile: read, written, summed up, and never in the run's way."""
 
 import csv
-import os
+import datetime
 import sys
 import threading
 import types
@@ -10,22 +10,19 @@ import pynvml
 import pytest
 
 from jaxbench.analysis.statistics import drift, slowed_down
-from jaxbench.cli import registry
-from jaxbench.clock import Clock, Stopwatch, pause, wait_until
-from jaxbench.data.feeds.stream import StreamFeed
-from jaxbench.errors import BadInput
+from jaxbench.clock import Clock, Stopwatch, wait_until
 from jaxbench.hardware.telemetry import readers, sampler
 from jaxbench.hardware.telemetry.nvml import NvmlReader
 from jaxbench.hardware.telemetry.readers import HostReader, Reading, TpuReader
-from jaxbench.hardware.telemetry.sampler import Telemetry, create_readers
-from jaxbench.hardware.telemetry.summary import Series, Window, summarize
+from jaxbench.hardware.telemetry.sampler import COLUMNS, Telemetry, create_readers
+from jaxbench.hardware.telemetry.summary import Series, Window, read_series, summarize
 from jaxbench.modes import throughput
 from jaxbench.modes.train import run_training
 from jaxbench.records.schema import ThroughputRecord
 from jaxbench.records.writers.console import Console
 from jaxbench.xla.compile_cache import without_cache
 from tests import fake_nvml
-from tests.conftest import MICRO, records, run_json, set_fields
+from tests.conftest import MICRO, config_of, records, refusal, run_json
 from tests.fake_nvml import Board, Cuda, Nvml
 
 INTERVAL_S = 0.02
@@ -69,14 +66,25 @@ def telemetry_threads():
     return [t.name for t in threading.enumerate() if t.name.startswith("telemetry-")]
 
 
-def test_a_board_is_read_in_the_units_that_the_columns_name(start, table, two_boards):
+@pytest.fixture
+def sampled(start, table):
+    """Has telemetry write so many rows; returns it, stopped."""
+
+    def run(*readers, rows=1):
+        telemetry = start(*readers)
+        wait_until(lambda: len(table()) >= rows)
+        telemetry.stop()
+        return telemetry
+
+    return run
+
+
+def test_a_board_is_read_in_the_units_that_the_columns_name(sampled, table, two_boards):
     two_boards[1].reasons = 0x4 | 0x40 | 0x4000
-    telemetry = start(NvmlReader({"gpu0": 0, "gpu1": 1}))
-    wait_until(lambda: len(table()) >= 6)
-    telemetry.stop()
+    telemetry = sampled(NvmlReader({"gpu0": 0, "gpu1": 1}), rows=6)
     rows = table()
     assert [row["device"] for row in rows[:4]] == ["gpu0", "gpu1"] * 2
-    values = {k: v for k, v in rows[0].items() if k not in ("time", "elapsed_s", "device")}
+    values = {k: v for k, v in rows[0].items() if v and k not in ("time", "elapsed_s", "device")}
     assert values == {
         "kind": "gpu",
         "load_percent": "97",
@@ -84,15 +92,10 @@ def test_a_board_is_read_in_the_units_that_the_columns_name(start, table, two_bo
         "memory_total_bytes": str(80 * 2**30),
         "sm_clock_mhz": "1410",
         "memory_clock_mhz": "1593",
-        "temperature_c": "61",
-        "fan_percent": "",  # a sensor that is not there is an empty cell
+        "temperature_c": "61",  # a sensor that is not there, as its fan's, is an empty cell
         "power_w": "398.25",
         "energy_j": "1234567.89",
         "throttle_reasons": "sw_power_cap|hw_thermal_slowdown|0x4000",
-        "cpu_percent": "",
-        "rss_bytes": "",
-        "load_1min": "",
-        "other_cpu_percent": "",
     }
     assert (rows[1]["load_percent"], rows[1]["fan_percent"]) == ("12", "38")
     assert rows[1]["throttle_reasons"] == ""
@@ -101,29 +104,19 @@ def test_a_board_is_read_in_the_units_that_the_columns_name(start, table, two_bo
     described, warnings = telemetry.summarize()
     assert described["errors"] == {}
     gpu0 = described["devices"]["gpu0"]
-    assert gpu0["throttle_reasons"] == {
-        "sw_power_cap": 1.0,
-        "hw_thermal_slowdown": 1.0,
-        "0x4000": 1.0,
-    }
+    reasons = ("sw_power_cap", "hw_thermal_slowdown", "0x4000")
+    assert gpu0["throttle_reasons"] == dict.fromkeys(reasons, 1.0)
     assert (gpu0["power_w_mean"], gpu0["sm_clock_mhz_median"]) == (398.25, 1410)
     throttled, unequal = warnings
     assert throttled.startswith("gpu0 was throttled in 100% of")
-    assert throttled.endswith("sw_power_cap, hw_thermal_slowdown")
-    assert unequal == "the devices were not equally loaded: gpu0 97 %, gpu1 12 % (means)"
+    assert "gpu0 97 %, gpu1 12 %" in unequal
 
 
-def test_drivers_that_lack_a_function_leave_its_column_empty(start, table, monkeypatch):
-    missing = (
-        "nvmlDeviceGetCurrentClocksEventReasons",
-        "nvmlDeviceGetTemperatureV",
-        "nvmlDeviceGetMigMode",
-        "nvmlDeviceGetTotalEnergyConsumption",
-    )
+def test_drivers_that_lack_a_function_leave_its_column_empty(sampled, table, monkeypatch):
+    names = ("CurrentClocksEventReasons", "TemperatureV", "MigMode", "TotalEnergyConsumption")
+    missing = tuple(f"nvmlDeviceGet{name}" for name in names)
     fake_nvml.install(monkeypatch, Nvml([Board(reasons=0x1)], missing), Cuda([0x0F]))
-    telemetry = start(NvmlReader({"gpu0": 0}))
-    wait_until(lambda: len(table()) >= 1)
-    telemetry.stop()
+    telemetry = sampled(NvmlReader({"gpu0": 0}))
     # Those that had another name before are asked for by it.
     assert (table()[0]["throttle_reasons"], table()[0]["temperature_c"]) == ("gpu_idle", "61")
     assert table()[0]["energy_j"] == ""
@@ -131,7 +124,7 @@ def test_drivers_that_lack_a_function_leave_its_column_empty(start, table, monke
 
 
 @pytest.mark.parametrize(
-    ("nvml", "cuda", "said"),
+    ("nvml", "cuda", "told"),
     [
         (None, Cuda([0x0F]), "NVML: NVML Shared Library Not Found"),
         (Nvml([Board()]), None, "NVML: libcuda.so.1: cannot open shared object file"),
@@ -140,18 +133,15 @@ def test_drivers_that_lack_a_function_leave_its_column_empty(start, table, monke
     ],
 )
 def test_where_the_boards_cannot_be_found_the_host_is_still_read(
-    start, table, monkeypatch, nvml, cuda, said
+    sampled, table, monkeypatch, nvml, cuda, told
 ):
     fake_nvml.install(monkeypatch, nvml, cuda)
-    telemetry = start(HostReader(), NvmlReader({"gpu0": 0}))
-    wait_until(lambda: len(table()) >= 3)
-    telemetry.stop()
+    telemetry = sampled(HostReader(), NvmlReader({"gpu0": 0}), rows=3)
     assert {row["device"] for row in table()} == {"host"}
     described, warnings = telemetry.summarize()
     [(message, count)] = described["errors"].items()
-    assert message.startswith(said) and count >= 2  # it is asked again each time
-    own = [line for line in warnings if not line.startswith("other processes")]
-    assert own == [f"telemetry: {message} ({count} times)"]
+    assert message.startswith(told) and count >= 2  # it is asked again each time
+    assert f"telemetry: {message} ({count} times)" in warnings
     assert described["energy_j"] is None
 
 
@@ -169,13 +159,11 @@ def test_a_gpu_that_is_lost_and_comes_back(start, table, two_boards):
 
 
 def test_a_sensor_that_may_not_be_read_is_told_and_the_others_are_read(
-    start, table, two_boards, monkeypatch
+    sampled, table, two_boards, monkeypatch
 ):
     forbidden = lambda *_: pynvml.NVML_ERROR_NO_PERMISSION  # noqa: E731
     monkeypatch.setattr(Nvml, "_nvmlDeviceGetPowerUsage", forbidden)
-    telemetry = start(NvmlReader({"gpu0": 0}))
-    wait_until(lambda: len(table()) >= 1)
-    telemetry.stop()
+    telemetry = sampled(NvmlReader({"gpu0": 0}))
     assert (table()[0]["power_w"], table()[0]["energy_j"]) == ("", "1234567.89")
     assert list(telemetry.summarize()[0]["errors"]) == ["gpu0: power_w: Insufficient Permissions"]
 
@@ -217,23 +205,17 @@ def test_two_slices_of_one_board_are_one(start, table, monkeypatch):
     assert described["joules_per_image"] is None
 
 
-class Failing:
-    name, reads_energy = "failing", True
+def test_a_reader_may_raise_what_it_likes(sampled):
+    class Failing:
+        name, reads_energy, read_before = "failing", True, False
 
-    def __init__(self):
-        self.asked = 0
+        def read(self):
+            self.read_before = not self.read_before
+            if self.read_before:
+                raise RuntimeError()
+            yield Reading("gpu0", "gpu", {"load_percent": 50.0})
 
-    def read(self):
-        self.asked += 1
-        if self.asked % 2:
-            raise RuntimeError()
-        yield Reading("gpu0", "gpu", {"load_percent": 50.0})
-
-
-def test_a_reader_may_raise_what_it_likes(start, table):
-    telemetry = start(Failing())
-    wait_until(lambda: len(table()) >= 3)
-    telemetry.stop()
+    telemetry = sampled(Failing(), rows=3)
     assert list(telemetry.summarize()[0]["errors"]) == ["failing: RuntimeError"]
 
 
@@ -253,33 +235,35 @@ def test_a_full_disk_ends_nothing(start):
 
 
 def test_the_ends_of_what_is_measured_are_sampled_too(tmp_path, table, two_boards):
-    """At an interval of ten minutes nothing else comes between the first and the last."""
-    telemetry = Telemetry(
-        tmp_path / "telemetry.csv", 600, Clock(), [HostReader(), NvmlReader({"gpu0": 0})]
-    )
-    telemetry.start()
-    wait_until(lambda: len(table()) >= 2)
+    """At long intervals nothing else comes between the first and the last reading."""
+
+    def begin(interval_s):
+        path = tmp_path / "telemetry.csv"
+        path.unlink(missing_ok=True)  # it would be gone on with
+        readers = [HostReader(), NvmlReader({"gpu0": 0})]
+        telemetry = Telemetry(path, interval_s, Clock(), readers)
+        telemetry.start()
+        wait_until(lambda: len(table()) >= 2)
+        return telemetry
+
+    def counts():
+        devices = [row["device"] for row in table()]
+        return devices.count("gpu0"), devices.count("host")
+
+    telemetry = begin(600)
     with telemetry.measured(1):
         pass
     telemetry.stop()
-    devices = [row["device"] for row in table()]
     # Too soon after the first, for the interval: the limit of what it may cost holds.
-    assert devices.count("gpu0") == 2 and devices.count("host") == 2
+    assert counts() == (2, 2)
     watch = Stopwatch()
-    (tmp_path / "telemetry.csv").unlink()  # it would be gone on with
-    telemetry = Telemetry(
-        tmp_path / "telemetry.csv", 5, Clock(), [HostReader(), NvmlReader({"gpu0": 0})]
-    )
-    telemetry.start()
-    wait_until(lambda: len(table()) >= 2)
+    telemetry = begin(5)
     wait_until(lambda: watch.elapsed_s() > 1.1)
     with telemetry.measured(1):
         wait_until(lambda: len(table()) >= 3)
         inside = table()[-1]
     telemetry.stop()
-    assert inside["device"] == "gpu0"
-    devices = [row["device"] for row in table()]
-    assert (devices.count("gpu0"), devices.count("host")) == (3, 2)
+    assert inside["device"] == "gpu0" and counts() == (3, 2)
 
 
 def test_which_readers_there_are():
@@ -309,34 +293,28 @@ def test_tpu_chips_are_read_as_libtpu_lists_them(monkeypatch):
     def get_metric(name):
         return types.SimpleNamespace(data=lambda: lists[name])
 
+    def second():
+        [reading] = TpuReader({"tpu1": 1}, 2).read()
+        return reading
+
     sdk = types.ModuleType("libtpu.sdk")
     sdk.tpumonitoring = types.SimpleNamespace(get_metric=get_metric)
     monkeypatch.setitem(sys.modules, "libtpu", types.ModuleType("libtpu"))
     monkeypatch.setitem(sys.modules, "libtpu.sdk", sdk)
-    [second] = TpuReader({"tpu1": 1}, 2).read()
-    assert (second.device, second.kind, second.errors) == ("tpu1", "tpu", [])
-    assert second.values == {
-        "load_percent": 12.0,
-        "memory_used_bytes": 0.0,
-        "memory_total_bytes": 33550000000.0,
-    }
+    assert (second().device, second().kind, second().errors) == ("tpu1", "tpu", [])
+    sizes = {"memory_used_bytes": 0.0, "memory_total_bytes": 33550000000.0}
+    assert second().values == {"load_percent": 12.0} | sizes
     # Two cores a chip: as many readings as there are chips.
     cores = {f"tpu{core}": core for core in range(4)}
     assert [reading.device for reading in TpuReader(cores, 4).read()] == ["tpu0", "tpu1"]
     del lists["duty_cycle_pct"]
-    [second] = TpuReader({"tpu1": 1}, 2).read()
-    assert "load_percent" not in second.values and second.errors == [
-        "duty_cycle_pct: 'duty_cycle_pct'"
-    ]
+    assert second().values == sizes and second().errors == ["duty_cycle_pct: 'duty_cycle_pct'"]
     lists.clear()
     with pytest.raises(OSError, match="hbm_capacity_usage"):
-        list(TpuReader({"tpu1": 1}, 2).read())
-
-
-def test_without_libtpu_it_says_so(monkeypatch):
-    monkeypatch.setitem(sys.modules, "libtpu", None)
+        second()
+    monkeypatch.setitem(sys.modules, "libtpu.sdk", None)
     with pytest.raises(ImportError):
-        list(TpuReader({"tpu0": 0}, 1).read())
+        second()
 
 
 def a_run(power_of, *, every_s=1.0, until_s=60.0, counter=True, kind="gpu", **columns):
@@ -425,18 +403,16 @@ def test_energy_that_is_not_known_is_not_told(series):
     assert energy["energy_j"] is energy["joules_per_image"] is energy["energy_covers"] is None
 
 
-def test_without_windows_the_run_is_summed_up():
-    telemetry = energy_of({"gpu0": a_run(lambda t: 10 * t)}, [])
-    assert telemetry["over"] == "the run" and telemetry["energy_j"] is None
-    assert telemetry["devices"]["gpu0"]["power_w_mean"] == pytest.approx(300)
-
-
 def test_means_are_of_the_windows_and_the_most_memory_of_the_run():
+    """Or of the run, without windows."""
     one = a_run(lambda t: 10 * t, memory_used_bytes=lambda t: 60 - t)
     gpu = energy_of({"gpu0": one}, [Window(10.0, 20.0, 1)])["devices"]["gpu0"]
     assert gpu["power_w_mean"] == 150 and gpu["power_w_max"] == 200
     assert gpu["memory_used_bytes_max"] == 60
     assert "temperature_c_max" not in gpu  # no such sensor
+    telemetry = energy_of({"gpu0": one}, [])
+    assert telemetry["over"] == "the run" and telemetry["energy_j"] is None
+    assert telemetry["devices"]["gpu0"]["power_w_mean"] == pytest.approx(300)
 
 
 WINDOW = [Window(0.0, 60.0, 100)]
@@ -460,16 +436,11 @@ def test_what_the_clocks_did_is_said(columns, said):
     assert said is None or said in warnings[0]
 
 
-def test_devices_that_are_not_equally_loaded():
-    def loads(*percent):
-        series = {
-            f"gpu{n}": a_run(None, load_percent=lambda _, one=one: one)
-            for n, one in enumerate(percent)
-        }
-        return summarize(series, WINDOW, 1.0, {})[1]
-
-    assert loads(95, 86) == []
-    assert loads(95, 84) == ["the devices were not equally loaded: gpu0 95 %, gpu1 84 % (means)"]
+@pytest.mark.parametrize(("loads", "warned"), [((95, 86), False), ((95, 84), True)])
+def test_devices_that_are_not_equally_loaded(loads, warned):
+    series = {f"gpu{load}": a_run(None, load_percent=lambda _, load=load: load) for load in loads}
+    warnings = summarize(series, WINDOW, 1.0, {})[1]
+    assert any("not equally loaded: gpu95 95 %, gpu84 84 %" in line for line in warnings) == warned
 
 
 @pytest.mark.parametrize(
@@ -537,21 +508,19 @@ def test_drift_is_more_than_noise():
     assert slowed_down("epochs", [1.0] * 6) == []
 
 
-@pytest.mark.parametrize("given", [-1.0, 0.01, 3601.0, float("nan"), float("inf")])
-def test_an_interval_that_makes_no_sense(given):
-    with pytest.raises(BadInput, match="must be seconds from 0.1 to 3600, or 0 for no telemetry"):
-        sampler.check_interval(given)
+@pytest.mark.parametrize("interval_s", [-1.0, 0.01, 3601.0, float("nan"), float("inf")])
+def test_an_interval_of_telemetry_that_cannot_be_is_refused(interval_s):
+    told = "must be seconds from 0.1 to 3600, or 0 for no telemetry"
+    refusal(sampler.check_interval, interval_s, told=told)
 
 
-def run_tiny(tmp_path, job, fields=None, **how):
-    config = registry.load(MICRO)
-    set_fields(config, **(fields or {}))
-    with open(os.devnull, "w") as quiet:
-        return job(config, str(tmp_path / "run"), Console(quiet), **how)
+def run_tiny(tmp_path, mode=run_training, fields=(), **how):
+    config = config_of(MICRO, **dict(fields))
+    return mode(config, str(tmp_path / "run"), Console(), **how)
 
 
-@pytest.mark.parametrize("job", [run_training, throughput.measure_throughput])
-def test_a_run_on_gpus_says_what_an_image_took(tmp_path, monkeypatch, two_boards, job):
+@pytest.mark.parametrize("mode", [run_training, throughput.measure_throughput])
+def test_a_run_on_gpus_says_what_an_image_took(tmp_path, monkeypatch, two_boards, mode, slow_feed):
     """On simulated devices, beside two boards of 100 and 300 W."""
     watch = Stopwatch()
     for board, power_w in zip(two_boards, (100, 300), strict=True):
@@ -559,23 +528,16 @@ def test_a_run_on_gpus_says_what_an_image_took(tmp_path, monkeypatch, two_boards
     readers = [HostReader(), NvmlReader({"gpu0": 0, "gpu1": 1})]
     monkeypatch.setattr("jaxbench.modes.runner.create_readers", lambda devices: readers)
     how = {"rounds": 4, "window_s": 0.1, "fields": {"num_devices": 1, "optimizer__name": "sgd"}}
-    if job is run_training:
+    if mode is run_training:
         # Epochs of half a second: of shorter ones the ends are too close to be sampled.
-        how = {"fields": {"data__feed": "stream", "data__num_threads": 1}}
-        genuine = StreamFeed.assemble
-
-        def slow(self, *args):
-            pause(0.05)
-            return genuine(self, *args)
-
-        monkeypatch.setattr(StreamFeed, "assemble", slow)
+        how = {"fields": slow_feed(0.05)}
     with without_cache():  # else the steps to be measured are compiled two or three times
-        result = run_tiny(tmp_path, job, telemetry_s=0.1, **how)
+        result = run_tiny(tmp_path, mode, telemetry_s=0.1, **how)
     assert telemetry_threads() == []
     summary = run_json(tmp_path / "run")["summary"]
     telemetry = summary["telemetry"]
     assert telemetry["energy_covers"].startswith("GPU boards: gpu0 by NVML's total energy counter")
-    if job is run_training:
+    if mode is run_training:
         epochs = records(tmp_path / "run", "epoch")
         images = sum(epoch["images"] for epoch in epochs)
         measured_s = sum(epoch["train_time_s"] for epoch in epochs)
@@ -586,16 +548,15 @@ def test_a_run_on_gpus_says_what_an_image_took(tmp_path, monkeypatch, two_boards
     assert telemetry["measured_images"] == images
     assert telemetry["measured_s"] == pytest.approx(measured_s, rel=0.1, abs=0.1)
     # The boards' own clock and the readings' differ by what a busy machine lets lie between.
-    assert telemetry["energy_j"] == pytest.approx(400 * measured_s, rel=0.5)
+    assert telemetry["energy_j"] == pytest.approx(400 * measured_s, rel=0.3)
     assert telemetry["joules_per_image"] == telemetry["energy_j"] / images
     assert any("not equally loaded" in line for line in summary["warnings"])
 
 
 def test_a_run_on_a_cpu_reads_the_host(tmp_path):
-    result = run_tiny(tmp_path, run_training, telemetry_s=0.1)
+    result = run_tiny(tmp_path, telemetry_s=0.1)
     assert telemetry_threads() == []
-    document = run_json(tmp_path / "run")
-    assert document["telemetry_s"] == 0.1
+    assert run_json(tmp_path / "run")["telemetry_s"] == 0.1
     with open(tmp_path / "run" / "telemetry.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["device"] for row in rows} == {"host"}
@@ -604,9 +565,9 @@ def test_a_run_on_a_cpu_reads_the_host(tmp_path):
         assert 2**26 < float(row["rss_bytes"]) <= float(row["memory_total_bytes"])
         assert float(row["load_1min"]) >= 0 and row["power_w"] == ""
     elapsed_s = [float(row["elapsed_s"]) for row in rows]
-    [last] = [record["elapsed_s"] for record in records(tmp_path / "run", "step")][-1:]
+    last_s = records(tmp_path / "run", "step")[-1]["elapsed_s"]
     # The same clock as the steps', from before the first to after the last.
-    assert elapsed_s[0] < last < elapsed_s[-1] and elapsed_s == sorted(elapsed_s)
+    assert elapsed_s[0] < last_s < elapsed_s[-1] and elapsed_s == sorted(elapsed_s)
     telemetry = result.summary["telemetry"]
     assert telemetry["devices"]["host"]["samples"] == len(rows)
     assert telemetry["energy_j"] is None and telemetry["errors"] == {}
@@ -614,10 +575,9 @@ def test_a_run_on_a_cpu_reads_the_host(tmp_path):
 
 def test_telemetry_that_cannot_be_summed_up_costs_the_run_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(sampler, "summarize", lambda *_: 1 / 0)
-    result = run_tiny(tmp_path, run_training)
+    result = run_tiny(tmp_path)
     assert run_json(tmp_path / "run")["status"] == "done"
-    [warning] = [line for line in result.summary["warnings"] if "cannot be summed up" in line]
-    assert "ZeroDivisionError" in warning
+    assert any("ZeroDivisionError" in line for line in result.summary["warnings"])
 
 
 @pytest.mark.parametrize(
@@ -641,3 +601,79 @@ def test_the_hosts_load_is_known_of_windows_between_two_readings():
     series = {"host": a_run(None, kind="host", until_s=1.0, **columns)}
     telemetry, warnings = summarize(series, [Window(0.2, 0.8, 100)], 1.0, {})
     assert telemetry["host_busy"] is True and "other processes took 50 %" in warnings[0]
+
+
+START = datetime.datetime(2026, 3, 4, tzinfo=datetime.UTC)
+
+
+def write_readings(path, *processes):
+    """A GPU of 100 W, and the host, read each second.
+
+    Args:
+      processes: (seconds of the day, the run's clock, the counter in J) at the beginning, and the
+        number of readings.
+    """
+    with open(path, "w", newline="") as file:
+        rows = csv.DictWriter(file, COLUMNS)
+        rows.writeheader()
+        for day_s, elapsed_s, energy_j, count in processes:
+            for second in range(count):
+                when = START + datetime.timedelta(seconds=day_s + second)
+                row = {"time": when.isoformat(), "elapsed_s": elapsed_s + second}
+                board = {"power_w": 100.0, "energy_j": energy_j + 100.0 * second}
+                rows.writerow(row | {"device": "gpu0", "kind": "gpu", "load_percent": 50} | board)
+                rows.writerow(row | {"device": "host", "kind": "host", "cpu_percent": 10})
+
+
+def energy_between(series, *windows):
+    return summarize(series, windows, 1.0, {})[0]
+
+
+@pytest.mark.parametrize("counter_j", [1e6, 0.0], ids=["counts on", "driver reloaded"])
+def test_energy_between_two_processes_is_not_the_runs(tmp_path, counter_j):
+    """Lost work, another program and idle time, all on the same counter."""
+    path = tmp_path / "telemetry.csv"
+    write_readings(path, (0, 0.0, 500.0, 21), (500, 20.0, counter_j, 31), (900, 50.0, 2e6, 11))
+    series = read_series(path)
+    found = energy_between(series, Window(5, 15, 100), Window(25, 45, 200), Window(52, 58, 60))
+    assert found["energy_j"] == pytest.approx(3600) and found["energy_window_s"] == 36
+    assert found["measured_images"] == 360 and found["devices"]["gpu0"]["samples"] == 63
+    assert found["devices"]["host"]["cpu_percent_mean"] == 10
+
+
+def test_power_is_added_up_over_processes_that_are_far_apart(tmp_path):
+    """A board without a counter; the second process began its first reading after 30 s."""
+    path = tmp_path / "telemetry.csv"
+    write_readings(path, (0, 0.0, 0.0, 21), (500, 50.0, 0.0, 31))
+    text = [line.split(",") for line in path.read_text().splitlines()]
+    place = text[0].index("energy_j")
+    path.write_text("".join(",".join([*c[:place], "", *c[place + 1 :]]) + "\n" for c in text[1:]))
+    path.write_text(",".join(text[0]) + "\n" + path.read_text())
+    series = read_series(path)
+    assert energy_between(series, Window(5, 15, 1), Window(55, 75, 1))["energy_j"] == pytest.approx(
+        3000
+    )
+    # Nobody knows the power of a window that has no reading.
+    assert energy_between(series, Window(5, 15, 1), Window(25, 45, 1))["energy_j"] is None
+
+
+def test_what_the_next_process_reads_goes_on(tmp_path):
+    path = tmp_path / "telemetry.csv"
+    write_readings(path, (0, 0.0, 500.0, 21))
+    series = read_series(path)
+    for second in range(11):
+        series["gpu0"].add(20.5 + second, {"energy_j": 7e6 + 200.0 * second})
+    assert energy_between(series, Window(5, 15, 1), Window(21, 30, 1))["energy_j"] == pytest.approx(
+        2800
+    )
+
+
+def test_damaged_lines_of_telemetry_are_left_out(tmp_path):
+    path = tmp_path / "telemetry.csv"
+    assert read_series(path) == {}
+    write_readings(path, (0, 0.0, 0.0, 3))
+    with open(path, "a") as file:
+        file.write("2026,x,gpu0,gpu\nnot a line\n" + "a," * 40 + "\n\x00")
+    assert {device: len(one) for device, one in read_series(path).items()} == {"gpu0": 3, "host": 3}
+    path.write_text("a,b\n1,2\n")
+    assert read_series(path) == {}

@@ -20,7 +20,7 @@ from jaxbench.cli import registry
 from jaxbench.clock import Stopwatch, pause, wait_until
 from jaxbench.modes.runner import prepare_run
 from jaxbench.records.writers.console import Console
-from tests.checkpoints.test_resume import assert_same_run
+from tests.checkpoints.runs import assert_same_run
 from tests.conftest import MICRO, ROOT, last_step, records, run_json
 from tests.integration.conftest import wait_for
 

@@ -16,8 +16,8 @@ from jaxbench.records.schema import ThroughputRecord, decode_record
 from jaxbench.records.writers.console import Console
 from jaxbench.records.writers.describe import describe_record
 from jaxbench.records.writers.rows import record_row
-from tests.conftest import needs_devices, records, set_fields
-from tests.models.test_speed_net import config_with, images, run
+from tests.conftest import records, set_fields
+from tests.models.speed_net import config_with, images, run
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,6 @@ def test_a_resumed_run_does_not_look_at_the_images_again(result, tmp_path, monke
 @pytest.mark.slow
 def test_everything_at_once_goes_on_bit_for_bit(tmp_path):
     """fp16, recomputed norms, a model on each device, views, few evaluations, a checkpoint."""
-    needs_devices(2)
     fields = {
         "precision": "fp16",
         "remat": "save_dots",

@@ -9,7 +9,6 @@ import pytest
 from jaxbench.models.batch_norm import BatchNorm
 from jaxbench.models.layers import Network, max_pool
 from jaxbench.parallel.mesh import AXIS, DataMesh
-from tests.conftest import needs_devices
 
 
 def norms(axis_name=None, dtype=jnp.float64, param_dtype=jnp.float64, train=True):
@@ -81,7 +80,6 @@ def test_begins_with_flaxs_variables():
 
 
 def test_statistics_of_all_devices_are_those_of_the_whole_batch():
-    needs_devices(2)
     with jax.enable_x64(True):
         generator = np.random.default_rng(0)
         x = generator.normal(3, 2, (6, 4, 4, 3))

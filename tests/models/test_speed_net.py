@@ -1,7 +1,6 @@
 """The network of the speed run, and what the rest of the program does for it."""
 
 import math
-import os
 import re
 import types
 
@@ -10,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbench.cli import registry
 from jaxbench.clock import Clock
 from jaxbench.config import DataConfig
 from jaxbench.data.augment import evaluation_views
@@ -18,66 +16,14 @@ from jaxbench.data.sources import synthetic
 from jaxbench.errors import BadInput
 from jaxbench.models.speed_net import SpeedNetConfig, _gelu, identity_first, whitening_kernel
 from jaxbench.modes.runner import _data_dependent_params, prepare_run
-from jaxbench.modes.train import run_training
-from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.records.writers.console import Console
 from jaxbench.tasks import get_task, sums_by_name
-from jaxbench.train import build_program
 from jaxbench.training.network_analysis import trace_network
 from jaxbench.training.prediction import predict
-from jaxbench.training.program import Program
-from tests.conftest import needs_devices, set_fields
-from tests.training.test_train_step import SmallConfig
-
-TINY = "cifar10_speedrun94:tiny"
-# Small enough to compile quickly.
-FIELDS = {
-    "model__channels": (4, 8, 8),
-    "data__train_examples": 128,
-    "data__eval_examples": 50,
-    "batch_size": 32,
-    "num_devices": 1,
-}
-
-
-def config_with(**fields):
-    config = registry.load(TINY)
-    set_fields(config, **FIELDS | fields)
-    return config
-
-
-def run(workdir, checkpoints=None, resume="none", target=None, **fields):
-    with open(os.devnull, "w") as quiet:
-        more = {"checkpoints": checkpoints} if checkpoints else {}
-        return run_training(
-            config_with(**fields),
-            str(workdir),
-            Console(quiet),
-            telemetry_s=0,
-            target_accuracy=target,
-            resume=resume,
-            **more,
-        )
-
-
-def images():
-    """Synthetic ones, as the network sees them."""
-    config = config_with()
-    dataset = synthetic.load(
-        DataConfig(train_examples=config.data.train_examples, eval_examples=50)
-    )
-    mean, std = dataset.normalization(np.float32).values()
-    return (dataset.train.inputs_Nx.astype(np.float32) - mean) / std
-
-
-def test_the_size_is_the_published_one():
-    config = registry.load("cifar10_speedrun94")
-    program = build_program(config, *create_training_mesh(config), steps_per_epoch=25)
-    convolutions = 9 * (24 * 64 + 64**2 + 64 * 256 + 3 * 256**2)
-    norms = 2 * 64 + 4 * 256  # biases alone
-    assert program.num_parameters() == 12 * 24 + 24 + convolutions + norms + 2560 == 1_971_640
-    macs = 9 * (24 * 64 * 31**2 + (64**2 + 64 * 256) * 15**2 + 2 * 256**2 * 7**2 + 256**2 * 3**2)
-    assert program.forward_macs == macs + 12 * 24 * 31**2 + 2560
+from tests.conftest import config_of, program_of, refusal
+from tests.data.encoded_images import write_folder
+from tests.micro import SmallConfig
+from tests.models.speed_net import FIELDS, TINY, config_with, images
 
 
 @pytest.mark.parametrize(("width", "scale"), [(256, 1 / 256), (64, 1 / 128)])
@@ -138,11 +84,10 @@ def test_convolutions_begin_by_handing_their_inputs_on():
 
 def test_the_record_of_2025_is_as_published():
     """Its steps, rates of a summed loss, and FLOPs; and SiLU in place of all but one GELU."""
-    config = registry.load("cifar10_speedrun94_2025")
+    base_program = program_of("cifar10_speedrun94", steps_per_epoch=25)
+    program = program_of("cifar10_speedrun94_2025", steps_per_epoch=32)
+    config, base = program.config, base_program.config
     config.validate()
-    program = build_program(config, *create_training_mesh(config), steps_per_epoch=32)
-    base = registry.load("cifar10_speedrun94")
-    base_program = build_program(base, *create_training_mesh(base), steps_per_epoch=25)
     assert program.training_flops == base_program.training_flops
     images, base_images = config.num_steps(32) * 1536, base.num_steps(25) * 2000
     assert (images, base_images) == (243 * 1536, 400_000)
@@ -158,16 +103,10 @@ def test_the_record_of_2025_is_as_published():
     assert config.data.brightness == pytest.approx(0.1399 * 64, rel=0.01)
     assert round(config.model.whitening_bias_epochs * 32) == 7  # 0.19 epochs, rounded up
     # SiLU is a function that the program calls; GELU stands in its place.
-    used = [
-        str(
-            trace_network(
-                each.model, each.mesh, each.input_shape, vars(each.abstract_train_state())
-            ).jaxpr
-        )
-        for each in (base_program, program)
-    ]
-    assert [len(re.findall(r"\berfc?\b", text)) for text in used] == [7, 1]
-    assert ["logistic" in text for text in used] == [False, True]
+    for each, gelus, silu in ((base_program, 7, False), (program, 1, True)):
+        state = vars(each.abstract_train_state())
+        text = str(trace_network(each.model, each.mesh, each.input_shape, state).jaxpr)
+        assert (len(re.findall(r"\berfc?\b", text)), "logistic" in text) == (gelus, silu)
 
 
 def test_the_activation_is_the_published_one_and_has_gradients_in_fp16():
@@ -180,9 +119,8 @@ def test_the_activation_is_the_published_one_and_has_gradients_in_fp16():
 
 @pytest.mark.parametrize("fields", [{"data__feed": "stream"}, {"replicas": "independent"}])
 def test_every_way_to_train_begins_with_the_same_whitening(tmp_path, fields):
-    needs_devices(2)
     config = config_with(num_devices=2, **fields)
-    with open(os.devnull, "w") as quiet, prepare_run(config, None, Console(quiet)) as job:
+    with prepare_run(config, None, Console()) as job:
         kernels = jax.device_get(job.place_train_state().params)["whitening"]["kernel"]
     expected = whitening_kernel(images()[:100])
     for kernel in kernels.reshape(-1, *expected.shape):
@@ -206,23 +144,21 @@ def test_processes_meet_before_the_first_of_them_sends_what_images_tell(monkeypa
     assert done == ["the parameters from images", "sent"]
 
 
-def test_whitening_by_images_that_are_not_in_memory_is_refused(test_data, tmp_path):
-    sample = test_data / "imagenet_sample" / "imagenette_tiny"
+def test_whitening_by_images_that_are_not_in_memory_is_refused(tmp_path):
+    write_folder(tmp_path / "images")
     config = config_with(
         data__source="folder",
-        data__path=str(sample),
+        data__path=str(tmp_path / "images"),
         data__eval_split="val",
         data__feed="stream",
         data__flip_order="random",
         data__crop_padding=0,
         data__random_resized_crop=True,
+        data__num_classes=2,
+        batch_size=16,
     )
-    with (
-        open(os.devnull, "w") as quiet,
-        pytest.raises(BadInput, match="decoded on the fly"),
-        prepare_run(config, str(tmp_path / "run"), Console(quiet)),
-    ):
-        pass
+    with pytest.raises(BadInput, match="decoded on the fly"):
+        prepare_run(config, str(tmp_path / "run"), Console()).__enter__()
     assert not (tmp_path / "run").exists()
 
 
@@ -234,7 +170,7 @@ def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is(
             model=SmallConfig(), test_time_augmentation=views_name, data__eval_examples=32
         )
         config.optimizer.learning_rate = 0.0
-        with open(os.devnull, "w") as quiet, prepare_run(config, None, Console(quiet)) as job:
+        with prepare_run(config, None, Console()) as job:
             program, feed = job.program, job.feed
             state = program.place_train_state()
             # A head that has an opinion.
@@ -318,27 +254,19 @@ def test_only_images_of_which_the_network_is_unsure_are_seen_in_views():
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("experiment", "fields", "told"),
     [
-        ({"model__activation": "swish"}, "must be one of gelu, silu"),
-        ({"test_time_augmentation_fraction": 0.0}, r"must be within \[0.01, 1\]"),
-        ({"data__image_shape": (8, 8, 3)}, "cannot be built .* no 2x2 pixels are left to pool"),
+        (TINY, {"model__activation": "swish"}, "must be one of gelu, silu"),
+        (TINY, {"test_time_augmentation_fraction": 0.0}, "must be within [0.01, 1]"),
+        ("unet256:tiny", {"test_time_augmentation": "mirror"}, "it needs classification"),
     ],
 )
-def test_what_makes_no_sense_is_said(tmp_path, fields, message):
-    with pytest.raises(BadInput, match=message):
-        run(tmp_path / "run", **fields)
-    assert not (tmp_path / "run").exists()
-    config = registry.load("unet256:tiny")
-    config.test_time_augmentation = "mirror"
-    with pytest.raises(BadInput, match="it needs classification"):
-        config.validate()
+def test_a_speed_run_that_cannot_be_is_refused(experiment, fields, told):
+    refusal(config_of(experiment, **fields).validate, told=told)
 
 
 def test_parameters_that_do_not_fit_are_an_error():
-    config = config_with()
-    program = build_program(config, *create_training_mesh(config), 1)
+    program = program_of(TINY, **FIELDS)
     program.data_dependent_params = lambda: {"head": {"kernel": np.zeros((3, 3))}}
     with pytest.raises(ValueError, match="follows from images"):
         program.initial_state()
-    assert isinstance(program, Program)

@@ -1,15 +1,11 @@
 """What --mode=describe says of a network, layer by layer."""
 
-import dataclasses
-
 import flax.linen as nn
 import pytest
 
-from jaxbench.cli import registry
-from jaxbench.config import Config, DataConfig, ModelConfig
 from jaxbench.modes.describe import list_layers
-from jaxbench.parallel.mesh import create_training_mesh
-from jaxbench.train import build_program
+from tests.conftest import MICRO, program_of
+from tests.micro import config_for
 
 
 class Block(nn.Module):
@@ -38,22 +34,9 @@ class Readout(nn.Module):
         return nn.Dense(10)(x_BxC) * self.param("scale", nn.initializers.ones, (10,))
 
 
-@dataclasses.dataclass(kw_only=True)
-class MixerConfig(ModelConfig):
-    def create(self, **_):
-        return Mixer()
-
-
-def rows_of(config):
-    config.num_devices = 1
-    program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
-    return {row["layer"]: row for row in list_layers(program)}, program
-
-
 def test_products_belong_to_the_module_that_calls_them():
-    rows, program = rows_of(
-        Config(model=MixerConfig(), data=DataConfig(image_shape=(8, 8, 1), num_classes=10))
-    )
+    program = program_of(MICRO, model=config_for(lambda **_: Mixer()))
+    rows = {row["layer"]: row for row in list_layers(program)}
     macs = {name: row["forward_macs_per_image"] for name, row in rows.items()}
     assert macs["Readout_0/Dense_0"] == 4 * 10
     assert macs["Block_0/Dense_0"] == 4 * 16 * 16
@@ -65,15 +48,15 @@ def test_products_belong_to_the_module_that_calls_them():
 
 
 @pytest.mark.parametrize("name", ["quickstart", "unet256:tiny", "resnet50:tiny"])
-def test_rows_add_up(name):
-    rows, program = rows_of(registry.load(name))
-    assert sum(row["parameters"] for row in rows.values()) == program.num_parameters()
-    assert sum(row["forward_macs_per_image"] for row in rows.values()) == program.forward_macs
+def test_rows_of_layers_add_up(name):
+    program = program_of(name)
+    rows = list_layers(program)
+    assert sum(row["parameters"] for row in rows) == program.num_parameters()
+    assert sum(row["forward_macs_per_image"] for row in rows) == program.forward_macs
 
 
 def test_the_groups_of_parameters_have_their_rates_and_decays():
-    config = registry.load("cifar10_speedrun94:tiny")
-    _, program = rows_of(config)
+    program = program_of("cifar10_speedrun94:tiny")
     groups = program.parameter_groups()
     assert sum(row["parameters"] for row in groups) == program.num_parameters()
     by_name = {name: row for row in groups for name in row["names"]}

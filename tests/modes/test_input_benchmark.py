@@ -1,41 +1,30 @@
 """--mode=input: what the host can feed and what the devices can take."""
 
-import os
-
 import pytest
 
-from jaxbench.cli import registry
-from jaxbench.clock import pause
-from jaxbench.data.feeds.stream import StreamFeed
-from jaxbench.errors import BadInput
 from jaxbench.modes import input_benchmark
 from jaxbench.records.schema import InputRecord
 from jaxbench.records.writers.console import Console
 from jaxbench.records.writers.rows import record_row
 from jaxbench.training.run import DispatchLimiter
-from tests.conftest import MICRO, records, run_json
+from tests.conftest import MICRO, config_of, records, refusal, run_json
 
 
-def measure(tmp_path, monkeypatch, **data):
+@pytest.fixture
+def measure(tmp_path, monkeypatch):
     monkeypatch.setattr(input_benchmark, "_WINDOW_S", 0.05)
     monkeypatch.setattr(input_benchmark, "_ROUNDS", 3)
-    config = registry.load(MICRO)
-    config.data.feed, config.batch_size = "stream", 64
-    for name, value in data.items():
-        setattr(config.data, name, value)
-    with open(os.devnull, "w") as quiet:
-        return input_benchmark.measure_input(config, str(tmp_path / "run"), Console(quiet))
+
+    def run(page_cache="as_is", **fields):
+        config = config_of(MICRO, **{"data__feed": "stream", "batch_size": 64} | fields)
+        workdir = str(tmp_path / "run")
+        return input_benchmark.measure_input(config, workdir, Console(), page_cache=page_cache)
+
+    return run
 
 
-def test_a_slow_host_is_named_as_the_bottleneck(tmp_path, monkeypatch):
-    genuine = StreamFeed.assemble
-
-    def slow(self, *args):
-        pause(0.03)
-        return genuine(self, *args)
-
-    monkeypatch.setattr(StreamFeed, "assemble", slow)
-    result = measure(tmp_path, monkeypatch, num_threads=1)
+def test_a_slow_host_is_named_as_the_bottleneck(measure, tmp_path, slow_feed):
+    result = measure(**slow_feed(0.03))
     stages = records(tmp_path / "run", "input")
     assert stages == [record.to_json() for record in result.of_kind(InputRecord)]
     assert [record["stage"] for record in stages] == ["prepare", "prepare_and_send", "train_step"]
@@ -55,7 +44,7 @@ def test_a_slow_host_is_named_as_the_bottleneck(tmp_path, monkeypatch):
     assert result.summary["compile_s"] == compiled["lower_s"] + compiled["compile_s"] > 0
 
 
-def test_steps_do_not_pile_up_on_simulated_devices(tmp_path, monkeypatch):
+def test_steps_do_not_pile_up_on_simulated_devices(measure, monkeypatch):
     """Else simulated devices wait for one another until XLA ends the process."""
 
     class Limiter(DispatchLimiter):
@@ -67,7 +56,7 @@ def test_steps_do_not_pile_up_on_simulated_devices(tmp_path, monkeypatch):
             assert len(self._results) <= 5
 
     monkeypatch.setattr("jaxbench.modes.windows.DispatchLimiter", Limiter)
-    measure(tmp_path, monkeypatch)
+    measure()
     # Three windows and the first round, each of them at least this many.
     assert Limiter.added >= 4 * 3
 
@@ -110,15 +99,7 @@ def test_a_language_models_rates_are_of_sequences_and_tokens():
     assert [cell.title for cell in record_row(stages[0])][-1] == "tokens/s"
 
 
-def test_only_files_can_be_cold(tmp_path):
-    config = registry.load(MICRO)
-    config.data.feed = "stream"
-    with pytest.raises(BadInput, match="--page_cache=cold: .* is in memory"):
-        input_benchmark.measure_input(config, str(tmp_path / "run"), page_cache="cold")
-    assert not (tmp_path / "run").exists()
-
-
-def test_only_a_streamed_experiment_has_an_input_to_measure(tmp_path, monkeypatch):
-    with pytest.raises(BadInput, match="it needs data.feed=stream"):
-        measure(tmp_path, monkeypatch, feed="resident")
+def test_an_input_that_cannot_be_measured_is_refused(measure, tmp_path):
+    assert "is in memory" in refusal(measure, page_cache="cold", told="--page_cache=cold: ")
+    refusal(measure, data__feed="resident", told="it needs data.feed=stream")
     assert not (tmp_path / "run").exists()

@@ -1,6 +1,5 @@
 """--mode=memory, and the memory that XLA estimates: the state is donated, remat keeps less."""
 
-import os
 from collections import Counter
 
 import flax.linen as nn
@@ -9,29 +8,19 @@ import numpy as np
 import pytest
 
 from jaxbench.cli import registry
-from jaxbench.config import ModelConfig
-from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.modes.memory import measure_memory
-from jaxbench.parallel.mesh import create_training_mesh
-from jaxbench.precision import get_precision
 from jaxbench.records.writers.console import Console
-from jaxbench.train import build_program
 from jaxbench.training.compilation import compile_step
-from tests.conftest import MICRO, equations, needs_devices, records, run_json
-from tests.training.test_train_step import SmallConfig
+from tests import conftest
+from tests.conftest import MICRO, equations, records, run_json, step_args
+from tests.micro import SmallConfig, config_for
 
 
 def program_of(name, **fields):
     """The program of an experiment and what its training step takes beside the state."""
-    config = registry.load(name)
-    for field, value in fields.items():
-        setattr(config, field, value)
-    config.data.feed = "resident"
-    config.data.random_resized_crop = False
-    program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
-    labels = program.task.label_shape(config.data.image_shape)
-    args = abstract_args(config, program.layout, labels, program.precision.param_dtype)
-    return program, args
+    fields = {"data__feed": "resident", "data__random_resized_crop": False} | fields
+    program = conftest.program_of(name, **fields)
+    return program, step_args(program)
 
 
 def donated_bytes(program, args):
@@ -45,9 +34,7 @@ def state_bytes(program):
 
 
 def test_a_batch_that_fits_is_compiled_and_run(tmp_path):
-    needs_devices(2)
-    with open(os.devnull, "w") as quiet:
-        result = measure_memory(registry.load(MICRO), str(tmp_path / "run"), Console(quiet))
+    result = measure_memory(registry.load(MICRO), str(tmp_path / "run"), Console())
     document, compiled = run_json(tmp_path / "run"), records(tmp_path / "run", "compile")
     assert (document["mode"], document["status"]) == ("memory", "done")
     assert compiled == [record.to_json() for record in result.records]
@@ -61,7 +48,6 @@ def test_a_batch_that_fits_is_compiled_and_run(tmp_path):
 
 @pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
 def test_every_byte_of_the_state_is_donated(parallelism):
-    needs_devices(2)
     program, args = program_of(MICRO, parallelism=parallelism, num_devices=2)
     assert donated_bytes(program, args) == state_bytes(program)
 
@@ -94,7 +80,7 @@ def test_of_activations_only_what_convolutions_made_is_kept(remat):
 
 
 class PlainNorm(nn.Module):
-    """A network of one's own with flax's batch norm."""
+    """A custom network with flax's batch norm."""
 
     norm_axis: str | None
 
@@ -105,15 +91,12 @@ class PlainNorm(nn.Module):
         return nn.Dense(10)(nn.relu(x).mean((1, 2)))
 
 
-class PlainNormConfig(ModelConfig):
-    def create(self, *, norm_axis, **_):
-        return PlainNorm(norm_axis)
+PLAIN_NORM = config_for(lambda norm_axis, **_: PlainNorm(norm_axis))
 
 
-@pytest.mark.parametrize("model", [SmallConfig(), PlainNormConfig()])
+@pytest.mark.parametrize("model", [SmallConfig(), PLAIN_NORM])
 def test_statistics_are_not_made_again(model):
     """Gradients alone would have batch norm read what it normalises again, and exchange again."""
-    needs_devices(2)
     counts = []
     for remat in ("none", "save_dots"):
         fields = {"model": model, "batch_norm": "sync", "remat": remat, "num_devices": 2}
@@ -128,38 +111,13 @@ def test_statistics_are_not_made_again(model):
     assert remat["mul"] > plain["mul"]
 
 
-def test_gradients_do_not_depend_on_what_is_made_again():
+def test_gradients_do_not_depend_on_what_is_made_again(train):
     """A network with batch norm and dropout, in fp64."""
-    start, kept = steps_taken(4, "none")
-    _, made_again = steps_taken(4, "save_dots", start)
+    fields = {"model": SmallConfig(dropout=0.5), "precision": "fp64", "num_devices": 1, "epochs": 1}
+    kept, made_again = (
+        jax.tree.leaves(train(MICRO, remat=remat, optimizer__name="sgd", **fields).state)
+        for remat in ("none", "save_dots")
+    )
     # Biases in front of batch norm have no gradient but rounding.
-    for a, b in zip(jax.tree.leaves(kept), jax.tree.leaves(made_again), strict=True):
+    for a, b in zip(kept, made_again, strict=True):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-9, atol=1e-8)
-
-
-def steps_taken(steps, remat, start=None):
-    """The state of a small network before and after training steps on random images."""
-    config = registry.load(MICRO)
-    config.model = SmallConfig(dropout=0.5)
-    config.data.feed, config.data.image_shape = "synthetic", (8, 8, 3)
-    config.optimizer.name = "sgd"
-    config.precision, config.remat = "fp64", remat
-    config.batch_size, config.num_devices = 32, 1
-    with get_precision("fp64").enabled():
-        mesh, layout = create_training_mesh(config)
-        program = build_program(config, mesh, layout, steps_per_epoch=steps)
-        start = start or jax.device_get(program.initial_state())
-        state = program.place_saved_state(start)
-        data = mesh.replicate({"mean": np.full(3, 128.0), "std": np.full(3, 64.0)})
-        draw = np.random.default_rng(0)
-        for _ in range(steps):
-            row = {
-                "images": draw.integers(0, 256, (1, 32, 8, 8, 3), np.uint8),
-                "labels": draw.integers(0, 10, (1, 32), np.int32),
-                "indices": np.arange(32, dtype=np.int32)[None],
-                "seed": np.zeros(1, np.uint32),
-                "epoch": np.zeros(1, np.int32),
-            }
-            state, metrics = program.train_step(state, data, mesh.shard(row))
-    assert np.isfinite(np.asarray(metrics)).all()
-    return start, jax.device_get(state)

@@ -1,7 +1,6 @@
 """What all modes share: run.json, records, every way to end, the summary."""
 
 import csv
-import os
 
 import jax
 import pytest
@@ -16,6 +15,7 @@ from jaxbench.records.schema import CompileRecord, Conv2dRecord, Summary
 from jaxbench.records.writers.console import Console
 from tests.conftest import records, run_json
 from tests.in_process import fresh_process_state
+from tests.modes.mixed_devices import REFUSAL, FakeDevice
 
 COMPILED = CompileRecord(
     function="step",
@@ -61,24 +61,13 @@ class Doing(Measurement):
         return Summary(status=status, **self._fields)
 
 
-class FakeDevice:
-    platform, process_index = "gpu", 0
-
-    def __init__(self, id_, kind):
-        self.id, self.device_kind = id_, kind
-
-    def memory_stats(self):
-        return None
-
-
 @pytest.fixture
 def run(tmp_path):
     def run(measurement, devices=None):
         mesh = DataMesh(tuple(devices or jax.local_devices()[:1]), "pmap")
-        with open(os.devnull, "w") as quiet:
-            console = Console(quiet)
-            measurement.setup = RunContext(Experiment(name="x"), Clock(), console, mesh, [])
-            return run_mode(measurement, str(tmp_path / "run"), telemetry_s=0.0)
+        console = Console()
+        measurement.setup = RunContext(Experiment(name="x"), Clock(), console, mesh, [])
+        return run_mode(measurement, str(tmp_path / "run"), telemetry_s=0.0)
 
     return run
 
@@ -145,12 +134,6 @@ def test_a_summary_that_cannot_be_made_hides_no_end(run, tmp_path):
     assert document["status"] == "done"
     [warning] = document["summary"]["warnings"]
     assert warning.startswith("the summary could not be made: TypeError")
-
-
-REFUSAL = (
-    'INVALID_ARGUMENT: executable is built for device CUDA:0 of type "RTX 2080 Ti"; cannot run it '
-    'on device CUDA:1 of type "GTX 1080"'
-)
 
 
 @pytest.mark.parametrize("kinds", [("RTX 2080 Ti", "GTX 1080"), ("GTX 1080", "GTX 1080")])

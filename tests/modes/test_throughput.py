@@ -1,7 +1,6 @@
 """--mode=throughput: how fast the devices train, and windows that are not closed."""
 
-import dataclasses
-import os
+import math
 import time
 import types
 
@@ -13,64 +12,39 @@ from flax import linen as nn
 from jaxbench import clock
 from jaxbench.cli import registry
 from jaxbench.clock import pause
-from jaxbench.config import ModelConfig
 from jaxbench.data.feeds.feed import create_feed
-from jaxbench.data.feeds.stream import StreamFeed
-from jaxbench.errors import BadInput, Diverged
+from jaxbench.errors import Diverged
 from jaxbench.modes import throughput
 from jaxbench.modes.throughput import ForwardStage, TrainStage
-from jaxbench.modes.windows import Stepper
+from jaxbench.modes.windows import Stepper, describe_windows, falling_loss_warnings, wait_for_steps
 from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.records.schema import ThroughputRecord
 from jaxbench.records.writers.console import Console
 from jaxbench.train import build_program
+from jaxbench.training.loss_scale import LOWEST_SCALE
 from jaxbench.xla.compile_cache import without_cache
-from tests.conftest import MICRO, records, run_json
+from tests.conftest import MICRO, config_of, records, refusal, run_json
+from tests.micro import MasksConfig, config_for
 
 
 @pytest.fixture
 def measure(tmp_path):
-    def run(experiment=MICRO, num_devices=2, change=None, **options):
-        config = registry.load(experiment)
-        config.num_devices = num_devices
-        if change:
-            change(config)
-        options = {"rounds": 6, "window_s": 0.02} | options
+    def run(how=(), **fields):
+        config = config_of(MICRO, **{"num_devices": 2} | fields)
+        how = {"rounds": 6, "window_s": 0.02} | dict(how)
         # With a cache every step is compiled two or three times, see test_compile_cache.py.
-        with open(os.devnull, "w") as quiet, without_cache():
-            return throughput.measure_throughput(
-                config, str(tmp_path / "run"), Console(quiet), **options
-            )
+        with without_cache():
+            return throughput.measure_throughput(config, str(tmp_path / "run"), Console(), **how)
 
     return run
 
 
 def test_the_devices_alone_need_no_data(measure, tmp_path):
-    """A folder that is not there is never looked at."""
-
-    def elsewhere(config):
-        config.data.source, config.data.path, config.data.feed = "folder", "/nowhere", "stream"
-        config.data.image_shape, config.batch_size = (8, 8, 3), 64
-
-    result = measure(change=elsewhere, steps_per_call=3)
-    step, repeated, forward = check_stages(tmp_path / "run", result)
-    names = (step.stage, repeated.stage, forward.stage)
-    assert names == ("train_step", "train_step_x3", "forward")
-    compiled = {record["function"] for record in records(tmp_path / "run", "compile")}
-    assert compiled == {"train_step", "train_step_x3", "eval_step"}
-    assert step.latency_p50_s <= step.latency_p95_s <= step.latency_p99_s
-    assert step.latency_steps >= 6
-    summary = run_json(tmp_path / "run")["summary"]
-    # The synthetic batch is learnt by heart: the steps that were timed do train.
-    assert summary["last_loss"] < 0.9 * summary["first_loss"]
-    assert summary["images_per_s"] == step.images_per_s
-    assert sum(summary["phases_s"].values()) == pytest.approx(summary["wall_s"], abs=0.05)
-
-
-def check_stages(folder, result):
-    """Rates of 64 images a step on two devices. Returns the stages' records."""
-    stages = result.of_kind(ThroughputRecord)
-    assert records(folder, "throughput") == [stage.to_json() for stage in stages]
+    """A folder that is not there is never looked at. Rates of 64 images a step on two devices."""
+    fields = {"data__source": "folder", "data__path": "/nowhere", "data__feed": "stream"}
+    fields |= {"data__image_shape": (8, 8, 3), "batch_size": 64}
+    stages = measure({"steps_per_call": 3}, **fields).of_kind(ThroughputRecord)
+    assert records(tmp_path / "run", "throughput") == [stage.to_json() for stage in stages]
     for stage in stages:
         assert stage.feed == "synthetic" and len(stage.windows_s) == 6
         assert stage.images_per_s_low <= stage.images_per_s <= stage.images_per_s_high
@@ -80,16 +54,22 @@ def check_stages(folder, result):
         slowest = 64 * stage.steps_per_window / max(stage.windows_s)
         assert slowest <= stage.images_per_s_mean <= fastest
         assert stage.warmup_steps > 0
-    return stages
+    assert [stage.stage for stage in stages] == ["train_step", "train_step_x3", "forward"]
+    compiled = {record["function"] for record in records(tmp_path / "run", "compile")}
+    assert compiled == {"train_step", "train_step_x3", "eval_step"}
+    step = stages[0]
+    assert step.latency_p50_s <= step.latency_p95_s <= step.latency_p99_s
+    assert step.latency_steps >= 6
+    summary = run_json(tmp_path / "run")["summary"]
+    # The synthetic batch is learnt by heart: the steps that were timed do train.
+    assert summary["last_loss"] < 0.9 * summary["first_loss"]
+    assert summary["images_per_s"] == step.images_per_s
+    assert sum(summary["phases_s"].values()) == pytest.approx(summary["wall_s"], abs=0.05)
 
 
 def test_under_fp16_the_summary_has_the_loss_scale(measure, tmp_path, monkeypatch):
     monkeypatch.setattr("jaxbench.training.loss_scale.FIRST_SCALE", 2.0**22)
-
-    def in_fp16(config):
-        config.precision, config.model.hidden = "fp16", (8,)
-
-    step, _ = measure(change=in_fp16).of_kind(ThroughputRecord)
+    step, _ = measure(precision="fp16", model__hidden=(8,)).of_kind(ThroughputRecord)
     assert step.precision == "fp16"
     summary = run_json(tmp_path / "run")["summary"]
     assert 0 < summary["skipped_steps"] < step.warmup_steps
@@ -107,47 +87,27 @@ def check_data(folder, result, feed):
 
 
 def test_a_resident_data_set_can_be_fed(measure, tmp_path):
-    check_data(tmp_path / "run", measure(feed="resident"), "resident")
-
-
-class Pixels(nn.Module):
-    """A dense layer for each pixel."""
-
-    @nn.compact
-    def __call__(self, images_BxHxWxC, *, train, keys_B=None):
-        return nn.Dense(1)(images_BxHxWxC)[..., 0]
-
-
-@dataclasses.dataclass(kw_only=True)
-class PixelsConfig(ModelConfig):
-    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
-        return Pixels()
+    check_data(tmp_path / "run", measure({"feed": "resident"}), "resident")
 
 
 def test_independent_models_and_masks(measure):
-    def independent(config):
-        config.model, config.task, config.replicas = PixelsConfig(), "segmentation", "independent"
-        config.data.source, config.data.num_classes = "synthetic", 2
-        config.data.train_examples, config.data.eval_examples = 256, 50
-
-    result = measure(change=independent)
+    fields = {"model": MasksConfig(), "task": "segmentation", "replicas": "independent"}
+    fields |= {"data__source": "synthetic", "data__num_classes": 2}
+    result = measure(**fields, data__train_examples=256, data__eval_examples=50)
     # Each device has a whole batch of its own: twice the images a step.
     step = result.of_kind(ThroughputRecord)[0]
     assert step.step_s * step.images_per_s == pytest.approx(2 * step.batch_size)
 
 
 def test_a_loss_that_is_no_number_ends_it(measure, tmp_path):
-    def wild(config):
-        config.optimizer.learning_rate = 1e30
-
     with pytest.raises(Diverged, match="rates of such steps mean nothing"):
-        measure(change=wild)
+        measure(optimizer__learning_rate=1e30)
     assert run_json(tmp_path / "run")["status"] == "diverged"
 
 
 def test_several_steps_a_call_need_no_batch_from_the_host(measure, tmp_path):
-    with pytest.raises(BadInput, match="--steps_per_call=2 with --feed=stream"):
-        measure(feed="stream", steps_per_call=2)
+    how = {"feed": "stream", "steps_per_call": 2}
+    refusal(measure, how, told="--steps_per_call=2 with --feed=stream")
     assert not (tmp_path / "run").exists()
 
 
@@ -184,7 +144,7 @@ def test_windows_that_are_not_closed_are_caught(measure, tmp_path, monkeypatch):
         self.metrics = Unfinished()
 
     monkeypatch.setattr(Stepper, "wait", leave_open)
-    measure(num_devices=1, window_s=0.002, rounds=4)
+    measure({"window_s": 0.002, "rounds": 4}, num_devices=1)
     document = run_json(tmp_path / "run")
     assert document["status"] == "invalid"
     assert "train_step: its work went on for" in document["reason"]
@@ -197,11 +157,9 @@ def test_forward_passes_are_waited_for(measure, monkeypatch):
         genuine(self, calls)
         ready.append(self._metrics.is_ready())
 
-    def heavy(config):  # so that a pass takes much longer than queueing it
-        config.model.hidden, config.batch_size = (64,), 128
-
     monkeypatch.setattr(ForwardStage, "run", forward)
-    measure(change=heavy, window_s=0.001, rounds=4)
+    # A pass takes much longer than queueing it.
+    measure({"window_s": 0.001, "rounds": 4}, model__hidden=(64,), batch_size=128)
     assert ready and all(ready)
 
 
@@ -214,11 +172,8 @@ def test_a_clock_that_does_not_wait_is_caught(measure, tmp_path, monkeypatch):
             return genuine(self, calls)
         return None  # the step is on its way, for all that this clock knows
 
-    def small(config):  # so that a window holds many steps
-        config.batch_size = 4
-
     monkeypatch.setattr(TrainStage, "run", forgetful)
-    result = measure(num_devices=1, change=small)
+    result = measure(num_devices=1, batch_size=4)  # a window holds many steps
     document = run_json(tmp_path / "run")
     assert document["status"] == "invalid" and "a step closed alone takes" in document["reason"]
     assert result.summary["status"] == "invalid"
@@ -244,12 +199,6 @@ class Sleeping(nn.Module):
 SLEEP_S = 0.15
 
 
-@dataclasses.dataclass(kw_only=True)
-class SleepingConfig(ModelConfig):
-    def create(self, *, num_classes, dtype, param_dtype, norm_axis):
-        return Sleeping(num_classes)
-
-
 @pytest.fixture
 def short_sleep(monkeypatch):
     """Pauses end after a tenth of their time; the clock is then moved on by the rest."""
@@ -266,12 +215,10 @@ def short_sleep(monkeypatch):
 
 def test_a_kernel_of_known_cost_costs_as_much(measure, tmp_path, short_sleep):
     """What sleeps 0.15 s a step takes that long, whichever way it is measured."""
-
-    def sleep(config):
-        config.model, config.batch_size = SleepingConfig(), 4
-
     # Without telemetry, whose thread would move the clock on as well.
-    result = measure(num_devices=1, change=sleep, steps_per_call=2, telemetry_s=0)
+    how = {"steps_per_call": 2, "telemetry_s": 0}
+    model = config_for(lambda num_classes, **_: Sleeping(num_classes))
+    result = measure(how, num_devices=1, model=model, batch_size=4)
     assert run_json(tmp_path / "run")["status"] == "done"
     stages = result.of_kind(ThroughputRecord)
     assert [stage.stage for stage in stages] == ["train_step", "train_step_x2", "forward"]
@@ -284,40 +231,68 @@ def test_a_kernel_of_known_cost_costs_as_much(measure, tmp_path, short_sleep):
     assert result.summary["first_step_s"] >= SLEEP_S
 
 
-def test_a_streams_buffers_do_not_flatter_it(measure, tmp_path, monkeypatch):
+def test_a_streams_buffers_do_not_flatter_it(measure, tmp_path, slow_feed):
     """A host of 100 batches a second; 8 of them could be made ready in the other stages' time."""
-    genuine = StreamFeed.assemble
-
-    def slow(self, *args):
-        pause(0.01)
-        return genuine(self, *args)
-
-    monkeypatch.setattr(StreamFeed, "assemble", slow)
-
-    def deep(config):
-        config.data.prefetch_batches, config.data.num_threads = 8, 1
-        config.data.feed, config.batch_size = "stream", 16
-
-    result = measure(change=deep, feed="stream", num_devices=1, rounds=4, window_s=0.05)
+    fields = slow_feed(0.01) | {"data__prefetch_batches": 8, "batch_size": 16, "num_devices": 1}
+    result = measure({"feed": "stream", "rounds": 4, "window_s": 0.05}, **fields)
     assert result.of_kind(ThroughputRecord)[0].images_per_s < 1.1 * 16 / 0.01
     check_data(tmp_path / "run", result, "stream")
 
 
-def test_the_command_and_its_flags(run_cli, tmp_path):
-    done = run_cli(
-        f"--experiment={MICRO}",
-        "--mode=throughput",
-        "--rounds=6",
-        "--window_s=0.02",
-        "--telemetry_s=0",
-        "--compile_cache=off",  # else every step is compiled twice
-        "--workdir=run",
-    )
+def test_the_command_throughput_and_its_flags(run_cli, refused, tmp_path):
+    # With a cache every step is compiled twice.
+    flags = ("--rounds=6", "--window_s=0.02", "--telemetry_s=0", "--compile_cache=off")
+    done = run_cli(f"--experiment={MICRO}", "--mode=throughput", *flags, "--workdir=run")
     assert done.returncode == 0, done.stderr
     assert "train_step" in done.stdout and "images/s" in done.stdout and "p95" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert not (tmp_path / "run" / "telemetry.csv").exists()
     assert run_json(tmp_path / "run")["summary"].get("telemetry") is None
-    done = run_cli(f"--experiment={MICRO}", "--mode=train", "--rounds=6")
-    assert done.returncode == 2
-    assert "--rounds with --mode=train: it needs --mode=throughput" in done.stderr
+    told = "--rounds with --mode=train: it needs --mode=throughput"
+    refused(f"--experiment={MICRO}", "--mode=train", "--rounds=6", told=told)
+
+
+def test_under_fp16_a_step_that_is_skipped_ends_nothing():
+    """Of two models: one overflows, and still has scales to try; the other has none left."""
+    unscaled = {"loss": np.array([8.0, np.inf]), "count": np.array([4, 4])}
+
+    def metrics(scale):
+        return unscaled | {"loss_scale": np.array([2.0**16, scale])}
+
+    loss, images = wait_for_steps((), metrics(1.0))
+    assert not np.isfinite(loss) and images == 8
+    with pytest.raises(Diverged, match="every loss scale"):
+        wait_for_steps((), metrics(LOWEST_SCALE))
+    with pytest.raises(Diverged, match="loss is inf: rates"):
+        wait_for_steps((), unscaled)
+
+
+@pytest.mark.parametrize(
+    ("losses", "parts"),
+    [
+        ([2.0, 3.0, 1.0], []),
+        ([math.nan, 2.0, 1.0], []),
+        ([2.0, 3.0], ["2.0000 to 3.0000"]),
+        ([2.0, math.nan], ["2.0000 to nan"]),
+        ([math.nan, math.inf], ["nan to inf"]),
+        ([2.0], []),
+    ],
+)
+def test_windows_losses_that_do_not_fall_are_warned_of(losses, parts):
+    warnings = falling_loss_warnings(losses)
+    assert len(warnings) == len(parts) and all(map(str.__contains__, warnings, parts))
+
+
+def test_the_mean_of_rates_over_equal_work_is_the_work_over_the_time():
+    said = describe_windows(100, [1.0, 4.0, 1.0, 2.0, 2.0, 2.0])
+    assert said["images_per_s_mean"] == pytest.approx(600 / 12)
+    assert said["images_per_s"] == pytest.approx(50)
+    assert said["jitter"] == pytest.approx(1.4826 * 12.5 / 50)
+
+
+def test_windows_that_resemble_one_another_say_less():
+    slow_then_fast = describe_windows(100, [2.0, 2.1, 2.0, 2.1, 2.0, 1.0, 1.1, 1.0, 1.1, 1.0])
+    by_turns = describe_windows(100, [2.0, 1.0, 2.1, 1.1, 2.0, 1.0, 2.1, 1.1, 2.0, 1.0])
+    assert slow_then_fast["autocorrelation"] > 0.7 > 0 > by_turns["autocorrelation"]
+    spread, little = (one["images_per_s_standard_error"] for one in (slow_then_fast, by_turns))
+    assert spread > 2 * little

@@ -1,7 +1,7 @@
 """A run's records, however it ends."""
 
 import csv
-import os
+import errno
 import pathlib
 import re
 
@@ -9,13 +9,9 @@ import cv2
 import numpy as np
 import pytest
 
-from jaxbench.cli import registry
-from jaxbench.clock import pause
-from jaxbench.data.feeds.stream import StreamFeed
 from jaxbench.errors import Diverged
-from jaxbench.modes.train import run_training
+from jaxbench.records import run_dir
 from jaxbench.records.schema import EpochRecord
-from jaxbench.records.writers.console import Console
 from jaxbench.training.program import Program
 from tests.conftest import LOOP, MICRO, records, run_document, run_json, step_losses
 
@@ -98,17 +94,14 @@ def test_a_step_record_is_the_mean_over_its_steps(train):
 
 
 def test_tensorboard_opens_the_event_files(train):
-    accumulator = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator"
-    ).EventAccumulator
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     result = train(MICRO, log_every_steps=1)
-    events = accumulator(str(result.run_dir.path / "tensorboard")).Reload()
+    events = EventAccumulator(str(result.run_dir.path / "tensorboard")).Reload()
     top1 = events.Scalars("eval/top1")
     epochs = records(result.run_dir.path, "epoch")
     assert [event.step for event in top1] == [record["step"] for record in epochs]
-    assert [event.value for event in top1] == pytest.approx(
-        [record["eval_top1"] for record in epochs], rel=1e-6
-    )
+    assert [event.value for event in top1] == pytest.approx([r["eval_top1"] for r in epochs], 1e-6)
     assert len(events.Scalars("train/loss")) == 22
     [images] = events.Images("train/images")
     row_HxWxC = cv2.imdecode(np.frombuffer(images.encoded_image_string, np.uint8), -1)
@@ -122,15 +115,8 @@ def test_the_images_shown_are_the_feeds(train, monkeypatch, feed):
         "jaxbench.records.writers.tensorboard.TensorBoardWriter.add_images",
         lambda self, tag, images_NxHxWxC, step: shown.update({tag: images_NxHxWxC}),
     )
-    train(
-        MICRO,
-        epochs=1,
-        data__feed=feed,
-        data__source="synthetic",
-        data__image_shape=(32, 32, 3),
-        data__train_examples=256,
-        data__eval_examples=100,
-    )
+    fields = {"data__source": "synthetic", "data__image_shape": (32, 32, 3), "data__feed": feed}
+    train(MICRO, epochs=1, data__train_examples=256, data__eval_examples=100, **fields)
     images_NxHxWxC = shown["train/images"]
     assert images_NxHxWxC.dtype == np.uint8 and images_NxHxWxC.shape == (16, 32, 32, 3)
 
@@ -153,81 +139,57 @@ def test_the_last_epoch_is_evaluated_whatever_the_interval(train):
     assert counts == [None, 360, 360]
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(tmp_path):
-    config = registry.load(MICRO)
-    config.optimizer.learning_rate = 1e20
-    workdir = tmp_path / "run"
+def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(train, tmp_path):
     with pytest.raises(Diverged):
-        run_training(config, str(workdir))
-    document = run_json(workdir)
-    assert document["status"] == "diverged"
-    assert "at step" in document["reason"]
-    assert records(workdir)[-1]["status"] == "diverged"
-
-
-def test_an_evaluation_that_is_not_finite_ends_the_run_as_diverged(tmp_path):
-    """The one update there is breaks the network, after the last training loss was looked at."""
-    config = registry.load(MICRO)
-    config.max_steps = 1
-    config.optimizer.learning_rate = 1e38
+        train(MICRO, optimizer__learning_rate=1e20)
+    document = run_json(tmp_path / "run1")
+    assert document["status"] == "diverged" and "at step" in document["reason"]
+    assert records(tmp_path / "run1")[-1]["status"] == "diverged"
+    # The one update there is breaks the network, after the last training loss was looked at.
     with pytest.raises(Diverged, match="evaluation loss"):
-        run_training(config, str(tmp_path / "run"))
-    assert run_json(tmp_path / "run")["status"] == "diverged"
+        train(MICRO, max_steps=1, optimizer__learning_rate=1e38)
+    assert run_json(tmp_path / "run2")["status"] == "diverged"
 
 
-def test_a_full_disk_is_in_the_record(tmp_path, monkeypatch):
+def test_a_full_disk_is_in_the_record(train, tmp_path, monkeypatch):
     """From the second epoch on nothing can be written, but in space that a file already has."""
-    import errno
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     class FullDisk:
+        add_images = staticmethod(lambda *_, **more: None)
+        close = staticmethod(full)
+
         def write(self, record):
             if isinstance(record, EpochRecord) and record.epoch == 2:
                 monkeypatch.setattr(pathlib.Path, "write_text", full)
                 full()
 
-        def add_images(self, tag, images_NxHxWxC, step):
-            pass
-
-        def close(self):
-            full()
-
     monkeypatch.setattr("jaxbench.modes.train.TensorBoardWriter", lambda *_: FullDisk())
     with pytest.raises(OSError, match="No space left"):
-        run_training(registry.load(MICRO), str(tmp_path / "run"))
-    document = run_json(tmp_path / "run")
+        train(MICRO)
+    document = run_json(tmp_path / "run1")
     assert document["status"] == "failed" and "No space left" in document["reason"]
-    assert not (tmp_path / "run" / "run.json.partial").exists()
+    assert not (tmp_path / "run1" / "run.json.partial").exists()
 
 
-def test_a_stop_right_after_the_start_is_in_the_record(tmp_path, monkeypatch):
+def test_a_stop_right_after_the_start_is_in_the_record(train, tmp_path, monkeypatch):
     def interrupt(folder):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("jaxbench.modes.runner.JsonlWriter", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        run_training(registry.load(MICRO), str(tmp_path / "run"))
-    assert run_json(tmp_path / "run")["status"] == "interrupted"
+        train(MICRO)
+    assert run_json(tmp_path / "run1")["status"] == "interrupted"
 
 
-def test_the_step_log_has_the_published_form(run_cli, tmp_path, monkeypatch):
-    genuine = StreamFeed.assemble
-
-    def slow(self, *args):
-        pause(0.03)
-        return genuine(self, *args)
-
-    monkeypatch.setattr(StreamFeed, "assemble", slow)
-    done = run_cli(
-        f"--experiment={MICRO}",
-        "--experiment.step_log=true",
-        "--experiment.data.feed=stream",
-        "--experiment.data.num_threads=1",
-        "--experiment.data.prefetch_batches=1",
-        "--workdir=run",
-    )
+def test_the_step_log_has_the_published_form(run_cli, tmp_path, slow_feed):
+    slow_feed(0.03)
+    fields = {"step_log": "true", "data.feed": "stream", "data.num_threads": 1}
+    fields |= {"data.prefetch_batches": 1}
+    flags = [f"--experiment.{name}={value}" for name, value in fields.items()]
+    done = run_cli(f"--experiment={MICRO}", *flags, "--workdir=run")
     assert done.returncode == 0, done.stderr
     form = r"^step (\d+), loss = \d+\.\d\d \((\d+\.\d) examples/sec; (\d+\.\d{3}) sec/batch\)$"
     lines = re.findall(form, done.stdout, re.MULTILINE)
@@ -239,24 +201,11 @@ def test_the_step_log_has_the_published_form(run_cli, tmp_path, monkeypatch):
         assert record["images_per_s"] == pytest.approx(128 / record["step_time_s"])
     # The intervals make up the epochs' time: nothing is counted twice or given away.
     for epoch in records(tmp_path / "run", "epoch"):
-        own = [record for record in kept if record["epoch"] == epoch["epoch"]]
+        intervals = [record for record in kept if record["epoch"] == epoch["epoch"]]
         counts = [10, 1] if epoch["epoch"] == 1 else [9, 2]
-        spent_s = sum(n * record["step_time_s"] for n, record in zip(counts, own, strict=True))
+        spent_s = np.dot(counts, [record["step_time_s"] for record in intervals])
         # Some batches, 5 at most, were made ready before.
         assert 0.03 * (11 - 5) <= spent_s <= epoch["train_time_s"]
-
-
-def test_a_run_that_fails_says_why(tmp_path, monkeypatch):
-    def break_down(run, state):
-        raise RuntimeError("the evaluation fell over")
-
-    monkeypatch.setattr(LOOP, "evaluate", break_down)
-    with pytest.raises(RuntimeError):
-        run_training(registry.load(MICRO), str(tmp_path / "run"))
-    document = run_json(tmp_path / "run")
-    assert document["status"] == "failed"
-    assert document["reason"] == "RuntimeError: the evaluation fell over"
-    assert len(records(tmp_path / "run", "step")) >= 1
 
 
 @pytest.mark.parametrize(
@@ -267,15 +216,20 @@ def test_a_run_that_fails_says_why(tmp_path, monkeypatch):
         (OSError("disk full"), "failed"),
     ],
 )
-def test_how_errors_are_classified(error, status):
-    from jaxbench.records.recorder import classify
+def test_a_run_that_fails_says_why(train, tmp_path, monkeypatch, error, status):
+    def break_down(run, state):
+        raise error
 
-    assert classify(error)[0] == status
+    monkeypatch.setattr(LOOP, "evaluate", break_down)
+    with pytest.raises(type(error)):
+        train(MICRO)
+    document = run_json(tmp_path / "run1")
+    assert document["status"] == status
+    assert document["reason"] == f"{type(error).__name__}: {error}"
+    assert len(records(tmp_path / "run1", "step")) >= 1
 
 
 def test_two_runs_in_the_same_second_get_folders_of_their_own(tmp_path, monkeypatch):
-    from jaxbench.records import run_dir
-
     monkeypatch.chdir(tmp_path)
     moment = run_dir.now()
     monkeypatch.setattr(run_dir, "now", lambda: moment)
@@ -284,17 +238,13 @@ def test_two_runs_in_the_same_second_get_folders_of_their_own(tmp_path, monkeypa
     assert all(path.parent.name == "some-tiny" for path in paths)
 
 
-def test_a_run_ends_with_the_evaluation_that_reaches_its_target(train_to, tmp_path):
-    reached = train_to(0.02)
+def test_a_run_ends_with_the_evaluation_that_reaches_its_target(train):
+    reached = train(MICRO, target_accuracy=0.02)
     summary = reached.summary
     assert summary["status"] == "done" and summary["epochs_done"] == 1
     [epoch] = records(reached.run_dir.path, "epoch")
     assert summary["target_accuracy"] == {
-        "score": "top1",
-        "value": 0.02,
-        "reached": True,
-        "epoch": 1,
-        "steps": epoch["step"],
+        **{"score": "top1", "value": 0.02, "reached": True, "epoch": 1, "steps": epoch["step"]},
         "images": epoch["step"] * 128,
         "time_s": epoch["elapsed_s"],
         "epochs_time_s": epoch["epoch_time_s"],
@@ -303,7 +253,7 @@ def test_a_run_ends_with_the_evaluation_that_reaches_its_target(train_to, tmp_pa
         **dict.fromkeys(("energy_j", "energy_covers", "usd")),
     }
     assert epoch["epoch_time_s"] < epoch["elapsed_s"] < summary["wall_s"]
-    never = train_to(1.0).summary
+    never = train(MICRO, target_accuracy=1.0).summary
     assert never["epochs_done"] == 2 and not never["target_accuracy"]["reached"]
     assert never["target_accuracy"]["time_s"] is None and never["target_accuracy"]["epoch"] is None
 
@@ -311,38 +261,14 @@ def test_a_run_ends_with_the_evaluation_that_reaches_its_target(train_to, tmp_pa
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        ((f"--experiment={MICRO}", "--target_accuracy=94"), "must be a fraction"),
-        ((f"--experiment={MICRO}", "--target_accuracy=nan"), "must be a fraction"),
-        (
-            (
-                f"--experiment={MICRO}",
-                "--target_accuracy=0.9",
-                "--experiment.replicas=independent",
-            ),
-            "reach it at different times",
-        ),
-        (
-            (f"--experiment={MICRO}", "--target_accuracy=0.9", "--mode=throughput"),
-            "needs --mode=train",
-        ),
+        (("--target_accuracy=94",), "must be a fraction"),
+        (("--target_accuracy=nan",), "must be a fraction"),
+        (("--target_accuracy=0.9", "--experiment.replicas=independent"), "at different times"),
+        (("--target_accuracy=0.9", "--mode=throughput"), "needs --mode=train"),
     ],
 )
-def test_a_target_that_makes_no_sense_is_told(run_cli, tmp_path, args, told):
-    done = run_cli(*args)
-    assert done.returncode == 2 and told in done.stderr and len(done.stderr.splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.fixture
-def train_to(tmp_path):
-    def run(target):
-        config = registry.load(MICRO)
-        with open(os.devnull, "w") as quiet:
-            return run_training(
-                config, str(tmp_path / f"to{target}"), Console(quiet), target_accuracy=target
-            )
-
-    return run
+def test_a_target_accuracy_that_cannot_be_is_refused(refused, args, told):
+    refused(f"--experiment={MICRO}", *args, told=told)
 
 
 def test_a_feed_that_loses_images_makes_a_run_invalid(train, monkeypatch):
@@ -354,9 +280,8 @@ def test_a_feed_that_loses_images_makes_a_run_invalid(train, monkeypatch):
         return metrics | {"count": metrics["count"] - 1}
 
     monkeypatch.setattr(Program, "unpack_train_sums", losing)
-    result = train(MICRO)
-    document = run_json(result.run_dir.path)
-    assert document["status"] == "invalid" == result.summary["status"]
+    document = run_json(train(MICRO).run_dir.path)
+    assert document["status"] == document["summary"]["status"] == "invalid"
     assert "images trained in steps of" in document["reason"]
 
 

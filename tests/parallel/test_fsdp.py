@@ -1,5 +1,7 @@
 """parallelism=fsdp: which arrays are split, and the numbers of pmap."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -8,26 +10,16 @@ import pytest
 from jax.extend.core import Literal
 
 from jaxbench.checkpoints.checkpoint import Checkpoints
-from jaxbench.cli import registry
-from jaxbench.data.feeds.feed import abstract_args
-from jaxbench.errors import BadInput
 from jaxbench.models.gpt import GptConfig
 from jaxbench.models.vit import ViTConfig
 from jaxbench.parallel.fsdp import Shard, split_axis
-from jaxbench.parallel.mesh import create_training_mesh, unequal_copies
-from jaxbench.train import build_program
+from jaxbench.parallel.mesh import unequal_copies
 from jaxbench.xla.jaxpr import inner_jaxprs
-from tests.checkpoints.test_resume import _Stop, assert_same_run, stop_after, trained
-from tests.conftest import MICRO, needs_devices, set_fields, step_losses
+from tests.checkpoints.runs import assert_same_run, assert_same_state, interrupted, trained
+from tests.conftest import MICRO, program_of, refusal, step_args, step_losses
 
-GPT = (
-    "gpt124m_synthetic",
-    {
-        "model": GptConfig(width=32, depth=1, heads=2),
-        "data__num_classes": 64,
-        "data__sequence_length": 8,
-    },
-)
+GPT_MODEL = GptConfig(width=32, depth=1, heads=2)
+GPT = "gpt124m_synthetic", {"model": GPT_MODEL, "data__num_classes": 64, "data__sequence_length": 8}
 VIT = MICRO, {"model": ViTConfig(patch=4, width=32, depth=1, heads=2)}
 
 
@@ -47,16 +39,11 @@ def test_the_first_axis_that_the_devices_divide_is_split(shape, num_devices, axi
     assert split_axis(shape, num_devices) == axis
 
 
-def program_of(**fields):
-    config = registry.load(MICRO)
-    set_fields(config, parallelism="fsdp", **fields)
-    config.validate()
-    return build_program(config, *create_training_mesh(config), steps_per_epoch=1)
+fsdp_program = functools.partial(program_of, parallelism="fsdp")
 
 
 def test_each_device_has_its_part_of_parameters_and_moments():
-    needs_devices(4)
-    program = program_of(num_devices=4, optimizer__name="adamw", model__hidden=(8,))
+    program = fsdp_program(MICRO, num_devices=4, optimizer__name="adamw", model__hidden=(8,))
     state = program.place_train_state()
     shapes = program.abstract_placed_state()
     split, whole = 0, 0
@@ -76,7 +63,7 @@ def test_each_device_has_its_part_of_parameters_and_moments():
     for leaf, expected in zip(jax.tree.leaves(state), jax.tree.leaves(shapes), strict=True):
         assert leaf.sharding.is_equivalent_to(expected.sharding, leaf.ndim)
     # Drawn in parts, they are what one device draws.
-    expected = program_of(num_devices=1, optimizer__name="adamw", model__hidden=(8,))
+    expected = fsdp_program(MICRO, num_devices=1, optimizer__name="adamw", model__hidden=(8,))
     drawn = expected.initial_state()
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(state), jax.device_get(drawn))
 
@@ -91,7 +78,6 @@ def test_each_device_has_its_part_of_parameters_and_moments():
 )
 def test_the_numbers_are_those_of_pmap(train, fields):
     """With clipped norms, LARS and Muon, which look at whole arrays."""
-    needs_devices(8)
     fields |= {"num_devices": 8, "precision": "fp64", "log_every_steps": 1, "max_steps": 3}
     pmap = train(MICRO, **fields)
     fsdp = train(MICRO, parallelism="fsdp", **fields)
@@ -117,15 +103,11 @@ def test_the_numbers_are_those_of_pmap(train, fields):
 )
 def test_no_gathered_parameter_is_kept_for_the_backward_pass(network, remat):
     """Whatever the backward pass needs it gathers itself."""
-    needs_devices(8)
     name, fields = network
-    config = registry.load(name)
-    set_fields(config, parallelism="fsdp", num_devices=8, remat=remat, batch_size=8, **fields)
-    config.validate()
-    program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
-    labels = program.task.label_shape(config.data.example_shape)
-    args = abstract_args(config, program.layout, labels, program.precision.param_dtype)
-    jaxpr = program.train_step.trace(program.abstract_placed_state(), *args).jaxpr.jaxpr
+    program = fsdp_program(name, num_devices=8, remat=remat, batch_size=8, **fields)
+    program.config.validate()
+    state = program.abstract_placed_state()
+    jaxpr = program.train_step.trace(state, *step_args(program)).jaxpr.jaxpr
     gathered, kept = set(), []
     for equation in per_device_jaxpr(jaxpr).eqns:
         inputs = {value for value in equation.invars if not isinstance(value, Literal)}
@@ -154,34 +136,19 @@ def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(tmp_path, monkeypatch,
     whole = trained(tmp_path / "whole", parallelism=then, **fields)
     run = tmp_path / "run"
     monkeypatch.setattr(Checkpoints, "due", lambda *_, **__: True)
-    with monkeypatch.context() as patch:
-        stop_after(patch, 9)
-        with pytest.raises(_Stop):
-            trained(run, parallelism=first, **fields)
+    interrupted(monkeypatch, run, 9, parallelism=first, **fields)
     resumed = trained(run, resume="auto", parallelism=then, **fields)
     if first == then:  # else what was compiled first is another step
         assert_same_run(whole.run_dir.path, run)
-    states = (jax.device_get(done.state) for done in (whole, resumed))
-    jax.tree.map(np.testing.assert_array_equal, *states)
+    assert_same_state(whole.state, resumed.state)
 
 
-def test_what_has_nothing_to_split_is_refused(run_cli):
-    for args, said in (
-        ((f"--experiment={MICRO}", "--experiment.replicas=independent"), "nothing to split"),
-        (("--experiment=conv2d:tiny",), "a convolution has no state to split"),
-    ):
-        done = run_cli(*args, "--experiment.parallelism=fsdp")
-        assert done.returncode == 2 and said in done.stderr, done.stderr
-        assert len(done.stderr.splitlines()) == 1
-
-
-def test_devices_that_divide_nothing_are_refused():
-    needs_devices(7)
-    with pytest.raises(BadInput, match="7 devices divide no axis of a parameter"):
-        program_of(num_devices=7, batch_size=7, model__hidden=(12,)).check()
-
-
-def test_a_network_that_stacks_its_parameters_is_refused():
+def test_what_fsdp_cannot_split_is_refused(refused):
+    fsdp = "--experiment.parallelism=fsdp"
+    independent = "--experiment.replicas=independent"
+    refused(f"--experiment={MICRO}", independent, fsdp, told="nothing to split")
+    refused("--experiment=conv2d:tiny", fsdp, told="a convolution has no state to split")
+    program = fsdp_program(MICRO, num_devices=7, batch_size=7, model__hidden=(12,))
+    refusal(program.check, told="7 devices divide no axis of a parameter")
     boxed = {"params": {"kernel": Shard(jnp.zeros((3, 4, 4)), axis=1)}}
-    with pytest.raises(BadInput, match="nn.scan or nn.vmap stacks parameters"):
-        nn.meta.remove_axis(boxed, 0, {})
+    refusal(nn.meta.remove_axis, boxed, 0, {}, told="nn.scan or nn.vmap stacks parameters")

@@ -15,19 +15,16 @@ from jaxbench.parallel import signals
 from jaxbench.records.recorder import classify
 from jaxbench.records.schema import Summary
 from jaxbench.records.writers import Writers
+from tests.in_process import fresh_process_state
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @pytest.fixture(autouse=True)
 def handlers():
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    signals.raise_on_signals()
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signals.raise_on_signals()  # forgets those that came
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    with fresh_process_state():
+        signals.raise_on_signals()
+        yield
 
 
 @pytest.mark.parametrize("number", SIGNALS)

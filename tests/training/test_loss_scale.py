@@ -1,7 +1,5 @@
 """fp16: a loss scale that follows the gradients, and steps that overflow and change nothing."""
 
-import os
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +23,7 @@ from jaxbench.training.loss_scale import (
     first_loss_scale,
 )
 from jaxbench.training.optimizers import create_schedule
-from tests.conftest import MICRO, needs_devices, records, run_json, set_fields
+from tests.conftest import MICRO, config_of, records, run_json, set_fields
 
 # One convolution and one hidden layer, no batch norm, images as they are.
 CONVOLUTION = {
@@ -51,7 +49,6 @@ class Steps:
     """A training step of a small network under momentum, on batches of 4 images a device."""
 
     def __init__(self, num_devices=1, experiment=MICRO, **fields):
-        needs_devices(num_devices)
         config = registry.load(experiment)
         config.data.feed, config.data.source = "synthetic", "synthetic"
         config.batch_size, config.num_devices = 4 * num_devices, num_devices
@@ -208,9 +205,7 @@ def confident(state):
     """A network that is sure of class 0: of it the gradients are tiny, of any other large."""
     bias = np.zeros_like(state.params["head"]["bias"])
     bias[..., 0] = 30
-    return state.replace(
-        params={**state.params, "head": {**state.params["head"], "bias": bias}},
-    )
+    return state.replace(params={**state.params, "head": {**state.params["head"], "bias": bias}})
 
 
 @pytest.mark.parametrize(("parallelism", "batch_norm"), [("pmap", "local"), ("shard_map", "sync")])
@@ -250,14 +245,13 @@ def train_fp16(tmp_path, monkeypatch):
 
     def run(name="run", first_scale=FIRST_SCALE, **fields):
         monkeypatch.setattr("jaxbench.training.loss_scale.FIRST_SCALE", first_scale)
-        config = registry.load(MICRO)
-        set_fields(config, **SYNTHETIC | {"precision": "fp16", "log_every_steps": 1} | fields)
-        needs_devices(config.num_devices)
+        config = config_of(
+            MICRO, **SYNTHETIC | {"precision": "fp16", "log_every_steps": 1} | fields
+        )
         lines = []
-        with open(os.devnull, "w") as quiet:
-            console = Console(quiet)
-            console.say = lines.append
-            run_training(config, str(tmp_path / name), console, telemetry_s=0)
+        console = Console()
+        console.say = lines.append
+        run_training(config, str(tmp_path / name), console, telemetry_s=0)
         return tmp_path / name, lines
 
     return run
@@ -276,8 +270,7 @@ def test_a_run_says_which_steps_were_skipped(train_fp16):
     assert document["status"] == "done"
     skipped = steps[-1]["skipped_steps"]
     assert 8 < skipped < 48 == len(steps)
-    config = registry.load(MICRO)
-    set_fields(config, **SYNTHETIC)
+    config = config_of(MICRO, **SYNTHETIC)
     config.epochs, config.optimizer.warmup_epochs, config.optimizer.name = 12, 12, "sgd"
     schedule, before = create_schedule(config, 4), 0
     for number, record in enumerate(steps):
@@ -319,12 +312,7 @@ def test_records_name_each_independent_model(train_fp16, monkeypatch):
 def test_a_network_that_overflows_at_every_scale_has_diverged(train_fp16, tmp_path):
     """The first update breaks it. Its evaluation is no end yet: the training tells, 17 steps on."""
     with pytest.raises(Diverged, match="at every loss scale down to 1 at step 18, epoch 5"):
-        train_fp16(
-            num_devices=2,
-            epochs=8,
-            optimizer__name="sgd",
-            optimizer__learning_rate=1e30,
-        )
+        train_fp16(num_devices=2, epochs=8, optimizer__name="sgd", optimizer__learning_rate=1e30)
     document = run_json(tmp_path / "run")
     assert document["status"] == "diverged"
     assert document["summary"]["skipped_steps"] == 17

@@ -1,19 +1,19 @@
 """Optimizers and schedules: what a config asks for is what is applied."""
 
-import ast
-import inspect
+import functools
 
+import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from jaxbench.cli import registry
-from jaxbench.config import OptimizerConfig
-from jaxbench.errors import BadInput
 from jaxbench.training import optimizers
 from jaxbench.training.optimizers import create_optimizer, create_schedule
 from jaxbench.training.parameter_groups import ParameterUses
+from tests.conftest import refusal
 
 
 def config_with(epochs=10, batch_size=128, **optimizer):
@@ -38,20 +38,6 @@ def create(config, steps_per_epoch=10, **uses):
     return create_optimizer(config, schedule, steps_per_epoch, lambda: uses)
 
 
-def choices(field):
-    return OptimizerConfig.__dataclass_fields__[field].metadata["choices"]
-
-
-@pytest.mark.parametrize(
-    ("field", "build"),
-    [("name", optimizers._create_rule), ("schedule", optimizers.create_schedule)],
-)
-def test_the_configs_choices_are_those_that_are_built(field, build):
-    tree = ast.parse(inspect.getsource(build))
-    cases = [node.value.value for node in ast.walk(tree) if isinstance(node, ast.MatchValue)]
-    assert set(cases) == set(choices(field)) - {"custom"}
-
-
 @pytest.mark.parametrize(
     ("schedule", "fields", "expected"),
     [
@@ -74,6 +60,19 @@ def test_the_configs_choices_are_those_that_are_built(field, build):
 def test_schedules(schedule, fields, expected):
     values = rates(schedule=schedule, learning_rate=1.0, **fields)
     assert values[[*expected]] == pytest.approx([*expected.values()], rel=1e-4)
+
+
+@pytest.mark.parametrize("schedule", ["one_cycle", "triangle"])
+@hypothesis.settings(max_examples=15)
+@hypothesis.given(pct_start=st.floats(0, 1, width=32), epochs=st.integers(1, 12))
+def test_a_rate_that_rises_and_falls_does_both(schedule, pct_start, epochs):
+    """However few steps there are, and wherever its peak should be."""
+    values = rates(1, schedule=schedule, pct_start=pct_start, epochs=epochs, learning_rate=2.0)
+    peak = values.argmax()
+    assert (np.diff(values[: peak + 1]) > 0).all() and (np.diff(values[peak:]) < 0).all()
+    if schedule == "triangle":
+        assert values.max() == pytest.approx(2)
+        assert peak == min(max(1, round(pct_start * epochs)), epochs - 1)
 
 
 def test_one_cycle_is_pytorchs():
@@ -110,19 +109,6 @@ def test_a_fraction_of_an_epoch_ends_schedule_and_training():
     assert config_with(epochs=1.1).num_steps(110) == 121 and 1.1 * 110 > 121
     config.max_steps = 5
     assert (config.num_steps(32), config.schedule_steps(32)) == (5, 243)
-
-
-@pytest.mark.parametrize("schedule", ["one_cycle", "triangle"])
-@pytest.mark.parametrize("pct_start", [0.0, 0.001, 0.5, 0.999, 1.0])
-@pytest.mark.parametrize("epochs", [1, 2, 3, 10])
-def test_a_rate_that_rises_and_falls_does_both(schedule, pct_start, epochs):
-    """However few steps there are, and wherever its peak should be."""
-    values = rates(1, schedule=schedule, pct_start=pct_start, epochs=epochs, learning_rate=2.0)
-    peak = values.argmax()
-    assert (np.diff(values[: peak + 1]) > 0).all() and (np.diff(values[peak:]) < 0).all()
-    if schedule == "triangle":
-        assert values.max() == pytest.approx(2)
-        assert peak == min(max(1, round(pct_start * epochs)), epochs - 1)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "step", "cosine", "linear"])
@@ -168,17 +154,13 @@ def first_updates(gradient=0.5, param=2.0, steps=2, **optimizer):
 
 def test_gradients_are_clipped_before_all_else():
     """The norm is that of all parameters together, and weight decay is not clipped."""
-    gradient = 0.5  # of a kernel and of a bias: a norm of sqrt(1/2)
-    clipped = first_updates(
-        name="sgd", momentum=0.0, steps=1, max_gradient_norm=0.1, weight_decay=0.3
-    )
-    scaled = gradient * 0.1 / np.sqrt(2 * gradient**2)
+    step = functools.partial(first_updates, name="sgd", momentum=0.0, steps=1)
+    scaled = 0.5 * 0.1 / np.sqrt(2 * 0.5**2)  # of a kernel and of a bias
+    clipped = step(max_gradient_norm=0.1, weight_decay=0.3)
     assert clipped == pytest.approx([2 - 0.1 * (scaled + 0.3 * 2)] * 2)
-    plain = first_updates(name="sgd", momentum=0.0, steps=1)
-    assert first_updates(name="sgd", momentum=0.0, steps=1, max_gradient_norm=0.8) == plain
+    assert step(max_gradient_norm=0.8) == step()
     # Over groups of parameters with rates of their own.
-    rates = {"momentum": 0.0, "steps": 1, "bias_learning_rate": 0.2, "max_gradient_norm": 0.1}
-    kernel, bias = first_updates(name="sgd", **rates)
+    kernel, bias = step(bias_learning_rate=0.2, max_gradient_norm=0.1)
     assert (2 - bias) / (2 - kernel) == pytest.approx(2, rel=1e-4)
     assert 2 - kernel == pytest.approx(0.1 * scaled, rel=1e-4)
 
@@ -366,19 +348,17 @@ def test_norms_are_kept_at_intervals_that_grow():
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "told"),
     [
-        ({"name": "muon", "norm_interval": (2,)}, r"must be \(\) or \(shortest,longest\)"),
-        ({"name": "muon", "norm_interval": (3, 2)}, r"must be \(\) or \(shortest,longest\)"),
+        ({"name": "muon", "norm_interval": (2,)}, "must be () or (shortest,longest)"),
+        ({"name": "muon", "norm_interval": (3, 2)}, "must be () or (shortest,longest)"),
         ({"name": "muon", "norm_interval": (0, 2)}, "must be at least 1"),
-        ({"name": "muon", "newton_schulz_coefficients": (3.0, 1.0)}, r"must be \(a,b,c\)"),
-        ({"schedule": "step"}, r"needs optimizer.decay_at, such as \(0.3,0.6\)"),
+        ({"name": "muon", "newton_schulz_coefficients": (3.0, 1.0)}, "must be (a,b,c)"),
         *(
-            ({"schedule": "step", "decay_at": at}, "must (rise, between 0 and 1|be within)")
-            for at in ((0.6, 0.3), (0.5, 0.5), (0.0, 0.5), (0.5, 1.0), (60, 120))
+            ({"schedule": "step", "decay_at": at}, "must rise, between 0 and 1")
+            for at in ((0.6, 0.3), (0.5, 0.5), (0.0, 0.5), (0.5, 1.0))
         ),
     ],
 )
-def test_a_value_that_is_not_allowed_is_refused(fields, message):
-    with pytest.raises(BadInput, match=message):
-        config_with(**fields)
+def test_an_optimizer_that_cannot_be_is_refused(fields, told):
+    refusal(config_with, **fields, told=told)

@@ -12,17 +12,13 @@ import jax
 import pytest
 
 from jaxbench.cli import registry
-from jaxbench.clock import pause
-from jaxbench.data.feeds.stream import StreamFeed
-from jaxbench.errors import BadInput
 from jaxbench.modes.throughput import measure_throughput
-from jaxbench.modes.train import run_training
 from jaxbench.records.schema import ThroughputRecord
 from jaxbench.records.writers.console import Console
 from jaxbench.training.profiler import parse_steps
 from jaxbench.training.run import MetricsQueue
 from jaxbench.xla.compile_cache import without_cache
-from tests.conftest import MICRO, records, run_json
+from tests.conftest import MICRO, records, refusal, run_json
 
 
 def traces(folder):
@@ -75,29 +71,17 @@ def check_times(folder, profiled):
 
 
 @pytest.fixture
-def slow_host(monkeypatch):
+def slow_host(slow_feed):
     """A stream of 50 batches a second."""
-    genuine = StreamFeed.assemble
-
-    def slow(self, *args):
-        pause(SLEEP_S)
-        return genuine(self, *args)
-
-    monkeypatch.setattr(StreamFeed, "assemble", slow)
-    return {"data__feed": "stream", "data__num_threads": 1, "data__prefetch_batches": 1}
+    return slow_feed(SLEEP_S)
 
 
 def test_steps_of_two_epochs_are_traced_and_left_out_of_the_figures(run_cli, tmp_path, slow_host):
-    done = run_cli(
-        f"--experiment={MICRO}",
-        "--profile=10:14",
-        "--experiment.data.feed=stream",
-        "--experiment.data.num_threads=1",
-        "--experiment.data.prefetch_batches=1",
-        "--experiment.epochs=3",
-        "--experiment.step_log=true",
-        "--workdir=run",
-    )
+    fields = {"data.feed": "stream", "data.num_threads": 1, "data.prefetch_batches": 1}
+    flags = [
+        f"--experiment.{k}={v}" for k, v in (fields | {"epochs": 3, "step_log": "true"}).items()
+    ]
+    done = run_cli(f"--experiment={MICRO}", "--profile=10:14", *flags, "--workdir=run")
     assert done.returncode == 0, done.stderr
     assert "profiling steps 10 to 11" in done.stdout and "12 to 13 ..." in done.stdout
     folder = tmp_path / "run"
@@ -107,16 +91,12 @@ def test_steps_of_two_epochs_are_traced_and_left_out_of_the_figures(run_cli, tmp
     assert (first.name, second.name) == ("steps-10-to-11", "steps-12-to-13")
     assert traced_steps(first) == [10, 11] and traced_steps(second) == [12, 13]
     [path] = second.glob("*.xplane.pb")
+    text = path.read_bytes()
     for scope in (
-        b"/data/",
-        b"/jvp(forward)/Micro/",
-        b"/transpose(jvp(forward))/Micro/",
-        b"/jvp(loss)/",
-        b"/jvp(metrics)/",
-        b"/gradient_reduction/",
-        b"/optimizer/",
+        *("/data/", "/jvp(forward)/Micro/", "/transpose(jvp(forward))/Micro/", "/jvp(loss)/"),
+        *("/jvp(metrics)/", "/gradient_reduction/", "/optimizer/"),
     ):
-        assert scope in path.read_bytes()
+        assert scope.encode() in text
     with gzip.open(second / "perfetto_trace.json.gz") as file:
         trace = json.load(file)
     names = {event.get("name") for event in trace["traceEvents"]}
@@ -170,12 +150,10 @@ def test_an_error_in_the_middle_stops_the_trace(tmp_path, train, monkeypatch):
         if last_step == 3:
             raise RuntimeError("the second step fell over")
 
-    workdir = tmp_path / "broken"
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="fell over"):
         patch.setattr("jaxbench.modes.train.checkpoint_hook", fall_over)
-        with pytest.raises(RuntimeError, match="fell over"):
-            run_training(registry.load(MICRO), str(workdir), profile="3:5")
-    document = run_json(workdir)
+        train(MICRO, profile="3:5")
+    document = run_json(tmp_path / "run1")
     assert document["status"] == "failed" and "profile" not in document["summary"]
     assert document["summary"]["steps"] in (2, 3)  # the last one's sums may not have arrived
     # Only one trace can be taken at a time: the next one can.
@@ -206,18 +184,11 @@ def test_ctrl_c_in_the_middle_of_a_trace(run_cli, tmp_path, monkeypatch, where):
 
 
 def test_throughput_traces_a_stretch_after_its_measurements(tmp_path):
-    config = registry.load(MICRO)
+    how = {"feed": "stream", "rounds": 6, "window_s": 0.02, "profile": "3:6"}
     # With a cache every step is compiled two or three times.
-    with open(os.devnull, "w") as quiet, without_cache():
-        result = measure_throughput(
-            config,
-            str(tmp_path / "run"),
-            Console(quiet),
-            feed="stream",
-            rounds=6,
-            window_s=0.02,
-            profile="3:6",
-        )
+    with without_cache():
+        config = registry.load(MICRO)
+        result = measure_throughput(config, str(tmp_path / "run"), Console(), **how)
     [session] = traces(tmp_path / "run")
     assert traced_steps(session) == [3, 4, 5]
     profile = run_json(tmp_path / "run")["summary"]["profile"]
@@ -228,14 +199,8 @@ def test_throughput_traces_a_stretch_after_its_measurements(tmp_path):
     assert phases_s["profile"] > 0 and windows_s <= phases_s["measure"]
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        *((steps, "must be START:STOP") for steps in ("", "7", "1:2:3", "-1:3", "0:3", "5:5")),
-        ("1:32", "at most 30 steps from step 1 on"),
-    ],
-)
-def test_what_are_no_steps(text, told):
-    with pytest.raises(BadInput, match=told):
-        parse_steps(text)
+@pytest.mark.parametrize("steps", ["", "7", "1:2:3", "-1:3", "0:3", "5:5", "1:32"])
+def test_steps_of_a_profile_that_cannot_be_are_refused(steps):
+    too_many = "at most 30 steps from step 1 on"
+    refusal(parse_steps, steps, told=too_many if steps == "1:32" else "must be START:STOP")
     assert list(parse_steps("3:6")) == [3, 4, 5] and len(parse_steps("1:31")) == 30

@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from jaxbench.cli import registry
+from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.errors import Diverged
-from jaxbench.modes.train import run_training
 from jaxbench.records.schema import EpochRecord
-from tests.conftest import MICRO, records, run_json, step_losses
+from jaxbench.training.program import Program
+from tests.conftest import MICRO, compilations, program_of, records, run_json, step_losses
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from tests.conftest import MICRO, records, run_json, step_losses
         ("shard_map", {"model__dropout": 0.5}),
     ],
 )
-def test_models_are_those_of_single_device_runs(train, parallelism, drawn):
+def test_replicas_are_those_of_single_device_runs(train, parallelism, drawn):
     """Dropout, augmentation, order and initial parameters all follow each model's own seed.
 
     With batch norm, whose running averages nobody may share.
@@ -59,7 +59,7 @@ def test_models_are_those_of_single_device_runs(train, parallelism, drawn):
     assert step_losses(together) == pytest.approx(np.mean(losses, axis=0), rel=1e-9)
 
 
-def test_the_record_has_every_model_their_mean_and_spread(train):
+def test_the_record_has_every_replica_their_mean_and_spread(train):
     result = train(MICRO, num_devices=4, replicas="independent", data__crop_padding=1)
     document = run_json(result.run_dir.path)
     assert (document["models"], document["seeds"]) == (4, [0, 1, 2, 3])
@@ -82,41 +82,18 @@ def test_the_record_has_every_model_their_mean_and_spread(train):
             assert points[f"{tag}_{part}"] == epoch[f"{name}_{part}"]
 
 
-def test_the_step_compiles_once_and_exchanges_nothing(train):
-    from jaxbench.parallel.mesh import create_training_mesh
-    from jaxbench.train import build_program
-
-    compiled = []
-
-    def listen(event, duration_s, **details):
-        if event == "/jax/core/compile/backend_compile_duration":
-            compiled.append(details.get("fun_name", ""))
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
+def test_the_step_of_replicas_compiles_once_and_exchanges_nothing(train):
+    with compilations() as compiled:
         train(MICRO, num_devices=2, replicas="independent")
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
     assert len([name for name in compiled if "step" in name or "_fun" in name]) == 2, compiled
-
-    config = registry.load(MICRO)
-    config.num_devices, config.replicas = 2, "independent"
     for replicas, collectives in (("independent", False), ("data_parallel", True)):
-        config.replicas = replicas
-        program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
-        assert ("all_reduce" in lowered_text(program)) == collectives
+        program = program_of(MICRO, num_devices=2, replicas=replicas)
+        args = abstract_args(program.config, program.layout, (), program.precision.param_dtype)
+        text = program.train_step.lower(program.abstract_placed_state(), *args).as_text()
+        assert ("all_reduce" in text) == collectives
 
 
-def lowered_text(program):
-    from jaxbench.data.feeds.feed import abstract_args
-
-    args = abstract_args(program.config, program.layout, (), program.precision.param_dtype)
-    return program.train_step.lower(program.abstract_placed_state(), *args).as_text()
-
-
-def test_one_model_that_diverges_does_not_end_the_others(train, monkeypatch, tmp_path):
-    from jaxbench.training.program import Program
-
+def test_one_replica_that_diverges_does_not_end_the_others(train, monkeypatch, tmp_path):
     genuine = Program.initial_state
 
     def create(self, seed=None):
@@ -127,27 +104,13 @@ def test_one_model_that_diverges_does_not_end_the_others(train, monkeypatch, tmp
 
     monkeypatch.setattr(Program, "initial_state", create)
     broken = {1}
-    result = train(MICRO, num_devices=2, replicas="independent")
-    document = run_json(result.run_dir.path)
+    document = run_json(train(MICRO, num_devices=2, replicas="independent").run_dir.path)
     assert document["status"] == "done"
     healthy, lost = document["summary"]["eval_models"]
     assert healthy["loss"] > 0 and lost["loss"] is None
     assert document["summary"]["eval_loss"] is None
     assert document["summary"]["diverged_seeds"] == [1]
-
     broken = {0, 1}
-    config = registry.load(MICRO)
-    config.num_devices, config.replicas = 2, "independent"
     with pytest.raises(Diverged):
-        run_training(config, str(tmp_path / "lost"))
-    assert run_json(tmp_path / "lost")["status"] == "diverged"
-
-
-def test_the_console_names_every_model(run_cli):
-    done = run_cli(
-        f"--experiment={MICRO}",
-        "--experiment.replicas=independent",
-    )
-    assert done.returncode == 0, done.stderr
-    assert "2 independent models" in done.stdout and "(std " in done.stdout
-    assert "seed 0: top-1" in done.stdout and "seed 1: top-1" in done.stdout
+        train(MICRO, num_devices=2, replicas="independent")
+    assert run_json(tmp_path / "run2")["status"] == "diverged"

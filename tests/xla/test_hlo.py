@@ -7,13 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbench.cli import registry
-from jaxbench.data.feeds.feed import abstract_args
-from jaxbench.parallel.mesh import AXIS, DataMesh, create_training_mesh
-from jaxbench.train import build_program
+from jaxbench.parallel.mesh import AXIS, DataMesh
 from jaxbench.training.compilation import compile_step
 from jaxbench.xla.hlo import count_collectives, count_work
-from tests.conftest import MICRO, needs_devices, set_fields
+from tests.conftest import MICRO, program_of, step_args
 
 
 @functools.cache
@@ -22,19 +19,15 @@ def compiled_step(**fields):
 
     Returns its compile record, the bytes of its gradient and of its running averages.
     """
-    config = registry.load(MICRO)
-    set_fields(config, model__hidden=(8, 8), **fields)
-    program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
-    args = abstract_args(config, program.layout, (), program.precision.param_dtype)
+    program = program_of(MICRO, num_devices=2, model__hidden=(8, 8), **fields)
     state = program.abstract_placed_state()
-    record = compile_step("train_step", program.train_step, state, *args)
+    record = compile_step("train_step", program.train_step, state, *step_args(program))
     averages = sum(leaf.size for leaf in jax.tree.leaves(state.batch_stats))
     return record, 4 * program.num_parameters(), 4 * averages
 
 
 @pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
 def test_the_gradient_is_reduced_in_few_collectives(parallelism):
-    needs_devices(2)
     record, gradient_bytes, averages_bytes = compiled_step(parallelism=parallelism)
     assert set(record.collectives) == {"all-reduce"}
     reduced = record.collectives["all-reduce"]
@@ -46,7 +39,6 @@ def test_the_gradient_is_reduced_in_few_collectives(parallelism):
 
 
 def test_synchronised_batch_norm_reduces_in_every_layer():
-    needs_devices(2)
     local = compiled_step(parallelism="pmap")[0].collectives["all-reduce"]
     sync, gradient_bytes, _ = compiled_step(parallelism="pmap", batch_norm="sync")
     # 3 norms, forwards and backwards; XLA may join the last with the gradient.
@@ -55,14 +47,12 @@ def test_synchronised_batch_norm_reduces_in_every_layer():
 
 
 def test_models_that_exchange_nothing_have_none():
-    needs_devices(2)
     assert compiled_step(replicas="independent")[0].collectives == {}
 
 
 @pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
 def test_each_kind_is_counted_with_its_operands(parallelism):
     """Operands, not results: gathering makes four times as much of them, scattering a quarter."""
-    needs_devices(4)
 
     def exchange(x_8x3):
         ring = [(place, (place + 1) % 4) for place in range(4)]

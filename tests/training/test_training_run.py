@@ -1,13 +1,24 @@
-"""A run's summary, from the records of its epochs."""
+"""A training run: which steps it has, what is queued, what a checkpoint keeps, its summary."""
 
 import dataclasses
+import json
+import types
 
+import numpy as np
 import pytest
 
+import jaxbench
 from jaxbench.modes.train import summarize
 from jaxbench.records.schema import EpochRecord
 from jaxbench.training.loss_scale import LossScales
-from jaxbench.training.run import RunProgress, TrainPlan
+from jaxbench.training.run import (
+    DispatchLimiter,
+    EpochMetrics,
+    MetricsQueue,
+    RunProgress,
+    TrainPlan,
+)
+from tests.conftest import MICRO
 
 
 def epoch(number, train_time_s=4.0, complete=True, **evaluated):
@@ -120,3 +131,102 @@ def test_a_score_that_is_no_number_is_the_worst(lost):
 def test_models_that_diverged_are_named():
     models = [{"seed": seed, "loss": loss} for seed, loss in ((5, 0.1), (6, None), (7, 1e400))]
     assert summary_of(epoch(1, eval_top1=0.1, eval_models=models)).diverged_seeds == [6, 7]
+
+
+@pytest.mark.parametrize("plan", [(33, 11, 1), (14, 11, 2), (30, 10, 2), (50, 10, 3), (1, 11, 5)])
+def test_epochs_make_up_the_run_and_the_last_is_evaluated(plan):
+    plan = TrainPlan(*plan)
+    epochs = range(plan.num_epochs)
+    steps = [step for epoch in epochs for step in plan.steps(epoch)]
+    assert steps == list(range(1, plan.total_steps + 1))
+    evaluated = [epoch for epoch in epochs if plan.is_evaluated(epoch)]
+    every = plan.eval_every_epochs
+    assert evaluated == sorted({*epochs[every - 1 :: every], epochs[-1]})
+    for done in epochs:
+        assert plan.num_evaluations(done) == len([epoch for epoch in evaluated if epoch >= done])
+
+
+def some_progress():
+    epoch = EpochMetrics(2, *(dict.fromkeys(("loss", "count"), [0.0, 0.0]) for _ in range(2)))
+    for loss in (0.1, 0.2, 0.3):
+        epoch.add({"loss": np.float32([loss, 3 * loss]), "count": np.float32([4, 4])})
+    epoch.begin_interval()
+    epoch.add({"loss": np.float32([0.7, 0.8]), "count": np.float32([4, 4])})
+    return RunProgress(step=26, epoch_metrics=epoch, compile_cache=["hit"], import_s=1.0)
+
+
+def read_back(metadata):
+    return RunProgress.from_json(json.loads(dumped(metadata)) | {"epochs": []})
+
+
+def dumped(metadata):
+    return json.dumps(metadata, default=np.ndarray.tolist)
+
+
+def test_progress_comes_back_as_it_was_but_for_the_times_of_a_process():
+    saved = some_progress()
+    found = read_back(saved.to_json())
+    assert dumped(found.to_json()) == dumped(saved.to_json()) and found.epoch_metrics.steps == 4
+    assert saved.import_s == 1.0 and found.import_s is None
+    # What is added later is in the same sums, in the same order.
+    for run in (saved, found):
+        run.epoch_metrics.add({"loss": np.float32([1 / 3, 0]), "count": np.float32([4, 4])})
+    assert dumped(found.to_json()) == dumped(saved.to_json())
+
+
+def test_a_checkpoint_keeps_what_was_there_when_it_was_written():
+    saved = some_progress()
+    metadata = saved.to_json()
+    before = dumped(metadata)
+    saved.invalid.append("later")
+    saved.epoch_metrics.add({"loss": np.ones(2), "count": np.ones(2)})
+    assert dumped(metadata) == before
+
+
+class Queued:
+    """The metrics of a step, computed only when somebody waits for it or for a later one."""
+
+    def __init__(self, before, platform, num_devices):
+        self._before = before
+        self._devices = [types.SimpleNamespace(platform=platform)] * num_devices
+        self._done = False
+
+    def devices(self):
+        return self._devices
+
+    def copy_to_host_async(self):
+        pass
+
+    def is_ready(self):
+        return self._done
+
+    def block_until_ready(self):
+        for one in (*self._before, self):
+            one._done = True
+
+
+@pytest.mark.parametrize(("platform", "num_devices", "most"), [("cpu", 2, 4), ("gpu", 2, 16)])
+def test_few_calls_are_queued_on_simulated_devices(platform, num_devices, most):
+    """Else they wait for one another until XLA ends the process."""
+    queue, pushed, queued = MetricsQueue(), [], []
+    queue._last_wait_s = 0.0  # steps are quick
+    for _ in range(50):
+        pushed.append(Queued([*pushed], platform, num_devices))
+        queue.push(pushed[-1])
+        queued.append(sum(not one.is_ready() for one in pushed))
+    assert max(queued) == most
+    list(queue.drain())
+    assert all(one.is_ready() for one in pushed)
+
+
+def test_training_and_evaluation_keep_the_limit(tmp_path, monkeypatch):
+    added, genuine = [], DispatchLimiter.add
+
+    def add(self, result):
+        genuine(self, result)
+        added.append(len(self._results))
+
+    monkeypatch.setattr(DispatchLimiter, "add", add)
+    run = jaxbench.train(MICRO, workdir=tmp_path / "run", epochs=1, quiet=True, telemetry_s=0)
+    evaluations = added[run.summary["steps"] :]
+    assert len(evaluations) > 1 and max(added) == 4

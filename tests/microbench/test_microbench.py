@@ -1,0 +1,321 @@
+"""Collectives, matmuls, memory bandwidth, transfers, dispatch: what is computed and counted."""
+
+import itertools
+import math
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from jaxbench.analysis.scaling_model import bus_factor
+from jaxbench.hardware.system import last_level_cache_bytes
+from jaxbench.hardware.targets.target import l2_bytes
+from jaxbench.microbench import collectives, matmul, memory_bandwidth, transfer
+from jaxbench.microbench.collectives import Collective
+from jaxbench.microbench.dispatch import measure_dispatch
+from jaxbench.microbench.interleaved import (
+    WarmUp,
+    check_window_s,
+    in_turn,
+    unsettled_warnings,
+    warm_up,
+)
+from jaxbench.microbench.memory_bandwidth import Arrays, choose_array_bytes, measure_bandwidth
+from jaxbench.parallel.mesh import DataMesh
+from jaxbench.xla.hlo import arrays, count_collectives, instructions
+from tests.conftest import refusal
+
+
+@pytest.fixture(params=["pmap", "shard_map"])
+def mesh(request):
+    return DataMesh(tuple(jax.devices()[:4]), request.param)
+
+
+def _on_ones(mesh, operation, num_bytes, **how):
+    collective = Collective(mesh, operation, num_bytes, window_s=0.01, **how)
+    collective.start()
+    assert not np.any(collective._arrays[0])
+    ones = [np.ones_like(array) for array in collective._arrays]
+    collective._arrays[:] = map(mesh.shard, ones)
+    return collective
+
+
+@pytest.mark.parametrize(
+    ("operation", "opcode", "rows", "value", "sent"),
+    [
+        ("all_reduce", "all-reduce", (4, 32), 4.0, 128),
+        ("all_gather", "all-gather", (4, 32), 1.0, 32),
+        ("reduce_scatter", "reduce-scatter", (4, 8), 4.0, 128),
+    ],
+)
+def test_a_collective_is_what_it_says(mesh, operation, opcode, rows, value, sent):
+    """128 bytes are 32 elements; 2 more bytes are no element."""
+    collective = _on_ones(mesh, operation, 130)
+    np.testing.assert_array_equal(collective._queue(), np.full(rows, value))
+    assert collective.num_bytes == 128
+    hlo = collective._compiled.lower(*collective._arrays).compile().as_text()
+    assert count_collectives(hlo) == {opcode: {"count": 1, "bytes": sent, "largest_bytes": sent}}
+
+
+def test_an_exchange_is_between_two_devices(mesh):
+    collective = _on_ones(mesh, "exchange", 16, pair=(1, 3))
+    found_DxN = np.asarray(collective._queue())
+    assert collective.num_bytes == 16
+    np.testing.assert_array_equal(found_DxN[:, 0], [0, 1, 0, 1])
+
+
+def test_bus_factors_are_those_of_nccl_tests():
+    assert bus_factor("all_reduce", 8) == 2 * 7 / 8
+    assert bus_factor("all_gather", 8) == bus_factor("reduce_scatter", 8) == 7 / 8
+    assert bus_factor("exchange", 8) == 1
+
+
+def test_bandwidths_are_sizes_over_times(mesh, monkeypatch):
+    """Each call takes two seconds."""
+
+    def pretend(turns, rounds, show):
+        for turn in turns:
+            turn.warmup = type("WarmUp", (), {"calls_per_window": 3})
+            turn.windows_s = [6.0] * rounds
+
+    monkeypatch.setattr(collectives, "measure_in_turn", pretend)
+    found = collectives.measure_collectives(mesh, most_bytes=5000, rounds=6)
+    assert [(r.operation, r.num_bytes) for r in found] == [
+        (operation, size) for size in (1024, 4096) for operation in collectives.OPERATIONS
+    ]
+    by_name = {(r.operation, r.num_bytes): r for r in found}
+    largest = by_name["all_reduce", 4096]
+    assert largest.algorithm_bytes_per_s() == (2048.0,) * 3
+    assert largest.bus_bytes_per_s() == (1.5 * 2048,) * 3
+    assert by_name["all_gather", 1024].bus_bytes_per_s()[0] == 0.75 * 512
+    shown = []
+    pairs = collectives.measure_pairs(mesh, num_bytes=64, rounds=6, show=shown.append)
+    assert len(shown) == 6 and shown[-1] == "exchange between devices 2 and 3, compiling"
+    assert [*pairs] == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
+    assert {rate[0] for rate in pairs.values()} == {32.0}
+    assert [*collectives.measure_pairs(mesh, [(2, 0)], num_bytes=64, rounds=6)] == [(2, 0)]
+
+
+@pytest.mark.parametrize("window_s", [math.inf, math.nan, 0.0])
+def test_a_window_must_end(window_s):
+    refusal(check_window_s, window_s, told="--window_s=")
+
+
+def test_a_warm_up_ends_when_windows_agree_or_gives_up():
+    def warm(seconds_a_call):
+        return warm_up(lambda calls: calls * next(seconds_a_call), window_s=1.0, rounds=11)
+
+    steady = warm(itertools.chain([1.0, 0.5, 0.1, 0.1, 0.101], itertools.repeat(0.1)))
+    assert steady.settled and steady.calls_per_window < steady.calls
+    assert not warm(itertools.cycle([0.1, 0.11])).settled
+
+
+def test_stages_that_did_not_stabilise_are_told():
+    found = {"a": (WarmUp(2, 8, settled=True), 8), "b": (WarmUp(2, 9, settled=False), 27)}
+    [warning] = unsettled_warnings(found)
+    assert "did not stabilise during warm-up" in warning and warning.endswith(": b (27)")
+    assert unsettled_warnings({"a": found["a"]}) == []
+
+
+def test_stages_take_turns_forwards_then_backwards():
+    assert [in_turn("abc", number) for number in range(3)] == ["abc", "cba", "abc"]
+
+
+_SHAPE = (64, 32, 128)
+
+
+@pytest.mark.parametrize("arithmetic", ["fp32", "bf16", "fp16", "int8"])
+def test_no_matmul_of_a_call_is_optimised_away(arithmetic):
+    """Each product is whole, and none has constants for operands."""
+    calls = matmul.matmul_calls(jax.devices()[0], arithmetic, _SHAPE, window_s=0.01)
+    hlo = calls._call.func.lower(*calls._call.args).compile().as_text()
+    program = [*instructions(hlo)]
+    dots = [one for one in program if one.opcode == "dot"]
+    m, k, n = _SHAPE
+    sizes = [array.size for dot in dots for array in arrays(dot.type)]
+    assert sorted(sizes) == sorted([m * n, m * k] * (matmul.CHAIN // 2))
+    assert not [one for one in program if one.opcode == "constant" and arrays(one.type)[0].size > 1]
+
+
+def test_a_chain_multiplies_each_product_by_the_next_matrix():
+    x, w, v = (np.random.default_rng(0).normal(size=s) for s in ((8, 4), (4, 16), (16, 4)))
+    expected = x
+    for number in range(matmul.CHAIN):
+        expected = expected @ (v if number % 2 else w)
+    found = matmul.chain("fp32", *map(np.float32, (x, w, v)))
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_an_int8_product_needs_the_one_before_it():
+    """The first product's first element is in the second product's left side, and so on."""
+    rng = np.random.default_rng(0)
+    x, w, v, start = (
+        rng.integers(-8, 8, size).astype(np.int8) for size in ((8, 4), (4, 16), (16, 4), (8, 16))
+    )
+    left, other = x.astype(np.int32), start.astype(np.int32)
+    for number in range(matmul.CHAIN):
+        product = left @ (v if number % 2 else w).astype(np.int32)
+        other[0, 0] = product[0, 0].astype(np.int8)
+        left, other = other, left
+    np.testing.assert_array_equal(matmul.chain("int8", x, w, v, start), product)
+
+
+def test_operations_are_two_for_each_multiplication():
+    assert matmul.operations((2, 3, 5)) == matmul.CHAIN * 60
+
+
+def test_the_best_of_all_shapes_is_returned_first():
+    how, shown = {"rounds": 3, "window_s": 0.001, "search_s": 1000, "largest": 16}, []
+    fp32 = matmul.measure_matmul(jax.devices()[1], "fp32", **how, show=shown.append)
+    # Three shapes are searched; the three of them have a warm-up and three windows each.
+    assert shown[0] == "search, matmul fp32 16x16x16" and len(shown) == 3 + 3 * (1 + 3)
+    assert shown[-1].startswith("matmul fp32 ") and shown[-1].endswith(", window 3 of 3")
+    assert fp32.tried == 3 == len(fp32.rates) and fp32.reason is None
+    medians = [median for median, _, _ in fp32.rates.values()]
+    assert medians == sorted(medians, reverse=True)
+    assert {*fp32.rates} == {(16, 16, 16), (16, 16, 64), (64, 16, 16)}
+    tf32 = matmul.measure_matmul(jax.devices()[1], "tf32", **how)
+    assert not tf32.rates and "GPU" in tf32.reason
+
+
+def test_what_the_backend_does_not_run_gets_a_reason(monkeypatch):
+    def fail(*args, **kwargs):
+        raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: no such type\nmore")
+
+    monkeypatch.setattr(matmul.lax, "dot", fail)
+    result = matmul.measure_matmul(jax.devices()[0], "fp16", rounds=3, largest=16)
+    assert not result.rates and result.reason == "UNIMPLEMENTED: no such type"
+
+
+def test_the_search_keeps_the_fastest(monkeypatch):
+    """Of five shapes, the first and the last are the slowest."""
+    calls_s = {1: 4.0, 2: 1.0, 4: 1.0, 8: 1.0, 16: 1e9}
+    monkeypatch.setattr(matmul, "_shapes", lambda *_: [(side,) * 3 for side in calls_s])
+    monkeypatch.setattr(matmul, "matmul_calls", lambda *how: FakeCalls(calls_s[how[2][0]]))
+    monkeypatch.setattr(matmul, "measure_in_turn", lambda *_: None)
+    result = matmul.measure_matmul(jax.devices()[0], "fp32", window_s=1e10)
+    assert {side for side, _, _ in result.rates} == {2, 4, 8} and result.tried == 5
+
+
+def test_the_search_stops_at_the_memorys_end(monkeypatch):
+    """16^3 takes more than this memory's share, but something is always measured."""
+    monkeypatch.setattr(matmul, "memory_bytes", lambda device: 1)
+    result = matmul.measure_matmul(jax.devices()[0], "fp32", rounds=3, window_s=0.001, largest=16)
+    assert [*result.rates] == [(16, 16, 16)]
+
+
+class FakeCalls:
+    def __init__(self, call_s):
+        self.time_calls = lambda _: call_s
+
+    def per_s(self, amount):
+        return (amount,) * 3
+
+
+@pytest.fixture
+def two_devices():
+    return DataMesh(tuple(jax.devices()[:2]), "shard_map")
+
+
+@pytest.mark.parametrize(("operation", "value"), [("copy", 2.0), ("scale", 6.0), ("triad", 3.5)])
+def test_an_operation_reads_and_writes_its_arrays_once(two_devices, operation, value):
+    """Its result is in the memory of the array before it, by one instruction."""
+    arrays = Arrays(two_devices, array_bytes=400)
+    compiled = arrays.compile(operation)
+    hlo = compiled.lower(arrays._a, arrays._b, arrays._c).compile().as_text()
+    program = [one for one in instructions(hlo) if one.computation == "ENTRY"]
+    work = [one for one in program if one.opcode not in ("parameter", "bitcast")]
+    assert len(work) == 1 and work[0].opcode in ("copy", "fusion"), work
+    assert "input_output_alias={ {}: (0," in hlo
+    np.testing.assert_array_equal(arrays.run(compiled), np.full((2, 100), value, np.float32))
+
+
+def test_bytes_are_counted_as_stream_does(two_devices, monkeypatch):
+    """A call of one second: two arrays for copy and scale, three for triad, of all devices."""
+
+    def pretend(turns, rounds, show):
+        for turn in turns:
+            turn.warmup = type("WarmUp", (), {"calls_per_window": 4})
+            turn.windows_s = [4.0] * rounds
+
+    monkeypatch.setattr(memory_bandwidth, "measure_in_turn", pretend)
+    rates = measure_bandwidth(two_devices, 400, rounds=6)
+    assert {key: median for key, (median, _, _) in rates.items()} == {
+        **{("copy", 1): 800, ("scale", 1): 800, ("triad", 1): 1200},
+        **{("copy", 2): 1600, ("scale", 2): 1600, ("triad", 2): 2400},
+    }
+
+
+@pytest.mark.parametrize(
+    ("platform", "memory_gib", "cache_mib", "array_mib"),
+    [("gpu", 80, 50, 1024), ("gpu", 80, 500, 2000), ("gpu", 8, None, 512), ("cpu", 8, 32, 128)],
+)
+def test_arrays_are_large_beside_the_cache_and_fit(
+    monkeypatch, platform, memory_gib, cache_mib, array_mib
+):
+    cache_bytes = cache_mib and cache_mib * 2**20
+    monkeypatch.setattr(memory_bandwidth, "memory_bytes", lambda _: memory_gib * 2**30)
+    monkeypatch.setattr(memory_bandwidth, "l2_bytes", lambda _: cache_bytes)
+    monkeypatch.setattr(memory_bandwidth, "last_level_cache_bytes", lambda: cache_bytes)
+    device = types.SimpleNamespace(platform=platform, device_kind="some")
+    assert choose_array_bytes(device) == array_mib * 2**20
+
+
+def test_the_sizes_of_caches_are_found(tmp_path):
+    assert l2_bytes("NVIDIA H100 80GB HBM3") == 50 * 2**20
+    assert l2_bytes("TPU v4") is None
+    assert last_level_cache_bytes(tmp_path) is None
+    for index, size in enumerate(("32K", "512K", "32768K")):
+        folder = tmp_path / f"sys/devices/system/cpu/cpu0/cache/index{index}"
+        folder.mkdir(parents=True)
+        (folder / "size").write_text(f"{size}\n")
+    assert last_level_cache_bytes(tmp_path) == 32 * 2**20
+
+
+def test_sizes_are_powers_of_four():
+    assert transfer.sizes_up_to(1024) == [1024]
+    assert transfer.sizes_up_to(4095) == [1024]
+    assert transfer.sizes_up_to(2**16 + 1) == [2**10, 2**12, 2**14, 2**16]
+
+
+def test_transfers_end_in_the_memory_that_they_name():
+    device = jax.devices()[2]
+    ends = []
+    for direction, memory, start in transfer._transfers(device, 4096):
+        found = start()
+        assert found.nbytes == 4096 and np.all(np.asarray(found) == 1)
+        on_host = isinstance(found, np.ndarray)
+        kind = "pageable" if on_host else found.sharding.memory_kind
+        assert on_host or found.devices() == {device}
+        ends.append((direction, memory, kind))
+    assert ends == [
+        ("host_to_device", "pageable", "device"),
+        ("device_to_host", "pageable", "pageable"),
+        ("host_to_device", "pinned_host", "device"),
+        ("device_to_host", "pinned_host", "pinned_host"),
+    ]
+
+
+def test_rates_are_sizes_over_times(monkeypatch):
+    """On CPU there are none."""
+    assert transfer.measure_transfers(jax.devices()[0]) == {}
+
+    def transfers(device, size):
+        yield "host_to_device", "pageable", lambda: np.ones(size)
+
+    monkeypatch.setattr(transfer, "_transfers", transfers)
+    monkeypatch.setattr(transfer.Stopwatch, "elapsed_s", lambda _: 0.5)
+    accelerator = types.SimpleNamespace(platform="gpu")
+    found = transfer.measure_transfers(accelerator, most_bytes=4096, rounds=5)
+    assert [num_bytes for *_, num_bytes in found] == [1024, 4096]
+    # Each takes half a second, by the test's clock.
+    assert found["host_to_device", "pageable", 4096] == (8192.0,) * 3
+
+
+def test_dispatch_is_timed_both_waited_for_and_queued():
+    latency_s, asynchronous_s = measure_dispatch(
+        jax.devices()[0], calls=40, rounds=3, window_s=0.001
+    )
+    assert 0 < latency_s[1] <= latency_s[0] <= latency_s[2]
+    assert asynchronous_s[0] > 0

@@ -1,0 +1,306 @@
+"""Transformers: the block by hand, causality, positions, remat, attention; ViT and GPT."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxbench.cli import registry
+from jaxbench.models.gpt import GptConfig, tied_logits
+from jaxbench.models.transformer_block import (
+    TransformerBlock,
+    block_options,
+    choose_attention,
+    gelu,
+    rotate,
+)
+from jaxbench.models.vit import ViTConfig, sincos_positions
+from jaxbench.xla.jaxpr import find_matmuls_and_convs
+from tests.conftest import config_of, equations, program_of, refusal
+
+X_BxTxD = np.random.default_rng(0).normal(size=(2, 5, 8))
+
+
+FIELDS = {"heads": 2, "mlp_width": 12, "dtype": jnp.float64, "param_dtype": jnp.float64}
+
+
+def block_and_params(**fields):
+    """A block in fp64 whose biases and scales are drawn too."""
+    block = TransformerBlock(**FIELDS, **fields)
+    params = jax.jit(block.init)(jax.random.key(0), X_BxTxD)["params"]
+    leaves, tree = jax.tree.flatten(params)
+    random = np.random.default_rng(1)
+    return block, tree.unflatten([leaf + random.normal(0, 0.3, leaf.shape) for leaf in leaves])
+
+
+def norm(x, params):
+    x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+    return x * params["scale"] + params["bias"]
+
+
+def dense(x, params):
+    return x @ params["kernel"] + params["bias"]
+
+
+def block_by_hand(x_BxTxD, params, heads, causal):
+    """The block written out once more, one head and one example after the other."""
+    y, out = norm(x_BxTxD, params["norm1"]), np.zeros_like(x_BxTxD)
+    query, key, value = (dense(y, params[name]) for name in ("query", "key", "value"))
+    width = x_BxTxD.shape[-1] // heads
+    for example in range(len(x_BxTxD)):
+        for head in range(heads):
+            rows = (example, slice(None), slice(head * width, (head + 1) * width))
+            scores = query[rows] @ key[rows].T / np.sqrt(width)
+            if causal:
+                scores[np.triu_indices(len(scores), 1)] = -np.inf
+            weights = np.exp(scores - scores.max(1, keepdims=True))
+            out[rows] = weights / weights.sum(1, keepdims=True) @ value[rows]
+    x = x_BxTxD + dense(out, params["out"])
+    hidden = dense(norm(x, params["norm2"]), params["mlp1"])
+    gelu = hidden * (1 + np.tanh(np.sqrt(2 / np.pi) * (hidden + 0.044715 * hidden**3))) / 2
+    return x + dense(gelu, params["mlp2"])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [(jnp.float16, 2e-2), (jnp.float32, 1e-5), (jnp.float64, 1e-12)]
+)
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_block_by_hand(causal, dtype, bound):
+    with jax.enable_x64(True):
+        _, params = block_and_params()
+        block = TransformerBlock(**FIELDS | {"dtype": dtype}, causal=causal)
+        outputs = jax.jit(block.apply)({"params": params}, X_BxTxD.astype(dtype))
+    expected = block_by_hand(X_BxTxD, jax.tree.map(np.asarray, params), 2, causal)
+    assert outputs.dtype == dtype
+    np.testing.assert_allclose(outputs, expected, rtol=bound, atol=bound)
+
+
+def test_rotary_products_depend_on_the_distance_alone():
+    random = np.random.default_rng(0)
+    query_F, key_F = random.normal(size=(2, 6))
+    with jax.enable_x64(True):
+        query, key = (rotate(jnp.tile(x, (1, 9, 1, 1)))[0, :, 0] for x in (query_F, key_F))
+    products_TxT = np.asarray(query) @ np.asarray(key).T
+    for distance in range(-8, 9):
+        diagonal = np.diagonal(products_TxT, distance)
+        np.testing.assert_allclose(diagonal, diagonal[0], rtol=1e-12)
+    assert len({round(products_TxT[0, place], 6) for place in range(9)}) == 9
+    np.testing.assert_array_equal(query[0], query_F)
+
+
+def test_a_causal_rotary_block_sees_order_and_no_later_token():
+    with jax.enable_x64(True):
+        block, params = block_and_params(causal=True, rotary=True)
+        forward = jax.jit(lambda x: block.apply({"params": params}, x))
+        changed = X_BxTxD.copy()
+        changed[:, 3, 0] += 1
+        difference_T = np.abs(forward(changed) - forward(X_BxTxD)).max((0, 2))
+        assert (difference_T[:3] == 0).all() and (difference_T[3:] > 1e-3).all()
+        swapped = X_BxTxD[:, [1, 0, 2, 3, 4]]
+        assert np.abs(forward(swapped) - forward(X_BxTxD))[:, 4].max() > 1e-4
+
+
+def test_remat_computes_the_same_gradients_from_the_input_alone():
+    gradients = {}
+    with jax.enable_x64(True):
+        _, params = block_and_params()
+        config = registry.load("gpt_bytes")
+        for remat in ("none", "blocks"):
+            config.remat = remat
+            block = block_options(config, None, jnp.float64)["block"](**FIELDS)
+
+            def loss(params, x, block=block):
+                return jnp.sum(jnp.sin(block.apply({"params": params}, x)))
+
+            made = equations(jax.make_jaxpr(jax.grad(loss))(params, X_BxTxD).jaxpr)
+            again = [equation for equation in made if equation.params.get("differentiated")]
+            assert len(again) == (remat == "blocks")
+            gradients[remat] = jax.jit(jax.grad(loss))(params, X_BxTxD)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), *gradients.values())
+
+
+def test_half_precision_is_that_of_the_output_and_not_of_the_gradients():
+    block = TransformerBlock(heads=2, mlp_width=12, dtype=jnp.bfloat16, param_dtype=jnp.float32)
+    x = jax.ShapeDtypeStruct(X_BxTxD.shape, jnp.bfloat16)
+    variables = jax.eval_shape(block.init, jax.random.key(0), x)
+    assert jax.eval_shape(block.apply, variables, x).dtype == jnp.bfloat16
+
+    def loss(variables, x):
+        return block.apply(variables, x).astype(jnp.float32).sum()
+
+    grads = jax.eval_shape(jax.grad(loss), variables, x)
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(grads)} == {"float32"}
+
+
+def test_gelu_has_a_gradient_at_every_fp16_value():
+    x = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    x = x[np.isfinite(x)]
+    gradient = np.asarray(jax.jit(jax.vmap(jax.grad(gelu)))(x), np.float32)
+    assert np.isfinite(gradient).all()
+    in_fp32 = jax.jit(jax.vmap(jax.grad(nn.gelu)))(x.astype(np.float32))
+    assert gradient == pytest.approx(np.asarray(in_fp32), abs=1e-3)
+
+
+SMALL = {"patch": 4, "width": 16, "depth": 2, "heads": 2}
+
+
+def test_remat_does_not_change_what_is_counted():
+    kept, again = (
+        program_of("vit_s16_synthetic", model=ViTConfig(**SMALL), precision="bf16", remat=remat)
+        for remat in ("none", "blocks")
+    )
+    assert kept.analysis == again.analysis and kept.num_parameters() == again.num_parameters()
+    assert not again.analysis.warnings(again.config, again.precision)
+
+
+def test_an_image_takes_every_patch_and_its_place():
+    program = program_of("vit_s16_synthetic", model=ViTConfig(**SMALL), precision="fp32")
+    random = np.random.default_rng(0)
+    params = jax.tree.map(
+        lambda leaf: random.normal(0, 0.3, leaf.shape), program.abstract_train_state().params
+    )
+    forward = jax.jit(functools.partial(program.model.apply, train=False))
+    image = random.normal(size=(1, 12, 8, 3)).astype(np.float32)
+    swapped = image.copy()
+    swapped[:, :4], swapped[:, 4:8] = image[:, 4:8], image[:, :4]
+    batch = np.concatenate([image, swapped, image[:, ::-1]])
+    logits = np.asarray(forward({"params": params, "batch_stats": {}}, batch)[0])
+    assert np.isfinite(logits).all()
+    assert (np.abs(logits[1:] - logits[0]).max(axis=-1) > 1e-3).all()
+
+
+def test_vits_positions():
+    """Sines and cosines of the column, then of the row; neighbours are alike, rows are told."""
+    positions = np.asarray(sincos_positions(3, 5, 16, jnp.float32)).reshape(3, 5, 16)
+    speeds = 10_000.0 ** -(np.arange(4) / 3)
+    for row, column in ((0, 0), (2, 0), (1, 4)):
+        angles = column * speeds, row * speeds
+        expected = [turn(angle) for angle in angles for turn in (np.sin, np.cos)]
+        np.testing.assert_allclose(positions[row, column], np.concatenate(expected), atol=1e-6)
+
+
+def test_a_new_head_says_nothing():
+    params = program_of("vit_cifar10:tiny").initial_state().params
+    assert not params["head"]["kernel"].any() and params["block1"]["query"]["kernel"].any()
+
+
+def test_remat_of_blocks_is_for_networks_that_have_them():
+    config = config_of("resnet50:tiny", remat="blocks")
+    refusal(config.validate, told="remat='blocks' with ResNetConfig: only transformers")
+
+
+TYPES = {"dtype": jnp.float32, "param_dtype": jnp.float32, "norm_axis": None, "attention": "xla"}
+
+
+def test_gpts_arithmetic_is_in_its_precision_and_as_palm_counts_it():
+    program = program_of("gpt124m_synthetic")
+    tokens, width, depth, vocabulary = 1024, 768, 12, 50257
+    # 6 for each parameter of a product, 12 for attention.
+    a_token = 6 * (12 * depth * width**2 + vocabulary * width) + 12 * depth * width * tokens
+    assert program.training_flops == tokens * a_token
+    assert program.analysis.macs_by_dtype == {"bfloat16": tokens * a_token / 6}
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_a_token_changes_its_own_and_later_logits_by_its_place(positions):
+    model = GptConfig(width=16, depth=1, heads=2, positions=positions)
+    network = model.create(num_classes=11, **TYPES)
+    random = np.random.default_rng(0)
+    tokens_BxT = random.integers(0, 11, (2, 12))
+    shapes = jax.eval_shape(network.init, jax.random.key(0), tokens_BxT)
+    variables = jax.tree.map(lambda leaf: random.normal(0, 0.5, leaf.shape).astype("f"), shapes)
+    apply = jax.jit(network.apply)
+    logits = apply(variables, tokens_BxT)
+    for place in (0, 5, 11):
+        changed_BxT = tokens_BxT.copy()
+        changed_BxT[:, place] = (tokens_BxT[:, place] + 1) % 11
+        same_T = np.asarray(apply(variables, changed_BxT) == logits).all(axis=(0, 2))
+        assert same_T[:place].all() and not same_T[place:].any()
+    # Without positions one block could not tell in which order earlier tokens come.
+    swapped_BxT = tokens_BxT.copy()
+    swapped_BxT[:, [0, 1]] = [[3, 5], [3, 5]]
+    logits = apply(variables, swapped_BxT)
+    swapped_BxT[:, [0, 1]] = [[5, 3], [5, 3]]
+    difference_T = np.abs(np.asarray(apply(variables, swapped_BxT) - logits)).max(axis=(0, 2))
+    assert (difference_T[2:] > 1e-2).all()
+
+
+def test_the_logits_backward_pass_is_jaxs_own_in_fp32_and_narrow_in_bf16():
+    random = np.random.default_rng(0)
+    x, embedding = (jnp.asarray(random.normal(size=shape)) for shape in ((2, 3, 4), (5, 4)))
+    weights = random.normal(size=(2, 3, 5))
+
+    def total(logits):
+        return lambda *args: jnp.sum(logits(*args) * weights)
+
+    plain = jax.grad(total(lambda x, e: jnp.einsum("btd,kd->btk", x, e)), (0, 1))(x, embedding)
+    gradients_xe = jax.grad(total(tied_logits), (0, 1))(x, embedding)
+    for gradient, expected in zip(gradients_xe, plain, strict=True):
+        np.testing.assert_allclose(gradient, expected, rtol=1e-5)
+    half = [jax.ShapeDtypeStruct(each.shape, jnp.bfloat16) for each in (x, embedding)]
+    traced = jax.jit(jax.grad(total(tied_logits), (0, 1))).trace(*half)
+    assert jax.eval_shape(tied_logits, *half).dtype == jnp.float32
+    products = list(find_matmuls_and_convs(traced.jaxpr.jaxpr))
+    # One of them is the forward pass's.
+    assert [product.dtype for product in products] == 3 * ["bfloat16"]
+
+
+def test_a_width_that_heads_do_not_divide_is_refused():
+    refusal(GptConfig(width=100, heads=8).validate, told="no multiple of 8 (learned positions")
+    refusal(GptConfig(width=24, heads=8, positions="rotary").validate, told="no multiple of 16")
+    config = config_of("vit_s16_synthetic", model=ViTConfig(width=390))
+    refusal(config.validate, told="model.width=390: no multiple of 4 and of 6 heads")
+    for model, told in (
+        ({"patch": 15}, "model.patch=15: must divide 224 and 224"),
+        ({"attention": "cudnn"}, "cudnn"),
+    ):
+        fields = {"model": ViTConfig(**model), "precision": "fp32"}
+        refusal(lambda of=fields: program_of("vit_s16_synthetic", **of).check(), told=told)
+
+
+@pytest.mark.parametrize("model", [GptConfig(), ViTConfig()])
+def test_attention_is_cudnns_only_where_it_can_be(model):
+    ampere, turing, no_gpu = 8.0, 7.5, None
+    assert choose_attention(model, ampere, jnp.bfloat16) == "cudnn"
+    assert choose_attention(model, ampere, jnp.float32) == "xla"
+    assert choose_attention(model, turing, jnp.float16) == "xla"
+    assert choose_attention(model, no_gpu, jnp.bfloat16) == "xla"
+    model.attention, needed = "cudnn", "NVIDIA GPUs of compute capability 8.0"
+    refusal(choose_attention, model, no_gpu, jnp.bfloat16, told=needed)
+    refusal(choose_attention, model, turing, jnp.float16, told=needed)
+    refusal(choose_attention, model, ampere, jnp.float32, told="for precision=bf16 or fp16")
+    model.attention = "xla"
+    assert choose_attention(model, ampere, jnp.bfloat16) == "xla"
+    model.attention, model.width = "auto", model.heads * 12
+    assert choose_attention(model, ampere, jnp.float16) == "xla"
+
+
+def test_products_inside_cudnns_attention_count_like_those_outside(monkeypatch):
+    monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version", lambda: 0)
+    shapes = [jax.ShapeDtypeStruct((2, 16, 3, 8), jnp.bfloat16)] * 3
+
+    def products(implementation, differentiated=False):
+        def attend(*args):
+            return jax.nn.dot_product_attention(
+                *args, is_causal=True, implementation=implementation
+            )
+
+        def gradients(*args):
+            return jax.grad(lambda *args: jnp.sum(attend(*args)), (0, 1, 2))(*args)
+
+        function = gradients if differentiated else attend
+        return list(find_matmuls_and_convs(jax.jit(function).trace(*shapes).jaxpr.jaxpr))
+
+    assert sum(product.macs for product in products("xla")) == 2 * 2 * 3 * 16 * 16 * 8
+    [product] = products("cudnn")
+    assert (product.macs, product.dtype) == (2 * 2 * 3 * 16 * 16 * 8, "bfloat16")
+    # Each of 16 tokens sees itself and those before it; XLA multiplies what the mask hides, too.
+    assert product.macs - product.masked_macs == 2 * 2 * 3 * (16 * 17 // 2) * 8
+    assert not any(product.masked_macs for product in products("xla"))
+    # The backward pass has twice as much, by either implementation.
+    for implementation in ("cudnn", "xla"):
+        trained = sum(each.macs for each in products(implementation, differentiated=True))
+        assert trained == 3 * product.macs
