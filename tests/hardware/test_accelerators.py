@@ -64,7 +64,11 @@ def nvml_of(*fields):
         # A container without GPUs sees its host's driver.
         ((), {"driver": "580.65.06"}, []),
         (GPU, {"driver": "580.65.06"}, [Accelerators("cuda", 1, "580.65.06")]),
-        (GPU, {"nvml": nvml_of(2, "535.104.05", (7, 0))}, [nvml_of(2, "535.104.05", (7, 0))()]),
+        (
+            (*GPU, "dev/nvidia1"),
+            {"nvml": nvml_of(2, "535.104.05", (7, 0))},
+            [nvml_of(2, "535.104.05", (7, 0))()],
+        ),
         # WSL has this for graphics of any maker.
         (("dev/dxg",), {}, []),
         (("dev/dxg",), {"nvml": nvml_of(1, "581.15", (8, 9))}, [nvml_of(1, "581.15", (8, 9))()]),
