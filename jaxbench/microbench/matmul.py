@@ -17,7 +17,7 @@ What the names of the arithmetics mean:
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -167,7 +167,7 @@ def matmul_calls(device: jax.Device, arithmetic: str, shape: Shape, window_s: fl
     return Calls(f"matmul {arithmetic} {m}x{k}x{n}", call, [device], window_s)
 
 
-def _random(number: int, size: tuple[int, int], dtype: np.dtype) -> np.ndarray:
+def _random(number: int, size: tuple[int, int], dtype: Any) -> np.ndarray:
     """Return the elements of the chain's argument of this number: a block of normals, repeated.
 
     Right sides keep a product's elements near one. The block's length is odd, so that rows differ.
