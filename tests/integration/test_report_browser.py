@@ -484,7 +484,7 @@ def test_the_gallery_shows_runs_that_it_is_given(folder, tmp_path):
     for flags, told in (
         ([f"--runs={folder / 'conv2d'}"], "has no section 'batches'"),
         ([f"--runs={folder / 'nowhere'}"], "no such folder"),
-        ([f"--runs={folder}", "--tiny"], "do not go with it"),
+        ([f"--runs={folder}", "--tiny"], "does not go with it"),
         ([f"--workdir={folder}"], "must be a new or empty folder"),
     ):
         failed = run_gallery(*flags, f"--out={tmp_path / 'none'}")

@@ -96,7 +96,7 @@ def test_every_listed_machine_is_one_that_its_compiler_knows(names):
 def test_the_fastest_published_rate_lies_below_the_ceiling(experiment, target):
     rates = [each for each in published_rates() if each[:2] == (experiment, target)]
     fastest = max(rates, key=lambda each: each.images_per_s)
-    [record] = describe(
+    record = describe(
         target,
         f"--experiment={experiment}",
         f"--experiment.batch_size={fastest.batch_size}",
@@ -130,6 +130,6 @@ def test_what_compilers_and_plugins_say_is_not_on_the_console(target, tmp_path):
 
 def test_the_compiler_refuses_a_batch_that_does_not_fit():
     args = ("--experiment=cnn10", "--experiment.batch_size=131072", "--experiment.precision=bf16")
-    [record] = describe("tpu:v2:2x2", *args)
+    record = describe("tpu:v2:2x2", *args)
     assert not record["fits"] and record["needed_bytes"] == needed_bytes(record["refusal"])
     assert record["needed_bytes"] > record["device_memory_bytes"] > 7 * 2**30
