@@ -22,7 +22,7 @@ from jaxbench.predict.networks import identify
 from jaxbench.predict.rates import Rate, Setting, arithmetic_of
 
 SOFTWARE = "JAX"
-# Launches and dispatch are not calibrated well enough to be most of a step.
+# Launches, dispatch and latency are not calibrated well enough to be most of a step.
 _MOST_OVERHEAD = 0.5
 # Weights, gradients and the optimizer's values, of a parameter.
 _STATE_BYTES = 12
@@ -123,11 +123,12 @@ def predict(setting: Setting, calibration: Calibration, anchors: Sequence[Rate] 
         )
     parts_s = {name: float(part[0]) for name, part in calibration.model.parts([setting]).items()}
     step_s = sum(parts_s.values())
-    overhead_s = parts_s["fixed"] + _launches_s(setting, calibration)
+    overhead_s = parts_s["fixed"] + _latency_s(setting, calibration)
     if overhead_s > _MOST_OVERHEAD * step_s:
         raise NotPredicted(
-            f"launches would be {overhead_s / step_s:.0%} of a step of {step_s * 1e3:.2g} ms, and "
-            "no published rate tells how long they take; a larger batch is predicted"
+            f"launches and the latency of exchanges would be {overhead_s / step_s:.0%} of a step "
+            f"of {step_s * 1e3:.2g} ms, and no published rate tells how long they take; a larger "
+            "batch is predicted"
         )
     rate = setting.batch * setting.num_devices / step_s
     shift = 1.0
@@ -161,10 +162,12 @@ def predict(setting: Setting, calibration: Calibration, anchors: Sequence[Rate] 
     )
 
 
-def _launches_s(setting: Setting, calibration: Calibration) -> float:
-    """Return the seconds that the kernels' launches take, before offsets."""
+def _latency_s(setting: Setting, calibration: Calibration) -> float:
+    """Return the seconds of launches and of an exchange's latency, before offsets."""
+    parameters = calibration.model.parameters
     launches = sum(layer.times for layer in setting.shape.layers)
-    return 6 * launches * math.exp(calibration.model.parameters["launch_xla_s"])
+    exchange_s = math.exp(parameters["exchange_s"]) if setting.link != "none" else 0.0
+    return 6 * launches * math.exp(parameters["launch_xla_s"]) + exchange_s
 
 
 def least_memory_bytes(setting: Setting) -> float:
