@@ -5,7 +5,8 @@
 Four ways of leaving out: each device, each generation, each network, and all rows from 2023 on
 (fitted until 2022). Rows of XLA that are no lower bounds count. For each way: the median and the
 80th and 90th percentile of |predicted / published - 1|, and how many rows the intervals hold, which
-come from the errors of the other groups. Takes about two minutes on a quiet core.
+come from the errors of the other groups. Two more lines shift each row, its device left out, by
+the error of another row on that device as its anchor. Takes about two minutes on a quiet core.
 
 --rows prints every row with its prediction by the fit without its device.
 --against predicts other rows, in the columns of jaxbench/predict/rates.csv, by the shipped fit.
@@ -17,7 +18,16 @@ import numpy as np
 from absl import flags
 
 from jaxbench.cli import entry_point
-from jaxbench.predict.calibration import LEFT_OUT, LEVELS, error_quantile, leave_out, load
+from jaxbench.predict.calibration import (
+    ANCHOR_WEIGHT,
+    LEFT_OUT,
+    LEVELS,
+    LeftOut,
+    error_quantile,
+    is_judged,
+    leave_out,
+    load,
+)
 from jaxbench.predict.model import errors, fit
 from jaxbench.predict.rates import Rate, read_rates
 from jaxbench.tables.text import text_table
@@ -48,6 +58,25 @@ def print_rows(rates: list[Rate], logs: np.ndarray) -> None:
     print("\n".join(table))
 
 
+def anchored_errors(rates: list[Rate], rows: list[LeftOut], same_network: bool) -> np.ndarray:
+    """Return the errors of rows that are shifted by another row on the device in its precision."""
+
+    def place(row: LeftOut) -> tuple:
+        one = rates[row.row].setting
+        return one.kind, one.arithmetic, one.software
+
+    networks = {row.row: rates[row.row].setting.network for row in rows}
+    return np.array(
+        [
+            one.error - ANCHOR_WEIGHT * other.error
+            for one in rows
+            for other in rows
+            if one.row != other.row and place(one) == place(other)
+            if (networks[one.row] == networks[other.row]) == same_network
+        ]
+    )
+
+
 def main(_: list[str]) -> int:
     """Print the errors."""
     calibration = load()
@@ -76,12 +105,13 @@ def main(_: list[str]) -> int:
         table.append(summary(f"each {name}", np.expm1([row.error for row in rows]), held))
         if _ROWS.value and name == "device":
             print_rows([rates[row.row] for row in rows], np.array([row.error for row in rows]))
+        if name == "device":
+            for same in (True, False):
+                logs = anchored_errors(rates, rows, same)
+                what = "the same network" if same else "another network"
+                table.append(summary(f"device; anchor: {what}", np.expm1(logs), ["-", "-"]))
     early = [rate for rate in rates if rate.date[:4] < "2023"]
-    late = [
-        rate
-        for rate in rates
-        if rate.date[:4] >= "2023" and rate.setting.uses_xla and not rate.lower_bound
-    ]
+    late = [rate for rate in rates if rate.date[:4] >= "2023" and is_judged(rate)]
     logs = errors(fit(early), late)
     table.append(summary("from 2023 on", np.expm1(logs), ["-", "-"]))
     print("\n".join(text_table(_HEADINGS, table, ())))

@@ -64,7 +64,7 @@ def load_calibration(path: str | None) -> fitted.Calibration:
         return fitted.load()
     try:
         return fitted.load(pathlib.Path(path).expanduser())
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadInput(f"--calibration={path}: no calibration: {error}") from None
 
 
@@ -91,8 +91,8 @@ def read_anchor(path: str, config: Config, shape: NetworkShape) -> Rate:
     precision = document.config["precision"]
     if document.forward_macs_per_image != shape.macs or precision != config.precision:
         raise BadInput(
-            f"--anchor={path}: it trained another network or in {precision}; over published rates "
-            "such an anchor makes predictions worse"
+            f"--anchor={path}: it trained another network, or in {precision}; only the same "
+            "network and precision help"
         )
     batch = document.config["batch_size"] / target.num_devices
     setting = setting_of(shape, target, precision, batch)

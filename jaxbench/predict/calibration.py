@@ -1,8 +1,8 @@
 """The fitted model, the errors of rows that were left out, and intervals from them.
 
 `calibration.json` holds both; `python -m jaxbench.calibrate` makes it, with a user's rows too.
-An interval is split-conformal: a quantile of the errors of rows like the one that is predicted,
-each left out of the fit with its whole group (`LEFT_OUT`), in which groups count alike.
+An interval is a quantile of the errors of rows left out (split conformal). Each row is left out of
+the fit together with its group (`LEFT_OUT`). Each group has the same weight.
 """
 
 import collections
@@ -11,7 +11,7 @@ import functools
 import json
 import math
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from jaxbench.predict.model import Model, errors, fit
@@ -28,8 +28,8 @@ LEFT_OUT: dict[str, Callable[[Rate], str]] = {
 }
 _SLOW_LINKS = ("PCIe", "through the host")
 _LEFT_OUT_STEPS = 5
-# How much of an anchor's error a prediction is shifted by. Of pairs of rows of one network on one
-# device, 0.7 leaves the least; rows of another network on that device make errors larger.
+# A prediction is shifted by this fraction of its anchor's error. benchmarks/prediction_error.py
+# shows what that leaves, for anchors of the same network and of another one.
 ANCHOR_WEIGHT = 0.7
 # Rows of a device or a generation that make it known.
 _ENOUGH = 6
@@ -67,7 +67,7 @@ class Calibration:
     num_rates: int
 
     def evidence(self, setting: Setting) -> tuple[str, ...]:
-        """Return what is new about a setting, as the rows that stand for it were left out."""
+        """Return which of `LEFT_OUT` are like this setting: what about it is new."""
         new_network = setting.network not in self.seen["network"]
         if setting.generation not in self.seen["generation"]:
             device = "generation"
@@ -123,21 +123,24 @@ def error_quantile(rows: Sequence[LeftOut], level: float) -> float:
     return pairs[-1][0]
 
 
-def leave_out(
-    rates: Sequence[Rate], name: str, model: Model, chosen: Iterable[int] | None = None
-) -> list[LeftOut]:
-    """Return the rows of XLA, each predicted by a fit to the rows of other groups.
+def is_judged(rate: Rate) -> bool:
+    """Return whether a row's error counts: XLA compiled it, and it is no lower bound."""
+    return rate.setting.uses_xla and not rate.lower_bound
+
+
+def leave_out(rates: Sequence[Rate], name: str, model: Model) -> list[LeftOut]:
+    """Return the judged rows, each predicted by a fit to the rows of other groups.
 
     Args:
       rates: all rows.
       name: one of `LEFT_OUT`.
       model: fitted to all.
-      chosen: indices of the rows to predict, those of XLA that are no lower bounds if None.
     """
     group_of = LEFT_OUT[name]
     groups = collections.defaultdict(list)
-    for index in _judged(rates) if chosen is None else chosen:
-        groups[group_of(rates[index])].append(index)
+    for index, rate in enumerate(rates):
+        if is_judged(rate):
+            groups[group_of(rate)].append(index)
     rows = []
     for group, members in sorted(groups.items()):
         others = [rate for rate in rates if group_of(rate) != group]
@@ -148,12 +151,6 @@ def leave_out(
             cell = f"{one.network}, {one.kind}, {one.arithmetic}, {one.software}"
             rows.append(LeftOut(group, round(error, 4), one.link, index, cell))
     return rows
-
-
-def _judged(rates: Sequence[Rate]) -> list[int]:
-    return [
-        index for index, rate in enumerate(rates) if rate.setting.uses_xla and not rate.lower_bound
-    ]
 
 
 def calibrate(

@@ -155,7 +155,7 @@ class _Reader:
                 for one in equation.outvars:
                     self.store(one)
             elif inner:
-                self.call(equation, inner[0], variables, times)
+                self.call(equation, inner[-1 if name == "while" else 0], variables, times)
             elif name in _RENAMES and variables:
                 self.define(equation.outvars[0], frozenset())
                 self.renamed[equation.outvars[0]] = self.root(variables[0])

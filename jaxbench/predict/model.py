@@ -4,9 +4,8 @@ A product of N multiply-adds has three kernels: forward, and the gradients of it
 weights. A kernel takes the p-norm of its least times by arithmetic and by memory, at efficiencies
 that fall for shallow, narrow and few products, and a launch. Elementwise kernels and the optimizer
 take their bytes; an exchange of gradients its bytes over the slowest link, partly hidden by the
-step. `PARAMETERS` are those of these laws, with what is known of them beforehand. Logarithmic
-offsets by software, family of networks, generation, precision and device are ridge terms: where no
-row speaks for one, it is 0.
+step. `PARAMETERS` lists the parameters, each with a prior. Offsets of the logarithm, by software,
+family of networks, generation, precision and device, are ridge terms: an offset without rows is 0.
 
 All are fitted together, to the logarithms of the rates, by Gauss-Newton steps with a robust loss.
 """

@@ -1,9 +1,7 @@
 """Predict the rate of a training step on a machine that is not here, or say why not.
 
-    setting = setting_of(network, target, precision="bf16", batch_per_device=128)
-    predict(setting, load())
-
-`predict` returns a dictionary, as JSON has it: see `Prediction.to_json`.
+setting = setting_of(shape, target, precision="bf16", batch_per_device=128)
+predict(setting, load()).to_json()
 """
 
 import dataclasses
@@ -13,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxbench.errors import BadInput
 from jaxbench.hardware.peak_table import find_bandwidth, find_peak
 from jaxbench.hardware.targets.target import Target
 from jaxbench.predict.calibration import ANCHOR_WEIGHT, LEVELS, Calibration, anchored
@@ -62,8 +61,8 @@ class Prediction:
         }
 
 
-class NotPredicted(ValueError):
-    """Why there is no prediction, as one line."""
+class NotPredicted(BadInput):
+    """Says in one line why there is no prediction."""
 
 
 def setting_of(
@@ -139,13 +138,13 @@ def predict(setting: Setting, calibration: Calibration, anchors: Sequence[Rate] 
         level: calibration.half_width(setting, level, has_anchor=bool(anchors)) for level in LEVELS
     }
     evidence = calibration.evidence(setting)
-    rows = calibration.left_out[evidence[0]]
+    new_generation, rows = "generation" in evidence, calibration.left_out[evidence[0]]
     if anchors:
         evidence, rows = ("device, with an anchor,",), anchored(calibration.left_out["device"])
     basis = {
         "software": SOFTWARE,
         "generation": setting.generation,
-        "new_generation": "generation" in evidence,
+        "new_generation": new_generation,
         "family": family,
         "network": setting.network,
         "arithmetic": setting.arithmetic,

@@ -64,12 +64,12 @@ class Setting(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The device's kind; the two sizes of memory of one kind are one."""
+        """The device's name in JAX."""
         return self.target.kind
 
     @property
     def link(self) -> str:
-        """What connects its devices: none, NVLink, PCIe, PCIe without peer-to-peer, or a TPU's."""
+        """What connects its devices: none, fast (NVLink, a TPU's), PCIe, or through the host."""
         if self.num_devices == 1:
             return "none"
         if self.target.platform == "tpu" or self.target.link.startswith("NVLink"):

@@ -15,6 +15,7 @@ from jaxbench.predict.model import errors, fit
 from jaxbench.predict.networks import NETWORKS, identify, public_network
 from jaxbench.predict.prediction import predict, setting_of
 from jaxbench.predict.rates import Rate, read_rates
+from tests.recorded import trained
 
 # Multiply-accumulates [1e9] and parameters [1e6], as papers and libraries print them.
 _PUBLISHED = {
@@ -194,6 +195,22 @@ def test_a_run_of_the_machine_shifts_the_prediction_and_shrinks_the_interval(res
     assert widths[0] < 0.7 * widths[1]
 
 
-def test_an_anchor_of_another_machine_is_refused(resnet50, tmp_path):
-    with pytest.raises(BadInput, match="no run directory"):
-        predicted(resnet50, "gpu:a100", anchors=[str(tmp_path)])
+def test_a_recorded_run_is_an_anchor(resnet50, tmp_path):
+    macs, config = read_shape(resnet50).macs, {"precision": "bf16", "batch_size": 256}
+    run = str(trained(tmp_path / "run", 1500.0, forward_macs_per_image=macs, config=config))
+    target = "gpu:h200:4"
+    alone = predicted(resnet50, target)[target]["predicted"]
+    shifted = predicted(resnet50, target, anchors=[run])[target]["predicted"]
+    assert shifted["images_per_s"] < 0.8 * alone["images_per_s"]
+    assert shifted["basis"]["anchor"]["rates"] == 1
+    # Another machine, another precision, another network, nothing.
+    other = entry_point.load_experiment("resnet50:synthetic", ["--experiment.precision=fp16"])
+    small = str(trained(tmp_path / "small", forward_macs_per_image=1, config=config))
+    for experiment, name, anchor, told in (
+        (resnet50, "gpu:a100", run, "measured on NVIDIA H200"),
+        (other, target, run, "in bf16"),
+        (resnet50, target, small, "another network"),
+        (resnet50, target, str(tmp_path / "none"), "no run directory"),
+    ):
+        with pytest.raises(BadInput, match=told):
+            predicted(experiment, name, anchors=[anchor])

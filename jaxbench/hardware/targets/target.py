@@ -146,7 +146,7 @@ def _parse(text: str) -> Target:
 
 
 def target_of_kind(device_kind: str, num_devices: int) -> Target | None:
-    """Return one host, or one slice, of so many devices of a kind; None if no table has it."""
+    """Return the target with this number of devices of a kind, None if the kind is unknown."""
     for platform in _EXAMPLES:
         if (row := _row_of(device_kind, platform)) is None:
             continue
