@@ -51,7 +51,7 @@ def test_a_run_that_is_stopped_says_so(tmp_path, sent, code, status, reason):
     process = start_long_run(tmp_path)
     process.send_signal(sent)
     output, _ = process.communicate(timeout=30)
-    assert process.returncode == code
+    assert process.returncode == code, output
     assert "Traceback" not in output
     document = run_json(tmp_path / "run")
     assert (document["status"], document["reason"]) == (status, reason)
