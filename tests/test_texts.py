@@ -3,11 +3,13 @@
 Of the tutorials about custom code every block is written or run.
 """
 
+import csv
+import datetime
 import importlib
 import pathlib
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 from absl import flags
@@ -34,9 +36,9 @@ def shell_lines(text: str) -> Iterator[str]:
     yield from (span for span in re.findall(r"`([^`]+)`", rest) if " --" in span)
 
 
-def commands(text: str) -> Iterator[list[str]]:
-    """Yields [command, argument, ...] for each command line of jaxbench in a text."""
-    for line in shell_lines(text):
+def commands(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Yields [command, argument, ...] for each command line of jaxbench."""
+    for line in lines:
         for part in line.removeprefix("$ ").split(" && "):
             if not re.match(r"(\w+=\S+ )*(jaxbench|python|srun|sbatch|launch/\S+) ", part):
                 continue
@@ -84,21 +86,52 @@ def parse(command: str, *arguments: str) -> None:
                 chosen_mode(config)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_command_in_the_texts_parses(page):
-    text = (ROOT / page).read_text()
-    found, refused = [*commands(text)], []
-    # What is searched for otherwise is found.
-    assert len(found) >= len(
-        re.findall(r"^\$? ?(?:jaxbench|python -m jaxbench\S+) \w* ?--", text, re.M)
-    )
-    for command in found:
+def refused(lines: Iterable[list[str]]) -> list[str]:
+    """Returns the command lines that their commands refuse, with the reasons."""
+    reasons = []
+    for command in lines:
         with fresh_process_state():
             try:
                 parse(*command)
             except Exception as error:
-                refused.append(f"jaxbench {shlex.join(command)}: {error}")
-    assert not refused, "\n".join(refused)
+                reasons.append(f"jaxbench {shlex.join(command)}: {error}")
+    return reasons
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_in_the_texts_parses(page):
+    text = (ROOT / page).read_text()
+    found = [*commands(shell_lines(text))]
+    # What is searched for otherwise is found.
+    assert len(found) >= len(
+        re.findall(r"^\$? ?(?:jaxbench|python -m jaxbench\S+) \w* ?--", text, re.M)
+    )
+    assert not refused(found)
+
+
+MEASUREMENTS = sorted((ROOT / "results" / "measurements").glob("*.csv"))
+
+
+@pytest.mark.parametrize("path", MEASUREMENTS, ids=lambda path: path.stem)
+def test_every_measurement_has_a_command_that_exists(path):
+    rows = [*csv.DictReader(path.read_text().splitlines())]
+    assert rows
+    for row in rows:
+        low, value, high = (float(row[of] or row["value"]) for of in ("low", "value", "high"))
+        assert low <= value <= high and not row.keys() & {None}, row
+        assert all(row[of] for of in ("what", "unit", "host", "command", "commit")), row
+        assert datetime.date.fromisoformat(row["date"]) >= datetime.date(2026, 11, 21), row
+    lines = {row["command"] for row in rows} - {"command gone"}
+    ours = [*commands(lines)]
+    assert not refused(ours)
+    scripts = [line for line in lines if "python benchmarks/" in line]
+    assert len(ours) + len(scripts) == len(lines)
+    for line in scripts:
+        script, *arguments = re.split(" --", line.partition("python ")[2])
+        sources = (ROOT / script).glob("*.py") if "." not in script else [ROOT / script]
+        text = "".join(source.read_text() for source in sources)
+        for flag in [re.match(r"\w+", argument)[0] for argument in arguments]:
+            assert flag == "experiment" or f'"{flag}"' in text, line
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def crop_and_flip(windows: CropWindows, images_BxHxWxC: jax.Array, data: DataCon
     """Pad images by `data.crop_padding` pixels, crop their size out again, and flip them.
 
     Each pixel is gathered from its position in the image; no padded image is made, which is the
-    fastest form (docs/decisions/step.md). Masks may lack the last axis.
+    fastest form (docs/decisions/step.md, D24). Masks may lack the last axis.
     """
     padding = data.crop_padding
     if not padding and not data.flip:

@@ -2,7 +2,7 @@
 
 Variables are flax's, and numbers too, to rounding. XLA:GPU differentiates flax's layer with seven
 reads or writes of an activation. The gradient by hand takes one pass for the sums over the batch
-and one for the input's gradient, and writes nothing between them (docs/decisions/step.md).
+and one for the input's gradient, and writes nothing between them (docs/decisions/step.md, D18).
 """
 
 from typing import Any

@@ -48,8 +48,8 @@ class Network(nn.Module):
 def _conv_general_dilated(x_BxHxWxC, kernel, strides, padding, **options):
     """Convolve, on CPUs with a 1x1 kernel as a product of matrices.
 
-    For a kernel's gradient XLA:CPU copies the images into an order with the batch last: a quarter
-    of ResNet-50's step (docs/decisions/versus-pytorch.md).
+    For a kernel's gradient XLA:CPU copies the images into an order with the batch last, a large
+    part of ResNet-50's step (docs/decisions/step.md, D27).
     """
 
     def convolution(x_BxHxWxC, kernel):
@@ -98,7 +98,7 @@ def max_pool(x_BxHxWxC: jax.Array, window: int, stride: int, padding: int = 0) -
     The gradient goes to the first maximum of a window, row by row. XLA's gradient searches for each
     maximum again and scatters; TPUs have an instruction for that, but GPUs write four int32 arrays.
     So other platforms keep the position of each maximum in 8 bits, and each pixel sums over the
-    windows that contain it (docs/decisions/bytes.md). A window's side is at most 16.
+    windows that contain it (docs/decisions/step.md, D19). A window's side is at most 16.
     """
     if min(x_BxHxWxC.shape[1:3]) + 2 * padding < window:
         raise ValueError(f"no {window}x{window} pixels are left to pool of {x_BxHxWxC.shape[1:3]}")

@@ -23,7 +23,7 @@ PRECISIONS = ("fp32", "bf16")
 
 # What XLA may do in a step of `:tiny`, fp32 and bf16, where it is not one all-reduce alone:
 # (all-reduces, transposes, converts), the latter two of activations that are written only to change
-# their layout or their type. docs/decisions/step.md says what they are.
+# their layout or their type. docs/decisions/step.md, D25, says what they are.
 MOST = {
     ("tpu", "quickstart"): ((1, 2, 0), (1, 2, 0)),
     ("tpu", "cnn10"): ((1, 1, 0), (1, 1, 0)),

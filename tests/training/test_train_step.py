@@ -67,7 +67,7 @@ def test_any_number_of_devices_gives_the_same_losses_in_fp32(train, one_device_i
 
     Now and then one pre-activation lies so close to 0 that rounding decides which way its ReLU
     goes; its gradient then differs whole, and large steps make 1e-3 of it
-    (docs/decisions/training.md).
+    (docs/decisions/training.md, D36).
     """
     result = train(model=SmallConfig(), num_devices=devices, **IN_FP32)
     for key in ("train_loss", "eval_loss"):
