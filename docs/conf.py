@@ -47,6 +47,9 @@ default_role = "code"
 highlight_language = "none"
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
+# A signature that does not fit on a line has one parameter a line, with short types.
+python_maximum_signature_line_length = 60
+python_use_unqualified_type_names = True
 napoleon_numpy_docstring = False
 
 # A notebook that comes without outputs is run, and an error in it fails the build.

@@ -292,8 +292,8 @@ def records_page() -> str:
     lines = [
         "# Records",
         "",
-        "What a [run directory](../concepts/run-directory.md) holds, field by field. Units are in "
-        "the names. An unknown value is null or absent, an empty cell in a CSV file, and never 0. "
+        "The fields of a [run directory](../howto/resume.md#the-run-directory). Units are in the "
+        "names. An unknown value is null or absent, an empty cell in a CSV file, and never 0. "
         "Each field that is a number or a word has a column in the CSV file of its records.",
         "",
         "## metrics.jsonl",
@@ -399,7 +399,7 @@ def exit_codes_page() -> str:
     end = text.partition(codes[-1][1])[2].removeprefix(".").strip()
     rows = [(f"`{code}`", meaning) for code, meaning in codes]
     lines = ["# Exit codes", "", *_table(("code", "meaning"), rows), "", end, ""]
-    lines += ["[The run directory](../concepts/run-directory.md) has the statuses of a run.", ""]
+    lines += ["See also [statuses of a run](../howto/resume.md#the-run-directory).", ""]
     return "\n".join(lines)
 
 
