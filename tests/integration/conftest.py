@@ -34,7 +34,7 @@ def wait_for(ready: Callable[[], object], process: subprocess.Popen) -> None:
     """Waits until something is so; fails if the process that brings it about ends before."""
     while not ready():
         assert process.poll() is None or ready(), f"ended before with {process.poll()}"
-        time.sleep(0.02)
+        time.sleep(0.1)  # to look may take longer than what is waited for
 
 
 @pytest.fixture

@@ -193,8 +193,8 @@ def test_a_pytorch_that_was_asked_for_must_be_there(without_pytorch, tmp_path):
     ("experiment", "precision"),
     [
         ("cnn10:tiny", "fp32"),
-        ("vit_s16_synthetic:tiny", "fp32"),
         ("gpt_bytes:tiny", "bf16"),
+        pytest.param("vit_s16_synthetic:tiny", "fp32", marks=pytest.mark.slow),
         pytest.param("cnn10:tiny", "fp16", marks=pytest.mark.slow),
     ],
 )

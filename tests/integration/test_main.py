@@ -10,8 +10,11 @@ from tests.conftest import MICRO, OPTIMIZED, run_json
 from tests.integration.conftest import program
 from tests.test_main import QUICK, check_runs_tiny
 
-# On one device the largest jobs are slow: what they differ in is tried on eight.
+# On one device the largest jobs are slow: what they differ in is tried on eight. Once a week: those
+# that test_networks.py trains, and other recipes for a network that is here.
 _ON_ONE = ("quickstart",)
+_WEEKLY = ("resnet50", "vgg_cifar10", "gpt124m_synthetic")
+_WEEKLY += ("wrn28_10_2019", "cifar10_speedrun94_2025", "vit_s16")
 
 
 @pytest.mark.parametrize(
@@ -20,7 +23,9 @@ _ON_ONE = ("quickstart",)
         pytest.param(
             name,
             devices,
-            marks=[pytest.mark.slow] if devices == 1 and name not in _ON_ONE else [],
+            marks=[pytest.mark.slow]
+            if name in _WEEKLY or (devices == 1 and name not in _ON_ONE)
+            else [],
         )
         for name in registry.available()
         for devices in (1, 8)

@@ -7,6 +7,7 @@ below the bound, and a wrong epsilon, padding, stride or statistic is a thousand
 batch norm over a handful of values magnifies rounding: images of 64 leave it 8 or more.
 """
 
+import functools
 import importlib
 import inspect
 import math
@@ -46,13 +47,6 @@ def torch(pytorch_python, monkeypatch):
     return importlib.import_module("torch")
 
 
-def small(name, image_size=64):
-    config = registry.load(name)
-    if not config.data.sequence_length:
-        config.data.image_shape = (image_size, image_size, 3)
-    return config
-
-
 @pytest.mark.filterwarnings("ignore")  # what PyTorch and transformers warn of
 @pytest.mark.parametrize(
     ("name", "peer"),
@@ -76,20 +70,8 @@ def small(name, image_size=64):
     ],
 )
 def test_a_network_computes_what_pytorchs_does(torch, name, peer):
-    config, rng = small(name), np.random.default_rng(0)
-    precision = get_precision("fp64")
-    with precision.enabled():
-        module = config.model.create(
-            num_classes=config.data.num_classes,
-            dtype=precision.compute_dtype,
-            param_dtype=precision.param_dtype,
-            norm_axis=None,
-            **block_options(config, None, precision.compute_dtype),
-        )
-        model = NetworkAdapter(module, precision.param_dtype)
-        examples_Bx, labels_Bx = random_batch(config, rng)
-        variables = random_variables(model, examples_Bx, rng)
-        ours = run_flax(config, model, variables, examples_Bx, labels_Bx)
+    config, variables, examples_Bx, labels_Bx, outcome = ours_of(name)
+    ours = dict(outcome)
     network, convert = (own_network if peer == "own" else transformers_network)(config)
 
     def named(collection):
@@ -115,6 +97,28 @@ def test_a_network_computes_what_pytorchs_does(torch, name, peer):
             own[kind] = {key: array for key, array in averages.items() if key.endswith(kind)}
     worst = {what: difference(ours[what], theirs[what]) for what in ours if ours[what]}
     assert max(worst.values()) <= BOUND, worst
+
+
+@functools.cache
+def ours_of(name):
+    """Returns an experiment's config, random variables and batch, and what flax makes of them."""
+    config, rng = registry.load(name), np.random.default_rng(0)
+    if not config.data.sequence_length:
+        config.data.image_shape = (64, 64, 3)
+    precision = get_precision("fp64")
+    with precision.enabled():
+        module = config.model.create(
+            num_classes=config.data.num_classes,
+            dtype=precision.compute_dtype,
+            param_dtype=precision.param_dtype,
+            norm_axis=None,
+            **block_options(config, None, precision.compute_dtype),
+        )
+        model = NetworkAdapter(module, precision.param_dtype)
+        examples_Bx, labels_Bx = random_batch(config, rng)
+        variables = random_variables(model, examples_Bx, rng)
+        outcome = run_flax(config, model, variables, examples_Bx, labels_Bx)
+    return config, variables, examples_Bx, labels_Bx, outcome
 
 
 def difference(ours, theirs):

@@ -76,6 +76,7 @@ def test_a_second_process_is_refused_wherever_it_runs(tmp_path, elsewhere):
     assert first.poll() is None and run_json(tmp_path / "run") == before
     first.kill()
     first.communicate()
+    assert run_json(tmp_path / "run")["status"] == "running"
     # It has no checkpoint: the lock is all that counts here.
     assert not is_running(tmp_path / "run")
     find_resume(str(tmp_path / "run"), "auto", "").close()
