@@ -14,18 +14,15 @@ import psutil
 import pytest
 
 from tests.conftest import OPTIMIZED, ROOT, UNOPTIMIZED
+from tests.integration.conftest import run_program
 
 ONE = "--experiment.num_devices=1"
 
 
 def script(name, *args, **env):
     """Runs a script in a process of its own."""
-    return subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / name), *args],
-        capture_output=True,
-        text=True,
-        env=os.environ | env,
-    )
+    command = [sys.executable, ROOT / "benchmarks" / name, *args]
+    return run_program(command, env=env, timeout_s=3600)
 
 
 def test_the_training_loop_keeps_up_with_the_bare_step():

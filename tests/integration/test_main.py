@@ -7,7 +7,7 @@ import pytest
 
 from jaxbench.cli import registry
 from tests.conftest import MICRO, OPTIMIZED, run_json
-from tests.integration.conftest import program
+from tests.integration.conftest import program, run_program
 from tests.test_main import QUICK, check_runs_tiny
 
 # On one device the largest jobs are slow: what they differ in is tried on eight. Once a week: those
@@ -67,7 +67,7 @@ def test_real_cifar10_is_learned(run_main, tmp_path, test_data):
 def test_importing_the_entry_point_is_quiet():
     """A notebook can import it: no flags are parsed, JAX is not loaded."""
     code = "import sys, jaxbench.main; assert 'jax' not in sys.modules and not sys.argv[1:]"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = run_program([sys.executable, "-c", code])
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -112,8 +112,6 @@ def test_bad_input_is_one_line_and_exit_code_2(run_main, tmp_path, flags, told):
 @pytest.mark.parametrize("command", ["sweep", "qualify", "compare", "cost", "report", "doctor"])
 def test_every_other_command_starts(command):
     """In a process that has imported nothing else."""
-    helped = subprocess.run(
-        [sys.executable, "-m", f"jaxbench.{command}", "--help"], capture_output=True, text=True
-    )
+    helped = run_program([sys.executable, "-m", f"jaxbench.{command}", "--help"])
     assert (helped.returncode, helped.stderr) == (0, "")
     assert "--helpfull" in helped.stdout

@@ -18,7 +18,7 @@ from jaxbench.clock import wait_until
 from jaxbench.modes.train import run_training
 from jaxbench.records.writers.console import Console
 from tests.conftest import MICRO, ROOT, records, run_json, set_fields
-from tests.integration.conftest import program
+from tests.integration.conftest import program, run_program
 
 # 90 test images: neither a batch nor the devices of both processes divide them.
 FIELDS = {
@@ -308,13 +308,9 @@ def test_processes_that_nobody_joins_end_in_time_with_one_line(tmp_path):
 @pytest.mark.slow
 def test_a_sweeps_trials_take_several_processes(tmp_path):
     def sweep(*args):
-        return subprocess.run(
+        return run_program(
             [sys.executable, "-m", "jaxbench.sweep", TINY, "--grid=batch_size=64,128", *args],
             cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=300,
         )
 
     refused = sweep("--num_processes=2")

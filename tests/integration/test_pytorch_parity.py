@@ -12,7 +12,6 @@ import importlib
 import inspect
 import math
 import re
-import subprocess
 import sys
 
 import flax
@@ -27,6 +26,7 @@ from jaxbench.models.transformer_block import block_options
 from jaxbench.precision import get_precision
 from jaxbench.tasks import get_task
 from tests.conftest import ROOT
+from tests.integration.conftest import run_program
 
 BOUND, BATCH = 1e-9, 2
 # An array smaller than this part of the largest counts as that large: the gradient of a key's bias
@@ -41,7 +41,7 @@ def torch(pytorch_python, monkeypatch):
     """PyTorch in this process, from the packages of the Python that has it."""
     if pytorch_python != sys.executable:
         code = "import pathlib, torch; print(pathlib.Path(torch.__file__).parents[1])"
-        done = subprocess.run([pytorch_python, "-c", code], capture_output=True, text=True)
+        done = run_program([pytorch_python, "-c", code])
         sys.path.append(done.stdout.strip())
     monkeypatch.syspath_prepend(ROOT / "benchmarks" / "versus_pytorch")
     return importlib.import_module("torch")

@@ -13,7 +13,7 @@ import pytest
 
 from jaxbench.clock import wait_until
 from tests.conftest import MICRO, ROOT, run_json
-from tests.integration.conftest import wait_for
+from tests.integration.conftest import run_program, wait_for
 from tests.integration.test_sweep import results, run_sweep, sweep, table
 
 pytest.importorskip("ray", reason="needs Ray: pip install 'jaxbench[ray]'")
@@ -177,7 +177,7 @@ def test_a_node_and_the_sweep_are_killed(tmp_path, cluster):
     assert output.count(": lost with ") == 1, output
     before = results(tmp_path / "s")
     wait_until(lambda: not cluster.trials())
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=500)
+    done = run_program(command, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(before)} of them are done already" in done.stdout
     after = results(tmp_path / "s")

@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
 
 import pytest
 
 from jaxbench.hardware.targets.target import environment, list_targets, parse_target
 from jaxbench.modes.targets import needed_bytes
-from tests.conftest import ROOT
+from tests.integration.conftest import run_program
 from tests.published_rates import published_rates
 
 # By platform, a Python that has jaxbench[tpu] or jaxbench[cuda12].
@@ -55,13 +54,7 @@ def python_for(target):
 
 
 def run(python, *args, variables=None, cwd=None):
-    return subprocess.run(
-        [python, *args],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | (variables or {}),
-        cwd=cwd,
-    )
+    return run_program([python, *args], cwd=cwd, env=variables)
 
 
 def describe(target, *args):
