@@ -120,6 +120,7 @@ def test_the_step_is_compiled_and_timed_in_several_forms():
     done = script(
         "step_variants.py",
         "--experiment=cnn10:tiny",
+        "--experiment.model.channels=(4,)",
         "--experiment.precision=bf16",
         "--experiment.batch_size=8",
         "--experiment.num_devices=1",

@@ -38,9 +38,12 @@ def start_long_run(tmp_path):
     ("sent", "code", "status", "reason"),
     [
         (signal.SIGINT, 130, "interrupted", "interrupted (Ctrl-C)"),
-        (signal.SIGTERM, 143, "preempted", "terminated (SIGTERM)"),
-        pytest.param(
-            *(signal.SIGHUP, 143, "preempted", "terminated (SIGHUP)"), marks=pytest.mark.slow
+        # SIGTERM to a process is in test_signals.py too.
+        *(
+            pytest.param(
+                *(number, 143, "preempted", f"terminated ({number.name})"), marks=pytest.mark.slow
+            )
+            for number in (signal.SIGTERM, signal.SIGHUP)
         ),
     ],
 )
