@@ -207,7 +207,7 @@ def _chosen() -> list[str]:
 
 
 def _measure(part: Part, out: pathlib.Path) -> str | None:
-    """Runs a command to its end; returns why it failed, None if it did not."""
+    """Run a command to its end; return why it failed, None if it did not."""
     log = out / f"{part.result.stem}.log"
     print(f"{part.goal}: python {' '.join(part.command)}; output in {log}", flush=True)
     ending = run_child([sys.executable, *part.command], log)
@@ -278,7 +278,7 @@ def _train(
     command: list[str],
     make: Callable[[RunRecords], list[Figure]],
 ) -> Part:
-    """A training run; one that was broken off goes on from its last checkpoint."""
+    """Return a training run; one that was broken off resumes from its last checkpoint."""
     workdir = out / goal
 
     def read(path: pathlib.Path) -> Found | None:
@@ -290,7 +290,7 @@ def _train(
 
 
 def _experiment(name: str, **fields: Any) -> list[str]:
-    """The flags for an experiment on one device, as --tiny and the data want it."""
+    """Return the flags for an experiment on one device, as --tiny and the data want it."""
     fields = {"num_devices": 1} | fields
     if _TINY.value:
         fields.pop("batch_size", None)

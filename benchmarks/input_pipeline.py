@@ -58,7 +58,7 @@ def jpeg_files(folder: str | None) -> list[str]:
 
 
 def serve(work: Callable[[int], None]) -> None:
-    """A contestant's side: reads numbers of images, answers with seconds."""
+    """Be a contestant: read numbers of images, answer with seconds."""
     work(4 * BATCH)
     print("ready", flush=True)
     for line in sys.stdin:

@@ -89,7 +89,7 @@ def main(spec: str | None, overrides: list[str]) -> int:
 
 
 def _start_both(arguments: list[str], checkout: pathlib.Path, starts: Starts) -> None:
-    """Starts a checkout cold, then warm, and adds the seconds of the parts."""
+    """Start a checkout cold, then warm, and add the seconds of the parts."""
     with tempfile.TemporaryDirectory() as folder:
         launcher = _run([shutil.which("true")])
         interpreter_s = _run([sys.executable, "-c", "pass"]).whole_s - launcher.whole_s
@@ -102,7 +102,7 @@ def _start_both(arguments: list[str], checkout: pathlib.Path, starts: Starts) ->
 def _print_ratio(
     what: str, these: list[Parts], those: list[Parts], part: str = "first step done"
 ) -> None:
-    """Prints the median ratio of a part over the rounds."""
+    """Print the median ratio of a part over the rounds."""
     ratios = [this[part] / that[part] for this, that in zip(these, those, strict=True)]
     ratio, low, high = median_interval(ratios)
     interval = "95 % interval" if len(ratios) >= FEWEST_FOR_INTERVAL else "range"
@@ -116,7 +116,7 @@ def _folders(folder: str, name: str) -> list[str]:
 
 
 def _run(command: list[str], checkout: pathlib.Path = _HERE) -> Ended:
-    """Runs a program, by its whole path, with a checkout's jaxbench, to its end.
+    """Run a program, by its whole path, with a checkout's jaxbench, to its end.
 
     It ends with this one.
 
@@ -168,7 +168,7 @@ def _start(
     interpreter_s: float,
     checkout: pathlib.Path,
 ) -> Parts:
-    """Runs the experiment's first step; returns the seconds of every part."""
+    """Run the experiment's first step; return the seconds of every part."""
     path = pathlib.Path(folder, name)
     command = [sys.executable, "-m", "jaxbench.main", *arguments, *_folders(folder, name)]
     done = _run(command, checkout)

@@ -72,7 +72,7 @@ class Variant(NamedTuple):
 
 
 def parse_variant(text: str) -> Variant:
-    """Reads `NAME FIELD=VALUE ...`."""
+    """Read `NAME FIELD=VALUE ...`."""
     name, *assignments = text.split() or [""]
     if not name or "=" in name:
         raise BadInput(f"--variant={text}: must be a name, then FIELD=VALUE ...")
@@ -122,7 +122,7 @@ def layers_of(whose: str) -> Iterator[None]:
 
 
 def mesh_of(config: Any, devices: Any) -> tuple[Any, Any]:
-    """Returns the devices here that the experiment asks for, else those to compile for.
+    """Return the devices here that the experiment asks for, else those to compile for.
 
     Beside them, how the batch is split over them.
     """
@@ -209,7 +209,7 @@ class Form:
             }
 
     def run(self, calls: int) -> float:
-        """Calls the step `calls` times; returns the seconds that it took."""
+        """Call the step `calls` times; return the seconds that it took."""
         import jax
 
         from jaxbench.clock import Stopwatch
@@ -237,7 +237,7 @@ class Form:
 
 @contextlib.contextmanager
 def failing_alone(record: dict[str, Any]) -> Iterator[None]:
-    """What runs out of memory inside the `with` fails: its record says so, the program goes on."""
+    """Note in the record that what is inside the `with` ran out of memory, and go on."""
     try:
         yield
     except Exception as error:
@@ -248,7 +248,7 @@ def failing_alone(record: dict[str, Any]) -> Iterator[None]:
 
 
 def measure(forms: list[Any], window_s: float, rounds: int) -> None:
-    """Times forms by turns and adds what they say to their records.
+    """Time forms by turns and add what they say to their records.
 
     Args:
       forms: each with a `record`, `images_per_call`, `run(calls)` and `close()`. One that runs out
@@ -289,7 +289,7 @@ def measure(forms: list[Any], window_s: float, rounds: int) -> None:
 
 
 def times_the_base(record: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
-    """Returns by how much a form's rate is the base's, round by round; nothing where one is none.
+    """Return by how much a form's rate is the base's, round by round; nothing where one is none.
 
     Of rates, not of times: a form may have a batch, models, or steps of its own.
     """
@@ -307,7 +307,7 @@ def times_the_base(record: dict[str, Any], base: dict[str, Any]) -> dict[str, An
 
 
 def absent_devices(name: str) -> Any:
-    """Returns the devices of a target, which can only be compiled for."""
+    """Return the devices of a target, which can only be compiled for."""
     from jaxbench.hardware.targets.target import compiler_version, environment, parse_target
 
     target = parse_target(name)

@@ -8,7 +8,6 @@ import re
 import sys
 import types
 
-import numpy as np
 import pytest
 from absl import flags
 
@@ -116,20 +115,6 @@ def test_a_form_that_runs_out_of_memory_fails_alone(load_script, fails_at):
     assert script.times_the_base(failed, base) == script.times_the_base(base, failed) == {}
 
 
-def test_a_form_is_printed_with_what_is_known_of_it(load_script, capsys):
-    counts = {"moved_bytes": 3_000_000, "xla_flops": None, "collectives": {}, "windows_s": [1.0]}
-    record = {"variant": "calls", **counts, "ratio": 2.0, "ratio_interval": [1.9, 2.12345]}
-    load_script("step_variants").print_record(record)
-    lines = [line.split(None, 1) for line in capsys.readouterr().out.splitlines()]
-    assert lines == [
-        ["calls"],
-        ["moved_bytes", "3,000,000"],
-        ["collectives", "none"],
-        ["ratio", "2"],
-        ["ratio_interval", "1.9 to 2.123"],
-    ]
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -225,15 +210,6 @@ def test_pytorch_gets_the_experiments_optimizer_and_sequences():
     assert gpt["optimizer"]["name"] == "AdamW" and gpt["optimizer"]["settings"]["betas"][1] == 0.99
     sgd = task.pytorch_task(task.load_config("cnn10:tiny", 4, ""), "eager", "cpu")["optimizer"]
     assert sgd["name"] == "SGD" and sgd["settings"]["momentum"] == 0.9
-
-
-def test_parts_of_a_module_of_pytorch_stand_in_their_order():
-    names = importlib.import_module("pytorch_names")
-    # As JAX sorts them.
-    arrays = {f"block1/{name}/bias": np.full(2, i) for i, name in enumerate(("key", "query"))}
-    named = names.convert(arrays | {"tokens/embedding": np.eye(2)}, names.transformer_name)
-    assert named["blocks.0.qkv.bias"].tolist() == [1, 1, 0, 0]
-    assert named["tokens.weight"].tolist() == np.eye(2).tolist()
 
 
 @pytest.mark.parametrize(

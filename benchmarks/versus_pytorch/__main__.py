@@ -155,7 +155,7 @@ def compare() -> int:
 
 
 def check_output(path: str) -> None:
-    """Raises BadInput where a file could not be written after all the work."""
+    """Raise BadInput where a file could not be written after all the work."""
 
     file = pathlib.Path(path).expanduser()
     if path and not file.parent.is_dir():
@@ -165,7 +165,7 @@ def check_output(path: str) -> None:
 
 
 def look_for_pytorch(python: str) -> tuple[bool | None, str | None]:
-    """Returns whether a Python's PyTorch sees a GPU, and the line to say where it has none."""
+    """Return whether a Python's PyTorch sees a GPU, and the line to say where it has none."""
     try:
         done = subprocess.run(
             [python, "-c", "import torch; print(torch.cuda.is_available())"],

@@ -61,7 +61,7 @@ class Contestant:
         return answer["elapsed_s"]
 
     def finish(self) -> None:
-        """Takes down its peak memory and lets it end."""
+        """Take down its peak memory and let it end."""
         self.facts |= self._ask(0) or {}
 
     def kill(self) -> None:
@@ -99,7 +99,7 @@ class Contestant:
 
 @contextlib.contextmanager
 def contestants() -> Iterator[list[Contestant]]:
-    """A list for contestants, all of whom are gone at the end of the `with`."""
+    """Yield a list for contestants, all of whom are gone at the end of the `with`."""
     found: list[Contestant] = []
     try:
         yield found

@@ -18,7 +18,7 @@ _LEAVES = {
 def convert(
     arrays: Mapping[str, np.ndarray], name_of: Callable[[str], str]
 ) -> dict[str, np.ndarray]:
-    """Returns flax's arrays under PyTorch's names and in its layout.
+    """Return flax's arrays under PyTorch's names and in its layout.
 
     Args:
       arrays: {path of the module/leaf: array}, kernels HWIO or IO.

@@ -68,7 +68,7 @@ class ResNet(nn.Module):
         self.fc = nn.Linear(4 * channels[3], num_classes)
 
     def forward(self, images_BxCxHxW: torch.Tensor) -> torch.Tensor:
-        """Returns logits_BxK."""
+        """Return logits_BxK."""
         x = F.relu(self.bn1(self.conv1(images_BxCxHxW)), inplace=True)
         x = F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
@@ -121,7 +121,7 @@ class WideResNet(nn.Module):
         self.head = nn.Linear(in_channels, num_classes)
 
     def forward(self, images_BxCxHxW: torch.Tensor) -> torch.Tensor:
-        """Returns logits_BxK."""
+        """Return logits_BxK."""
         x = self.groups(self.stem(images_BxCxHxW))
         x = F.relu(self.norm(x), inplace=True)
         return self.head(x.mean(dim=(2, 3)))
@@ -160,7 +160,7 @@ class Cnn10(nn.Module):
         self.head = nn.Linear(in_channels, num_classes)
 
     def forward(self, images_BxCxHxW: torch.Tensor) -> torch.Tensor:
-        """Returns logits_BxK."""
+        """Return logits_BxK."""
         return self.head(self.stages(images_BxCxHxW).mean(dim=(2, 3)))
 
 
@@ -219,7 +219,7 @@ class ViT(nn.Module):
         self.head = nn.Linear(width, num_classes)
 
     def forward(self, images_BxCxHxW: torch.Tensor) -> torch.Tensor:
-        """Returns logits_BxK."""
+        """Return logits_BxK."""
         x_BxDxHxW = self.patches(images_BxCxHxW)
         x_BxTxD = x_BxDxHxW.flatten(2).transpose(1, 2)
         x_BxTxD = self.norm(self.blocks(x_BxTxD + grid_positions(x_BxDxHxW)))
@@ -259,7 +259,7 @@ class Gpt(nn.Module):
         self.norm = nn.LayerNorm(width, eps=1e-6)
 
     def forward(self, tokens_BxT: torch.Tensor) -> torch.Tensor:
-        """Returns logits_BxTxK."""
+        """Return logits_BxTxK."""
         x_BxTxD = self.tokens(tokens_BxT)
         if self.positions is not None:
             x_BxTxD = x_BxTxD + self.positions.weight
@@ -267,7 +267,7 @@ class Gpt(nn.Module):
 
 
 def grid_positions(x_BxDxHxW: torch.Tensor) -> torch.Tensor:
-    """Returns positions_TxD: sines and cosines of the column, then of the row, D / 4 of each."""
+    """Return positions_TxD: sines and cosines of the column, then of the row, D / 4 of each."""
     width, rows, columns = x_BxDxHxW.shape[1:]
     options = {"dtype": x_BxDxHxW.dtype, "device": x_BxDxHxW.device}
     waves = torch.pow(10_000.0, -torch.linspace(0, 1, width // 4, **options))
@@ -278,7 +278,7 @@ def grid_positions(x_BxDxHxW: torch.Tensor) -> torch.Tensor:
 
 
 def _rotated(x_BxNxTxF: torch.Tensor) -> torch.Tensor:
-    """Turns the planes of (first half, second half) of each vector by angles of its place."""
+    """Turn the planes of (first half, second half) of each vector by angles of its place."""
     length, half = x_BxNxTxF.shape[2], x_BxNxTxF.shape[3] // 2
     dtype = torch.promote_types(x_BxNxTxF.dtype, torch.float32)
     options = {"dtype": dtype, "device": x_BxNxTxF.device}
@@ -296,7 +296,7 @@ def _stage(num_blocks: int, in_channels: int, channels: int, stride: int) -> nn.
 
 
 def _conv(in_channels: int, channels: int, size: int, stride: int = 1) -> nn.Conv2d:
-    """A convolution without bias (batch norm follows and has one), padded alike on all sides."""
+    """Return a convolution without bias (batch norm has one), padded alike on all sides."""
     return nn.Conv2d(in_channels, channels, size, stride, padding=size // 2, bias=False)
 
 

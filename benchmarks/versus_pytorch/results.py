@@ -68,7 +68,7 @@ def environment_lines(field: list[Contestant], config: Any) -> list[str]:
 
 
 def describe(contestant: Contestant, config: Any, ours: Contestant) -> dict[str, Any]:
-    """Returns a contestant's record; what is unknown is null."""
+    """Return a contestant's record; what is unknown is null."""
 
     record = {
         "contestant": contestant.name,
@@ -102,7 +102,7 @@ def describe(contestant: Contestant, config: Any, ours: Contestant) -> dict[str,
 
 
 def print_results(results: list[dict[str, Any]], precision: str, min_ratio: float) -> list[str]:
-    """Prints the table and the ratio; returns what makes it no comparison, or a lost one."""
+    """Print the table and the ratio; return what makes it no comparison, or a lost one."""
     width = max(len(record["contestant"]) for record in results)
     print(
         f"\n{'':{width}}  {'images/s (95 % interval)':<32}  {'MFU':>6}  {'peak memory':>13}"
@@ -167,7 +167,7 @@ def print_results(results: list[dict[str, Any]], precision: str, min_ratio: floa
 
 
 def other_updates(ours: dict[str, float], theirs: dict[str, float], precision: str) -> str | None:
-    """Returns why parameters have not gone as far on both sides; None where they have."""
+    """Return why parameters have not gone as far on both sides; None where they have."""
     if ours.keys() != theirs.keys():
         return f"its parameters are others: {', '.join(sorted(ours.keys() ^ theirs.keys()))[:200]}"
     apart = {

@@ -30,7 +30,7 @@ def serve(
     peak_memory_bytes: Callable[[], int | None],
     facts: dict[str, Any],
 ) -> None:
-    """A contestant's side: reads numbers of steps, answers with seconds and the loss; 0 ends it.
+    """Be a contestant: read numbers of steps, answer with seconds and the loss; end at 0.
 
     Args:
       answers: where they go.
@@ -70,7 +70,7 @@ def serve(
 
 
 def host_peak_bytes() -> int:
-    """Returns the most memory that this process has had; PyTorch's Python has no jaxbench."""
+    """Return the most memory that this process has had; PyTorch's Python has no jaxbench."""
     with contextlib.suppress(OSError):
         for line in pathlib.Path("/proc/self/status").read_text().splitlines():
             # getrusage's figure begins with the parent's.

@@ -14,7 +14,7 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 
 
 def load_config(experiment: str, batch_size: int, precision: str) -> Config:
-    """Returns the experiment as it is compared: on one device, with a synthetic batch.
+    """Return the experiment as it is compared: on one device, with a synthetic batch.
 
     Raises:
       BadInput: it is none that can be compared.

@@ -76,12 +76,6 @@ def test_the_example_decides_not_its_place_in_the_batch(images):
     assert np.array_equal(straight[order], shuffled)
 
 
-def test_epochs_and_seeds_vary_it(images):
-    base = cropped(images, range(64))
-    assert not np.array_equal(base, cropped(images, range(64), epoch=1))
-    assert not np.array_equal(base, cropped(images, range(64), seed=1))
-
-
 def test_half_of_the_images_are_flipped():
     flipped_B = draw_windows(keys_of(range(4096)), padding=2).flipped_B
     # Four standard deviations of a fair coin.

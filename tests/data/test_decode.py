@@ -201,6 +201,7 @@ def test_a_damaged_file_is_decoded_or_corrupt(content):
         height, width = Image(content).size
         if height * width < 10**7:  # that few bytes may claim any number
             decode_box(content, CropBox(0, 0, height, width), 16, 16)
+            Image(content).whole()
 
 
 def test_a_truncated_jpeg_is_corrupt_where_its_window_is_and_where_it_is_not():

@@ -37,15 +37,6 @@ NOT_MOVED = {"data__flip": False, "data__crop_padding": 0}
 NOT_DISTORTED = {"data__brightness": 0, "data__contrast": (1.0, 1.0)}
 
 
-def test_images_are_moved(train):
-    """Without it the losses are others."""
-    moved, plain = (
-        train("vgg_cifar10:tiny", data__feed="stream", **small(**NOT_DISTORTED, **how))
-        for how in (MOVED, NOT_MOVED)
-    )
-    assert step_losses(moved)[0] != pytest.approx(step_losses(plain)[0], rel=1e-5)
-
-
 @pytest.mark.parametrize(
     ("experiment", "fields"),
     [
@@ -144,18 +135,6 @@ def test_threads_end_with_the_epoch_that_is_cut_short(train):
     for _ in range(2):
         train(MICRO, data__feed="stream", max_steps=1)
     assert threading.active_count() <= before + 1
-
-
-def test_evaluation_reads_every_example_once_from_the_stream():
-    config = registry.load("quickstart:tiny")
-    config.data.feed, config.num_devices, config.eval_batch_size = "stream", 4, 50
-    config.data.eval_examples = 123
-    mesh, layout = create_training_mesh(config)
-    feed = create_feed(config, load_dataset(config), mesh, layout, jnp.float32)
-    batches = list(feed.eval_batches())
-    assert len(batches) == feed.eval_steps == 3
-    indices = np.concatenate([np.asarray(batch["indices"]).ravel() for batch in batches])
-    assert sorted(indices[indices >= 0]) == list(range(123))
 
 
 @pytest.mark.parametrize("feed", ["resident", "stream"])

@@ -625,17 +625,13 @@ def write_readings(path, *processes):
                 rows.writerow(row | {"device": "host", "kind": "host", "cpu_percent": 10})
 
 
-def energy_between(series, *windows):
-    return summarize(series, windows, 1.0, {})[0]
-
-
 @pytest.mark.parametrize("counter_j", [1e6, 0.0], ids=["counts on", "driver reloaded"])
 def test_energy_between_two_processes_is_not_the_runs(tmp_path, counter_j):
     """Lost work, another program and idle time, all on the same counter."""
     path = tmp_path / "telemetry.csv"
     write_readings(path, (0, 0.0, 500.0, 21), (500, 20.0, counter_j, 31), (900, 50.0, 2e6, 11))
     series = read_series(path)
-    found = energy_between(series, Window(5, 15, 100), Window(25, 45, 200), Window(52, 58, 60))
+    found = energy_of(series, [Window(5, 15, 100), Window(25, 45, 200), Window(52, 58, 60)])
     assert found["energy_j"] == pytest.approx(3600) and found["energy_window_s"] == 36
     assert found["measured_images"] == 360 and found["devices"]["gpu0"]["samples"] == 63
     assert found["devices"]["host"]["cpu_percent_mean"] == 10
@@ -650,11 +646,11 @@ def test_power_is_added_up_over_processes_that_are_far_apart(tmp_path):
     path.write_text("".join(",".join([*c[:place], "", *c[place + 1 :]]) + "\n" for c in text[1:]))
     path.write_text(",".join(text[0]) + "\n" + path.read_text())
     series = read_series(path)
-    assert energy_between(series, Window(5, 15, 1), Window(55, 75, 1))["energy_j"] == pytest.approx(
+    assert energy_of(series, [Window(5, 15, 1), Window(55, 75, 1)])["energy_j"] == pytest.approx(
         3000
     )
     # Nobody knows the power of a window that has no reading.
-    assert energy_between(series, Window(5, 15, 1), Window(25, 45, 1))["energy_j"] is None
+    assert energy_of(series, [Window(5, 15, 1), Window(25, 45, 1)])["energy_j"] is None
 
 
 def test_what_the_next_process_reads_goes_on(tmp_path):
@@ -663,7 +659,7 @@ def test_what_the_next_process_reads_goes_on(tmp_path):
     series = read_series(path)
     for second in range(11):
         series["gpu0"].add(20.5 + second, {"energy_j": 7e6 + 200.0 * second})
-    assert energy_between(series, Window(5, 15, 1), Window(21, 30, 1))["energy_j"] == pytest.approx(
+    assert energy_of(series, [Window(5, 15, 1), Window(21, 30, 1)])["energy_j"] == pytest.approx(
         2800
     )
 

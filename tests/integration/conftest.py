@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.conftest import ROOT
+
 _HERE = pathlib.Path(__file__).resolve().parent
 # Files that take over half a minute, the longest first: with `--dist loadfile` no worker ends long
 # after the others.
@@ -34,24 +36,25 @@ def wait_for(ready: Callable[[], object], process: subprocess.Popen) -> None:
     """Waits until something is so; fails if the process that brings it about ends before."""
     while not ready():
         assert process.poll() is None or ready(), f"ended before with {process.poll()}"
-        time.sleep(0.02)
+        time.sleep(0.1)  # to look may take longer than what is waited for
+
+
+def run_program(command, cwd=None, env=None, timeout_s=300):
+    """Runs a program to its end, with this checkout's modules; `env` adds to the environment."""
+    return subprocess.run(
+        [*map(str, command)],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | (env or {}),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
 
 
 @pytest.fixture
 def run_main(tmp_path):
     """Runs the entry point in an empty folder; returns the finished process."""
-
-    def run(*args, env=None, timeout_s=240):
-        return subprocess.run(
-            program(*args),
-            cwd=tmp_path,
-            env=os.environ | (env or {}),
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-        )
-
-    return run
+    return lambda *args, **how: run_program(program(*args), tmp_path, **how)
 
 
 @pytest.fixture(scope="session")

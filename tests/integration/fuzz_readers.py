@@ -1,6 +1,6 @@
 """Mutates valid files and has their readers read them: `python -m tests.integration.fuzz_readers`.
 
-    FOLDER SEED CASES images|sets|records|commands
+    FOLDER SEED CASES sets|records|commands
 
 A line of JSON on stdout before and after each case says what came of a reader so far:
 {"reader": ..., "cases": ..., "refused": ..., "problem": ...}. A problem is a traceback, a message
@@ -19,7 +19,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 
-import cv2
 import numpy as np
 
 from jaxbench.analysis.pricing import COLUMNS, load_prices
@@ -27,7 +26,6 @@ from jaxbench.checkpoints import checkpoint
 from jaxbench.checkpoints.resume import find_resume
 from jaxbench.cli import registry
 from jaxbench.config import DataConfig
-from jaxbench.data.images.decode import CorruptImageError, CropBox, Image
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import load_run, missing_records, read_document, read_results
@@ -39,7 +37,7 @@ from tests.tfds_files import image_feature, label_feature, write_tfds
 # More than any of these small files needs; less than what a few bytes can claim.
 _MAX_GROWTH_BYTES = 2**29
 _LONGEST_CASE_S = 10
-_REFUSALS = (BadInput, CorruptImageError, checkpoint.DamagedCheckpointError)
+_REFUSALS = (BadInput, checkpoint.DamagedCheckpointError)
 # What JSON may hold in a number's, a text's or a list's place.
 _VALUES = (
     *("null", "-1", "0", "1e999", "NaN", "true", '""', '"x"', "[]", "{}", "1" * 40),
@@ -90,23 +88,6 @@ class Reader:
     def __init__(self, path: pathlib.Path, read: Callable[[], object], change=mutate):
         self.path, self.read, self.change = path, read, change
         self.content = path.read_bytes()
-
-
-def image_readers(folder: pathlib.Path) -> Iterator[tuple[str, Reader]]:
-    pixels = np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)
-    for suffix, options in (("jpg", []), ("progressive.jpg", [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])):
-        cv2.imwrite(str(folder / f"image.{suffix}"), pixels, options)
-    cv2.imwrite(str(folder / "image.png"), pixels)
-    for suffix in ("jpg", "progressive.jpg", "png"):
-        path = folder / f"image.{suffix}"
-
-        def read(path=path):
-            image = Image(path.read_bytes())
-            height, width = image.size
-            image.decode(CropBox(0, 0, height, width), np.empty((8, 8, 3), np.uint8))
-            image.whole()
-
-        yield suffix, Reader(path, read)
 
 
 def read_set(source: str, **fields: object) -> None:
@@ -247,7 +228,6 @@ def fuzz(name: str, reader: Reader, seed: str, most_cases: int) -> None:
 def main(folder: str, seed: str, most_cases: str, group: str) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, in a library's code too
     make = {
-        "images": image_readers,
         "sets": set_readers,
         "records": record_readers,
         "commands": command_readers,

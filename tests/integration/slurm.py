@@ -1,7 +1,7 @@
 """A real Slurm of one node on this machine: munged, slurmctld and slurmd of a test module's own.
 
 The daemons listen on loopback, and trust only those who can read the key. They end with the test
-process, however that ends. The node has 8 CPUs and 4 GPUs for Slurm to give away, whatever the
+process, however that ends. The node has 12 CPUs and 4 GPUs for Slurm to give away, whatever the
 machine has.
 """
 
@@ -48,7 +48,7 @@ SlurmdParameters=config_overrides
 GresTypes=gpu
 # JAX's port is made of the job's number, and another cluster may run beside this one.
 FirstJobId={first_job}
-NodeName={host} NodeAddr=127.0.0.1 CPUs=8 Gres=gpu:4
+NodeName={host} NodeAddr=127.0.0.1 CPUs=12 Gres=gpu:4
 PartitionName=test Nodes=ALL Default=YES
 """
 # Any four device files make four GPUs.

@@ -1,6 +1,5 @@
 """The Python API in processes of its own: what it imports, and in a notebook."""
 
-import subprocess
 import sys
 
 import nbformat
@@ -8,6 +7,7 @@ import pytest
 from nbclient import NotebookClient
 
 from tests.conftest import MICRO, ROOT
+from tests.integration.conftest import run_program
 from tests.test_compare import write_run
 
 
@@ -28,9 +28,7 @@ jaxbench.experiments(), jaxbench.Run("runs/a"), jaxbench.load_runs("runs")
 jaxbench.compare("runs/a", "runs/b"), jaxbench.report("runs")
 assert "jax" not in sys.modules
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
+    done = run_program([sys.executable, "-c", code], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 

@@ -50,12 +50,23 @@ MOST = {
 }
 
 
-def run(platform, *args):
-    more = {"PYTHONPATH": str(ROOT)}
-    command = [PYTHONS[platform], "-m", *args]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | more)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+# TARGET EXPERIMENT,PRECISION ...: a line of JSON for each. Starting a TPU's compiler takes seconds,
+# which all steps share.
+COMPILE = """
+import json, os, sys
+from jaxbench.cli.entry_point import load_experiment
+from jaxbench.hardware.targets.target import environment, parse_target
+
+target = parse_target(sys.argv[1])
+os.environ.update(environment(target))  # before JAX is imported
+from jaxbench.modes.targets import compile_for_target
+
+for step in sys.argv[2:]:
+    experiment, precision = step.split(",")
+    config = load_experiment(experiment, [f"--experiment.precision={precision}"])
+    record, _ = compile_for_target(config, target)
+    print(json.dumps({"experiment": experiment, **record.to_json()}), flush=True)
+"""
 
 
 def networks():
@@ -66,8 +77,11 @@ def networks():
 def check_steps(platform, precision, names):
     """Compile each experiment's step, and name all that do more than `MOST`."""
     steps = [f"{name}:tiny,{precision}" for name in names]
-    output = run(platform, "tests.integration.compile_steps", TARGETS[platform], *steps)
-    records = [json.loads(line) for line in output.splitlines()]
+    command = [PYTHONS[platform], "-c", COMPILE, TARGETS[platform], *steps]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr[-2000:]
+    records = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(records) == len(steps)
     faults = []
     for record in records:

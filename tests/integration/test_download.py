@@ -61,6 +61,7 @@ def start(server, tmp_path):
     return start
 
 
+@pytest.mark.slow
 def test_the_real_images_are_those_of_tfds_in_their_published_order(
     server, start, test_data, tmp_path, monkeypatch
 ):

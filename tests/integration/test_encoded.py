@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import ROOT, run_json
 from tests.data.encoded_images import check_tfds_images, spoil, write_folder
+from tests.integration.conftest import run_program
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +46,7 @@ def test_worker_processes_change_no_pixel_and_name_corrupt_images(folder, tmp_pa
     script = tmp_path / "hashes.py"
     root = spoil(folder, tmp_path / "corrupt", ["train/bee/005.jpg"])
     script.write_text(_HASHES.replace("epochs=3,", "epochs=3, max_corrupt=1,"))
-    done = subprocess.run(
-        [sys.executable, str(script), str(root)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = run_program([sys.executable, str(script), str(root)], cwd=ROOT)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 2 and len(set(lines)) == 1 and "train/bee/005.jpg" in lines[0]
@@ -133,13 +128,7 @@ for epoch in range(24):
 def test_memory_is_steady_over_20_epochs(test_data):
     """Real images through training and evaluation; what comes out of the feed is let go."""
     images = test_data / "imagenet_sample" / "imagenette_tiny"
-    done = subprocess.run(
-        [sys.executable, "-c", _EPOCHS, str(images)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    done = run_program([sys.executable, "-c", _EPOCHS, str(images)], cwd=ROOT)
     assert done.returncode == 0, done.stderr
     used, shown = zip(*(map(int, line.split()) for line in done.stdout.splitlines()), strict=True)
     # Allocators settle in the first epochs, each evaluation's threads cost some 60 kB; 20 epochs

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.conftest import ROOT
+from tests.integration.conftest import run_program
 
 # Pythons that have SkyPilot and dstack.
 ENGINES = {name: os.environ.get(f"JAXBENCH_TEST_{name.upper()}") for name in ("sky", "dstack")}
@@ -63,12 +64,7 @@ def read_by(engine, folder):
 
 
 def write(folder, *flags):
-    done = subprocess.run(
-        [sys.executable, "-m", "jaxbench.offers", f"--out={folder}", *flags],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    done = run_program([sys.executable, "-m", "jaxbench.offers", f"--out={folder}", *flags])
     assert done.returncode == 0, done.stderr
     return done
 
@@ -132,7 +128,7 @@ def test_a_machine_runs_what_is_sent_and_the_report_finds_what_came_back(tmp_pat
         check=True,
         timeout=300,
     )
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    head = run_program(["git", "rev-parse", "HEAD"], cwd=ROOT)
     document = json.loads((next((home / "results").iterdir()) / "run.json").read_text())
     assert document["environment"]["git"]["commit"] == head.stdout.strip()
     shutil.copytree(home / "results", folder / "t4-1")

@@ -18,7 +18,7 @@ from jaxbench.clock import wait_until
 from jaxbench.modes.train import run_training
 from jaxbench.records.writers.console import Console
 from tests.conftest import MICRO, ROOT, records, run_json, set_fields
-from tests.integration.conftest import program
+from tests.integration.conftest import program, run_program
 
 # 90 test images: neither a batch nor the devices of both processes divide them.
 FIELDS = {
@@ -93,15 +93,19 @@ def fields(**more):
     return [f"--experiment.{name}={value}" for name, value in (FIELDS | more).items()]
 
 
+# 300 steps, of which some are left after two checkpoints.
+LONG = {"epochs": 60}
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """The run in one process, on as many devices."""
-    config = registry.load("quickstart:tiny")
-    set_fields(config, **{name.replace(".", "__"): value for name, value in FIELDS.items()})
+    config = registry.load(MICRO)
     config.num_devices = 4
+    set_fields(config, **{name.replace(".", "__"): of for name, of in (FIELDS | LONG).items()})
     with open(os.devnull, "w") as quiet:
         path = tmp_path_factory.mktemp("alone") / "run"
-        return run_training(config, str(path), Console(quiet))
+        return run_training(config, str(path), Console(quiet)).run_dir.path
 
 
 @pytest.fixture(
@@ -117,29 +121,41 @@ def alone(tmp_path_factory):
     ids="-".join,
 )
 def together(request, tmp_path_factory):
+    """The run in two processes, and its flags."""
     parallelism, feed = request.param
-    more = fields(parallelism=parallelism, **{"data.feed": feed})
-    started = Processes(tmp_path_factory.mktemp("together"), TINY, "--workdir=run", *more)
+    flags = [*SMALL, "--workdir=run", "--telemetry_s=0"]
+    flags += fields(parallelism=parallelism, **LONG, **{"data.feed": feed})
+    started = Processes(tmp_path_factory.mktemp("together"), *flags)
     assert started.wait() == [0, 0], started.log(0) + started.log(1)
-    return started
+    return started, flags
+
+
+def same(run, other, rel=0.0, kinds=(("step", "loss"), ("epoch", "eval_loss"))):
+    """Checks that two runs have the same losses, some of them."""
+    for kind, figure in kinds:
+        ours, theirs = (
+            [(record["step"], record[figure]) for record in records(path, kind)]
+            for path in (run, other)
+        )
+        assert len(ours) > 1 and [step for step, _ in ours] == [step for step, _ in theirs]
+        assert [of for _, of in ours] == pytest.approx([of for _, of in theirs], rel=rel, abs=0)
 
 
 def test_two_processes_train_as_one_does(together, alone):
-    run = together.folders[0] / "run"
-    for kind, figure in (("step", "loss"), ("epoch", "eval_loss"), ("epoch", "eval_top1")):
-        of_one = [record[figure] for record in records(alone.run_dir.path, kind)]
-        of_two = [record[figure] for record in records(run, kind)]
-        assert of_two == pytest.approx(of_one, rel=1e-8) and len(of_one) > 1
-    assert [record["eval_count"] for record in records(run, "epoch")] == [90, 90]
-    assert [record["images"] for record in records(run, "epoch")] == [320, 320]
+    run = together[0].folders[0] / "run"
+    same(run, alone, 1e-8)
+    same(run, alone, 1e-8, [("epoch", "eval_top1")])
+    counts = {(record["eval_count"], record["images"]) for record in records(run, "epoch")}
+    assert counts == {(90, 320)}
 
 
 def test_only_the_first_process_writes_and_speaks(together):
-    first, second = together.folders
+    started, _ = together
+    first, second = started.folders
     assert list(second.iterdir()) == []
     # Nothing but gloo's announcements, whose lines run into one another.
-    assert not re.search("epoch|compiling|records|done", together.output(1))
-    assert "in 2 processes" in together.output(0)
+    assert not re.search("epoch|compiling|records|done", started.output(1))
+    assert "in 2 processes" in started.output(0)
     environment = run_json(first / "run")["environment"]
     assert environment["num_processes"] == 2
     assert (environment["num_devices"], environment["num_local_devices"]) == (4, 2)
@@ -157,25 +173,16 @@ def test_two_processes_of_four_devices_split_the_state(tmp_path):
     config.num_devices, config.model.hidden = 8, (16,)
     with open(os.devnull, "w") as quiet:
         whole = run_training(config, str(tmp_path / "whole"), Console(quiet))
-    for kind, figure in (("step", "loss"), ("epoch", "eval_loss")):
-        of_one, of_two = (
-            [record[figure] for record in records(path, kind)] for path in (whole.run_dir.path, run)
-        )
-        assert of_two == pytest.approx(of_one, rel=1e-8) and len(of_one) > 1
+    same(run, whole.run_dir.path, 1e-8)
     first, _ = list_checkpoints(run / "checkpoints")
     resume = f"--resume={run / 'checkpoints' / first}"
     resumed = Processes(tmp_path / "resumed", resume, *more, devices=4)
     assert resumed.wait() == [0, 0], resumed.log(0) + resumed.log(1)
-    for kind, figure in (("step", "loss"), ("epoch", "eval_loss")):
-        of_run, of_resumed = (
-            [record[figure] for record in records(folder, kind)]
-            for folder in (run, resumed.folders[0] / "run")
-        )
-        assert of_resumed == of_run
+    same(resumed.folders[0] / "run", run)
 
 
 @pytest.mark.slow
-def test_four_processes_and_fp32(tmp_path, alone):
+def test_four_processes_and_fp32(tmp_path):
     more = fields(precision="fp32", **{"optimizer.learning_rate": 0.005})
     losses = []
     for count, devices in ((4, 2), (2, 4)):
@@ -301,13 +308,9 @@ def test_processes_that_nobody_joins_end_in_time_with_one_line(tmp_path):
 @pytest.mark.slow
 def test_a_sweeps_trials_take_several_processes(tmp_path):
     def sweep(*args):
-        return subprocess.run(
+        return run_program(
             [sys.executable, "-m", "jaxbench.sweep", TINY, "--grid=batch_size=64,128", *args],
             cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=300,
         )
 
     refused = sweep("--num_processes=2")
@@ -320,13 +323,10 @@ def test_a_sweeps_trials_take_several_processes(tmp_path):
     assert len(list(folders)) == 2
 
 
-def test_a_job_that_lost_a_process_is_resumed_bit_for_bit(tmp_path):
+def test_a_job_that_lost_a_process_is_resumed_bit_for_bit(tmp_path, together):
     """SIGKILL to one, SIGTERM to it, the same command each time; only process 0's disk counts."""
-    # 300 steps: some are left after two checkpoints.
-    more = [*SMALL, *fields(precision="fp32", epochs=60), "--telemetry_s=0"]
-    whole = Processes(tmp_path / "whole", *more, "--workdir=run")
-    assert whole.wait() == [0, 0], whole.log(0)
-    args = (*more, "--workdir=run", "--checkpoint_minutes=0.001", "--resume=auto")
+    whole, flags = together
+    args = (*flags, "--checkpoint_minutes=0.001", "--resume=auto")
     run = tmp_path / "process-0" / "run"
 
     def until_checkpoint(resumes):
@@ -360,9 +360,4 @@ def test_a_job_that_lost_a_process_is_resumed_bit_for_bit(tmp_path):
     lost_at, stopped_at = (entry["step"] for entry in document["resumes"])
     assert 0 < lost_at < stopped_at < 300
     # Nothing is there twice, and the losses are those of the run that nobody stopped.
-    for kind, figure in (("step", "loss"), ("epoch", "eval_loss")):
-        ours, theirs = (
-            [(record["step"], record[figure]) for record in records(path, kind)]
-            for path in (run, whole.folders[0] / "run")
-        )
-        assert ours == theirs and len(ours) >= 60
+    same(run, whole.folders[0] / "run")

@@ -7,11 +7,11 @@ below the bound, and a wrong epsilon, padding, stride or statistic is a thousand
 batch norm over a handful of values magnifies rounding: images of 64 leave it 8 or more.
 """
 
+import functools
 import importlib
 import inspect
 import math
 import re
-import subprocess
 import sys
 
 import flax
@@ -26,6 +26,7 @@ from jaxbench.models.transformer_block import block_options
 from jaxbench.precision import get_precision
 from jaxbench.tasks import get_task
 from tests.conftest import ROOT
+from tests.integration.conftest import run_program
 
 BOUND, BATCH = 1e-9, 2
 # An array smaller than this part of the largest counts as that large: the gradient of a key's bias
@@ -40,17 +41,10 @@ def torch(pytorch_python, monkeypatch):
     """PyTorch in this process, from the packages of the Python that has it."""
     if pytorch_python != sys.executable:
         code = "import pathlib, torch; print(pathlib.Path(torch.__file__).parents[1])"
-        done = subprocess.run([pytorch_python, "-c", code], capture_output=True, text=True)
+        done = run_program([pytorch_python, "-c", code])
         sys.path.append(done.stdout.strip())
     monkeypatch.syspath_prepend(ROOT / "benchmarks" / "versus_pytorch")
     return importlib.import_module("torch")
-
-
-def small(name, image_size=64):
-    config = registry.load(name)
-    if not config.data.sequence_length:
-        config.data.image_shape = (image_size, image_size, 3)
-    return config
 
 
 @pytest.mark.filterwarnings("ignore")  # what PyTorch and transformers warn of
@@ -76,20 +70,8 @@ def small(name, image_size=64):
     ],
 )
 def test_a_network_computes_what_pytorchs_does(torch, name, peer):
-    config, rng = small(name), np.random.default_rng(0)
-    precision = get_precision("fp64")
-    with precision.enabled():
-        module = config.model.create(
-            num_classes=config.data.num_classes,
-            dtype=precision.compute_dtype,
-            param_dtype=precision.param_dtype,
-            norm_axis=None,
-            **block_options(config, None, precision.compute_dtype),
-        )
-        model = NetworkAdapter(module, precision.param_dtype)
-        examples_Bx, labels_Bx = random_batch(config, rng)
-        variables = random_variables(model, examples_Bx, rng)
-        ours = run_flax(config, model, variables, examples_Bx, labels_Bx)
+    config, variables, examples_Bx, labels_Bx, outcome = ours_of(name)
+    ours = dict(outcome)
     network, convert = (own_network if peer == "own" else transformers_network)(config)
 
     def named(collection):
@@ -115,6 +97,28 @@ def test_a_network_computes_what_pytorchs_does(torch, name, peer):
             own[kind] = {key: array for key, array in averages.items() if key.endswith(kind)}
     worst = {what: difference(ours[what], theirs[what]) for what in ours if ours[what]}
     assert max(worst.values()) <= BOUND, worst
+
+
+@functools.cache
+def ours_of(name):
+    """Returns an experiment's config, random variables and batch, and what flax makes of them."""
+    config, rng = registry.load(name), np.random.default_rng(0)
+    if not config.data.sequence_length:
+        config.data.image_shape = (64, 64, 3)
+    precision = get_precision("fp64")
+    with precision.enabled():
+        module = config.model.create(
+            num_classes=config.data.num_classes,
+            dtype=precision.compute_dtype,
+            param_dtype=precision.param_dtype,
+            norm_axis=None,
+            **block_options(config, None, precision.compute_dtype),
+        )
+        model = NetworkAdapter(module, precision.param_dtype)
+        examples_Bx, labels_Bx = random_batch(config, rng)
+        variables = random_variables(model, examples_Bx, rng)
+        outcome = run_flax(config, model, variables, examples_Bx, labels_Bx)
+    return config, variables, examples_Bx, labels_Bx, outcome
 
 
 def difference(ours, theirs):

@@ -13,7 +13,7 @@ import pytest
 
 from jaxbench.clock import wait_until
 from tests.conftest import MICRO, ROOT, run_json
-from tests.integration.conftest import wait_for
+from tests.integration.conftest import run_program, wait_for
 from tests.integration.test_sweep import results, run_sweep, sweep, table
 
 pytest.importorskip("ray", reason="needs Ray: pip install 'jaxbench[ray]'")
@@ -105,7 +105,7 @@ def test_every_end_is_a_result(tmp_path, cluster):
         long="epochs = 10**6",
         wide="num_devices = 4",
     )
-    args = (f"--grid=experiment={names}", "--timeout_s=40", "--telemetry_s=0")
+    args = (f"--grid=experiment={names}", "--timeout_s=25", "--telemetry_s=0")
     done = run_sweep(tmp_path, *cluster.flags(*args))
     rows = {pathlib.Path(row["experiment"]).stem: row for row in table(tmp_path / "s/sweep.csv")}
     found = {name: row["status"] for name, row in rows.items()}
@@ -157,7 +157,7 @@ def test_a_node_with_other_code_is_refused(tmp_path, cluster):
 
 
 def test_a_node_and_the_sweep_are_killed(tmp_path, cluster):
-    args = ("--grid=seed=0,1,2,3,4,5", f"--experiment={MICRO}", "--experiment.num_devices=1")
+    args = ("--grid=seed=0,1,2,3,4", f"--experiment={MICRO}", "--experiment.num_devices=1")
     args += ("--experiment.epochs=50", "--telemetry_s=0")
     command = sweep(*cluster.flags(*args))
     path = tmp_path / "s" / "results.jsonl"
@@ -177,17 +177,17 @@ def test_a_node_and_the_sweep_are_killed(tmp_path, cluster):
     assert output.count(": lost with ") == 1, output
     before = results(tmp_path / "s")
     wait_until(lambda: not cluster.trials())
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=500)
+    done = run_program(command, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(before)} of them are done already" in done.stdout
     after = results(tmp_path / "s")
-    assert after[: len(before)] == before and len({result["key"] for result in after}) == 6
+    assert after[: len(before)] == before and len({result["key"] for result in after}) == 5
     # What a local sweep has, too.
     assert run_sweep(tmp_path, *args[1:], "--grid=seed=0", "--sweepdir=here").returncode == 0
     names = ("seed", "status", "eval_top1", "epochs_done", "training_flops")
     tables = [table(tmp_path / name / "sweep.csv") for name in ("s", "here")]
     rows, local_rows = ([[row[name] for name in names] for row in rows] for rows in tables)
-    assert [row[:2] for row in rows] == [[seed, "done"] for seed in "012345"]
+    assert [row[:2] for row in rows] == [[seed, "done"] for seed in "01234"]
     assert rows[:1] == local_rows
 
 
@@ -197,7 +197,7 @@ def test_a_local_ray_is_for_this_machine_only(tmp_path):
     try:
         sweeping = psutil.Process(process.pid)
         wait_for(lambda: trials_of(sweeping), process)
-        processes = [sweeping, *sweeping.children(recursive=True)]
+        processes = {one: one.name() for one in (sweeping, *sweeping.children(recursive=True))}
         listening = {
             connection.laddr.ip
             for one in processes
@@ -210,7 +210,8 @@ def test_a_local_ray_is_for_this_machine_only(tmp_path):
     finally:
         process.kill()
         process.wait()
-    wait_until(lambda: not any(map(runs, processes)))
+    # Ray's agents notice it a minute later.
+    wait_until(lambda: not any(runs(one) for one, name in processes.items() if "Agent" not in name))
 
 
 def test_a_cluster_that_is_not_there(tmp_path):

@@ -1,6 +1,5 @@
 """The report as a process: what it imports, how long it takes, what Chromium says of it."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -8,6 +7,7 @@ import sys
 import pytest
 
 from tests.conftest import ROOT
+from tests.integration.conftest import run_program
 from tests.recorded import write_telemetry
 from tests.reports.many_runs import write_many
 from tests.reports.pages import Page
@@ -42,13 +42,8 @@ def many(tmp_path_factory):
 
 def test_500_runs_and_a_day_of_telemetry(many, tmp_path):
     # Seconds on an idle machine; the bound is for a busy one.
-    done = subprocess.run(
-        [sys.executable, "-m", "jaxbench.report", str(many)],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
+    done = run_program(
+        [sys.executable, "-m", "jaxbench.report", str(many)], cwd=tmp_path, timeout_s=60
     )
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "report.html").read_text()

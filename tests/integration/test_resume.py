@@ -209,7 +209,7 @@ def test_the_goodput_is_that_of_a_clock_outside(forks, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kills", "epochs"), [(5, 250), pytest.param(22, 800, marks=pytest.mark.slow)]
+    ("kills", "epochs"), [(4, 200), pytest.param(22, 800, marks=pytest.mark.slow)]
 )
 def test_a_run_that_is_killed_again_and_again(forks, tmp_path, kills, epochs):
     """SIGKILL at random moments: the records at the end are those of a run that nobody killed."""

@@ -10,6 +10,7 @@ import pytest
 from jaxbench.checkpoints.resume import find_resume
 from jaxbench.records.run_lock import is_running
 from tests.conftest import run_json
+from tests.integration.conftest import run_program
 from tests.integration.test_train import start_long_run
 
 # Holds the lock, starts processes that outlive it, and waits.
@@ -55,27 +56,26 @@ for claimer in claimers:
 """
 
 
-@pytest.mark.parametrize(
-    "elsewhere",
-    [
-        ["unshare", "--uts", "sh", "-c", 'hostname elsewhere; exec "$0" "$@"'],
-        ["unshare", "--pid", "--fork", "--mount-proc"],
-    ],
-    ids=["another host name", "another pid namespace"],
+# Another host name; another namespace of process ids.
+_ELSEWHERE = (
+    ["unshare", "--uts", "sh", "-c", 'hostname elsewhere; exec "$0" "$@"'],
+    ["unshare", "--pid", "--fork", "--mount-proc"],
 )
-def test_a_second_process_is_refused_wherever_it_runs(tmp_path, elsewhere):
-    if subprocess.run([*elsewhere, "true"], capture_output=True).returncode:
+
+
+def test_a_second_process_is_refused_wherever_it_runs(tmp_path):
+    if any(run_program([*elsewhere, "true"]).returncode for elsewhere in _ELSEWHERE):
         pytest.skip("a namespace cannot be made here (only root can)")
     first = start_long_run(tmp_path)
     before = run_json(tmp_path / "run")
-    second = subprocess.run(
-        [*elsewhere, *first.args, "--resume=auto"], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert second.returncode == 2, second.stderr
-    assert second.stderr == "jaxbench: run: is still running in another process\n"
+    for elsewhere in _ELSEWHERE:
+        second = run_program([*elsewhere, *first.args, "--resume=auto"], cwd=tmp_path)
+        assert second.returncode == 2, second.stderr
+        assert second.stderr == "jaxbench: run: is still running in another process\n"
     assert first.poll() is None and run_json(tmp_path / "run") == before
     first.kill()
     first.communicate()
+    assert run_json(tmp_path / "run")["status"] == "running"
     # It has no checkpoint: the lock is all that counts here.
     assert not is_running(tmp_path / "run")
     find_resume(str(tmp_path / "run"), "auto", "").close()
@@ -103,6 +103,6 @@ def test_of_processes_that_begin_together_one_wins(tmp_path):
     """Each claims the same folders in turn; all begin a folder at the same moment."""
     (tmp_path / "claimers.py").write_text(_CLAIMERS)
     script = [sys.executable, "claimers.py"]
-    done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = run_program(script, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(map(int, done.stdout.split())) == list(range(100))

@@ -6,33 +6,51 @@ collectives is not seen here, nor does anything run.
 """
 
 import json
-import os
-import pathlib
-import subprocess
 import sys
 
 import pytest
 
-from tests.conftest import ROOT, UNOPTIMIZED
+from tests.conftest import UNOPTIMIZED
+from tests.integration.conftest import run_program
 
-SCRIPT = pathlib.Path(__file__).with_name("set_up_at_scale.py")
+# PARALLELISM COUNT ...: for each number of devices what the step comes to, and the processor's
+# seconds for the mesh, an epoch's order and lowering, twice.
+_SET_UP = """
+import dataclasses, json, sys, time
+from jaxbench.cli import registry
+from jaxbench.data.sampler import EpochSampler
+from jaxbench.parallel.mesh import create_training_mesh
+from jaxbench.train import build_program
+from jaxbench.training.compilation import compile_step
+from tests.conftest import step_args
+
+base = registry.load("quickstart:tiny")
+base.parallelism, base.optimizer.warmup_epochs = sys.argv[1], 0
+found = {count: {"setup_s": []} for count in map(int, sys.argv[2:])}
+for round in range(2):
+    for count, of_count in found.items():
+        config = dataclasses.replace(base, num_devices=count, batch_size=2 * count)
+        began_s = time.process_time()
+        mesh, layout = create_training_mesh(config)
+        sampler = EpochSampler(layout, num_train=50_000, num_eval=10_000, seeds_R=(0,))
+        sampler.train_LxSxB(0)
+        program = build_program(config, mesh, layout, sampler.steps_per_epoch)
+        args = (program.abstract_placed_state(), *step_args(program))
+        program.train_step.lower(*args)
+        of_count["setup_s"].append(time.process_time() - began_s)
+        if round:
+            record = compile_step("train_step", program.train_step, *args)
+            of_count |= {key: getattr(record, key) for key in ("memory", "collectives")}
+            of_count["parameters"] = program.num_parameters()
+print(json.dumps(found))
+"""
 
 
 @pytest.mark.parametrize("parallelism", ["pmap", pytest.param("shard_map", marks=pytest.mark.slow)])
 def test_a_step_for_1024_devices_is_the_one_for_256(parallelism):
     xla_flags = UNOPTIMIZED["XLA_FLAGS"] + " --xla_force_host_platform_device_count=1024"
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(pathlib.Path(__file__).with_name("set_up_at_scale.py")),
-            parallelism,
-            "256",
-            "1024",
-        ],
-        env=os.environ | {"XLA_FLAGS": xla_flags, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=600,
+    done = run_program(
+        [sys.executable, "-c", _SET_UP, parallelism, "256", "1024"], env={"XLA_FLAGS": xla_flags}
     )
     assert done.returncode == 0, done.stderr
     few, many = json.loads(done.stdout).values()
@@ -43,6 +61,5 @@ def test_a_step_for_1024_devices_is_the_one_for_256(parallelism):
     # Each device holds its own share and one copy of the state.
     assert many["memory"] == few["memory"]
     assert many["memory"]["total_bytes"] > 4 * 3 * many["parameters"]
-    # Making the mesh, the order of an epoch and the lowered step: four times the devices, at most
-    # four times the time; with their square it would be sixteen.
+    # At most four times the time, as the devices; with their square it would be sixteen.
     assert min(many["setup_s"]) < 4 * min(few["setup_s"])

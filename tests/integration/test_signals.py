@@ -9,6 +9,7 @@ import pytest
 
 from jaxbench.checkpoints.checkpoint import list_checkpoints
 from tests.conftest import MICRO, run_json
+from tests.integration.test_train import start_long_run
 
 
 def run_python(code):
@@ -51,7 +52,7 @@ def test_a_slow_checkpoint_is_finished_within_the_grace_period(tmp_path, grace_p
         "import orbax.checkpoint as ocp\n"
         "from jaxbench.cli import entry_point\n"
         "genuine = ocp.Checkpointer.save\n"
-        "ocp.Checkpointer.save = lambda *args: (time.sleep(6), genuine(*args))\n"
+        "ocp.Checkpointer.save = lambda *args: (time.sleep(4), genuine(*args))\n"
         f"entry_point.run_with_experiment(main.main, ['main', *{flags}])\n"
     )
     for line in process.stdout:
@@ -102,21 +103,12 @@ def test_a_signal_in_a_finalizer_is_not_lost(number):
 
 
 def test_a_run_that_was_stopped_says_so(tmp_path):
-    command = [sys.executable, "-m", "jaxbench.main", "--experiment=quickstart"]
-    flags = ["--experiment.epochs=500", f"--workdir={tmp_path / 'run'}", "--telemetry_s=0.5"]
-    with subprocess.Popen(
-        [*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        for line in process.stdout:
-            if line.lstrip().startswith("4/500"):
-                break
-        process.send_signal(signal.SIGSTOP)
-        time.sleep(5)
-        process.send_signal(signal.SIGCONT)
-        for line in process.stdout:
-            if line.lstrip().startswith("9/500"):
-                break
-        process.send_signal(signal.SIGINT)
-        process.stdout.read()
+    process = start_long_run(tmp_path)
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(5)
+    process.send_signal(signal.SIGCONT)
+    time.sleep(1.5)  # for the next reading of telemetry
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
     warnings = run_json(tmp_path / "run")["summary"]["warnings"]
     assert any("the process stood still, as if stopped: for" in line for line in warnings)

@@ -6,10 +6,10 @@ import platform
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
-from jaxbench.clock import wait_until
 from jaxbench.launchers.launcher import read_json
 from tests.conftest import MICRO, ROOT, last_step, run_json
 from tests.integration.conftest import wait_for
@@ -66,63 +66,62 @@ def notes(folder):
     return [*(folder / "s").rglob("*.job.json")]
 
 
-def wait_for_steps(slurm, job, folder, count):
-    """Waits until a run has done so many steps more, in a job that goes on."""
+def wait_for_steps(slurm, job, folder, restarts):
+    """Waits until a job has been started so often again, and its run has done some steps since."""
+    there = ("CONFIGURING", "PENDING", "RUNNING")
+    while (now := slurm.job(job))["Restarts"] != restarts or now["JobState"] not in there:
+        time.sleep(0.2)
     begun = last_step(folder)
-
-    def done():
-        assert slurm.job(job)["JobState"] in ("CONFIGURING", "PENDING", "RUNNING")
-        return last_step(folder) > begun + count
-
-    wait_until(done)
+    while last_step(folder) <= begun + 100:
+        assert slurm.job(job)["JobState"] in there
+        time.sleep(0.2)
 
 
-def test_the_launch_script_goes_on_after_its_time_and_not_after_scancel(tmp_path, slurm):
-    activate = tmp_path / ".venv" / "bin" / "activate"
+def test_runs_go_on_when_their_jobs_are_requeued_and_not_after_scancel(tmp_path, slurm):
+    """That of the launch script and a sweep's trial, both of two tasks; at once, for both wait."""
+    activate = tmp_path / "script" / ".venv" / "bin" / "activate"
     activate.parent.mkdir(parents=True)
     activate.write_text(f"export PATH='{os.path.dirname(sys.executable)}':$PATH\n")
-    job = slurm.run(
-        *("sbatch", "--parsable", f"--chdir={tmp_path}", "--nodes=1", "--ntasks-per-node=2"),
-        *("--gpus-per-node=2", "--cpus-per-task=2", ROOT / "launch" / "slurm.sbatch"),
-        *(f"--experiment={MICRO}", "--experiment.num_devices=0", LONG, "--telemetry_s=0"),
+    training = (f"--experiment={MICRO}", "--experiment.num_devices=0", LONG, "--telemetry_s=0")
+    script = slurm.run(
+        *(
+            "sbatch",
+            "--parsable",
+            f"--chdir={tmp_path / 'script'}",
+            "--nodes=1",
+            "--gpus-per-node=2",
+        ),
+        *("--ntasks-per-node=2", "--cpus-per-task=2", ROOT / "launch" / "slurm.sbatch", *training),
     ).strip()
-    folder = tmp_path / "runs" / f"slurm-{job}"
-    wait_for_steps(slurm, job, folder, 100)
-    environment = run_json(folder)["environment"]
-    assert (environment["num_processes"], environment["num_devices"]) == (2, 2)
-    # As Slurm does some minutes before the job's time is up.
-    slurm.run("scancel", "--batch", "--signal=USR1", job)
-    assert slurm.wait_for(job, "PENDING")["Restarts"] == "1"
-    assert run_json(folder)["status"] == "preempted"
-    wait_for_steps(slurm, job, folder, 100)
-    slurm.run("scancel", job)
-    ended = slurm.wait_for(job, "CANCELLED", "COMPLETED", "FAILED", "PENDING")
-    assert (ended["JobState"], ended["Restarts"]) == ("CANCELLED", "1")
-
-
-def test_a_trial_goes_on_in_several_tasks_when_its_job_is_requeued(tmp_path, slurm):
     command = sweep(
         *("--launcher=slurm", "--slurm=--ntasks=2 --gpus=2", "--sweepdir=s", "--grid=seed=0"),
-        *(f"--experiment={MICRO}", "--experiment.num_devices=0", LONG, "--telemetry_s=0"),
+        *training,
     )
     with subprocess.Popen(
         command, cwd=tmp_path, env=slurm.environment, stdout=subprocess.PIPE, text=True
     ) as process:
         job = only_job(slurm, tmp_path, process)
         [trial] = (tmp_path / "s" / "trials").iterdir()
-        wait_for_steps(slurm, job, trial / "run1", 100)
-        assert run_json(trial / "run1")["environment"]["num_processes"] == 2
-        # As after a preemption.
+        runs = {script: tmp_path / "script" / "runs" / f"slurm-{script}", job: trial / "run1"}
+        for number, run in runs.items():
+            wait_for_steps(slurm, number, run, "0")
+            environment = run_json(run)["environment"]
+            assert (environment["num_processes"], environment["num_devices"]) == (2, 2)
+        # As Slurm does some minutes before the job's time is up, and after a preemption.
+        slurm.run("scancel", "--batch", "--signal=USR1", script)
         slurm.run("scontrol", "requeue", job)
-        slurm.wait_for(job, "PENDING")
-        wait_for_steps(slurm, job, trial / "run1", 100)
+        for number, run in runs.items():
+            wait_for_steps(slurm, number, run, "1")
+            assert [each["before"]["status"] for each in run_json(run)["resumes"]] == ["preempted"]
         # The jobs do not end with the sweep.
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     assert f"to end them: scancel {job}\n" in output and "resume: " in output
     assert slurm.job(job)["JobState"] == "RUNNING"
-    slurm.run("scancel", job)
+    slurm.run("scancel", script, job)
+    ended = slurm.wait_for(script, "CANCELLED", "COMPLETED", "FAILED", "PENDING")
+    assert (ended["JobState"], ended["Restarts"]) == ("CANCELLED", "1")
     assert sorted(path.name for path in trial.glob("*.log")) == ["run1.before-1.log", "run1.log"]
     again = subprocess.run(
         command, cwd=tmp_path, env=slurm.environment, capture_output=True, text=True, timeout=120

@@ -1,12 +1,12 @@
 """Start-up: what is imported and when, and what the record says of the time."""
 
-import subprocess
 import sys
 
 import pytest
 
 from jaxbench.hardware.backend_flags import cpu_flags
 from tests.conftest import MICRO, records, run_json
+from tests.integration.conftest import run_program
 
 # What a run on resident data has no use for.
 _UNUSED = (
@@ -50,12 +50,7 @@ finally:
 def run(tmp_path_factory):
     """A tiny run that looks at what it has imported, before and after; and its folder."""
     folder = tmp_path_factory.mktemp("startup")
-    done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-    )
+    done = run_program([sys.executable, "-c", _SCRIPT], cwd=folder)
     return done, folder / "run"
 
 

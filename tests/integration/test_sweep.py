@@ -12,7 +12,7 @@ import pytest
 from jaxbench.clock import wait_until
 from jaxbench.parallel.child import run_child
 from tests.conftest import MICRO, ROOT, run_json
-from tests.integration.conftest import wait_for
+from tests.integration.conftest import run_program, wait_for
 
 
 def sweep(*args):
@@ -20,9 +20,7 @@ def sweep(*args):
 
 
 def run_sweep(tmp_path, *args, timeout_s=300):
-    return subprocess.run(
-        sweep(*args), cwd=tmp_path, capture_output=True, text=True, timeout=timeout_s
-    )
+    return run_program(sweep(*args), cwd=tmp_path, timeout_s=timeout_s)
 
 
 def results(folder):

@@ -2,18 +2,19 @@
 
 import json
 import os
-import subprocess
 
 import pytest
 
 from jaxbench.hardware.targets.target import environment, list_targets, parse_target
 from jaxbench.modes.targets import needed_bytes
-from tests.conftest import ROOT
+from tests.integration.conftest import run_program
 from tests.published_rates import published_rates
 
 # By platform, a Python that has jaxbench[tpu] or jaxbench[cuda12].
 PYTHONS = {"tpu": os.environ.get("JAXBENCH_TEST_TPU"), "gpu": os.environ.get("JAXBENCH_TEST_GPU")}
 LISTED = [name.split("[")[0] for name in list_targets()]
+# Each TPU needs a start of its compiler: these with each change, the others once a week.
+NOW = ("tpu:v5e:2x2", "tpu:tpu7x:2x2x1")
 # Compiles a convolution for targets, and prints the devices of each; for TPUs a program that is too
 # large as well, and prints the bytes that the refusal says are available.
 CONVOLUTION = """
@@ -55,13 +56,7 @@ def python_for(target):
 
 
 def run(python, *args, variables=None, cwd=None):
-    return subprocess.run(
-        [python, *args],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | (variables or {}),
-        cwd=cwd,
-    )
+    return run_program([python, *args], cwd=cwd, env=variables)
 
 
 def describe(target, *args):
@@ -74,7 +69,11 @@ def describe(target, *args):
 @pytest.mark.parametrize(
     "names",
     [
-        *([name] for name in LISTED if name.startswith("tpu:")),
+        *(
+            pytest.param([name], marks=[] if name in NOW else [pytest.mark.slow])
+            for name in LISTED
+            if name.startswith("tpu:")
+        ),
         [name for name in LISTED if name.startswith("gpu:")],
     ],
     ids=lambda names: names[0] if len(names) == 1 else "gpus",

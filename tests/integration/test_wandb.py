@@ -12,7 +12,7 @@ import pytest
 from jaxbench.clock import wait_until
 from jaxbench.parallel.signals import GRACE_PERIOD_S
 from tests.conftest import MICRO, records, run_json
-from tests.integration.conftest import program
+from tests.integration.conftest import program, run_program
 from tests.records.test_wandb import StandIn
 
 RUN = (f"--experiment={MICRO}", "--workdir=run")
@@ -26,14 +26,11 @@ def stand_in(tmp_path):
 
 def test_a_run_of_a_sweep_is_handed_over(tmp_path, stand_in):
     """Curves, fields, images and summary, as TensorBoard gets them, in the sweep's group."""
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, "-m", "jaxbench.sweep", RUN[0], "--grid=seed=7"]
         + ["--wandb=demo", "--sweepdir=sweep"],
         cwd=tmp_path,
-        env=os.environ | stand_in.env,
-        capture_output=True,
-        text=True,
-        timeout=300,
+        env=stand_in.env,
     )
     assert done.returncode == 0, done.stderr
     [folder] = (tmp_path / "sweep" / "trials").glob("*/run1")
@@ -92,13 +89,10 @@ def test_ctrl_c_ends_an_end_that_hangs(tmp_path, stand_in):
 def test_the_real_package_keeps_the_curves(tmp_path):
     """Its own file of an offline run, read back."""
     pytest.importorskip("wandb", reason="wandb is not installed: pip install 'jaxbench[wandb]'")
-    done = subprocess.run(
+    done = run_program(
         program(*RUN, "--wandb=demo"),
         cwd=tmp_path,
-        env=os.environ | {"WANDB_MODE": "offline", "WANDB_SILENT": "true"},
-        capture_output=True,
-        text=True,
-        timeout=240,
+        env={"WANDB_MODE": "offline", "WANDB_SILENT": "true"},
     )
     assert done.returncode == 0, done.stderr
     [path] = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import pathlib
 import shlex
 import subprocess
@@ -9,6 +10,7 @@ import sys
 
 import pytest
 
+from jaxbench import clock
 from jaxbench.errors import BadInput, Unreachable
 from jaxbench.launchers import slurm
 from jaxbench.launchers.launcher import LOST, Limits, TrialJob, read_json, write_json
@@ -18,24 +20,31 @@ from tests.conftest import MICRO
 
 
 class FakeSlurm:
-    """Answers sbatch and squeue.
+    """Answers sbatch and squeue; a pause between two questions takes 20 s, and no time.
 
     Attributes:
       jobs: {number: a job's columns}, those of jobs that have just been submitted by default.
       calls: all commands.
-      refusal: what those of `refusing` say instead of an answer.
+      refusal: what those of `refusing` say instead of an answer, until `recovers_s`.
     """
 
     def __init__(self):
         self.jobs, self.calls, self.refusal = {}, [], ""
-        self.refusing = ["sbatch", "squeue"]
+        self.refusing, self.recovers_s = ["sbatch", "squeue"], math.inf
+        self.now_s = 0.0
+
+    def perf_counter(self):
+        return self.now_s
+
+    def sleep(self, time_s):
+        self.now_s += 20
 
     def __call__(self, command, **_):
         return subprocess.CompletedProcess(command, *self.answer(command))
 
     def answer(self, command):
         self.calls.append([*command])
-        if self.refusal and command[0] in self.refusing:
+        if self.refusal and command[0] in self.refusing and self.now_s < self.recovers_s:
             return 1, "", self.refusal
         if command[0] == "sbatch" and "--parsable" in command:
             number = str(len(self.jobs) + 11)
@@ -54,16 +63,12 @@ class FakeSlurm:
         columns = {"TimeUsed": "1:05", "TimeLimit": "1:00:00", "Reason": "None", **columns}
         self.jobs[number] |= {"State": state, "NodeList": "n[1-2]", **columns}
 
-    def submissions(self):
-        return [call for call in self.calls if "--parsable" in call]
-
 
 @pytest.fixture
 def fake(monkeypatch):
     fake = FakeSlurm()
     monkeypatch.setattr("subprocess.run", fake)
-    monkeypatch.setattr("jaxbench.launchers.slurm.pause", lambda time_s: None)
-    monkeypatch.setattr("jaxbench.launchers.slurm._POLL_S", 0.0)
+    monkeypatch.setattr(clock, "time", fake)
     return fake
 
 
@@ -166,18 +171,19 @@ def test_a_job_that_never_ran_has_no_host(fake, started):
     assert started.wait() == [("k", ended, None)]
 
 
-def test_shared_storage_is_late_and_then_silent(fake, job, monkeypatch, started):
+def test_shared_storage_is_late_and_then_silent(fake, job, started):
     fake.set("11", "FAILED", Reason="NonZeroExitCode")
-    assert started.wait() == started.wait() == []
-    monkeypatch.setattr("jaxbench.launchers.slurm._STORAGE_S", 0.0)
-    [(_, result, _)] = started.wait()
+    while not (ended := started.wait()):
+        assert fake.now_s < 200
     said = f"job 11: failed (NonZeroExitCode); it wrote nothing to {job.log.parent}"
-    assert (result.status, result.reason) == ("failed", said)
+    assert ended == [("k", ProcessResult("failed", said, None, 65.0), "n[1-2]")]
+    assert fake.now_s >= 60
     # Such as a Python that this node does not have.
     job.log.with_suffix(".slurm.out").write_text("python: not found\n")
-    fake.set("11", "FAILED")
     assert started.attach(job)
-    assert started.wait()[0].process.reason == "python: not found"
+    while not (ended := started.wait()):
+        assert fake.now_s < 400
+    assert ended[0].process.reason == "python: not found"
 
 
 def test_squeue_fails_for_a_moment(fake, job, started):
@@ -187,27 +193,32 @@ def test_squeue_fails_for_a_moment(fake, job, started):
     fake.refusal = ""
     fake.set("11", "COMPLETED")
     write_end(job)
-    assert len(started.wait()) == 1
+    assert started.wait() == [DONE]
 
 
-def test_sbatch_refuses_for_a_moment(fake, job, monkeypatch):
+@pytest.mark.parametrize("recovers_s", [100, math.inf])
+def test_sbatch_refuses_for_a_moment_or_for_long(fake, job, recovers_s):
     launcher, _ = create()
-    fake.refusal = "sbatch: error: Batch job submission failed: Socket timed out\n"
+    fake.refusal, fake.refusing = "sbatch: error: Socket timed out\n", ["sbatch"]
+    fake.recovers_s = recovers_s
+    if recovers_s == math.inf:
+        with pytest.raises(Unreachable, match="^sbatch: Socket timed out$"):
+            launcher.start(job)
+        assert fake.now_s > 600
+    else:
+        launcher.start(job)
+        assert read_json(job.note_path)["number"] == "11" and fake.now_s == recovers_s
+        assert "--dependency=singleton" in fake.calls[-1]
 
-    def recover(_):
-        fake.refusal = ""
 
-    monkeypatch.setattr("jaxbench.launchers.slurm.pause", recover)
-    launcher.start(job)
-    assert read_json(job.note_path)["number"] == "11" and len(fake.submissions()) == 2
-    assert "--dependency=singleton" in fake.submissions()[-1]
-
-
-def test_a_job_that_was_submitted_twice_runs_and_is_followed_once(fake, job, monkeypatch, started):
+def test_a_job_that_was_submitted_twice_is_followed_once(fake, started):
     first = dict(fake.jobs["11"])
     fake.jobs = {"11": first, "12": first | {"JobID": "12"}}
     fake.set("11", "CANCELLED")
     assert started.wait()[0].process.reason == "cancelled in Slurm"
+
+
+def test_a_job_that_was_submitted_twice_runs_once(started, job, monkeypatch):
     ran = []
 
     def run(command, log, **limits):
@@ -221,14 +232,6 @@ def test_a_job_that_was_submitted_twice_runs_and_is_followed_once(fake, job, mon
     [command] = ran
     assert command[1:] == ["-m", "jaxbench.main", "--experiment=a b", f"--workdir={job.run_path}"]
     assert read_json(job.log.with_suffix(".end.json"))["exit_code"] == 0
-
-
-def test_sbatch_refuses_for_long(fake, job, monkeypatch):
-    launcher, _ = create()
-    fake.refusal, fake.refusing = "no more jobs", ["sbatch"]
-    monkeypatch.setattr("jaxbench.launchers.slurm._REFUSED_S", 0.0)
-    with pytest.raises(Unreachable, match="^sbatch: no more jobs$"):
-        launcher.start(job)
 
 
 def test_the_next_process_takes_jobs_up(fake, job):

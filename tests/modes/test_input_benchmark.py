@@ -8,6 +8,7 @@ from jaxbench.records.writers.console import Console
 from jaxbench.records.writers.rows import record_row
 from jaxbench.training.run import DispatchLimiter
 from tests.conftest import MICRO, config_of, records, refusal, run_json
+from tests.recorded import filled
 
 
 @pytest.fixture
@@ -62,16 +63,9 @@ def test_steps_do_not_pile_up_on_simulated_devices(measure, monkeypatch):
 
 
 def record(stage, low, high, **fields):
-    return InputRecord(
-        stage=stage,
-        images_per_s=(low + high) / 2,
-        images_per_s_low=low,
-        images_per_s_high=high,
-        windows_images_per_s=[low, high],
-        batch_size=64,
-        num_devices=1,
-        cores=1,
-        **fields,
+    rates = {"images_per_s_low": low, "images_per_s_high": high}
+    return filled(
+        InputRecord, stage=stage, images_per_s=(low + high) / 2, batch_size=64, **rates, **fields
     )
 
 

@@ -16,27 +16,10 @@ from jaxbench.records.writers.console import Console
 from tests.conftest import records, run_json
 from tests.in_process import fresh_process_state
 from tests.modes.mixed_devices import REFUSAL, FakeDevice
+from tests.recorded import filled
 
-COMPILED = CompileRecord(
-    function="step",
-    lower_s=1.0,
-    compile_s=2.0,
-    compile_cache="off",
-    memory=None,
-    device_memory_bytes=None,
-    xla_flops_per_device=None,
-    xla_bytes_per_device=None,
-    collectives=None,
-)
-TIMES = ("lower_s", "compile_s", "first_use_s", "host_to_device_s", "compute_s", "call_s")
-CONVOLVED = Conv2dRecord(
-    **dict.fromkeys(("kernel", "channels", "filters", "images", "height", "width", "devices"), 1),
-    **dict.fromkeys((*TIMES, "device_to_host_s", "steady_total_s"), 0.5),
-    **dict.fromkeys(("images_per_s", "gflop_per_s", "max_relative_error"), 0.25),
-    **dict.fromkeys(("speedup", "scipy_s", "scipy_per_compute", "scipy_per_steady_total")),
-    memory=None,
-    samples={},
-)
+COMPILED = filled(CompileRecord, function="step", lower_s=1.0, compile_s=2.0)
+CONVOLVED = filled(Conv2dRecord, compute_s=0.5)
 
 
 class Doing(Measurement):

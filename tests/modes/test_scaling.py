@@ -19,6 +19,7 @@ from jaxbench.records.writers.console import Console
 from tests.conftest import MICRO, config_of, records, refusal, run_json
 from tests.micro import config_for
 from tests.modes.mixed_devices import REFUSAL, FakeDevice
+from tests.recorded import filled
 
 
 class Linear(nn.Module):
@@ -108,17 +109,8 @@ def test_weak_and_strong_from_one_device_to_all(measure, tmp_path):
 
 def test_more_than_all_is_warned_of():
     def record(count, middle, low):
-        return ScalingRecord(
-            scaling="strong",
-            num_devices=count,
-            efficiency=middle,
-            efficiency_low=low,
-            efficiency_high=middle,
-            precision="fp32",
-            **dict.fromkeys(("batch_size", "batch_per_device", "images_per_step", "steps"), 64),
-            status="done",
-            gradient_bytes=4,
-        )
+        how = {"efficiency": middle, "efficiency_low": low, "efficiency_high": middle}
+        return filled(ScalingRecord, scaling="strong", num_devices=count, **how)
 
     scaled = [record(1, 1.0, 1.0), record(2, 1.05, 0.95), record(4, 1.05, 1.015)]
     [told] = efficiency_warnings([*scaled, record(1, None, None)])

@@ -120,14 +120,6 @@ def test_a_step_that_the_compiler_refuses_does_not_fit(cpus, refusing):
     assert record.refusal.startswith("RESOURCE_EXHAUSTED: too large. Used (11.13G)")
 
 
-def test_a_refusal_that_is_not_of_a_device_s_memory_needs_no_bytes_of_it(cpus, monkeypatch):
-    words = "RESOURCE_EXHAUSTED: Allocation (size=9) would exceed memory (size=8), space=vmem"
-    refuse = mock.Mock(side_effect=jax.errors.JaxRuntimeError(words))
-    monkeypatch.setattr(targets, "begin_compile", refuse)
-    record = compiled(entry_point.load_experiment(MICRO), "tpu:v5e:2x2")
-    assert not record.fits and record.refusal == words and record.needed_bytes is None
-
-
 def test_a_step_larger_than_what_jax_takes_of_a_gpu_does_not_fit(
     children, run_cli, monkeypatch, tmp_path
 ):

@@ -19,28 +19,22 @@ from jaxbench.training.run import (
     TrainPlan,
 )
 from tests.conftest import MICRO
+from tests.recorded import filled
 
 
 def epoch(number, train_time_s=4.0, complete=True, **evaluated):
     eval_time_s = 1.0 if evaluated else 0.0
-    return EpochRecord(
+    return filled(
+        EpochRecord,
         epoch=number,
-        epochs=9,
-        step=10 * number,
         complete=complete,
         epoch_time_s=train_time_s + eval_time_s,
         train_time_s=train_time_s,
-        data_wait_s=0.0,
         eval_time_s=eval_time_s,
         images=100,
         images_per_s=100 / train_time_s,
         images_per_s_per_device=50 / train_time_s,
-        mfu=None,
-        profiled_steps=0,
-        train_loss=1.0,
-        learning_rate=0.1,
-        peak_memory_bytes=None,
-        process_memory_bytes=None,
+        step=10 * number,
         elapsed_s=10.0 * number,
         eval_count=60 if evaluated else None,
         **evaluated,
