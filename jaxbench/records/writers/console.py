@@ -40,7 +40,8 @@ class Console(Writer):
         """Print a line that is not wrapped: a command, to be copied."""
         if self._stream is not None:
             with terminal.tolerated(self._stream):
-                print(terminal.printable(line), file=self._stream, flush=True)
+                line = terminal.coloured(terminal.printable(line), self._stream)
+                print(line, file=self._stream, flush=True)
 
     def progress(self, title: str, done: int, total: int, status: str) -> None:
         line = f"{title}  {done}/{total}  {status}".rstrip()
@@ -87,8 +88,9 @@ class RichConsole(Console):
     def print(self, line: str) -> None:
         from rich.text import Text
 
+        line = terminal.coloured(terminal.printable(line), self._console.file)
         with terminal.tolerated(self._stream):
-            self._console.print(Text(terminal.printable(line)), soft_wrap=True)
+            self._console.print(Text.from_ansi(line), soft_wrap=True)
 
     @contextlib.contextmanager
     def _announced(self, line: str) -> Iterator[None]:
@@ -133,7 +135,7 @@ def create_console(quiet: bool = False) -> Console:
     """
     if quiet or not processes.is_primary():
         return Console(None)
-    is_live = sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+    is_live = sys.stdout.isatty() and os.environ.get("TERM") not in terminal.PLAIN_TERMINALS
     return RichConsole() if is_live else Console(sys.stdout)
 
 
