@@ -257,8 +257,7 @@ class ScalingBenchmark(Measurement):
         elif devices[0].platform == "cpu":
             warnings.append(
                 f"these {len(devices)} devices are simulated and share {available_cores()} "
-                "processor core(s): efficiencies, bandwidths and predictions say nothing about "
-                "accelerators"
+                "processor core(s): the results say nothing about accelerators"
             )
         if config.parallelism == "fsdp":
             warnings.append(
@@ -382,8 +381,7 @@ def efficiency_warnings(scaled: Sequence[ScalingRecord]) -> list[str]:
     """Return the warnings about efficiencies whose whole interval is above 100 %."""
     return [
         f"{_label(record)}: an efficiency of {record.efficiency:.1%}, "
-        f"{record.efficiency_low:.1%} at least: more than 100 % is seldom true, look for what "
-        "held the single device up"
+        f"{record.efficiency_low:.1%} at least: was the single device held up?"
         for record in scaled
         if record.efficiency_low is not None and record.efficiency_low > 1
     ]

@@ -30,9 +30,14 @@ class Console(Writer):
         self._stream = stream
         self._table, self._kind = GrowingTable(), ""
         self._since_progress, self._progress = Stopwatch(), ""
+        self._warnings: set[str] = set()
 
     def say(self, line: str) -> None:
-        """Print a line, wrapped to the width."""
+        """Print a line, wrapped to the width; a warning only once."""
+        if line.startswith("warning: "):
+            if line in self._warnings:
+                return
+            self._warnings.add(line)
         for part in terminal.wrap(terminal.printable(line)):
             self.print(part)
 
