@@ -16,7 +16,7 @@ import jax
 
 from jaxbench.analysis.scaling_model import efficiency, predict, split
 from jaxbench.batch_layout import BatchLayout
-from jaxbench.clock import Stopwatch, duration
+from jaxbench.clock import Stopwatch, rough_duration
 from jaxbench.config import Config
 from jaxbench.data.feeds.feed import create_feed
 from jaxbench.errors import BadInput, MixedDevices
@@ -173,7 +173,7 @@ class ScalingBenchmark(Measurement):
                         stage.measure()
                         done += 1
                         left_s = watch.elapsed_s() / done * (total - done)
-                        left = f"windows  {duration(left_s)} left"
+                        left = f"windows  {rough_duration(left_s)} left"
                         console.progress("measuring", done, total, left)
             with clock.phase("compare"), console.phase("comparing the replicas"):
                 for trial in self.trials:
