@@ -50,7 +50,7 @@ from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, median_interval
 from jaxbench.cards.card_file import CARD, read_card
 from jaxbench.cards.figures import MEMORY
 from jaxbench.cli import entry_point
-from jaxbench.errors import BadInput, nearest
+from jaxbench.errors import BadInput, one_of
 from jaxbench.parallel.child import run_child
 from jaxbench.records.reader import RunRecords, load_run
 from jaxbench.records.schema import EpochRecord, ThroughputRecord
@@ -189,9 +189,7 @@ def _chosen() -> list[str]:
     goals = GOALS[_MACHINE.value]
     for goal in _ONLY.value or ():
         if goal not in goals:
-            raise BadInput(
-                f"--only={goal}: must be among {', '.join(goals)}" + nearest(goal, [*goals])
-            )
+            raise BadInput(f"--only={goal}: {one_of(goal, goals)}")
     if _DATA_DIR.value and _TINY.value:
         raise BadInput("--tiny trains synthetic images; give it without --data_dir")
     has_data = _DATA_DIR.value or _TINY.value

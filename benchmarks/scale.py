@@ -37,7 +37,7 @@ from absl import flags
 
 from jaxbench.cli import entry_point
 from jaxbench.clock import process_cpu_s
-from jaxbench.errors import BadInput, nearest
+from jaxbench.errors import BadInput, one_of
 
 _CASES = flags.DEFINE_list("cases", None, "Some of the cases.")
 _PART = flags.DEFINE_float("part", 1.0, "Share of the sizes to measure.", 0.001, 1.0)
@@ -245,7 +245,7 @@ def main(arguments: list[str]) -> int:
         raise BadInput(f"{arguments[0]!r}: flags begin with --")
     for case in _CASES.value or ():
         if case not in CASES:
-            what = f"must be among {', '.join(CASES)}" + nearest(case, [*CASES])
+            what = one_of(case, CASES)
             raise BadInput(f"--cases={case}: {what}")
     if _FOLDER.value and not os.path.isdir(_FOLDER.value):
         raise BadInput(f"--folder={_FOLDER.value}: is no folder")

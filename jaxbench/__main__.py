@@ -5,7 +5,8 @@ import sys
 
 from jaxbench import __version__
 from jaxbench.cli import COMMANDS, registry
-from jaxbench.errors import nearest
+from jaxbench.errors import closest
+from jaxbench.modes import MODES
 from jaxbench.terminal import open_closed_streams, tolerated, warn
 
 
@@ -18,12 +19,7 @@ def main() -> int:
             print(f"jaxbench {__version__}" if command == "--version" else _help(), flush=True)
         return 0
     if command not in COMMANDS:
-        hint = nearest(command, COMMANDS)
-        if command.startswith("--experiment"):
-            hint = "; did you mean jaxbench main?"
-        elif command.partition(":")[0] in registry.available():
-            hint = f"; did you mean jaxbench main --experiment={command}?"
-        warn(f"jaxbench: no command {command!r}; there are {', '.join(COMMANDS)}{hint}")
+        warn(f"jaxbench: no command {command!r}; {_meant(command)}")
         return 2
     sys.argv[1:] = arguments
     # As `python -m` does: the package's attributes of these names are functions.
@@ -33,6 +29,17 @@ def main() -> int:
         warn("jaxbench: interrupted")
         return 130
     return 0
+
+
+def _meant(word: str) -> str:
+    """Return what to write instead of a word that is no command: a mode, say, or an experiment."""
+    commands = {mode: f"main --mode={mode}" for mode in MODES}
+    commands |= {name: f"main --experiment={name}" for name in registry.available()}
+    commands |= {"run": "main", "--experiment": "main", **{name: name for name in COMMANDS}}
+    name, colon, variant = word.partition("=")[0].partition(":")
+    if meant := closest(name, commands):
+        return f"did you mean jaxbench {commands[meant]}{colon}{variant}?"
+    return f"must be one of {', '.join(COMMANDS)}"
 
 
 def _help() -> str:

@@ -1,4 +1,4 @@
-"""Fit the model of predicted rates again: `python -m jaxbench.calibrate [ROWS.csv ...]`.
+"""Fit the model of predicted rates again: `jaxbench calibrate [ROWS.csv ...]`.
 
 Rows of your own rates, in the columns of jaxbench/predict/rates.csv, are added to its rows. The
 fit and the errors of rows left out are written to --out; a prediction reads them with

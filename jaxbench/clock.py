@@ -137,6 +137,13 @@ def now(ago_s: float = 0.0) -> Moment:
     return Moment.now().astimezone() - datetime.timedelta(seconds=ago_s)
 
 
+def rough_duration(seconds: float) -> str:
+    """Return a duration to about two digits: 0.8 s, 33 s, 3 min 20 s."""
+    if seconds < 99.5:
+        return f"{seconds:.{int(seconds < 9.95)}f} s"
+    return duration(seconds)
+
+
 def duration(seconds: float) -> str:
     """Return a duration in its two largest units: 8.21 s, 3 min 20 s, 5 h 7 min, 54 d 3 h."""
     if seconds < 99.995:

@@ -1,4 +1,4 @@
-"""Compare rates: `python -m jaxbench.compare BASE OTHER...`, or one SWEEP.
+"""Compare rates: `jaxbench compare BASE OTHER...`, or one SWEEP.
 
 Each argument is a run directory, a folder of repeats of one run, or a sweep (its trials are
 matched by their overrides; other seeds are repeats); or all are cards, see below. The first setting

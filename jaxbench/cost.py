@@ -1,4 +1,4 @@
-"""Show what runs cost: `python -m jaxbench.cost RUN... --usd_per_hour=6.7`.
+"""Show what runs cost: `jaxbench cost RUN... --usd_per_hour=6.7`.
 
 Or what would be: `--images_per_s=2796 --epochs=64 --images_per_epoch=1281167 --offer=...` in place
 of runs. `--list_offers` shows the prices that are known.

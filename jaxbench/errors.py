@@ -9,6 +9,8 @@ OUT_OF_MEMORY = re.compile(
     r"RESOURCE_EXHAUSTED|bad_alloc|MemoryError|[Oo]ut of memory|OUT_OF_MEMORY|ALLOC_FAILED"
     r"|[Cc]annot allocate|[Ff]ailed to allocate|allocate of .* failed|oom.kill event"
 )
+# A refusal with a suggestion lists no more names.
+_FEW_NAMES = 8
 
 
 class BadInput(Exception):
@@ -74,8 +76,17 @@ def first_line(error: Exception) -> str:
     return str(error).split("\n", 1)[0] or type(error).__name__
 
 
-def nearest(value: str, allowed: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?" for the closest spelling, or nothing when none is close."""
+def closest(value: str, allowed: Iterable[str]) -> str | None:
+    """Return the name with the closest spelling, None if none is close."""
     names = {name.lower(): name for name in allowed}
     close = difflib.get_close_matches(value.lower(), names, n=1, cutoff=0.6)
-    return f"; did you mean {names[close[0]]!r}?" if close else ""
+    return names[close[0]] if close else None
+
+
+def one_of(value: str, allowed: Iterable[str]) -> str:
+    """Return what to write instead of a wrong name: the closest one, and all names if few."""
+    names = list(allowed)
+    listed, name = f"must be one of {', '.join(names)}", closest(value, names)
+    if name is None:
+        return listed
+    return f"did you mean {name!r}?" + (f" It {listed}" if len(names) <= _FEW_NAMES else "")

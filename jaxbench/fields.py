@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxbench.custom import Code, as_code
-from jaxbench.errors import BadInput, nearest
+from jaxbench.errors import BadInput, one_of
 
 
 def plain(default: Any, **metadata: Any) -> Any:
@@ -84,9 +84,7 @@ def _check_value(name: str, value: Any, hint: Any, field: dataclasses.Field) -> 
         raise BadInput(f"{name}=(): must hold at least one number")
     choices = field.metadata.get("choices")
     if choices and value not in choices:
-        raise BadInput(
-            f"{name}={value!r}: must be one of {', '.join(choices)}{nearest(str(value), choices)}"
-        )
+        raise BadInput(f"{name}={value!r}: {one_of(str(value), choices)}")
     low, high = field.metadata.get("range", (None, None))
     if low is not None:
         for item in value if isinstance(value, tuple) else (value,):

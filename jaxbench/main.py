@@ -1,8 +1,8 @@
-"""Run one experiment: `python -m jaxbench.main --experiment=wrn28_10`.
+"""Run one experiment: train it, or measure how fast the devices are.
 
---experiment=list lists all experiments; --experiment.FIELD=VALUE overrides a field, as in
---experiment.batch_size=512; --mode=describe shows every field without training. The documentation
-(docs/, page Fields) explains each of them.
+jaxbench main --experiment=quickstart
+jaxbench main --experiment=cnn10 --experiment.batch_size=512 --mode=throughput
+jaxbench main --experiment=resnet50:synthetic --mode=describe --target=gpu:h100:8
 """
 
 import json

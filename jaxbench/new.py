@@ -1,4 +1,4 @@
-"""Write a template for custom code: `python -m jaxbench.new network my_net.py`.
+"""Write a template for custom code: `jaxbench new network my_net.py`.
 
 The kinds are network, optimizer, data and task. Each template is an experiment that runs at once,
 in seconds on a CPU.
@@ -8,7 +8,7 @@ import pathlib
 import shlex
 
 from jaxbench.cli import entry_point
-from jaxbench.errors import BadInput, nearest
+from jaxbench.errors import BadInput, one_of
 from jaxbench.paths import user_path
 
 _TEMPLATES = pathlib.Path(__file__).resolve().parent / "templates"
@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
         raise BadInput(usage.format("network"))
     kind, file = arguments
     if kind not in kinds:
-        raise BadInput(f"{kind!r}: must be one of {', '.join(kinds)}{nearest(kind, kinds)}")
+        raise BadInput(f"{kind!r}: {one_of(kind, kinds)}")
     path = user_path(file)
     if path.suffix != ".py" or not path.stem.isidentifier():
         raise BadInput(f"{file}: its name must end in .py, after letters, digits and _ only")

@@ -1,4 +1,4 @@
-"""Write tasks that rent machines: `python -m jaxbench.offers --experiment=cnn10 --accelerator=...`.
+"""Write tasks that rent machines: `jaxbench offers --experiment=cnn10 --accelerator=...`.
 
 Each accelerator gets a task for SkyPilot and one for dstack. It installs this checkout, runs the
 experiment with the flags that are given here (or the card, with --qualify), and gives the machine

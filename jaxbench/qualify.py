@@ -1,12 +1,12 @@
-"""Qualify a machine: `python -m jaxbench.qualify`.
+"""Qualify a machine: `jaxbench qualify`.
 
 In ten minutes: checks, the ceilings of arithmetic and memory, links between devices, training steps
 of some networks, a soak, and a search for silent data corruption. It leaves a card (card.json) with
 a verdict by stated limits. The exit code is 1 if something fails. Over several processes it
 measures only the links between all devices.
 
-    python -m jaxbench.qualify check CARD
-    python -m jaxbench.qualify table FOLDER [--out=FILE.md]
+    jaxbench qualify check CARD
+    jaxbench qualify table FOLDER [--out=FILE.md]
 
 check says whether a card was altered or holds figures that cannot be true, and what its verdict is.
 Its exit code is 1 for such a card, and for one whose verdict is fail. table writes a table of
@@ -21,7 +21,7 @@ from absl import flags
 
 from jaxbench.cli import entry_point, process_flags
 from jaxbench.cli.importing import importing
-from jaxbench.errors import BadInput, nearest
+from jaxbench.errors import BadInput, one_of
 from jaxbench.parallel import processes
 from jaxbench.parallel.launch_local import run_local_processes
 from jaxbench.terminal import print_wrapped, printable
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
         return _qualify()
     words = {"check": (_check, "CARD", ()), "table": (_table, "FOLDER", ("out",))}
     if word not in words:
-        raise BadInput(f"{word!r}: must be check or table, or nothing{nearest(word, words)}")
+        raise BadInput(f"{word!r}: {one_of(word, words)}")
     function, argument, allowed = words[word]
     if len(paths) != 1:
         raise BadInput(f"give one {argument}: jaxbench qualify {word} {argument}")

@@ -1,4 +1,4 @@
-"""Make a report of runs, sweeps and cards: `python -m jaxbench.report DIR [DIR ...]`.
+"""Make a report of runs, sweeps and cards: `jaxbench report DIR [DIR ...]`.
 
 DIR is a run directory, a sweep's folder, a card, or a folder with some of them below it. Nothing is
 measured, and nothing is changed in them.

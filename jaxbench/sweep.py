@@ -1,9 +1,10 @@
-"""Run an experiment over a grid: `python -m jaxbench.sweep --experiment=cnn10 --grid=FIELD=A,B`.
+"""Run an experiment over a grid of settings.
 
-Each combination of values is a trial, run by jaxbench.main in a process of its own, here or where
---launcher says; all flags of that program may be given. A trial that runs out of memory, takes too
-long or fails is a result too. A sweep that was interrupted is resumed by the same command with its
---sweepdir.
+    jaxbench sweep --experiment=cnn10:tiny --grid=batch_size=32,64,128
+
+Each combination of values is a trial: a run of `jaxbench main` in a separate process, on this
+machine or where --launcher says. All flags of that command may be given. A trial that runs out of
+memory, takes too long or fails is a result too. The same command with --sweepdir resumes a sweep.
 """
 
 import functools

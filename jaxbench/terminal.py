@@ -14,6 +14,16 @@ from typing import TextIO
 
 # The blank between a number and its unit, where no line ends.
 _UNITS = re.compile(r"(?<=\d) (?=(%|ms|s|min|MiB|GB/s|images/s|USD)(\W|$))")
+# TERM of terminals that show nothing but text.
+PLAIN_TERMINALS = ("dumb", "unknown")
+# {code of a colour: words for a status}: green, amber, red.
+_COLOURS = {
+    "32": ("ok", "done", "pass"),
+    "33": ("warning", "inconclusive", "incomplete", "undecided"),
+    "31": ("problem", "invalid", "failed", "fail", "oom", "diverged"),
+}
+_WORDS = "|".join(word for words in _COLOURS.values() for word in words)
+_STATUS = re.compile(rf"((?:verdict: )?)(?P<word>{_WORDS})(?![\w-])", re.IGNORECASE)
 
 
 def printable(text: str) -> str:
@@ -58,7 +68,16 @@ def wrap(line: str, indent: str = "  ") -> list[str]:
 def print_wrapped(*lines: str, indent: str = "  ") -> None:
     """Print lines that fit the width, see `wrap`."""
     for line in lines:
-        print("\n".join(wrap(line, indent)))
+        print("\n".join(coloured(part, sys.stdout) for part in wrap(line, indent)))
+
+
+def coloured(line: str, stream: TextIO) -> str:
+    """Return a line whose status, the word at its start, has a colour if a terminal shows it."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") in PLAIN_TERMINALS
+    if plain or not stream.isatty() or not (match := _STATUS.match(line)):
+        return line
+    code = next(code for code, words in _COLOURS.items() if match["word"].lower() in words)
+    return f"{match[1]}\x1b[{code}m{match['word']}\x1b[0m{line[match.end() :]}"
 
 
 def warn(line: str) -> None:

@@ -2,6 +2,7 @@
 
 import runpy
 import sys
+from xml.etree import ElementTree
 
 import pytest
 
@@ -23,9 +24,11 @@ def test_help_has_a_line_for_each_command(run_cli):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["swep"], "no command 'swep'; there are main, sweep, qualify,"),
-        (["swep"], "did you mean 'sweep'?"),
-        (["xyzzy"], "no command 'xyzzy'"),
+        (["swep"], "no command 'swep'; did you mean jaxbench sweep?"),
+        (["qualfy"], "did you mean jaxbench qualify?"),
+        (["trian"], "did you mean jaxbench main --mode=train?"),
+        (["run"], "did you mean jaxbench main?"),
+        (["xyzzy"], "no command 'xyzzy'; must be one of main, sweep, qualify,"),
         (["cnn10:tiny"], "did you mean jaxbench main --experiment=cnn10:tiny?"),
         (["--experiment=cnn10"], "did you mean jaxbench main?"),
         (["--json"], "no command '--json'"),
@@ -68,6 +71,24 @@ FIELDS = (
 )
 def test_a_field_that_was_meant(given, meant):
     assert meant_fields(given, FIELDS) == meant
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_is_short_and_names_its_flags(run_cli, command):
+    module = f"jaxbench.{command}"
+    short, whole = (run_cli(flag, module=module) for flag in ("--help", "--helpxml"))
+    assert (short.returncode, short.stderr, whole.returncode) == (0, "", 0)
+    lines = short.stdout.splitlines()
+    # Lists in the text of a command are not wrapped.
+    assert max(len(line) for line in lines if line[:1] != "*") <= 100
+    assert len(lines) < 90
+    if command in ("main", "sweep", "offers"):
+        flags = [line.split()[0] for line in lines if line.startswith("  --")]
+        assert flags[:2] == ["--experiment", "--experiment.FIELD"]
+    flags = ElementTree.fromstring(whole.stdout).iter("flag")
+    names = [flag.findtext("name") for flag in flags if flag.findtext("key") == "yes"]
+    assert all(f"--{name}" in short.stdout for name in names)
+    assert names or command == "new"
 
 
 def test_a_command_is_the_module_and_not_the_attribute(run_cli, monkeypatch):

@@ -35,7 +35,7 @@ def test_a_users_prices_come_first(tmp_path):
     assert find_price("mine", prices) == Price("mine", "1x H200", 1, 3.5, "2026-11", "invoice")
     assert find_price(TPU, prices).usd_per_hour == 4.5
     assert find_price(AWS, prices).usd_per_hour == 12.2
-    with pytest.raises(BadInput, match="no such offer; there are .*did you mean 'mine'"):
+    with pytest.raises(BadInput, match="did you mean 'mine'"):
         find_price("mien", prices)
 
 

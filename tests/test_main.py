@@ -287,9 +287,3 @@ def test_bad_input_is_refused(run_cli, tmp_path, flags, told):
     assert done.returncode == 2 and done.stderr.startswith("jaxbench: "), done
     assert told in done.stderr and done.stderr.count("\n") == 1
     assert files() == before and (tmp_path / "occupied/run.json").read_text() == "{}"
-
-
-def test_help_is_no_failure(run_cli):
-    done = run_cli("--help")
-    assert done.returncode == 0
-    assert "--experiment=list" in done.stdout

@@ -1,13 +1,15 @@
 """What a terminal is shown, and streams that cannot be written to."""
 
 import errno
+import io
 import os
 import sys
 
 import pytest
+import rich.console
 
 from jaxbench import terminal
-from jaxbench.records.writers.console import Console
+from jaxbench.records.writers.console import Console, RichConsole
 from tests.conftest import MICRO
 
 STEER = "\x1b]0;owned\x07\x1b[2J"
@@ -20,6 +22,7 @@ class Full:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     flush = lambda self: self.write("")  # noqa: E731
+    isatty = lambda self: False  # noqa: E731
 
     def fileno(self):
         raise OSError("a test's stream")
@@ -28,6 +31,34 @@ class Full:
 def test_what_steers_a_terminal_is_replaced():
     assert terminal.printable(f"a{STEER}b\n\r\x9b\u202e\udcff") == "a?]0;owned??[2Jb?????"
     assert terminal.printable("Größe\u3000画像 é") == "Größe\u3000画像 é"
+
+
+class Terminal(io.StringIO):
+    isatty = lambda self: True  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    "console", [Console, lambda out: RichConsole(rich.console.Console(file=out))]
+)
+def test_a_status_has_a_colour_only_if_a_terminal_shows_it(monkeypatch, console):
+    lines = ("warning: slow", "done in 3 s", "verdict: FAIL", "okay", "done-ish", "a warning")
+
+    def shown(out):
+        for line in lines:
+            console(out).say(line)
+        return out.getvalue().splitlines()
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    coloured = ["\x1b[33mwarning\x1b[0m: slow", "\x1b[32mdone\x1b[0m in 3 s"]
+    coloured += ["verdict: \x1b[31mFAIL\x1b[0m", *lines[3:]]
+    assert shown(Terminal()) == coloured
+    if console is Console:
+        assert shown(io.StringIO()) == [*lines]
+    for name, value in {"NO_COLOR": "1", "TERM": "dumb"}.items():
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            assert shown(Terminal()) == [*lines]
 
 
 @pytest.mark.parametrize(

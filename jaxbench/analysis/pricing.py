@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from jaxbench.analysis.published import load_published
-from jaxbench.errors import BadInput, nearest
+from jaxbench.errors import BadInput, one_of
 from jaxbench.files import parse_rows, read_text
 from jaxbench.paths import user_path
 
@@ -70,10 +70,7 @@ def find_price(offer: str, prices: list[Price]) -> Price:
     """Return the offer of this name; raise BadInput if there is none."""
     by_name = {price.offer: price for price in reversed(prices)}
     if offer not in by_name:
-        names = [price.offer for price in prices]
-        raise BadInput(
-            f"--offer={offer}: no such offer; there are {'; '.join(names)}{nearest(offer, names)}"
-        )
+        raise BadInput(f"--offer={offer}: no such offer; {one_of(offer, by_name)}")
     return by_name[offer]
 
 

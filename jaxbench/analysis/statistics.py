@@ -144,16 +144,10 @@ def dependent(name: str, samples: Sequence[float]) -> list[str]:
     """
     count, r = len(samples), autocorrelation(samples)
     if FEWEST_FOR_INTERVAL <= count < _FEWEST_FOR_CORRELATION:
-        return [
-            f"{name} are too few ({count}) to check that they are independent: if they are not, "
-            "the interval is too narrow"
-        ]
+        return [f"{name} are too few ({count}) to check that they are independent"]
     if r is None or r <= 1.68 * (count - 2) / ((count - 4) * math.sqrt(count - 1)):
         return []
-    return [
-        f"{name} are not independent (autocorrelation {r:.2f}): something else changed meanwhile; "
-        "the interval is widened, and a repeat may still lie outside it"
-    ]
+    return [f"{name} are not independent (autocorrelation {r:.2f}): the interval is widened"]
 
 
 def slowed_down(name: str, times: Sequence[float]) -> list[str]:
@@ -185,10 +179,8 @@ def held_up(name: str, times: Mapping[int, float]) -> list[str]:
         return []
     named = [f"{number} ({time_s:.2f} s)" for number, time_s in list(longer.items())[:_MOST_NAMED]]
     more = f" and {len(longer) - len(named)} more" if len(longer) > len(named) else ""
-    return [
-        f"{name} {', '.join(named)}{more} took more than twice the median of {median_s:.2f} s: "
-        "something held the run up"
-    ]
+    times_s = ", ".join(named) + more
+    return [f"{name} {times_s} took more than twice the median of {median_s:.2f} s"]
 
 
 class Estimate(NamedTuple):

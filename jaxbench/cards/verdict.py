@@ -19,7 +19,7 @@ import msgspec
 
 from jaxbench.cards.card import Card, Figure, Finding, HostLoad, Part, Verdict
 from jaxbench.cards.figures import FIGURES, MATMULS, MEMORY, PARTS
-from jaxbench.errors import BadInput, nearest
+from jaxbench.errors import BadInput, closest
 from jaxbench.files import read_text
 from jaxbench.paths import user_path
 from jaxbench.terminal import four_digits
@@ -62,8 +62,11 @@ def load_thresholds(path: str | None = None) -> Thresholds:
         raise BadInput(f"--thresholds={path}: {error}") from error
     for name in changed:
         if name not in limits:
-            close = nearest(name[:60], limits) or "; `jaxbench/cards/thresholds.csv` has all"
-            raise BadInput(f"--thresholds={path}: there is no limit {name[:60]!r}{close}")
+            meant = closest(name[:60], limits)
+            hint = (
+                f"did you mean {meant!r}?" if meant else "`jaxbench/cards/thresholds.csv` has all"
+            )
+            raise BadInput(f"--thresholds={path}: there is no limit {name[:60]!r}; {hint}")
     return {**limits, **changed}
 
 

@@ -18,6 +18,7 @@ from absl import app, flags, logging
 
 from jaxbench import terminal
 from jaxbench.cli import registry
+from jaxbench.cli.help import help_text
 from jaxbench.cli.hints import check_field, meant_fields
 from jaxbench.cli.importing import importing
 from jaxbench.custom import describe_error, user_line
@@ -50,6 +51,11 @@ def run_with_arguments(
 
     terminal.open_closed_streams()
     raise_on_signals()
+    arguments = sys.argv if argv is None else argv
+    if {"-h", "-help", "--help", "--helpshort"} & {*arguments[1:]}:
+        with terminal.tolerated(sys.stdout):
+            print(help_text(parse is not None), flush=True)
+        sys.exit(0)
     try:
         app.run(quietly, argv=argv, flags_parser=parse or _parse_flags)  # type: ignore[call-overload]
     except SystemExit as exit_:
@@ -58,7 +64,7 @@ def run_with_arguments(
             terminal.warn(f"jaxbench: {describe_error('your code ends the program', exit_)}")
             sys.exit(2)
         # absl calls having shown the help a failure.
-        asks = any(re.match(r"--?help(short|full|xml)?$", arg) for arg in argv or sys.argv)
+        asks = any(re.match(r"--?help(full|xml)$", argument) for argument in arguments)
         sys.exit(0 if asks else exit_.code)
     except BaseException as error:
         code, line = exit_code(error)

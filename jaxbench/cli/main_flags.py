@@ -1,4 +1,4 @@
-"""The flags of `python -m jaxbench.main`, made from the table of options, and their checks."""
+"""The flags of `jaxbench main`, made from the table of options, and their checks."""
 
 from collections.abc import Sequence
 from typing import Any

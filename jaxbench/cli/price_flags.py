@@ -15,7 +15,7 @@ USD_PER_HOUR = flags.DEFINE_float(
 OFFER = flags.DEFINE_string(
     "offer",
     None,
-    "The name of an offer with its price; python -m jaxbench.cost --list_offers shows them.",
+    "The name of an offer with its price; jaxbench cost --list_offers shows them.",
 )
 PRICES = flags.DEFINE_string(
     "prices",

@@ -9,7 +9,7 @@ import traceback
 from typing import Any
 
 from jaxbench.config import Experiment
-from jaxbench.errors import BadInput, nearest
+from jaxbench.errors import BadInput, one_of
 from jaxbench.paths import user_path
 
 # A function of this name makes a variant of an experiment.
@@ -71,8 +71,8 @@ def load(spec: str) -> Any:
         names = available()
         if file not in names:
             refuse(
-                f"no experiment {file!r}; there are {', '.join(names)}, or the path of a .py "
-                f"file{nearest(file, names)}"
+                f"no experiment {file!r}; {one_of(file, names)} (--experiment=list shows all; or "
+                "give the path of a .py file)"
             )
         path = experiments_dir() / f"{file}.py"
         if not path.is_file():
@@ -89,8 +89,8 @@ def load(spec: str) -> Any:
     if variants not in names or (colon and not variants):
         whose = file if file.endswith(".py") else path.stem
         known = {f"{whose}:{variant}" for variant in names if variant}
-        hint = nearest(f"{whose}:{variants}", known)
-        refuse(f"no variant {variants!r}; there are {', '.join(sorted(known)) or 'none'}{hint}")
+        hint = one_of(f"{whose}:{variants}", sorted(known)) if known else "it has none"
+        refuse(f"no variant {variants!r}; {hint}")
     config = _call(path, module.get_config)
     for variant in filter(None, variants.split(":")):
         config = _call(path, getattr(module, changes.get(variant, variant)), config)

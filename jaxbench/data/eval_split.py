@@ -24,14 +24,14 @@ def eval_split_warnings(dataset: Dataset) -> list[str]:
         warnings.append(
             f"the evaluation split has {count:,} {noun}"
             + ("" if different == count else f", {different} different")
-            + f": an accuracy on fewer than {_FEWEST} says next to nothing"
+            + f": an accuracy on fewer than {_FEWEST} means little"
         )
     if digests and dataset.train.inputs_Nx.nbytes <= _LARGEST_BYTES:
         trained_on = set(_digests(dataset.train.inputs_Nx))
         if shared := sum(digest in trained_on for digest in digests):
             warnings.append(
-                f"{shared:,} of the {count:,} {noun} of the evaluation split are in the training "
-                f"split, too: its accuracy says that much less about {noun} that are new"
+                f"{shared:,} of the {count:,} {noun} of the evaluation split are also in the "
+                "training split"
             )
     return warnings
 

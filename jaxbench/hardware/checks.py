@@ -21,8 +21,10 @@ from jaxbench.hardware.accelerators import (
     check_platforms,
     extra_for,
     find_accelerators,
+    installed_plugin,
     pip_command,
     unused_accelerators,
+    usable_plugins,
 )
 from jaxbench.hardware.system import Check, available_cores, installed_version
 from jaxbench.paths import check_can_be_made
@@ -63,6 +65,8 @@ def check_packages() -> Iterator[Check]:
         version = installed_version(name)
         if version is None:
             yield Check(name, "problem", "not installed", "pip install -U jax")
+        elif name == "libtpu" and installed_plugin("tpu") not in usable_plugins():
+            yield Check(name, "ok", f"{version}, not used: the system shows no TPU")
         elif version == jaxlib or not name.startswith("jax-"):
             yield Check(name, "ok", version)
         else:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from jaxbench.errors import BadInput, nearest
+from jaxbench.errors import BadInput, one_of
 from jaxbench.files import read_text
 from jaxbench.parallel.child import ProcessResult
 
@@ -110,9 +110,7 @@ def create_launcher(
       BadInput: no such launcher, another one's option, or what an option names is not usable.
     """
     if name not in LAUNCHERS:
-        raise BadInput(
-            f"--launcher={name}: must be one of {', '.join(LAUNCHERS)}{nearest(name, LAUNCHERS)}"
-        )
+        raise BadInput(f"--launcher={name}: {one_of(name, LAUNCHERS)}")
     for option in options:
         if option not in LAUNCHERS[name]:
             names = [f"--launcher={one}" for one in LAUNCHERS if option in LAUNCHERS[one]]

@@ -108,7 +108,7 @@ def in_turn(stages: Sequence[Any], round_number: int) -> Sequence[Any]:
 def unsettled_warnings(warmups: Mapping[str, tuple[WarmUp, int]]) -> list[str]:
     """Return the warning about windows that never agreed, from {stage: (warm-up, its steps)}."""
     named = [f"{name} ({steps})" for name, (warmup, steps) in warmups.items() if not warmup.settled]
-    text = f"throughput did not stabilise during warm-up, to within {_AGREEMENT:.0%}, in (steps): "
+    text = "throughput did not stabilise during warm-up, in (steps): "
     return [text + ", ".join(named)] if named else []
 
 

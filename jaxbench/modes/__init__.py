@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxbench.errors import BadInput, nearest
+from jaxbench.errors import BadInput, one_of
 
 if TYPE_CHECKING:
     from jaxbench.config import Experiment
@@ -72,8 +72,7 @@ def find_mode(experiment: "Experiment", mode: str | None) -> str:
     """
     mode = mode or experiment.job
     if mode not in (*MODES, "describe"):
-        modes = [*MODES, "describe"]
-        raise BadInput(f"--mode={mode}: must be one of {', '.join(modes)}{nearest(mode, modes)}")
+        raise BadInput(f"--mode={mode}: {one_of(mode, [*MODES, 'describe'])}")
     allowed = [name for name, each in MODES.items() if each.job == experiment.job]
     if mode not in (*allowed, "describe"):
         raise BadInput(

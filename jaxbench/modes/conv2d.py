@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from jaxbench.analysis.statistics import dependent
-from jaxbench.clock import Clock, Stopwatch, duration
+from jaxbench.clock import Clock, Stopwatch, rough_duration
 from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.metrics import METRICS, plain
@@ -111,7 +111,7 @@ class Conv2dBenchmark(Measurement):
                         f"kernel {problem.kernel}, channels {problem.channels}",
                         rounds,
                         len(problems) * config.rounds,
-                        f"rounds, about {duration(left_s)} left",
+                        f"rounds, about {rough_duration(left_s)} left",
                     )
             one_device_s = trials[0].compute_s if counts[0] == 1 else None
             for trial in trials:

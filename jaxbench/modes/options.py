@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.config import Experiment
-from jaxbench.errors import BadInput, nearest
+from jaxbench.errors import BadInput, one_of
 from jaxbench.fields import check_fraction, describe_type
 from jaxbench.files import read_table
 from jaxbench.modes import CHECKPOINTS, MODES
@@ -140,7 +140,7 @@ def mode_keywords(mode: str, experiment: Experiment, values: Mapping[str, Any]) 
         raise BadInput(
             f"--target_accuracy={accuracy:g} with replicas='independent': its models reach "
             "it at different times; give each seed a run "
-            "(python -m jaxbench.sweep --grid=seed=0,1,2,3,4)"
+            "(jaxbench sweep --grid=seed=0,1,2,3,4)"
         )
     return keywords
 
@@ -148,8 +148,7 @@ def mode_keywords(mode: str, experiment: Experiment, values: Mapping[str, Any]) 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     """Raise BadInput if an option has none of the values that it may have."""
     if value not in choices:
-        allowed = ", ".join(choices) + nearest(str(value), choices)
-        raise BadInput(f"--{name}={value}: must be one of {allowed}")
+        raise BadInput(f"--{name}={value}: {one_of(str(value), choices)}")
 
 
 def _check_positive(name: str, value: float) -> None:

@@ -55,7 +55,7 @@ def read_shape(config: Config) -> NetworkShape:
 
 
 def load_calibration(path: str | None) -> fitted.Calibration:
-    """Return the calibration in a file that `python -m jaxbench.calibrate` wrote, or jaxbench's.
+    """Return the calibration in a file that `jaxbench calibrate` wrote, or jaxbench's.
 
     Raises:
       BadInput: the file is missing or no calibration.

@@ -352,16 +352,16 @@ def check_device_counts(name: str, counts: Sequence[int], mesh: DataMesh) -> lis
 
 
 def _banner(config: Config, mesh: DataMesh) -> str:
-    models = config.num_models(mesh.num_devices)
-    each = f"{models} independent models, each with batch" if models > 1 else "global batch"
-    # The command line gives whole numbers as 4.0 too.
-    epochs = f"{config.epochs:,.10g} epoch{'s' * (config.epochs > 1)}"
+    models, device = config.num_models(mesh.num_devices), mesh.devices[0]
+    each = f"{models} independent models, each with batch" if models > 1 else "batch"
+    simulated = "simulated " * (device.platform == "cpu" and len(mesh.local_devices) > 1)
+    processes = f" in {mesh.process[1]} processes" if mesh.process[1] > 1 else ""
+    spread = f"{config.parallelism}, batch norm: {config.batch_norm}, "
+    devices = f"{mesh.num_devices} {simulated or 'x '}{device.device_kind}"
     return (
-        f"{config.name or 'experiment'} on {mesh.num_devices} x {mesh.devices[0].device_kind}"
-        f"{f' in {mesh.process[1]} processes' if mesh.process[1] > 1 else ''}: "
-        f"{each} {config.batch_size}, {config.data.feed} feed, "
-        f"{config.precision}, {config.parallelism}, "
-        f"batch norm {config.batch_norm}, {epochs}, seed {config.seed}"
+        f"{config.name or 'experiment'} on {devices}{processes}: {each} {config.batch_size}, "
+        f"{config.precision}, {config.data.feed} feed, "
+        f"{spread * (mesh.num_devices > 1)}seed {config.seed}"
     )
 
 

@@ -16,7 +16,7 @@ import jax
 
 from jaxbench.analysis.scaling_model import efficiency, predict, split
 from jaxbench.batch_layout import BatchLayout
-from jaxbench.clock import Stopwatch, duration
+from jaxbench.clock import Stopwatch, rough_duration
 from jaxbench.config import Config
 from jaxbench.data.feeds.feed import create_feed
 from jaxbench.errors import BadInput, MixedDevices
@@ -173,7 +173,7 @@ class ScalingBenchmark(Measurement):
                         stage.measure()
                         done += 1
                         left_s = watch.elapsed_s() / done * (total - done)
-                        left = f"windows  {duration(left_s)} left"
+                        left = f"windows  {rough_duration(left_s)} left"
                         console.progress("measuring", done, total, left)
             with clock.phase("compare"), console.phase("comparing the replicas"):
                 for trial in self.trials:
@@ -257,8 +257,7 @@ class ScalingBenchmark(Measurement):
         elif devices[0].platform == "cpu":
             warnings.append(
                 f"these {len(devices)} devices are simulated and share {available_cores()} "
-                "processor core(s): efficiencies, bandwidths and predictions say nothing about "
-                "accelerators"
+                "processor core(s): the results say nothing about accelerators"
             )
         if config.parallelism == "fsdp":
             warnings.append(
@@ -382,8 +381,7 @@ def efficiency_warnings(scaled: Sequence[ScalingRecord]) -> list[str]:
     """Return the warnings about efficiencies whose whole interval is above 100 %."""
     return [
         f"{_label(record)}: an efficiency of {record.efficiency:.1%}, "
-        f"{record.efficiency_low:.1%} at least: more than 100 % is seldom true, look for what "
-        "held the single device up"
+        f"{record.efficiency_low:.1%} at least: was the single device held up?"
         for record in scaled
         if record.efficiency_low is not None and record.efficiency_low > 1
     ]

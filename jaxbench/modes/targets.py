@@ -441,7 +441,7 @@ def describe_targets(
       as_json: print an object with the fields of `TargetRecord` and `predicted`, or a list of
         several targets' objects, not tables.
       price: what an hour of each target costs.
-      calibration: a file of `python -m jaxbench.calibrate`; None takes jaxbench's.
+      calibration: a file of `jaxbench calibrate`; None takes jaxbench's.
       anchors: run directories of devices of the targets' kinds, to shift predictions by.
 
     Returns:

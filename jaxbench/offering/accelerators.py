@@ -10,7 +10,7 @@ import functools
 import re
 from collections.abc import Sequence
 
-from jaxbench.errors import BadInput, nearest
+from jaxbench.errors import BadInput, one_of
 from jaxbench.files import read_table
 from jaxbench.hardware.targets.target import Target, parse_target
 
@@ -79,10 +79,7 @@ def _parse(text: str) -> Accelerator:
     rows = {row[key].lower(): row for row in _rows().values() for key in ("name", "skypilot")}
     row = rows.get(name.lower())
     if row is None:
-        raise BadInput(
-            f"--accelerator={text}: no accelerator {name!r} is known; there are "
-            f"{', '.join(_rows())}{nearest(name, _rows())}"
-        )
+        raise BadInput(f"--accelerator={text}: {one_of(name, _rows())}")
     target = row["targets"].split()[0]
     count = count if colon else "1"
     # A slice is one accelerator.

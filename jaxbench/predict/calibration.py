@@ -1,6 +1,6 @@
 """The fitted model, the errors of rows that were left out, and intervals from them.
 
-`calibration.json` holds both; `python -m jaxbench.calibrate` makes it, with a user's rows too.
+`calibration.json` holds both; `jaxbench calibrate` makes it, with a user's rows too.
 An interval is a quantile of the errors of rows left out (split conformal). Each row is left out of
 the fit together with its group (`LEFT_OUT`). Each group has the same weight.
 """

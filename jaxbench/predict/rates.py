@@ -10,7 +10,7 @@ import functools
 import pathlib
 from typing import Literal, NamedTuple
 
-from jaxbench.errors import BadInput, nearest
+from jaxbench.errors import BadInput, one_of
 from jaxbench.files import parse_rows
 from jaxbench.hardware.peak_table import devices_per_chip, find_bandwidth, find_peak
 from jaxbench.hardware.targets.target import Target, parse_target
@@ -150,9 +150,7 @@ def _read(path: str) -> list[Rate]:
 
 def _rate(row: _Row) -> Rate:
     if row.network not in NETWORKS:
-        raise BadInput(
-            f"network {row.network!r}: one of {', '.join(NETWORKS)}{nearest(row.network, NETWORKS)}"
-        )
+        raise BadInput(f"network {row.network!r}: {one_of(row.network, NETWORKS)}")
     if min(row.num_devices, row.batch_size, row.examples_per_s) <= 0:
         raise BadInput("num_devices, batch_size and examples_per_s must be above 0")
     target = one_device(row.device)

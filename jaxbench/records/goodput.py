@@ -41,7 +41,7 @@ _PHASES = {
     "eval": ("eval",),
     "checkpoint": ("checkpoint", "restore"),
 }
-_CAUSE_OF = {phase: cause for cause, phases in _PHASES.items() for phase in phases}
+CAUSE_OF = {phase: cause for cause, phases in _PHASES.items() for phase in phases}
 CAUSES = (*_PHASES, "lost_work", "down", "other")
 # The phase of steps, and all that is done again after a kill.
 _STEPS, _REPEATED = "train", ("train", "data_wait", "eval", "profile")
@@ -111,13 +111,13 @@ def measure_goodput(
     badput_s = dict.fromkeys(CAUSES, 0.0)
     for phase, spent_s in phases_s.items():
         if phase != _STEPS:
-            badput_s[_CAUSE_OF.get(phase, "other")] += spent_s
+            badput_s[CAUSE_OF.get(phase, "other")] += spent_s
     badput_s["startup"] += sum(attempt["import_s"] for attempt in attempts)
     for one, after in itertools.pairwise(attempts):
         resumed_s = after["resumed_phases_s"]
         for phase in {**one["phases_s"], **resumed_s}:
             dropped_s = one["phases_s"].get(phase, 0.0) - resumed_s.get(phase, 0.0)
-            cause = "lost_work" if phase in _REPEATED else _CAUSE_OF.get(phase, "other")
+            cause = "lost_work" if phase in _REPEATED else CAUSE_OF.get(phase, "other")
             badput_s[cause] += dropped_s
         down_s = _seconds_between(one, after)
         if down_s < -_OVERLAP_S:

@@ -16,7 +16,8 @@ _RESUMABLE = ("interrupted", "preempted", "failed")
 def say_next_steps(console: Console, run_dir: RunDir) -> None:
     """Say where the results of a run that has ended are, and what can be done with them."""
     path, status = run_dir.path, run_dir.document["status"]
-    console.say(f"run directory: {path}")
+    if status not in ("done", "invalid"):  # the commands below name it
+        console.say(f"run directory: {path}")
     if status in ("done", "invalid"):
         say_command(console, "report", "jaxbench", "report", str(path))
         # What was compiled for a machine that is not here has no rates.

@@ -14,7 +14,7 @@ from typing import Any
 from markupsafe import Markup
 
 import jaxbench
-from jaxbench.errors import BadInput, nearest
+from jaxbench.errors import BadInput, one_of
 from jaxbench.fields import check_fraction
 from jaxbench.files import open_regular
 from jaxbench.paths import user_path
@@ -218,10 +218,7 @@ def render(
         return csv_rows.render_csv(context)
     sections = {one.name: one for one in make_sections(context)}
     if section not in (None, *sections):
-        raise BadInput(
-            f"--section={section}: this report has no such section; it has {', '.join(sections)}"
-            + nearest(section, sections)
-        )
+        raise BadInput(f"--section={section}: {one_of(section, sections)}")
     shown = [one for one in sections.values() if section in (None, one.name)]
     return (render_html if form == "html" else render_markdown)(shown, title)
 

@@ -84,7 +84,7 @@ class Comparison(_Text):
     `throughput`, or the training. `rows` has every stage, and every trial of a sweep.
 
     Attributes:
-      comparisons: as `python -m jaxbench.compare --json` prints them.
+      comparisons: as `jaxbench compare --json` prints them.
       not_compared: why a trial of a sweep is missing in them.
     """
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jaxbench.clock import Stopwatch, duration
+from jaxbench.clock import Stopwatch, rough_duration
 from jaxbench.metrics import plain
 from jaxbench.records.schema import TrialResult
 from jaxbench.sweeps.grid import Trial
@@ -70,8 +70,8 @@ class LiveTable:
 
     def _cells(self, key: str, result: TrialResult | None) -> tuple[str, str, str]:
         if key in self._running:
-            return "running", duration(self._running[key].elapsed_s()), ""
+            return "running", rough_duration(self._running[key].elapsed_s()), ""
         if result is None:
             return "waiting", "", ""
         rate = result.figures.images_per_s or result.figures.images_per_s_whole_run
-        return result.status, duration(result.wall_s), plain(rate) if rate else ""
+        return result.status, rough_duration(result.wall_s), plain(rate) if rate else ""

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxbench.cli.overrides import field_text
 from jaxbench.config import Experiment
-from jaxbench.errors import BadInput, nearest
+from jaxbench.errors import BadInput, one_of
 from jaxbench.launchers.launcher import Limits, create_launcher
 from jaxbench.modes import find_mode
 from jaxbench.modes.options import (
@@ -106,6 +106,5 @@ def _check_options(trial: Trial, mode: str | None, options: Mapping[str, Any]) -
     allowed = sorted(flags - _OF_ONE_RUN)
     for name in options:
         if name not in allowed:
-            hint = nearest(name, allowed) or f"; there are {', '.join(allowed)}"
-            raise BadInput(f"options: --mode={mode} has no {name!r}{hint}")
+            raise BadInput(f"options: --mode={mode} has no {name!r}; {one_of(name, allowed)}")
     mode_keywords(mode, trial.config, options)

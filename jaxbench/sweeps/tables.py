@@ -29,6 +29,9 @@ from jaxbench.tables.text import text_table
 # Columns that are shown even if the console is narrow.
 _MAIN = ("images_per_s", "eval_top1", "eval_dice", "needed_bytes_per_device")
 _MAIN += ("ceiling_images_per_s",)
+# Metrics whose best trial is marked.
+_MARKED = ("images_per_s", "eval_top1", "eval_dice")
+_FEWEST_SEEDS, _MOST_WARNINGS = 5, 3
 
 
 def figures_of(run: RunRecords, status: str | None = None) -> TrialFigures:
@@ -82,6 +85,7 @@ def figures_of(run: RunRecords, status: str | None = None) -> TrialFigures:
 def trial_table(trials: Sequence[Trial], results: Sequence[TrialResult]) -> list[str]:
     """Return the lines of a table in the published comparisons' form: a row for each trial."""
     shown = [_shown(result) for result in results]
+    marked = [line for name in _MARKED for line in _mark_best(name, results, shown)]
     names = [name for name in shown_in("trial") if any(name in one for one in shown)]
     rows, reasons = [], []
     for trial, result, texts in zip(trials, results, shown, strict=True):
@@ -94,7 +98,35 @@ def trial_table(trials: Sequence[Trial], results: Sequence[TrialResult]) -> list
     headings = [*results[0].place, "status", *(METRICS[name].heading for name in names)]
     # A reader looks at what a rate or a score costs before what it is made of.
     spare = [METRICS[name].heading for name in names if name not in _MAIN]
-    return text_table(headings, rows, spare) + reasons
+    return _simulated(results) + text_table(headings, rows, spare) + marked[:1] + reasons
+
+
+def _simulated(results: Sequence[TrialResult]) -> list[str]:
+    """Return the line that CPU devices are simulated, if they are."""
+    counts = {one.num_devices for one in results if one.backend == "cpu" and one.num_devices}
+    if max(counts, default=1) == 1:
+        return []
+    listed = ", ".join(map(str, sorted(counts)))
+    return [f"warning: simulated devices ({listed}): the rates say nothing about accelerators"]
+
+
+def _mark_best(
+    name: str, results: Sequence[TrialResult], shown: Sequence[dict[str, str]]
+) -> list[str]:
+    """Mark the highest value of a metric; return the note on the mark, if there is one.
+
+    Not among seeds: the best of repeats is luck.
+    """
+    values = [
+        result.figures.value(name) if result.status == "done" and name in texts else None
+        for result, texts in zip(results, shown, strict=True)
+    ]
+    known = [value for value in values if value is not None]
+    if len({*known}) < 2 or "seed" in results[0].place:
+        return []
+    best = shown[values.index(max(known))]
+    best[name] = f"* {best[name]}"
+    return ["* the highest; `jaxbench compare` says whether a difference is significant"]
 
 
 def _shown(result: TrialResult) -> dict[str, str]:
@@ -114,7 +146,7 @@ def _shown(result: TrialResult) -> dict[str, str]:
 
 
 def seed_statistics(results: Sequence[TrialResult]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the rows of seeds.csv and their lines: what several seeds say together.
+    """Return the rows of seeds.csv and the lines of a table: what several seeds say together.
 
     There are none if the grid has no seeds, or one seed for each combination of the others.
     """
@@ -124,13 +156,13 @@ def seed_statistics(results: Sequence[TrialResult]) -> tuple[list[dict[str, Any]
         groups.setdefault(others, []).append(result)
     if "seed" not in results[0].place or len(results) == len(groups):
         return [], []
-    rows, lines = [], []
+    rows, shown, notes = [], [], []
     for others, group in groups.items():
-        where = " ".join(f"{name}={value}" for name, value in others)
-        where += ": " if where else ""
         not_done = collections.Counter(one.status for one in group if one.status != "done")
-        ended = ", ".join(f"{count} {status}" for status, count in not_done.items())
-        ended = f" ({ended})" if ended else ""
+        if not_done:
+            ended = ", ".join(f"{count} {status}" for status, count in not_done.items())
+            which = " ".join(f"{name}={value}" for name, value in others)
+            notes.append(f"{which}{': ' * bool(which)}{ended} of {len(group)} seeds")
         for name in shown_in("seeds"):
             values = _of_seeds(group, name)
             if not values:
@@ -140,18 +172,19 @@ def seed_statistics(results: Sequence[TrialResult]) -> tuple[list[dict[str, Any]
             if metric.unit == "%" and of_seeds["geometric_mean_high"] is not None:
                 of_seeds["geometric_mean_high"] = min(1.0, of_seeds["geometric_mean_high"])
             rows.append(dict(others) | counts | {"not_done": not_done.total()} | of_seeds)
-            shown = {key: metric.show(value) for key, value in of_seeds.items()}
-            middle, *ends = [shown[f"geometric_mean{end}"] for end in ("", "_low", "_high")]
-            mean = f", geometric mean {middle} (95 % interval {' to '.join(ends)})"
-            few = "; fewer than five seeds are no result" if len(values) < 5 else ""
-            lines.append(
-                f"{where}{metric.heading}: median {shown['median']}, mean {shown['mean']}"
-                f"{mean * (UNKNOWN not in ends)}, std {shown['std']}, "
-                f"{shown['min']} to {shown['max']}, n = {len(values)} of {len(group)}{ended}{few}"
-            )
-        if not_done.total() == len(group):
-            lines.append(f"{where}no seed of {len(group)} is done{ended}")
-    return rows, lines
+            cells = {key: metric.show(value) for key, value in of_seeds.items()}
+            ends = [cells[f"geometric_mean{end}"] for end in ("_low", "_high")]
+            interval = UNKNOWN if UNKNOWN in ends else " to ".join(ends)
+            cells_of_row = (metric.heading, f"{len(values)}", cells["median"])
+            fields = (value for _, value in others)
+            shown.append([*fields, *cells_of_row, cells["geometric_mean"], interval])
+    if not shown:
+        return rows, notes
+    headings = [*(name for name, _ in others), "over seeds", "n", "median", "mean", "95 % interval"]
+    few = f"; fewer than {_FEWEST_SEEDS} seeds are no result"
+    is_few = any(row["n"] < _FEWEST_SEEDS for row in rows)
+    mean = "the mean is geometric, the interval is the mean's" + few * is_few
+    return rows, [*text_table(headings, shown, ["median", "n"]), mean, *notes]
 
 
 def _of_seeds(group: Sequence[TrialResult], name: str) -> list[float]:
@@ -205,19 +238,19 @@ def differences(results: Sequence[TrialResult], hardware: Collection[str] = ()) 
 
 
 def repeated_warnings(results: Sequence[TrialResult]) -> list[str]:
-    """Return the trials' own warnings, one line for those that differ in their numbers alone."""
+    """Return the trials' warnings, once for those that differ only in numbers; the first few."""
     kinds: dict[str, dict[str, str]] = {}
     for result in results:
         for warning in result.warnings:
             kind = kinds.setdefault(re.sub(r"\d+(?:[.,]\d+)*", "0", warning), {})
             kind.setdefault(result.key, warning)
     lines = []
-    for kind in kinds.values():
-        more = ", for one" if len(set(kind.values())) > 1 else ""
-        lines.append(
-            f"warning ({len(kind)} of {len(results)} trials{more}): {next(iter(kind.values()))}"
-        )
-    return lines
+    for kind in sorted(kinds.values(), key=len, reverse=True):
+        such_as = ", such as" if len(set(kind.values())) > 1 else ""
+        first = next(iter(kind.values()))
+        lines.append(f"warning ({len(kind)} of {len(results)} trials{such_as}): {first}")
+    more = len(lines) - _MOST_WARNINGS
+    return lines[:_MOST_WARNINGS] + [f"{more} other warnings: see the report"] * (more > 0)
 
 
 def exit_code(statuses: Iterable[str]) -> int:

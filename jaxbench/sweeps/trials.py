@@ -6,7 +6,7 @@ import pathlib
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from jaxbench.clock import duration, now
+from jaxbench.clock import now, rough_duration
 from jaxbench.errors import BadInput, Unreachable
 from jaxbench.launchers.launcher import LOST, Ended, Launcher, TrialJob
 from jaxbench.paths import user_path
@@ -157,7 +157,7 @@ class TrialRunner:
         self._wall_s[result.key] = result.wall_s
         at_once = max(1, min(left, self.launcher.slots))
         left_s = left * statistics.fmean(self._wall_s.values()) / at_once
-        left_for = f"about {duration(left_s)} left" if left else ""
+        left_for = f"about {rough_duration(left_s)} left" if left else ""
         self._live.end(attempt.trial, result, left_for)
         if not self.console.show(lambda: self._live):
             on = f" on {ended.host}" if self.launcher.hardware and ended.host else ""
@@ -279,4 +279,4 @@ def run_trials(runner: TrialRunner, trials: Sequence[Trial]) -> int:
 def describe_outcome(result: TrialResult) -> str:
     """Return how a trial ended, for people."""
     reason = f" ({result.reason})" if result.reason else ""
-    return f"{result.status}{reason} after {duration(result.wall_s)}"
+    return f"{result.status}{reason} after {rough_duration(result.wall_s)}"

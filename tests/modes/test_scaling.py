@@ -136,7 +136,7 @@ def test_a_slow_device_is_found_and_told(measure, monkeypatch, capsys):
     assert found["uneven_split_images_per_s"] == one["images_per_s"] + two["images_per_s"]
     told = " ".join(capsys.readouterr().out.split())
     assert "device 1 (cpu) takes" in told and "as device 0 (cpu)" in told
-    assert "PREDICTED, weak, 1024 devices" in told and "measured: bus bandwidth" in told
+    assert "PREDICTED" not in told and "simulated" in told
 
 
 def test_replicas_that_drift_make_a_run_invalid(measure, tmp_path, monkeypatch):
@@ -266,7 +266,7 @@ def test_the_command_scaling_and_its_flags(run_cli, refused):
     micro = (f"--experiment={MICRO}", "--experiment.batch_size=64")
     done = run_cli(*micro, "--mode=scaling", "--scaling=weak", *flags, "--workdir=run")
     assert done.returncode == 0, done.stderr
-    for words in ("equal after", "PREDICTED, weak,    8 devices", "50.00 GB/s, stated"):
+    for words in ("equal after", "PREDICTED, weak,    8 devices", "50.00 GB/s (stated"):
         assert words in done.stdout, words
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert re.search(r"^ *weak +2 +[\d,.]+ ", done.stdout, re.MULTILINE)

@@ -51,8 +51,15 @@ def test_all_lines_fit_80_columns(run_cli, flags):
     assert width_of(lines) <= 80, max(lines, key=len)
     assert "…" not in done.stdout
     if "--mode=describe" not in flags:
-        heads = [line.partition(" runs/")[0] for line in lines[-3:]]
-        assert heads == ["run directory:", "report: jaxbench report", "compare: jaxbench compare"]
+        heads = [line.partition(" runs/")[0] for line in lines[-2:]]
+        assert heads == ["report: jaxbench report", "compare: jaxbench compare"]
+
+
+def test_a_warning_is_printed_once(capsys):
+    console = Console(sys.stdout)
+    for line in ("warning: a", "warning: b", "warning: a", "line", "line"):
+        console.say(line)
+    assert capsys.readouterr().out.split("\n")[:-1] == ["warning: a", "warning: b", "line", "line"]
 
 
 def test_a_long_line_is_wrapped_and_a_long_word_has_its_own(monkeypatch):

@@ -169,7 +169,7 @@ def test_a_section_can_be_written_alone(tmp_path):
     # A link would lead to a table of runs that is not there.
     sections = [section_of(tmp_path)]
     assert 'href="#R1"' not in render_html(sections, "t")
-    for given, words in (("before-you-ren", "did you mean"), ("rates", "it has before-you-rent")):
+    for given, words in (("before-you-ren", "did you mean"), ("xyzzy", "one of before-you-rent")):
         with pytest.raises(BadInput, match=words):
             write_report([str(tmp_path / "runs")], str(tmp_path / "no.md"), section=given)
     with pytest.raises(BadInput, match="CSV has no sections"):

@@ -313,7 +313,7 @@ def test_trials_run_once_and_again_where_asked(runner, tmp_path):
     with runner(launch) as again:
         assert run_trials(again, trials) == 1 and len(launched) == 3
     assert "2 of them are done already" in runner.said.getvalue()
-    assert "timeout (so) after 2.00 s" in runner.said.getvalue()
+    assert "timeout (so) after 2.0 s" in runner.said.getvalue()
     # Once more each, though they end alike.
     with runner(launch, ("timeout", "failed")) as retried:
         run_trials(retried, trials)
@@ -365,13 +365,13 @@ def test_seeds_that_failed_never_reach_the_target():
     assert (time_s["n"], time_s["median"], time_s["mean"]) == (5, math.inf, math.inf)
     # What they scored before their end is counted as missing, not as a score.
     assert (top1["n"], top1["of_seeds"], top1["not_done"], top1["median"]) == (2, 5, 3, 0.9)
-    assert any("top-1" in line and "n = 2 of 5 (2 failed, 1 oom)" in line for line in lines)
+    assert "2 failed, 1 oom of 5 seeds" in lines
     # Whether one that was broken off would have got there, nobody knows.
     cut_off = ("failed", None, TrialFigures(target_value=0.9))
     rows, _ = seed_statistics(of_figures(*reached, cut_off)[1])
     assert [r["n"] for r in rows if r["figure"] == "target_s"] == [2]
     _, [line] = seed_statistics(of_figures(("failed", None, TrialFigures()), out_of_memory)[1])
-    assert "no seed of 2 is done (1 failed, 1 oom)" in line
+    assert line == "1 failed, 1 oom of 2 seeds"
 
 
 def test_a_target_never_reached_takes_without_end():
@@ -410,11 +410,31 @@ def test_warnings_of_trials_are_told_once():
     told = [("others took 59 % of 2 processors",), ("others took 61 % of 2 processors", "odd"), ()]
     results = [dataclasses.replace(RESULT, key=str(n), warnings=own) for n, own in enumerate(told)]
     assert repeated_warnings(results) == [
-        "warning (2 of 3 trials, for one): others took 59 % of 2 processors",
+        "warning (2 of 3 trials, such as): others took 59 % of 2 processors",
         "warning (1 of 3 trials): odd",
+    ]
+    many = [dataclasses.replace(RESULT, warnings=tuple("abcde"))]
+    assert repeated_warnings(many)[2:] == [
+        "warning (1 of 1 trials): c",
+        "2 other warnings: see the report",
     ]
     line = json.loads(json.dumps(results[1].to_json()))
     assert msgspec.convert(line, TrialResult).row()["warnings"] == "; ".join(told[1])
+
+
+def test_the_best_trial_is_marked_and_simulated_devices_come_first():
+    rates = [TrialFigures(images_per_s=rate) for rate in (10.0, 30.0, 20.0)]
+    trials, results = of_figures(*(("done", None, one) for one in rates))
+    assert not any("*" in line for line in trial_table(trials, results)), "a seed is luck"
+    results = [
+        dataclasses.replace(one, place={"batch_size": f"{n}"}, backend="cpu", num_devices=4)
+        for n, one in enumerate(results)
+    ]
+    first, _, *rows, note = trial_table(trials, results)
+    assert first.startswith("warning: simulated devices (4)") and note.startswith("* the highest")
+    assert ["*" in row for row in rows] == [False, True, False]
+    alone = [dataclasses.replace(one, num_devices=1) for one in results]
+    assert "simulated" not in "".join(trial_table(trials, alone))
 
 
 def test_every_figure_is_a_field_of_a_record_or_derived():

@@ -24,7 +24,7 @@ import pathlib
 import re
 from typing import Any
 
-from jaxbench.errors import BadInput, nearest
+from jaxbench.errors import BadInput, one_of
 from jaxbench.files import read_table
 from jaxbench.hardware.accelerators import pip_command
 from jaxbench.hardware.peak_table import devices_per_chip, find_bandwidth
@@ -108,8 +108,7 @@ def _parse(text: str) -> Target:
         )
     rows = _rows(platform)
     if name not in rows:
-        listed = f"one of {', '.join(rows)}{nearest(name, rows)}"
-        raise BadInput(f"must name a {platform.upper()}, {listed}")
+        raise BadInput(f"must name a {platform.upper()}; {one_of(name, rows)}")
     if size and not _SIZE.fullmatch(size):
         raise BadInput(f"{size!r} is no size; write it as in {_EXAMPLES[platform]}")
     row, dimensions = rows[name], tuple(map(int, size.split("x"))) if size else ()

@@ -39,8 +39,8 @@ _POWER_MEAN_S = 1.0
 # percent; beside GPUs and TPUs only if the whole processor was busier than this, too.
 _OTHERS, _FULL = 10.0, 90.0
 _OTHER_WORK = (
-    "other processes took {other_cpu_percent_mean:.0f} % of the host's processor meanwhile: rates "
-    "may be too low, and those of a repeat differ by more than the intervals say"
+    "other processes took {other_cpu_percent_mean:.0f} % of the host's processor: rates may be too "
+    "low"
 )
 # {column of telemetry.csv: its statistics in the summary}: over the measured windows, but for
 # `greatest`, which is over the whole run, and `energy`.

@@ -30,9 +30,14 @@ class Console(Writer):
         self._stream = stream
         self._table, self._kind = GrowingTable(), ""
         self._since_progress, self._progress = Stopwatch(), ""
+        self._warnings: set[str] = set()
 
     def say(self, line: str) -> None:
-        """Print a line, wrapped to the width."""
+        """Print a line, wrapped to the width; a warning only once."""
+        if line.startswith("warning: "):
+            if line in self._warnings:
+                return
+            self._warnings.add(line)
         for part in terminal.wrap(terminal.printable(line)):
             self.print(part)
 
@@ -40,7 +45,8 @@ class Console(Writer):
         """Print a line that is not wrapped: a command, to be copied."""
         if self._stream is not None:
             with terminal.tolerated(self._stream):
-                print(terminal.printable(line), file=self._stream, flush=True)
+                line = terminal.coloured(terminal.printable(line), self._stream)
+                print(line, file=self._stream, flush=True)
 
     def progress(self, title: str, done: int, total: int, status: str) -> None:
         line = f"{title}  {done}/{total}  {status}".rstrip()
@@ -87,8 +93,9 @@ class RichConsole(Console):
     def print(self, line: str) -> None:
         from rich.text import Text
 
+        line = terminal.coloured(terminal.printable(line), self._console.file)
         with terminal.tolerated(self._stream):
-            self._console.print(Text(terminal.printable(line)), soft_wrap=True)
+            self._console.print(Text.from_ansi(line), soft_wrap=True)
 
     @contextlib.contextmanager
     def _announced(self, line: str) -> Iterator[None]:
@@ -133,7 +140,7 @@ def create_console(quiet: bool = False) -> Console:
     """
     if quiet or not processes.is_primary():
         return Console(None)
-    is_live = sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+    is_live = sys.stdout.isatty() and os.environ.get("TERM") not in terminal.PLAIN_TERMINALS
     return RichConsole() if is_live else Console(sys.stdout)
 
 

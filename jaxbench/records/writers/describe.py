@@ -1,13 +1,15 @@
 """The lines that a record is worth on a console."""
 
+import collections
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxbench.analysis.statistics import Estimate
 from jaxbench.analysis.steady_rate import describe_steady_rate
-from jaxbench.clock import duration
+from jaxbench.clock import duration, rough_duration
 from jaxbench.metrics import METRICS, plain
+from jaxbench.records.goodput import CAUSE_OF
 from jaxbench.records.schema import (
     SCORES,
     AllReduceRecord,
@@ -27,8 +29,15 @@ _SCALING = (
     *("scaling", "num_devices", "batch_size", "batch_per_device", "images_per_s"),
     *("images_per_s_low", "efficiency", "efficiency_low"),
 )
-# Phases that are shorter would be told as 0.0 s.
+# Phases that are shorter would be shown as 0.0 s.
 SHORTEST_S = 0.05
+# {phase or cause of badput: what people read}
+_WORDS = {
+    **{"train": "training", "eval": "evaluating", "measure": "measuring", "run": "running"},
+    **{"startup": "starting up", "warm_up": "warming up"},
+    **{"data_wait": "waiting for data", "checkpoint": "checkpoints", "records": "records"},
+    **{"lost_work": "lost work", "down": "between processes", "first_step": "first step"},
+}
 
 
 @functools.singledispatch
@@ -39,14 +48,12 @@ def describe_record(record: Record) -> list[str]:
 
 @describe_record.register
 def _describe_compile(record: CompileRecord) -> list[str]:
-    if not record.memory:
+    if not record.memory or record.function == "eval_step":
         return []
     show = METRICS["planned_bytes_per_device"].show
-    line = f"{record.function}: estimated memory (XLA) on each device: "
-    line += f"{show(record.memory['total_bytes'])} MiB"
-    if record.device_memory_bytes:
-        line += f" of {show(record.device_memory_bytes)}"
-    return [line]
+    of_device = f" of {show(record.device_memory_bytes)}" if record.device_memory_bytes else ""
+    total = show(record.memory["total_bytes"])
+    return [f"{record.function} needs {total}{of_device} MiB on each device (XLA's estimate)"]
 
 
 def _score(record: TrainSummary) -> str:
@@ -93,25 +100,34 @@ def _equality(record: ScalingRecord) -> str:
 
 @describe_record.register
 def _describe_summary(record: Summary) -> list[str]:
-    ending = record.status + ("" if record.wall_s is None else f" after {duration(record.wall_s)}")
-    details = []
+    """Return the result, where the time went, and what to be careful about."""
+    total_s, results, details = record.wall_s, [], []
     if isinstance(record, TrainSummary):
         details = _describe_training(record)
         if record.eval_count is not None:
             tested = f"{record.eval_count:,} test {noun(record.tokens_per_image)}"
-            ending += f": {_score(record)} of {tested}"
+            results.append(f"{_score(record)} of {tested}")
+        if record.steady_epochs or record.images_per_s_whole_run:
+            results.append(_training_rate(record))
+        if total_s is not None:
+            total_s = record.total_wall_s or total_s + (record.import_s or 0.0)
     elif isinstance(record, ScalingSummary):
         details = _describe_scaling(record)
     elif isinstance(record, Conv2dSummary):
         details = record.findings
     elif isinstance(record, InputSummary) and record.verdict:
         details = [record.verdict]
+    ending = record.status
+    if total_s is not None:
+        ending += f" {'in' if ending == 'done' else 'after'} {rough_duration(total_s)}"
     problems = [f"invalid: {line}" for line in record.invalid]
     problems += [f"warning: {line}" for line in record.warnings]
     if record.corrupt:
         corrupt = f"{len(record.corrupt)} corrupt images left out (run.json names them)"
         problems.insert(0, corrupt)
-    return [ending, *details, *_costs(record), *problems, *_times(record)]
+    result = "; ".join(results)
+    ending += f": {result}" if result else ""
+    return [ending, *details, *_costs(record), *_times(record), *problems]
 
 
 def _describe_training(record: TrainSummary) -> list[str]:
@@ -120,23 +136,6 @@ def _describe_training(record: TrainSummary) -> list[str]:
         scores = [f"{SCORES[name]} {model[name]:.2%}" for name in SCORES if name in model]
         scores = scores or [f"{name} {plain(v)}" for name, v in model.items() if name != "seed"]
         lines.append(f"seed {model['seed']}: {', '.join(scores)}")
-    first_s, median_s = record.first_epoch_s, record.median_epoch_s
-    if first_s is not None or median_s is not None:
-        lines.append(
-            f"compile {record.compile_s or 0:.1f} s"
-            + (" (compilation cache hit)" if record.compile_cache == "hit" else "")
-            + (f", first epoch {first_s:.2f} s" if first_s is not None else "")
-            + (f", median of the later {median_s:.2f} s" if median_s is not None else "")
-        )
-        lines.append(_training_rate(record))
-    if record.epochs_done:
-        lines.append(
-            f"whole epochs: training {record.train_time_s:.2f} s, evaluating "
-            f"{record.eval_time_s:.2f} s; before them, data to the devices "
-            f"{record.phases_s.get('place_data', 0):.2f} s"
-        )
-        if "init_from_images" in record.phases_s:
-            lines[-1] += f", looking at images {record.phases_s['init_from_images']:.2f} s"
     if record.skipped_steps:
         lines.append(
             f"{record.skipped_steps:,} steps were skipped because they overflowed float16; "
@@ -158,9 +157,10 @@ def _training_rate(record: TrainSummary) -> str:
     ends = (record.images_per_s_low, record.images_per_s_high)
     rate = Estimate(record.images_per_s, *ends, record.steady_epochs, record.images_per_s_range)
     per_device = record.images_per_s_per_device  # None if other devices took part
+    is_of_several = per_device not in (None, record.images_per_s)
     return (
         f"{rate_in_words(record.images_per_s, record.tokens_per_image)} ("
-        + (f"{plain(per_device)} per device; " if per_device is not None else "")
+        + (f"{plain(per_device)} per device; " if is_of_several else "")
         + f"{describe_steady_rate(rate)})"
     )
 
@@ -205,7 +205,11 @@ def _describe_scaling(record: ScalingSummary) -> list[str]:
             f"at best: {plain(devices['even_split_images_per_s'])} {images}/s split evenly, "
             f"{plain(devices['uneven_split_images_per_s'])} split by what each can do"
         )
-    return lines + _predictions(record.predictions, images)
+    predictions = record.predictions
+    if devices and devices["slowest"]["device_kind"] == "cpu":
+        # What simulated devices were measured to exchange predicts nothing.
+        predictions = [one for one in predictions if one["link_source"].startswith("stated")]
+    return lines + _predictions(predictions, images)
 
 
 def _predictions(predictions: Sequence[Mapping[str, Any]], images: str) -> list[str]:
@@ -217,11 +221,10 @@ def _predictions(predictions: Sequence[Mapping[str, Any]], images: str) -> list[
     ]
     for first in predictions[:1]:
         lines.append(
-            "PREDICTED rates and efficiencies: nothing overlaps, or all that can; from "
-            f"a step of {plain(first['one_device_step_s'] * 1e3)} ms, "
-            f"{first['gradient_bytes']:,} bytes of gradient and "
-            f"{plain(first['link_bytes_per_s'] / 1e9)} GB/s, {first['link_source']}; assuming "
-            f"{first['assumptions']}"
+            "PREDICTED without and with full overlap of the all-reduce, from a step of "
+            f"{plain(first['one_device_step_s'] * 1e3)} ms, {first['gradient_bytes']:,} bytes of "
+            f"gradient and {plain(first['link_bytes_per_s'] / 1e9)} GB/s ({first['link_source']}); "
+            f"assuming {first['assumptions']}"
         )
     return lines
 
@@ -229,7 +232,7 @@ def _predictions(predictions: Sequence[Mapping[str, Any]], images: str) -> list[
 def _costs(record: Summary) -> list[str]:
     lines = []
     if record.usd is not None:
-        lines.append(f"the whole run: {plain(record.usd)} USD")
+        lines.append(f"cost: {plain(record.usd)} USD")
     telemetry = record.telemetry or {}
     if telemetry.get("joules_per_image") is not None:
         lines.append(
@@ -241,32 +244,26 @@ def _costs(record: Summary) -> list[str]:
     return lines
 
 
-def _goodput(record: TrainSummary) -> str:
-    """Return what share of a resumed run's time counted, and where the rest went."""
-    causes = sorted(record.badput_s.items(), key=lambda item: -item[1])
-    rest = [f"{cause} {spent_s:.1f} s" for cause, spent_s in causes if spent_s >= SHORTEST_S]
-    return (
-        f"goodput: {record.goodput:.1%} of {duration(record.total_wall_s)} over "
-        f"{record.num_resumes + 1} processes, one after another; the rest: {', '.join(rest)}"
-    )
-
-
 def _times(record: Summary) -> list[str]:
-    lines = []
+    """Return where the time of a run went, the longest first."""
+    lines, title, spent_s = [], "time", collections.Counter[str]()
     if profile := getattr(record, "profile", None):
         lines.append(
             f"steps {profile['first_step']} to {profile['last_step']} are traced in "
             f"{profile['folder']}/ ({profile['bytes'] / 1e6:.1f} MB)"
         )
-    if isinstance(record, TrainSummary) and record.startup_s is not None:
-        lines.append(
-            f"start-up: {record.startup_s:.2f} s to the end of the first step, with "
-            f"{record.import_s:.2f} s for imports that the times below leave out"
-        )
     if isinstance(record, TrainSummary) and record.num_resumes and record.goodput is not None:
-        lines.append(_goodput(record))
-    phases_s = sorted((record.phases_s or {}).items(), key=lambda item: -item[1])
-    spent = [f"{name} {seconds:.1f} s" for name, seconds in phases_s if seconds >= SHORTEST_S]
-    if spent:
-        lines.append(f"time of the whole run: {', '.join(spent)}")
-    return lines
+        title = f"time of {record.num_resumes + 1} processes (goodput {record.goodput:.1%})"
+        spent_s.update(record.badput_s, train=record.goodput * record.total_wall_s)
+    else:
+        spent_s["startup"] = getattr(record, "import_s", None) or 0.0
+        for phase, phase_s in (record.phases_s or {}).items():
+            spent_s[CAUSE_OF.get(phase, phase)] += phase_s
+    cached = " (cached)" * (getattr(record, "compile_cache", None) == "hit")
+    words = _WORDS | {"compile": f"compiling{cached}"}
+    spent = [
+        f"{words.get(cause, cause)} {rough_duration(cause_s)}"
+        for cause, cause_s in spent_s.most_common()
+        if cause_s >= SHORTEST_S
+    ]
+    return [*lines, f"{title}: {', '.join(spent)}"] if spent else lines
