@@ -47,8 +47,8 @@ class LineChart(NamedTuple):
 
     Attributes:
       note: n, interval, run ids: what a reader must know to believe it.
-      table: the numbers behind it.
       from_zero: whether the y axis begins at 0.
+      numbers: whether its points are listed below it, because no table of the section has them.
     """
 
     title: str
@@ -56,10 +56,10 @@ class LineChart(NamedTuple):
     x_label: str
     y_label: str
     series: Sequence[Series]
-    table: Table
     x_log: bool = False
     y_log: bool = False
     from_zero: bool = True
+    numbers: bool = False
 
 
 class BarChart(NamedTuple):
@@ -70,7 +70,6 @@ class BarChart(NamedTuple):
     x_label: str
     parts: Sequence[str]
     bars: Sequence[tuple[str, Sequence[float]]]
-    table: Table
 
 
 class Dot(NamedTuple):
@@ -78,6 +77,7 @@ class Dot(NamedTuple):
 
     Attributes:
       tooltip: what the bar is.
+      runs: the values that it is of, drawn as small dots.
       below: of a ceiling, which is drawn as a bar, the dots in its row; None for any other value.
     """
 
@@ -88,6 +88,7 @@ class Dot(NamedTuple):
     published: bool = False
     below: Sequence["Dot"] | None = None
     tooltip: str = ""
+    runs: Sequence[float] = ()
 
 
 class DotChart(NamedTuple):
@@ -97,7 +98,6 @@ class DotChart(NamedTuple):
     note: str
     x_label: str
     dots: Sequence[Dot]
-    table: Table
     x_log: bool = False
 
 
@@ -115,7 +115,6 @@ class MatrixChart(NamedTuple):
     y_label: str
     labels: Sequence[str]
     values: Mapping[tuple[str, str], float]
-    table: Table
 
 
 Chart = LineChart | BarChart | DotChart | MatrixChart

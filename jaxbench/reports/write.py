@@ -19,10 +19,10 @@ from jaxbench.fields import check_fraction
 from jaxbench.files import open_regular
 from jaxbench.paths import user_path
 from jaxbench.reports import csv_rows
-from jaxbench.reports.blocks import BarChart, Block, Chart, LineChart, Section
+from jaxbench.reports.blocks import BarChart, Block, Chart, LineChart, MatrixChart, Section
 from jaxbench.reports.collect import Collection, collect
 from jaxbench.reports.context import ReportContext
-from jaxbench.reports.plot import TEMPLATES, draw, legend_mark
+from jaxbench.reports.plot import TEMPLATES, draw, legend_mark, numbers
 from jaxbench.reports.prices import Prices
 from jaxbench.reports.sections import make_sections
 from jaxbench.tables.columns import Cell
@@ -63,13 +63,19 @@ def render_html(sections: Sequence[Section], title: str) -> str:
         groups=_groups,
         # A single section may lack the table of runs.
         linked={anchor for table in tables for anchor in table.anchors},
-        # A table that the section shows itself is not folded into a chart again.
-        shown_below=lambda section, table: any(table is block for block in section.blocks),
+        numbers=_numbers,
     )
 
 
 def _kind(block: Block) -> str:
     return {Table: "table", str: "text"}.get(type(block), "chart")
+
+
+def _numbers(chart: Chart) -> Table | None:
+    """Return the numbers of a chart, if no table of its section has them."""
+    if isinstance(chart, MatrixChart) or (isinstance(chart, LineChart) and chart.numbers):
+        return numbers(chart)
+    return None
 
 
 def _breakable(words: str) -> str:
@@ -125,8 +131,8 @@ def render_markdown(sections: Sequence[Section], title: str) -> str:
                 lines += [_inline(block), ""]
             elif isinstance(block, Table):
                 lines += _table_lines(block, block.title, block.note)
-            elif not any(block.table is other for other in section.blocks):
-                lines += _table_lines(block.table, block.title, block.note)
+            elif table := _numbers(block):
+                lines += _table_lines(table, block.title, block.note)
     return "\n".join(lines)
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from jaxbench.cards.card import Part, measured
 from jaxbench.errors import BadInput
 from jaxbench.hardware.checks import Check
-from jaxbench.reports.blocks import MatrixChart, Table
+from jaxbench.reports.blocks import MatrixChart
 from jaxbench.reports.collect import collect
 from jaxbench.reports.plot import draw
 from jaxbench.reports.sides import read_sides
@@ -108,9 +108,7 @@ def test_the_pairs_are_a_picture(tmp_path):
 def test_a_large_matrix_stays_within_its_picture():
     labels = [str(number) for number in range(64)]
     values = {(a, b): 1.0 for a in labels for b in labels if a != b}
-    svg = ElementTree.fromstring(
-        draw(MatrixChart("t", "n", "to", "from", labels, values, Table((), [])))
-    )
+    svg = ElementTree.fromstring(draw(MatrixChart("t", "n", "to", "from", labels, values)))
     ends = [float(rect.get("x")) + float(rect.get("width")) for rect in svg.iter("rect")]
     assert max(ends) <= 546
     names = [one.text for one in svg.iter("text")]

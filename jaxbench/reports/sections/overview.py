@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 from jaxbench.analysis.comparison import Interval, ratio
 from jaxbench.analysis.pricing import usd
 from jaxbench.analysis.statistics import FEWEST_RUNS, Estimate, estimate, of_windows, over_runs
-from jaxbench.metrics import METRICS, UNKNOWN, count, percent, plain
+from jaxbench.metrics import UNKNOWN, clock_time, count, percent, plain
 from jaxbench.records.schema import ScalingRecord
 from jaxbench.reports import work
 from jaxbench.reports.blocks import Section
 from jaxbench.reports.context import STAGES, ReportContext, make_section
 from jaxbench.reports.prices import price_mark
 from jaxbench.reports.runs import FEWEST_SEEDS, NEVER_REACHED, SCORES, ReportedRun, TimeToTarget
-from jaxbench.tables.columns import Cell, Column, Format, clock_time, interval
-from jaxbench.tables.table import make_table, with_figures
+from jaxbench.tables.columns import Cell, Column, interval, metric_column
+from jaxbench.tables.table import make_table
 
 # What fits on a screen or two; further rows are folded.
 _MOST_ROWS = 30
@@ -111,7 +111,7 @@ def overview(context: ReportContext) -> Section | None:
     tables = []
     for title, part in parts.items():
         rows = [row | {"heading": heading} for one, heading in part for row in one.machines]
-        columns = with_figures(_columns([one for one, _ in part]), rows)
+        columns = _columns([one for one, _ in part])
         table = make_table(columns, rows, title, group=lambda row: row["heading"])
         tables.append(table._replace(folded=bool(tables), note="" if tables else _NOTE))
     return make_section(
@@ -131,18 +131,18 @@ def _columns(comparisons: Sequence[_Comparison]) -> list[Column]:
     target = f"{targets.pop()} %" if len(targets) == 1 else "the target"
     return [
         Column("machine", "name"),
-        Column(METRICS["images_per_s"].heading, _best("rate", plain), left=False),
-        Column("speed-up", _speedup, left=False),
-        Column(f"best {score} [%]", _best("score", percent), left=False),
-        Column(f"time to {target} [h:mm:ss]", _best("time_s", _time), left=False),
-        Column(f"USD to {target}", _best("usd", plain), left=False),
-        Column(METRICS["joules_per_image"].heading, _best("joules_per_image", plain), left=False),
+        metric_column("images_per_s", _best("rate", plain)),
+        metric_column("speedup", _speedup),
+        metric_column("best_score", _best("score", percent), score),
+        metric_column("duration_s", _best("time_s", _time), f" to {target}"),
+        metric_column("usd", _best("usd", plain), f" to {target}"),
+        metric_column("joules_per_image", _best("joules_per_image", plain)),
         Column("fastest with", _fastest_with),
-        Column("runs", "runs", count),
+        metric_column("runs"),
     ]
 
 
-def _best(name: str, show: Format) -> Callable[[dict[str, Any]], Cell]:
+def _best(name: str, show: Callable[[Any], str]) -> Callable[[dict[str, Any]], Cell]:
     def cell(row: dict[str, Any]) -> Cell:
         best: _Best | None = row[name]
         if best is None:
