@@ -117,9 +117,44 @@ class MatrixChart(NamedTuple):
     values: Mapping[tuple[str, str], float]
 
 
+class Tile(NamedTuple):
+    """A large value, with its name above it and its interval below it.
+
+    Attributes:
+      run: the id of the run that it links to.
+      is_result: whether it has an interval, or seeds enough; otherwise it is grey.
+    """
+
+    label: str
+    value: str
+    note: str
+    run: str | None
+    is_result: bool
+
+
+class Answer(NamedTuple):
+    """What a machine came to: a sentence and a few large values.
+
+    Attributes:
+      marks: what makes its values no figures of an accelerator's work: simulated, tiny, synthetic.
+    """
+
+    title: str
+    sentence: str
+    tiles: Sequence[Tile]
+    marks: Sequence[str] = ()
+
+
+class Banner(NamedTuple):
+    """What a reader must know before the values, in sentences; the details are folded."""
+
+    sentences: Sequence[str]
+    details: Table
+
+
 Chart = LineChart | BarChart | DotChart | MatrixChart
 # A string is a paragraph.
-Block = Table | Chart | str
+Block = Table | Chart | Answer | Banner | str
 
 
 class Section(NamedTuple):

@@ -40,10 +40,10 @@ from tests.recorded import compiled
 # In the order of the page; another section of the report is added here.
 SECTIONS = (
     *(
+        "overview",
         "cards",
         "card-details",
         "offers",
-        "overview",
         "before-you-rent",
         "runs",
         "batches",
@@ -55,7 +55,7 @@ SECTIONS = (
     *("scaling", "roofline", "telemetry", "conv2d", "cost", "target"),
 )
 # Those that are tables alone where no published network was trained.
-WITHOUT_CHARTS = {"cards", "offers", "overview", "runs", "batches", "history"}
+WITHOUT_CHARTS = {"cards", "offers", "runs", "batches", "history"}
 DAMAGED = "corrupt <b>"
 MARKUP = '<script>alert(1)</script>/"><img src=x onerror=alert(2)>'
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
@@ -437,7 +437,7 @@ def test_times_sort_by_value_and_an_arrow_says_how(chromium):
     page.close()
 
 
-def test_a_folded_table_is_unfolded_on_paper(chromium):
+def test_what_is_folded_stays_folded_on_paper_and_says_so(chromium):
     page = chromium.new_page(viewport=PAPER)
     table = Table(("a",), [[Cell(f"row {number}")] for number in range(99)], title="long")
     page.set_content(render_html([Section("s", "S", "", [table])], "a title"))
@@ -445,7 +445,9 @@ def test_a_folded_table_is_unfolded_on_paper(chromium):
     seen = "node => node.checkVisibility() && node.getBoundingClientRect().height > 0"
     assert not last.evaluate(seen)
     page.emulate_media(media="print")
-    assert last.evaluate(seen)
+    assert not last.evaluate(seen)
+    told = "node => getComputedStyle(node, '::after').content"
+    assert "is folded here" in page.locator("summary", has_text="long").evaluate(told)
     assert page.get_by_text("printed without the tables of their numbers").is_visible()
     page.close()
 

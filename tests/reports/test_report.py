@@ -299,7 +299,7 @@ def test_a_damaged_run_is_one_line_and_the_rest_of_the_report_stands(
     sections = sections_of(damaged, whole)
     rows = {row["run"]: row for row in rows_of(tables(sections["runs"])["Runs"])}
     assert [rows[id]["status"] for id in ("R1", "R2")] == ["corrupt", "done"]
-    [line] = [row["what"] for row in rows_of(tables(sections["runs"])["Warnings"])]
+    [line] = [row["what"] for row in rows_of(tables(sections["overview"])["Warnings"])]
     assert line.startswith("corrupt: ") and reason in line
     rates = {row["run"]: row["images_per_s"] for row in csv_rows(damaged, whole)}
     assert rates["R2"] == "5000.0" and rates["R1"] == ""

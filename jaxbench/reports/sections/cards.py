@@ -23,7 +23,8 @@ from jaxbench.terminal import printable
 
 _MARKS = {
     **dict.fromkeys(("pass", "ok"), "good"),
-    **dict.fromkeys(("warn", "incomplete"), "soft"),
+    **dict.fromkeys(("warn", "incomplete", "inconclusive"), "warn"),
+    "not judged": "soft",
     **dict.fromkeys(("fail", "problem"), "bad"),
 }
 _PAIRS = "pair_gb_per_s"
@@ -145,13 +146,16 @@ def card_details(context: ReportContext) -> Section | None:
     """Return the verdicts, the figures of every part, and pictures of the pairs."""
     cards = context.collection.cards
     findings = [_Row(o, f) for o in cards if o.card.verdict for f in o.card.verdict.findings]
+    judged = [row for row in findings if row.content.status != "not_judged"]
+    others = [row for row in findings if row.content.status == "not_judged"]
     parts = [(card, part) for card in cards for part in card.card.parts]
     doctor, notes = (
         [_Row(o, c) for o, p in parts if (p.name == "doctor") is of_doctor for c in p.checks]
         for of_doctor in (True, False)
     )
     tables = [
-        make_table(_FINDINGS, findings, "Verdict by rule")._replace(folded=len(cards) > 1),
+        make_table(_FINDINGS, judged, "Verdict by rule")._replace(folded=len(cards) > 1),
+        make_table(_FINDINGS, others, "Rules that were not judged")._replace(folded=True),
         make_table(_CHECKS, doctor, "Doctor"),
         make_table(_CHECKS, notes, "Notes"),
     ]
