@@ -17,11 +17,11 @@ from jaxbench.analysis.steady_rate import describe_steady_rate
 from jaxbench.cli import entry_point
 from jaxbench.cli.price_flags import PRICES, check_fraction, check_positive, stated_price
 from jaxbench.errors import BadInput
-from jaxbench.metrics import UNKNOWN, percent, words
+from jaxbench.metrics import UNKNOWN, words
 from jaxbench.paths import user_path
 from jaxbench.reports.prices import Prices, at_price, price_mark
 from jaxbench.reports.runs import ReportedRun, read_run, time_to_target
-from jaxbench.tables.columns import Column, metric_columns
+from jaxbench.tables.columns import Column, metric_column, metric_columns
 from jaxbench.terminal import print_wrapped, printable
 
 _LIST_OFFERS = flags.DEFINE_bool("list_offers", False, "Show the offers that are known.")
@@ -54,7 +54,7 @@ _LINES = (
     Column("rate", "rate_is"),
     *metric_columns("images_per_s_per_usd_per_hour", "usd_per_million_images"),
     *metric_columns("usd_per_billion_tokens", "wall_s", "paid_s", "wall_usd", "time_s", "usd"),
-    Column("target accuracy [%]", "target_accuracy", percent),
+    metric_column("target_accuracy"),
     *metric_columns("target_epoch", "target_s", "target_usd"),
     *metric_columns("energy_j"),
     Column("energy covers, while training or measuring", "energy_covers"),
@@ -85,7 +85,7 @@ def main(paths: list[str]) -> int:
         print(printable(name))
         for line in _LINES:
             if line.value in amounts:
-                text = printable(words(line.show(amounts[line.value])))
+                text = printable(words(line.cells([amounts])[0].text))
                 print_wrapped(f"  {line.title}: {text}", indent="    ")
     return 0
 

@@ -9,7 +9,7 @@ import csv
 import functools
 import math
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from jaxbench.terminal import four_digits
@@ -17,21 +17,36 @@ from jaxbench.terminal import four_digits
 UNKNOWN = "–"
 
 
-def form(show: Callable[[float], str]) -> Callable[[Any], str]:
-    """Make a format for any value: a dash for what is no number, ∞ for what never ends."""
-
-    @functools.wraps(show)
-    def shown(value: Any) -> str:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-            return UNKNOWN
-        return "∞" if value == math.inf else show(value)
-
-    return shown
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number, and a known one."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
 
 
-def scaled(factor: float) -> Callable[[Any], str]:
-    """Return the format of `factor` times a value."""
-    return form(lambda value: four_digits(value * factor))
+def plain(value: Any, decimals: int | None = None) -> str:
+    """Show a number with four digits, or with decimals; a dash for anything else."""
+    if not is_number(value):
+        return UNKNOWN
+    if value == math.inf:
+        return "∞"
+    return four_digits(value) if decimals is None else f"{value:,.{decimals}f}"
+
+
+def count(value: Any) -> str:
+    """Show a whole number."""
+    return plain(value, 0)
+
+
+def percent(fraction: Any) -> str:
+    """Show a fraction as a percentage."""
+    return plain(100 * fraction if is_number(fraction) else None, 2)
+
+
+def clock_time(value_s: Any) -> str:
+    """Show hours, minutes and seconds as h:mm:ss, as the published tables print a whole run."""
+    if not is_number(value_s) or value_s == math.inf:
+        return plain(value_s)
+    whole = round(value_s)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 def words(value: Any) -> str:
@@ -43,17 +58,17 @@ def words(value: Any) -> str:
     return UNKNOWN if value is None or value == "" else str(value)
 
 
-plain = form(four_digits)
-count = form("{:,.0f}".format)
-percent = form(lambda fraction: f"{100 * fraction:.2f}")
-# {unit of metrics.csv: how a value of it is shown}. Times are recorded in seconds, sizes in bytes.
-_FORMS = {
-    **dict.fromkeys(("", "s", "USD", "USD/h", "J", "J/image", "W", "°C", "MHz"), plain),
-    **{"count": count, "text": words, "%": percent, "ms": scaled(1e3)},
-    **{"MiB": scaled(2**-20), "GiB": scaled(2**-30)},
-    **dict.fromkeys(("GB/s", "GFLOP/s"), scaled(1e-9)),
-    "TFLOP": scaled(1e-12),
+# {unit of metrics.csv: (its factor, its decimals)}; None for as many as its values need. Times are
+# recorded in seconds, sizes in bytes.
+_UNITS: dict[str, tuple[float, int | None]] = {
+    **dict.fromkeys(("", "s", "USD", "USD/h", "J", "kWh", "J/image", "W", "°C"), (1.0, None)),
+    **{"count": (1.0, 0), "MHz": (1.0, 0), "%": (100.0, 2), "ms": (1e3, None)},
+    **{"MB": (1e-6, None), "MiB": (2**-20, None), "GiB": (2**-30, None)},
+    **dict.fromkeys(("GB/s", "GFLOP/s"), (1e-9, None)),
+    "TFLOP": (1e-12, None),
 }
+# Units whose values have a form of their own.
+_FORMS = {"text": words, "h:mm:ss": clock_time, "any": plain}
 
 
 class Metric(NamedTuple):
@@ -62,7 +77,7 @@ class Metric(NamedTuple):
     Attributes:
       name: of the field that holds it.
       title: what people call it; "" if no table shows it.
-      unit: what it is shown in; "count" and "text" are no units.
+      unit: what it is shown in; "count" and "text" are no units, nor is "any" for values of many.
       better: higher, lower, or "" if neither is.
       curve: its curve in TensorBoard and Weights & Biases; "" for none.
       type: the type of its values in records, with their bounds; see records/schema.py.
@@ -87,13 +102,34 @@ class Metric(NamedTuple):
     @property
     def heading(self) -> str:
         """The title with the unit, as the heading of a column."""
-        bracket = "" if self.unit in ("", "count", "text") else f" [{self.unit}]"
+        bracket = "" if self.unit in ("", "count", "text", "any") else f" [{self.unit}]"
         return self.title + bracket
 
     @property
-    def show(self) -> Callable[[Any], str]:
-        """The format of its values."""
-        return _FORMS[self.unit]
+    def factor(self) -> float:
+        """What a recorded value is multiplied with to be in the unit."""
+        return _UNITS.get(self.unit, (1.0, None))[0]
+
+    def show(self, value: Any, decimals: int | None = None) -> str:
+        """Show a value; see `decimals`."""
+        if form := _FORMS.get(self.unit):
+            return form(value)
+        _, own = _UNITS[self.unit]
+        value = value * self.factor if is_number(value) else None
+        return plain(value, decimals if own is None else own)
+
+    def decimals(self, values: Iterable[Any]) -> int | None:
+        """Return the decimals that all values of a column have, so that they can be compared.
+
+        The greatest has four digits, the least two, none more than six decimals. None for values
+        that only powers of ten can show.
+        """
+        sizes = [abs(value * self.factor) for value in values if is_number(value) and value]
+        sizes = [size for size in sizes if size != math.inf]
+        if not sizes or not 1e-4 <= max(sizes) < 1e15:
+            return None
+        greatest, least = (math.floor(math.log10(size)) for size in (max(sizes), min(sizes)))
+        return min(6, max(0, 3 - greatest, 1 - least))
 
 
 def _load() -> dict[str, Metric]:

@@ -20,7 +20,7 @@ from jaxbench.analysis.statistics import dependent
 from jaxbench.clock import Clock, Stopwatch, rough_duration
 from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
-from jaxbench.metrics import METRICS, plain
+from jaxbench.metrics import METRICS
 from jaxbench.models.convolution import (
     Conv2dConfig,
     Problem,
@@ -36,6 +36,8 @@ from jaxbench.records.run_dir import check_workdir
 from jaxbench.records.schema import Conv2dRecord, Conv2dSummary
 from jaxbench.records.validity import impossible_arithmetic
 from jaxbench.records.writers.console import Console, create_console
+from jaxbench.tables.columns import metric_column, metric_columns
+from jaxbench.tables.table import make_table
 from jaxbench.tables.text import text_table
 from jaxbench.training.compilation import compile_step
 from jaxbench.xla.compile_cache import without_cache
@@ -293,18 +295,17 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:,.3g} ms" if seconds < 1 else f"{seconds:,.2f} s"
 
 
-_HEADINGS = ("kernel", "channels", "devices", "compile", "to device", "compute", "to host")
-_HEADINGS += ("steady total", "first use", METRICS["images_per_s"].title, "speed-up", "SciPy")
+_SPARE = ("first_use_s", "speedup", "compile_s", "steady_total_s", "device_to_host_s")
+_COLUMNS = (
+    *metric_columns("kernel", "channels", "devices"),
+    metric_column("compile_s", lambda record: record.lower_s + record.compile_s),
+    *metric_columns("host_to_device_s", "compute_s", "device_to_host_s", "steady_total_s"),
+    *metric_columns("first_use_s", "images_per_s", "speedup", "scipy_s"),
+)
 
 
 def table(records: Sequence[Conv2dRecord]) -> list[str]:
-    """Return the table of every record's times, in milliseconds."""
-    cells = [["", "", "", *["ms"] * 6, "", "", "ms"]]
-    for r in records:
-        times_s = (r.lower_s + r.compile_s, r.host_to_device_s, r.compute_s, r.device_to_host_s)
-        times_s += (r.steady_total_s, r.first_use_s)
-        row = [str(r.kernel), str(r.channels), str(r.devices)]
-        row += [f"{time_s * 1e3:,.2f}" for time_s in times_s]
-        row += [plain(r.images_per_s), f"{r.speedup:.2f}" if r.speedup else ""]
-        cells.append([*row, f"{r.scipy_s * 1e3:,.1f}" if r.scipy_s else ""])
-    return text_table(_HEADINGS, cells, spare=("first use", "speed-up", "compile", "steady total"))
+    """Return the table of every record's times."""
+    table = make_table(_COLUMNS, records)
+    cells = [[cell.text for cell in row] for row in table.rows]
+    return text_table(table.columns, cells, [METRICS[name].heading for name in _SPARE])

@@ -47,8 +47,8 @@ class LineChart(NamedTuple):
 
     Attributes:
       note: n, interval, run ids: what a reader must know to believe it.
-      table: the numbers behind it.
       from_zero: whether the y axis begins at 0.
+      numbers: whether its points are listed below it, because no table of the section has them.
     """
 
     title: str
@@ -56,10 +56,10 @@ class LineChart(NamedTuple):
     x_label: str
     y_label: str
     series: Sequence[Series]
-    table: Table
     x_log: bool = False
     y_log: bool = False
     from_zero: bool = True
+    numbers: bool = False
 
 
 class BarChart(NamedTuple):
@@ -70,7 +70,6 @@ class BarChart(NamedTuple):
     x_label: str
     parts: Sequence[str]
     bars: Sequence[tuple[str, Sequence[float]]]
-    table: Table
 
 
 class Dot(NamedTuple):
@@ -78,6 +77,7 @@ class Dot(NamedTuple):
 
     Attributes:
       tooltip: what the bar is.
+      runs: the values that it is of, drawn as small dots.
       below: of a ceiling, which is drawn as a bar, the dots in its row; None for any other value.
     """
 
@@ -88,6 +88,7 @@ class Dot(NamedTuple):
     published: bool = False
     below: Sequence["Dot"] | None = None
     tooltip: str = ""
+    runs: Sequence[float] = ()
 
 
 class DotChart(NamedTuple):
@@ -97,7 +98,6 @@ class DotChart(NamedTuple):
     note: str
     x_label: str
     dots: Sequence[Dot]
-    table: Table
     x_log: bool = False
 
 
@@ -115,12 +115,46 @@ class MatrixChart(NamedTuple):
     y_label: str
     labels: Sequence[str]
     values: Mapping[tuple[str, str], float]
-    table: Table
+
+
+class Tile(NamedTuple):
+    """A large value, with its name above it and its interval below it.
+
+    Attributes:
+      run: the id of the run that it links to.
+      is_result: whether it has an interval, or seeds enough; otherwise it is grey.
+    """
+
+    label: str
+    value: str
+    note: str
+    run: str | None
+    is_result: bool
+
+
+class Answer(NamedTuple):
+    """What a machine came to: a sentence and a few large values.
+
+    Attributes:
+      marks: what makes its values no figures of an accelerator's work: simulated, tiny, synthetic.
+    """
+
+    title: str
+    sentence: str
+    tiles: Sequence[Tile]
+    marks: Sequence[str] = ()
+
+
+class Banner(NamedTuple):
+    """What a reader must know before the values, in sentences; the details are folded."""
+
+    sentences: Sequence[str]
+    details: Table
 
 
 Chart = LineChart | BarChart | DotChart | MatrixChart
 # A string is a paragraph.
-Block = Table | Chart | str
+Block = Table | Chart | Answer | Banner | str
 
 
 class Section(NamedTuple):

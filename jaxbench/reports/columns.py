@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from jaxbench.cards.figures import MATMULS, share_of_measured
-from jaxbench.metrics import UNKNOWN, count
+from jaxbench.metrics import UNKNOWN
 from jaxbench.reports.context import ReportContext
 from jaxbench.reports.work import name_settings
 from jaxbench.tables.columns import Cell, Column, metric_column
@@ -44,7 +44,7 @@ _SHARED = {
     "feed": Column("feed", "run.rate_feed"),
     "batch": metric_column("run.batch_size"),
     "devices": Column("devices", "run.hardware"),
-    "seed": Column("seed", "run.seed", count),
+    "seed": metric_column("run.seed"),
 }
 
 

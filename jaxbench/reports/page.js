@@ -124,6 +124,36 @@
     }
   }
 
+  // A table is copied as CSV, a chart as SVG with the colours that it has here.
+  const inert = (text) => (/^[=+\-@]/.test(text) && isNaN(Number(text)) ? `'${text}` : text);
+  const quoted = (cell) => `"${inert(words(cell)).replaceAll('"', '""')}"`;
+  const asCsv = (table) => [...table.rows]
+    .filter((row) => !row.hidden)
+    .map((row) => [...row.cells].flatMap((cell) => [quoted(cell), ...Array(cell.colSpan - 1).fill("")]).join(","))
+    .join("\r\n");
+  const asSvg = (chart) => {
+    const copy = chart.cloneNode(true), nodes = all("*", copy);
+    all("*", chart).forEach((node, place) => {
+      const style = getComputedStyle(node);
+      if (style.display === "none") nodes[place].remove();
+      for (const name of ["fill", "fill-opacity", "stroke", "stroke-width", "opacity", "font-family", "font-size", "font-weight"])
+        nodes[place].setAttribute(name, style.getPropertyValue(name));
+    });
+    copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+    copy.setAttribute("style", `background: ${getComputedStyle(document.body).backgroundColor}`);
+    return copy.outerHTML;
+  };
+  const addCopy = (after, name, text) => {
+    const button = make("button", { type: "button" }, `Copy ${name}`);
+    button.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(text());
+      button.textContent = "Copied";
+    });
+    after.after(make("p", { className: "tools" }, button));
+  };
+  for (const box of all(".scroll")) addCopy(box, "CSV", () => asCsv(box.querySelector("table")));
+  for (const chart of all("figure .chart")) addCopy(chart, "SVG", () => asSvg(chart));
+
   // A tooltip shows the point that is nearest to the pointer.
   const tip = document.body.appendChild(make("div", { id: "tip", hidden: true }));
   const ring = document.createElementNS("http://www.w3.org/2000/svg", "circle");
@@ -165,11 +195,13 @@
   for (const chart of all(".chart:has([data-points])")) {
     chart.addEventListener("pointermove", show);
     chart.addEventListener("pointerdown", show);
-    chart.addEventListener("pointerleave", hide);
+    // A finger is lifted to read what it was put on; a tap elsewhere hides it.
+    chart.addEventListener("pointerleave", (event) => event.pointerType === "touch" || hide());
   }
+  addEventListener("pointerdown", (event) => event.target.closest(".chart") || hide());
   addEventListener("scroll", hide, { passive: true });
 
-  // What a link leads to is unfolded, and on paper everything where the style sheet cannot.
+  // What a link leads to is unfolded.
   const reveal = () => {
     const target = document.getElementById(location.hash.slice(1));
     for (let at = target?.closest("details"); at; at = at.parentElement.closest("details")) at.open = true;
@@ -177,12 +209,4 @@
   };
   addEventListener("hashchange", reveal);
   if (location.hash) reveal();
-  if (!CSS.supports("selector(::details-content)")) {
-    let folded = [];
-    addEventListener("beforeprint", () => {
-      folded = all(".fold:not([open])");
-      for (const one of folded) one.open = true;
-    });
-    addEventListener("afterprint", () => { for (const one of folded) one.open = false; });
-  }
 })();

@@ -17,12 +17,16 @@ import jinja2
 from jaxbench.analysis.statistics import Estimate
 from jaxbench.metrics import UNKNOWN, count, plain
 from jaxbench.reports.blocks import BarChart, Chart, DotChart, LineChart, MatrixChart, Point
-from jaxbench.tables.columns import with_interval
+from jaxbench.reports.work import thinned
+from jaxbench.tables.columns import Cell, with_interval
+from jaxbench.tables.table import Table
 
 _WIDTH, _HEIGHT = 560, 300
 # The last tick may be as wide as 0.000125, half of it on the right of the axis.
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 526, 12, 44
 _MOST_MARKERS = 40
+# So many points are listed below a chart.
+_MOST_LISTED = 48
 # How far bars of neighbouring series are drawn apart.
 _ASIDE = 4
 # The least distance of ticks at the values themselves.
@@ -257,7 +261,7 @@ def _draw_dots(chart: DotChart) -> dict[str, Any]:
     heights = [_LINE * len(lines) + 8 for lines in labels]
     tops = itertools.accumulate(heights, initial=_TOP)
     dots = [one for dot in chart.dots for one in (dot, *(dot.below or ()))]
-    values = [x for dot in dots for x in (dot.value, dot.low, dot.high) if x is not None]
+    values = [x for d in dots for x in (d.value, d.low, d.high, *d.runs) if x is not None]
     values += [] if chart.x_log else [0.0]
     # Values stand behind their marks; those below a ceiling, behind its own.
     room = _VALUE * (1 + max(len(dot.below or ()) for dot in chart.dots))
@@ -273,7 +277,9 @@ def _draw_dots(chart: DotChart) -> dict[str, Any]:
         }
         row["tooltip"] = with_interval(plain)(Estimate(dot.value, dot.low, dot.high))
         row["tooltip"] += f"; {dot.tooltip}" if dot.tooltip else ""
-        row["end"] = None if None in (dot.low, dot.high) else x_axis(dot.high)
+        ends = [] if None in (dot.low, dot.high) else [dot.low, dot.high]
+        row["ends"] = [*map(x_axis, ends)]
+        row["last"] = max(map(x_axis, [dot.value, *ends, *dot.runs]))
         rows.append(row)
     height = _TOP + sum(heights) + _BOTTOM
     return {"x": x_axis, "left": left, "height": height, "rows": rows}
@@ -331,6 +337,22 @@ def _exact(value: float) -> str:
 def _px(value: float) -> str:
     """Return a number with a tenth of a pixel, which is enough."""
     return f"{value:.1f}".removesuffix(".0")
+
+
+def numbers(chart: LineChart | MatrixChart) -> Table:
+    """Return the values that are drawn, some of very many."""
+    if isinstance(chart, MatrixChart):
+        columns = [chart.y_label, chart.x_label, "value"]
+        rows = [[*map(Cell, pair), Cell(plain(value))] for pair, value in chart.values.items()]
+        return Table(columns, rows, text_columns=(0, 1))
+    rows, groups = [], {}
+    for one in chart.series:
+        groups[len(rows)] = one.label
+        for p in thinned(one.points, _MOST_LISTED):
+            value = with_interval(plain)(Estimate(p.y, p.low, p.high))
+            rows.append([Cell(_exact(p.x)), Cell(value), Cell(p.tooltip, left=True)])
+    columns = [chart.x_label, chart.y_label, "of"]
+    return Table(columns, rows, text_columns=(2,), groups=groups)
 
 
 TEMPLATES = jinja2.Environment(

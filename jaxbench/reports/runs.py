@@ -297,7 +297,7 @@ class TimeToTarget:
     paid_s = property(lambda self: self.run.paid_s(self.time_s))
     reached = property(lambda self: self.epoch is not None)
     title = property(lambda self: SCORES.get(self.score, self.score.removeprefix("eval_")))
-    label = property(lambda self: f"{self.title} {percent(self.target)}")
+    label = property(lambda self: f"{self.title} {percent(self.target)} %")
     best_score = property(lambda self: max((score for _, score in self.evaluations), default=None))
 
     @property

@@ -1,8 +1,11 @@
 """Which runs did the same: settings, what of them must be equal, and what tells lines apart."""
 
+import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from jaxbench import hardware
+from jaxbench.files import read_table
 from jaxbench.metrics import UNKNOWN
 from jaxbench.records.reader import flat
 from jaxbench.reports.blocks import MOST_SERIES
@@ -19,6 +22,8 @@ _WORK = ("experiment", "mode", "task", "network", "precision", "batch_size", "re
 # ... and those of the data that do not only say how it is read.
 _READING = {"feed", "num_threads", "num_workers", "prefetch_batches", "path", "download"}
 _READING |= {"cache", "cache_dir"}
+# Flags that nobody chose: they are in no label.
+_DEFAULTS = "default XLA flags"
 # Where and when a step was compiled, which says nothing of the machine that it was compiled for.
 _ELSEWHERE = ("host", "cpu", "driver", "commit", "device_kind", "num_devices", "network", "mode")
 # What makes another chart: the network, the examples, the feed, and what was done.
@@ -53,6 +58,8 @@ def setting_of(run: ReportedRun) -> dict[str, Any]:
     environment, git = run.environment, run.environment.get("git") or {}
     # Nobody can look up what was not committed.
     changed = "+changes" if git.get("dirty") else ""
+    flags = (environment.get("variables", {}).get("XLA_FLAGS") or "").split()
+    own = [flag for flag in flags if flag not in _default_flags()]
     return {
         **{name: getattr(run, name) for name in names},
         "cpu": environment.get("cpu"),
@@ -61,8 +68,15 @@ def setting_of(run: ReportedRun) -> dict[str, Any]:
         **{n: environment.get("versions", {}).get(n) for n in ("jax", "jaxlib", "flax")},
         "driver": environment.get("driver"),
         "commit": git.get("commit", "unknown")[:9] + changed,
-        "XLA_FLAGS": environment.get("variables", {}).get("XLA_FLAGS"),
+        "XLA_FLAGS": " ".join(own) or None,
+        _DEFAULTS: sorted({*flags} - {*own}),
     }
+
+
+@functools.cache
+def _default_flags() -> list[str]:
+    """Return the XLA flags that jaxbench sets itself."""
+    return [row["flag"] for row in read_table(hardware.__file__, "backend_flags.csv")]
 
 
 def training_setting(run: ReportedRun) -> dict[str, Any]:
@@ -145,6 +159,7 @@ def differing(setting: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -
 def differing_names(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the fields in which settings differ."""
     names = dict.fromkeys(name for setting in settings for name in setting)
+    names.pop(_DEFAULTS, None)
     return [n for n in names if len({repr(setting.get(n)) for setting in settings}) > 1]
 
 

@@ -19,10 +19,19 @@ from jaxbench.fields import check_fraction
 from jaxbench.files import open_regular
 from jaxbench.paths import user_path
 from jaxbench.reports import csv_rows
-from jaxbench.reports.blocks import BarChart, Block, Chart, LineChart, Section
+from jaxbench.reports.blocks import (
+    Answer,
+    Banner,
+    BarChart,
+    Block,
+    Chart,
+    LineChart,
+    MatrixChart,
+    Section,
+)
 from jaxbench.reports.collect import Collection, collect
 from jaxbench.reports.context import ReportContext
-from jaxbench.reports.plot import TEMPLATES, draw, legend_mark
+from jaxbench.reports.plot import TEMPLATES, draw, legend_mark, numbers
 from jaxbench.reports.prices import Prices
 from jaxbench.reports.sections import make_sections
 from jaxbench.tables.columns import Cell
@@ -44,7 +53,8 @@ def render_html(sections: Sequence[Section], title: str) -> str:
     A browser runs only the page's own script, by its hash: no text of a run can become one.
     """
     script = (_HERE / "page.js").read_text("utf-8")
-    tables = [block for section in sections for block in section.blocks if isinstance(block, Table)]
+    blocks = [block for section in sections for block in section.blocks]
+    tables = [block for block in blocks if isinstance(block, Table)]
     return TEMPLATES.get_template("page.html").render(
         title=title,
         version=jaxbench.__version__,
@@ -63,13 +73,21 @@ def render_html(sections: Sequence[Section], title: str) -> str:
         groups=_groups,
         # A single section may lack the table of runs.
         linked={anchor for table in tables for anchor in table.anchors},
-        # A table that the section shows itself is not folded into a chart again.
-        shown_below=lambda section, table: any(table is block for block in section.blocks),
+        numbers=_numbers,
     )
 
 
 def _kind(block: Block) -> str:
-    return {Table: "table", str: "text"}.get(type(block), "chart")
+    return {Table: "table", str: "text", Answer: "answer", Banner: "banner"}.get(
+        type(block), "chart"
+    )
+
+
+def _numbers(chart: Chart) -> Table | None:
+    """Return the numbers of a chart, if no table of its section has them."""
+    if isinstance(chart, MatrixChart) or (isinstance(chart, LineChart) and chart.numbers):
+        return numbers(chart)
+    return None
 
 
 def _breakable(words: str) -> str:
@@ -107,8 +125,9 @@ def _legend(chart: Chart) -> Iterator[tuple[str, str]]:
 
 
 def _groups(blocks: Sequence[Block]) -> list[list[Block]]:
-    """Return neighbouring charts together, everything else alone."""
-    groups = itertools.groupby(blocks, lambda b: "chart" if _kind(b) == "chart" else id(b))
+    """Return neighbouring charts together, and answers; everything else alone."""
+    together = ("chart", "answer")
+    groups = itertools.groupby(blocks, lambda b: _kind(b) if _kind(b) in together else id(b))
     return [list(group) for _, group in groups]
 
 
@@ -125,8 +144,17 @@ def render_markdown(sections: Sequence[Section], title: str) -> str:
                 lines += [_inline(block), ""]
             elif isinstance(block, Table):
                 lines += _table_lines(block, block.title, block.note)
-            elif not any(block.table is other for other in section.blocks):
-                lines += _table_lines(block.table, block.title, block.note)
+            elif isinstance(block, Banner):
+                lines += [line for one in block.sentences for line in (_inline(one), "")]
+                lines += _table_lines(block.details, block.details.title, "")
+            elif isinstance(block, Answer):
+                marks = f" ({', '.join(block.marks)})" if block.marks else ""
+                lines += [f"### {_inline(block.title)}{marks}", "", _inline(block.sentence), ""]
+                for tile in block.tiles:
+                    lines.append(_inline(f"- {tile.label}: {tile.value} ({tile.note}), {tile.run}"))
+                lines.append("")
+            elif table := _numbers(block):
+                lines += _table_lines(table, block.title, block.note)
     return "\n".join(lines)
 
 

@@ -1,12 +1,11 @@
 """Columns: a heading, what each row has below it, and how that is shown."""
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from jaxbench.analysis.statistics import Estimate
-from jaxbench.metrics import METRICS, UNKNOWN, count, form, words
-
-Format = Callable[[Any], str]
+from jaxbench.metrics import METRICS, UNKNOWN, Metric, count, is_number, words
 
 
 class Cell(NamedTuple):
@@ -31,22 +30,30 @@ class Cell(NamedTuple):
 class Column(NamedTuple):
     """One heading, and what each row has below it.
 
+    Numbers have a heading and a format of metrics.csv, see `metric_column`: in a column without a
+    metric a number is refused.
+
     Attributes:
-      title: the heading, with its unit.
+      title: the heading.
       value: of a row: a path of attributes and keys (`run.config.seed`), or a function. A `Cell`
         is shown as it is, over as many columns as it spans.
-      show: how a value is shown.
-      left: aligned left; None: if `show` is `words`.
+      show: how words are shown.
+      left: aligned left; None: if it has no metric.
+      metric: what its numbers are of.
+      ends: of an `Estimate`: `only` shows its interval, `too` shows it behind the value.
     """
 
     title: str
     value: str | Callable[[Any], Any]
     show: Callable[[Any], Cell | str] = words
     left: bool | None = None
+    metric: Metric | None = None
+    ends: str = ""
 
     @property
     def is_left(self) -> bool:
-        return self.show is words if self.left is None else self.left
+        is_text = self.metric is None or self.metric.unit == "text"
+        return is_text if self.left is None else self.left
 
     def of(self, row: Any) -> Any:
         """Return the row's value; None if its path ends early."""
@@ -58,9 +65,41 @@ class Column(NamedTuple):
             row = row.get(name) if isinstance(row, Mapping) else getattr(row, name)
         return row
 
+    def cells(self, rows: Iterable[Any]) -> list[Cell]:
+        """Return the cell of each row; numbers have equally many decimals."""
+        values = [self.of(row) for row in rows]
+        decimals = None
+        if self.metric:
+            ends = [end for value in values if isinstance(value, Estimate) for end in value.span]
+            decimals = self.metric.decimals([*values, *ends])
+        return [self._cell(value, decimals) for value in values]
+
+    def _cell(self, value: Any, decimals: int | None) -> Cell:
+        amount = value.value if isinstance(value, Estimate) else value
+        if isinstance(value, Cell):
+            cell = value
+        elif self.metric is None:
+            if is_number(amount):
+                raise TypeError(f"{self.title}: numbers need a line of metrics.csv")
+            shown = self.show(value)
+            cell = shown if isinstance(shown, Cell) else Cell(shown)
+        elif self.ends and value is not None:
+            show = functools.partial(self.metric.show, decimals=decimals)
+            cell = Cell((interval if self.ends == "only" else with_interval)(show)(value))
+        else:
+            cell = Cell(self.metric.show(amount, decimals))
+        if cell.sort is None and is_number(amount):
+            cell = cell._replace(sort=amount)
+        return cell._replace(left=self.is_left or cell.span > 1)
+
 
 def metric_column(
-    name: str, value: str | Callable[[Any], Any] | None = None, more: str = ""
+    name: str,
+    value: str | Callable[[Any], Any] | None = None,
+    more: str = "",
+    *,
+    left: bool | None = None,
+    ends: str = "",
 ) -> Column:
     """Return the column of a metric, with its heading and format of metrics.csv.
 
@@ -68,9 +107,10 @@ def metric_column(
       name: the path of a row's value, of which the last part names the metric.
       value: what the rows have, if not that path.
       more: is added to the heading.
+      left, ends: as in `Column`.
     """
     metric = METRICS[name.rpartition(".")[2]]
-    return Column(metric.heading + more, value or name, metric.show)
+    return Column(metric.heading + more, value or name, left=left, metric=metric, ends=ends)
 
 
 def metric_columns(*names: str, of: str = "") -> list[Column]:
@@ -80,24 +120,11 @@ def metric_columns(*names: str, of: str = "") -> list[Column]:
 
 def estimate_columns(path: str, name: str) -> list[Column]:
     """Return the columns of the `Estimate` of a metric: its median, its interval and its n."""
-    metric = metric_column(name, f"{path}.value")
-    show: Any = metric.show
-    return [metric, Column("95 % interval", path, interval(show)), count_column(path)]
+    ends = metric_column(name, path, ends="only")._replace(title="95 % interval")
+    return [metric_column(name, path), ends, metric_column(f"{path}.n")]
 
 
-def count_column(path: str) -> Column:
-    """Return the column of how many values an estimate has."""
-    return Column("n", f"{path}.n", count)
-
-
-@form
-def clock_time(value_s: float) -> str:
-    """Show hours, minutes and seconds as h:mm:ss, as the published tables print a whole run."""
-    whole = round(value_s)
-    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
-
-
-def interval(show: Format) -> Callable[[Estimate | None], str]:
+def interval(show: Callable[[Any], str]) -> Callable[[Estimate | None], str]:
     """Return the format of both ends of an estimate's interval."""
 
     def shown(of: Estimate | None) -> str:
@@ -107,7 +134,7 @@ def interval(show: Format) -> Callable[[Estimate | None], str]:
     return shown
 
 
-def with_interval(show: Format) -> Callable[[Estimate | None], str]:
+def with_interval(show: Callable[[Any], str]) -> Callable[[Estimate | None], str]:
     """Return the format of an estimate with the ends of its interval in brackets."""
 
     def shown(of: Estimate | None) -> str:
@@ -117,7 +144,7 @@ def with_interval(show: Format) -> Callable[[Estimate | None], str]:
     return shown
 
 
-def span(values: Iterable[float], show: Format = count) -> str:
+def span(values: Iterable[float], show: Callable[[Any], str] = count) -> str:
     """Show the least and the greatest of values, one of them if they look alike."""
     values = sorted(values)
     return " to ".join(dict.fromkeys(map(show, values[:1] + values[-1:])))

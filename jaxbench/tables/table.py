@@ -1,10 +1,8 @@
 """Tables made of columns and rows, whatever they are written as."""
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxbench.analysis.statistics import Estimate
 from jaxbench.metrics import UNKNOWN
 from jaxbench.tables.columns import Cell, Column
 
@@ -40,44 +38,34 @@ def make_table(
 ) -> Table:
     """Return a table of rows that the columns take their values from.
 
+    A column in which no row has anything is left out.
+
     Args:
       group: returns the heading above a row; a new one begins a group.
       anchor: returns the id of a row that links lead to.
     """
     rows = list(rows)
     headings = [group(row) for row in rows] if group else []
+    cells = [column.cells(rows) for column in columns]
+    shown = [not rows or any(cell.text != UNKNOWN for cell in column) for column in cells]
+    kept = [column for column, is_shown in zip(columns, shown, strict=True) if is_shown]
     return Table(
-        [column.title for column in columns],
-        [_cells(columns, row) for row in rows],
+        [column.title for column in kept],
+        [_row(row, shown) for row in zip(*cells, strict=True)],
         title,
         note,
-        [index for index, column in enumerate(columns) if column.is_left],
+        [index for index, column in enumerate(kept) if column.is_left],
         [anchor(row) for row in rows] if anchor else (),
         {n: one for n, one in enumerate(headings) if n == 0 or one != headings[n - 1]},
     )
 
 
-def _cells(columns: Sequence[Column], row: Any) -> list[Cell]:
-    cells: list[Cell] = []
-    shown_columns = iter(columns)
-    for column in shown_columns:
-        value = column.of(row)
-        shown = value if isinstance(value, Cell) else column.show(value)
-        cell = shown if isinstance(shown, Cell) else Cell(shown)
-        amount = value.value if isinstance(value, Estimate) else value
-        if cell.sort is None and isinstance(amount, (int, float)):
-            cell = cell._replace(sort=amount)
-        cells.append(cell._replace(left=column.is_left or cell.span > 1))
-        # A cell covers the columns that it spans.
-        for _ in itertools.islice(shown_columns, cell.span - 1):
-            pass
-    return cells
-
-
-def with_figures(columns: Iterable[Column], rows: Sequence[Any]) -> list[Column]:
-    """Return the columns in which a row has something."""
-    return [
-        column
-        for column in columns
-        if any(cell.text != UNKNOWN for row in rows for cell in _cells([column], row))
-    ]
+def _row(cells: Sequence[Cell], shown: Sequence[bool]) -> list[Cell]:
+    """Return the cells of the columns that are shown, without those that another one covers."""
+    row, end = [], 0
+    for index, cell in enumerate(cells):
+        if index >= end:
+            end = index + cell.span
+            if width := sum(shown[index:end]):
+                row.append(cell._replace(span=width))
+    return row

@@ -28,7 +28,7 @@ from jaxbench.launchers import local
 from jaxbench.parallel import child
 from jaxbench.reports.blocks import BarChart, Dot, DotChart, LineChart, Point, Section, Series
 from jaxbench.reports.write import render_html
-from jaxbench.tables.columns import Cell, Column, clock_time, with_interval
+from jaxbench.tables.columns import Cell, metric_column
 from jaxbench.tables.table import Table, make_table
 from tests.cards import made
 from tests.conftest import MICRO, ROOT, UNOPTIMIZED, run_json
@@ -40,10 +40,10 @@ from tests.recorded import compiled
 # In the order of the page; another section of the report is added here.
 SECTIONS = (
     *(
+        "overview",
         "cards",
         "card-details",
         "offers",
-        "overview",
         "before-you-rent",
         "runs",
         "batches",
@@ -55,7 +55,7 @@ SECTIONS = (
     *("scaling", "roofline", "telemetry", "conv2d", "cost", "target"),
 )
 # Those that are tables alone where no published network was trained.
-WITHOUT_CHARTS = {"cards", "offers", "overview", "runs", "batches", "history"}
+WITHOUT_CHARTS = {"cards", "offers", "runs", "batches", "history"}
 DAMAGED = "corrupt <b>"
 MARKUP = '<script>alert(1)</script>/"><img src=x onerror=alert(2)>'
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
@@ -287,12 +287,12 @@ def test_charts_show_something_and_all_of_their_text(opened, viewport):
 def test_long_numbers_and_names_have_room(chromium):
     """What no tiny run comes to: hundreds of thousands of images, long names."""
     points = [Point(10.0**power, 999_999.0 - power) for power in range(7)]
-    table, name = Table(("a",), []), "R1 " + "a long name " * 9
+    name = "R1 " + "a long name " * 9
     charts = [
-        LineChart("line", "n", "global batch", "images/s", [Series(name, points)], table),
-        LineChart("log", "n", "batch", "images/s", [Series(name, points)], table, x_log=True),
-        DotChart("dots", "n", "images/s", [Dot(name, 999_999.0)], table),
-        BarChart("bars", "n", "milliseconds", ["one", "other"], [(name, (0.7, 3e5))], table),
+        LineChart("line", "n", "global batch", "images/s", [Series(name, points)]),
+        LineChart("log", "n", "batch", "images/s", [Series(name, points)], x_log=True),
+        DotChart("dots", "n", "images/s", [Dot(name, 999_999.0)]),
+        BarChart("bars", "n", "milliseconds", ["one", "other"], [(name, (0.7, 3e5))]),
     ]
     page = chromium.new_page(viewport=DESKTOP)
     page.set_content(render_html([Section("s", "S", "", charts)], "a title"))
@@ -421,7 +421,7 @@ def test_nothing_is_cut_off_in_print(opened, tmp_path):
 def test_times_sort_by_value_and_an_arrow_says_how(chromium):
     times_s = [3600.0, None, 45.2, math.inf, 700.0]
     rows = [{"time": Estimate(time_s, time_s, time_s)} for time_s in times_s]
-    table = make_table([Column("time", "time", with_interval(clock_time))], rows, title="times")
+    table = make_table([metric_column("duration_s", "time", ends="too")], rows, title="times")
     page = chromium.new_page(viewport=DESKTOP)
     page.set_content(render_html([Section("s", "S", "", [table])], "a title"))
     head = page.locator("th [role]")
@@ -437,7 +437,7 @@ def test_times_sort_by_value_and_an_arrow_says_how(chromium):
     page.close()
 
 
-def test_a_folded_table_is_unfolded_on_paper(chromium):
+def test_what_is_folded_stays_folded_on_paper_and_says_so(chromium):
     page = chromium.new_page(viewport=PAPER)
     table = Table(("a",), [[Cell(f"row {number}")] for number in range(99)], title="long")
     page.set_content(render_html([Section("s", "S", "", [table])], "a title"))
@@ -445,7 +445,9 @@ def test_a_folded_table_is_unfolded_on_paper(chromium):
     seen = "node => node.checkVisibility() && node.getBoundingClientRect().height > 0"
     assert not last.evaluate(seen)
     page.emulate_media(media="print")
-    assert last.evaluate(seen)
+    assert not last.evaluate(seen)
+    told = "node => getComputedStyle(node, '::after').content"
+    assert "is folded here" in page.locator("summary", has_text="long").evaluate(told)
     assert page.get_by_text("printed without the tables of their numbers").is_visible()
     page.close()
 

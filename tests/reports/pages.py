@@ -29,7 +29,8 @@ def page_of(*folders, title="a report"):
 
 
 def tables(section):
-    return {block.title: block for block in section.blocks if hasattr(block, "columns")}
+    found = [getattr(block, "details", block) for block in section.blocks]
+    return {table.title: table for table in found if hasattr(table, "columns")}
 
 
 def texts(row):

@@ -19,7 +19,7 @@ from jaxbench.reports.sections.runs import list_runs
 from jaxbench.reports.sections.telemetry import telemetry, time_split
 
 SECTIONS: Sequence[Callable[[ReportContext], Section | None]] = (
-    *(cards, card_details, offers, overview, before_you_rent, list_runs, batches, history),
+    *(overview, cards, card_details, offers, before_you_rent, list_runs, batches, history),
     *(rates, learning, time_split, scaling, roofline, telemetry, conv2d, cost, to_target),
 )
 

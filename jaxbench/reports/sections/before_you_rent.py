@@ -19,7 +19,7 @@ from jaxbench.reports.published import Row, Sources, other_images, published_dev
 from jaxbench.reports.runs import ReportedRun, RunRecord
 from jaxbench.reports.sections.cards import status_cell as card_status
 from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns
-from jaxbench.tables.table import Table, make_table, with_figures
+from jaxbench.tables.table import make_table
 
 _MOST_DOTS = 16
 _NO_CEILING = (
@@ -216,7 +216,7 @@ _COLUMNS = (
     metric_column("record.device_memory_bytes"),
     metric_column("ceiling_images_per_s", "ceiling", " (predicted)"),
     Column("bound by (predicted)", "bound_by"),
-    Column("bytes moved, times the least (predicted)", "bytes_over_least", plain),
+    metric_column("bytes_over_least", more=" (predicted)"),
     Column("measured " + METRICS["images_per_s"].title, "measured", left=True),
     Column("published " + METRICS["images_per_s"].title, "published", left=False),
     Column("published with", "published_with"),
@@ -233,7 +233,7 @@ _SCALING = (
     *metric_columns("record.num_devices", "record.batch_size", "record.batch_per_device"),
     Column("fits (compiled)", lambda row: _yes_or_no(row.record.fits), left=True),
     metric_column("record.needed_bytes", more=" (compiled)"),
-    Column("MB exchanged (compiled)", lambda row: _exchanged_mb(row.record), plain),
+    metric_column("exchanged_bytes", lambda row: _exchanged_bytes(row.record), " (compiled)"),
     metric_column(
         "ceiling_images_per_s",
         lambda row: (row.record.ceiling or {}).get("images_per_s") if row.record.fits else None,
@@ -250,7 +250,7 @@ def before_you_rent(context: ReportContext) -> Section | None:
     steps = compiled_steps(context, sources)
     rows = [*map(_row, steps)]
     table = make_table(
-        with_figures(_COLUMNS, rows),
+        _COLUMNS,
         rows,
         title="What the compilers say",
         note=_note(steps, sources),
@@ -273,7 +273,7 @@ def before_you_rent(context: ReportContext) -> Section | None:
         [
             table,
             make_table(
-                with_figures(_SCALING, scaled),
+                _SCALING,
                 scaled,
                 title="Scaling, predicted",
                 note="The step compiled for ever more devices of the machine. Efficiency: of the "
@@ -281,7 +281,7 @@ def before_you_rent(context: ReportContext) -> Section | None:
                 "the step (nothing hidden), or all of them (all hidden).",
             ),
         ],
-        [chart for group in by_experiment for chart in _chart(group, table)],
+        [chart for group in by_experiment for chart in _chart(group)],
     )
 
 
@@ -309,7 +309,7 @@ def _note(steps: Sequence[CompiledStep], sources: Sources) -> str:
     return " ".join(filter(None, notes))
 
 
-def _chart(steps: Sequence[CompiledStep], table: Table) -> list[DotChart]:
+def _chart(steps: Sequence[CompiledStep]) -> list[DotChart]:
     """Return an experiment's ceilings by machine; of a machine and setting, the highest."""
     drawn = sorted((step for step in steps if step.ceiling), key=lambda step: step.ceiling)
     best = {(step.run.target, step.run.precision, step.setting): step for step in drawn}
@@ -331,7 +331,7 @@ def _chart(steps: Sequence[CompiledStep], table: Table) -> list[DotChart]:
     )
     unit = "sequences/s" if steps[0].run.sequence_length else METRICS["images_per_s"].title
     title = f"{steps[0].run.experiment}: {unit} at most, by machine"
-    return [DotChart(title, note, unit, dots, table, x_log=True)]
+    return [DotChart(title, note, unit, dots, x_log=True)]
 
 
 def _settings(step: CompiledStep) -> list[str]:
@@ -347,9 +347,9 @@ def _dots_below(step: CompiledStep) -> list[Dot]:
     return dots
 
 
-def _exchanged_mb(record: TargetRecord) -> float | None:
+def _exchanged_bytes(record: TargetRecord) -> int | None:
     kinds = record.collectives
-    return None if kinds is None else sum(kind["bytes"] for kind in kinds.values()) / 1e6
+    return None if kinds is None else sum(kind["bytes"] for kind in kinds.values())
 
 
 _OFFERS = (
@@ -359,7 +359,7 @@ _OFFERS = (
     Column("run or card", "source", left=True),
     Column("what", lambda row: STAGES.get(row["stage"])),
     metric_column("images_per_s", "rate"),
-    Column("target [%]", "to_target.label"),
+    Column("target", "to_target.label"),
     metric_column("target_s", "to_target.time_s"),
     metric_column("target_usd", "target_usd"),
     metric_column(
@@ -401,7 +401,7 @@ def offers(context: ReportContext) -> Section | None:
         "offers",
         "Offers",
         f"{len(listed)} machines to rent, {len(waiting)} of them not yet run.",
-        [make_table(with_figures(_OFFERS, rows), rows, title="By offer", note=note)],
+        [make_table(_OFFERS, rows, title="By offer", note=note)],
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from jaxbench.analysis.statistics import Estimate
 from jaxbench.cards.figures import FIGURES, PARTS
-from jaxbench.metrics import METRICS, UNKNOWN, count, percent, plain
+from jaxbench.metrics import UNKNOWN, count, percent, plain
 from jaxbench.reports import published
 from jaxbench.reports.blocks import MatrixChart, Section
 from jaxbench.reports.collect import ReportedCard
@@ -14,16 +14,17 @@ from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.tables.columns import (
     Cell,
     Column,
+    metric_column,
     metric_columns,
     moment,
-    with_interval,
 )
-from jaxbench.tables.table import Table, make_table, with_figures
+from jaxbench.tables.table import Table, make_table
 from jaxbench.terminal import printable
 
 _MARKS = {
     **dict.fromkeys(("pass", "ok"), "good"),
-    **dict.fromkeys(("warn", "incomplete"), "soft"),
+    **dict.fromkeys(("warn", "incomplete", "inconclusive"), "warn"),
+    "not judged": "soft",
     **dict.fromkeys(("fail", "problem"), "bad"),
 }
 _PAIRS = "pair_gb_per_s"
@@ -92,7 +93,7 @@ _CARDS = (
     Column("measured", "card.created_at", moment),
     _text("preset", "card.preset"),
     _text("jaxbench", "card.jaxbench_version"),
-    Column("minutes", "card.minutes_taken", plain),
+    metric_column("card.minutes_taken"),
     # What a machine is first asked about.
     *map(_best, ("matmul_bf16_tflops", "matmul_fp16_tflops", "matmul_fp32_tflops")),
     *map(_best, ("triad_gb_per_s", "h2d_gb_per_s", "bus_gb_per_s", "drift_percent")),
@@ -111,15 +112,14 @@ _CHECKS = (
 _FIGURES = (
     *(_CARD, Column("figure", "content.name")),
     Column("of", lambda row: printable(_labels(row))),
-    Column("value (95 % interval)", _estimate, with_interval(plain), left=False),
-    Column("published peak", "content.nominal", plain),
-    Column("share of it [%]", "content.share_of_nominal", percent),
+    metric_column("value", _estimate, " (95 % interval)", ends="too"),
+    *metric_columns("nominal", "share_of_nominal", of="content."),
     Column("run", lambda row: row.content.run and printable(row.content.run)),
 )
 _NETWORKS = (
     *(published.ORIGIN, Column("card", "card")),
     *(published.HARDWARE, published.PRECISION, published.BATCH),
-    Column(METRICS["images_per_s"].title + " (95 % interval)", "rate", with_interval(plain)),
+    metric_column("images_per_s", "rate", " (95 % interval)", ends="too"),
     *metric_columns("mfu", "measured_peak_share", "joules_per_image", "compile_s"),
     Column("verdict", "verdict", left=True),
     published.SOURCE,
@@ -131,7 +131,7 @@ def cards(context: ReportContext) -> Section | None:
     cards = context.collection.cards
     wrong = [f"{card.id}: {printable(line)}." for card in cards for line in card.problems[:10]]
     machines = [*map(_Row, cards)]
-    table = make_table(with_figures(_CARDS, machines), machines, "Cards")
+    table = make_table(_CARDS, machines, "Cards")
     return make_section(
         "cards",
         "Cards",
@@ -146,15 +146,18 @@ def card_details(context: ReportContext) -> Section | None:
     """Return the verdicts, the figures of every part, and pictures of the pairs."""
     cards = context.collection.cards
     findings = [_Row(o, f) for o in cards if o.card.verdict for f in o.card.verdict.findings]
+    judged = [row for row in findings if row.content.status != "not_judged"]
+    others = [row for row in findings if row.content.status == "not_judged"]
     parts = [(card, part) for card in cards for part in card.card.parts]
     doctor, notes = (
         [_Row(o, c) for o, p in parts if (p.name == "doctor") is of_doctor for c in p.checks]
         for of_doctor in (True, False)
     )
     tables = [
-        make_table(_FINDINGS, findings, "Verdict by rule")._replace(folded=len(cards) > 1),
-        make_table(with_figures(_CHECKS, doctor), doctor, "Doctor"),
-        make_table(with_figures(_CHECKS, notes), notes, "Notes"),
+        make_table(_FINDINGS, judged, "Verdict by rule")._replace(folded=len(cards) > 1),
+        make_table(_FINDINGS, others, "Rules that were not judged")._replace(folded=True),
+        make_table(_CHECKS, doctor, "Doctor"),
+        make_table(_CHECKS, notes, "Notes"),
     ]
     for name in PARTS:
         figures = [
@@ -163,7 +166,7 @@ def card_details(context: ReportContext) -> Section | None:
             for figure in (part.figures if part.name == name else ())
             if figure.name != _PAIRS
         ]
-        tables.append(make_table(with_figures(_FIGURES, figures), figures, name.capitalize()))
+        tables.append(make_table(_FIGURES, figures, name.capitalize()))
     return make_section(
         "card-details",
         "Cards in detail",
@@ -179,13 +182,11 @@ def _pairs(card: ReportedCard) -> Sequence[MatrixChart]:
     if not figures:
         return []
     values = {(str(f.labels["source"]), str(f.labels["peer"])): f.value for f in figures}
-    rows = [_Row(card, figure) for figure in figures]
-    table = make_table(with_figures(_FIGURES, rows), rows)
     # Numbers in their order, whatever else is there behind them.
     labels = sorted({name for pair in values for name in pair}, key=lambda n: (len(n), n))
     title = f"{card.id}: {FIGURES[_PAIRS].meaning} [GB/s]"
     note = printable(f"{card.card.label}; the darker the faster")
-    return [MatrixChart(title, note, "to device", "from device", labels, values, table)]
+    return [MatrixChart(title, note, "to device", "from device", labels, values)]
 
 
 def _networks(cards: Sequence[ReportedCard]) -> list[Table]:
@@ -199,7 +200,7 @@ def _networks(cards: Sequence[ReportedCard]) -> list[Table]:
         for row in sources.rows("throughput", lambda row, name=name: row["model"] == name):
             rows.append(row | {"rate": Estimate(row["images_per_s"])})
         note = sources.note and f"Published: other software at other times. {sources.note}"
-        columns = with_figures(_NETWORKS, rows)
+        columns = _NETWORKS
         tables.append(make_table(columns, rows, f"Images per second: {printable(str(name))}", note))
     return tables
 

@@ -17,7 +17,7 @@ from jaxbench.analysis.pricing import (
     usd,
 )
 from jaxbench.analysis.statistics import Estimate, spread
-from jaxbench.metrics import METRICS, count, percent, plain
+from jaxbench.metrics import METRICS, percent, plain
 from jaxbench.reports import published, work
 from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series
 from jaxbench.reports.columns import run_cell, run_ids, setting_column, shared
@@ -30,11 +30,10 @@ from jaxbench.tables.columns import (
     Cell,
     Column,
     estimate_columns,
-    interval,
     metric_column,
     metric_columns,
 )
-from jaxbench.tables.table import Table, make_table, with_figures
+from jaxbench.tables.table import Table, make_table
 
 _MOST_DOTS = 16
 _PUBLISHED_DOT = "{machine}, {framework}, {precision}, {price.offer} ({date})"
@@ -56,11 +55,10 @@ _COSTS = (
 )
 _ELECTRICITY = (
     *shared("run", "status", "experiment", "mode", "devices"),
-    Column("energy [kWh]", "kwh", plain),
-    Column("electricity [USD]", "usd", plain),
-    Column("target [%]", "to_target.label"),
-    Column("to the target [kWh]", "target_kwh", plain),
-    Column("to the target [USD]", "target_usd", plain),
+    *metric_columns("energy_kwh", "electricity_usd"),
+    Column("target", "to_target.label"),
+    metric_column("energy_kwh", "target_energy_kwh", ", to the target"),
+    metric_column("target_electricity_usd"),
     Column("energy covers", "run.summary.telemetry.energy_covers"),
 )
 _PUBLISHED = (
@@ -90,7 +88,7 @@ def cost(context: ReportContext) -> Section | None:
     columns = [*_RATE, *setting_column(context), *_COSTS]
     beside = _published(sources, {row["run"].published_network for row in priced})
     table = make_table(
-        with_figures(columns, priced),
+        columns,
         priced,
         title="What rates and runs cost",
         note="images/s: median of n epochs from the 2nd on, or of n windows. The interval (n of 6 "
@@ -115,7 +113,7 @@ def cost(context: ReportContext) -> Section | None:
         "of other hardware, or of more than the run used, is marked. More images/s per USD/h is "
         "better. Of a resumed run the time of all processes is priced, with work that was lost.",
         [*unknown, table, published_table, electricity],
-        [*_charts(priced, beside, table)],
+        [*_charts(priced, beside)],
     )
 
 
@@ -159,9 +157,7 @@ def _is_offer_of(price: Price, row: Mapping[str, Any]) -> bool:
     return same and bool(machine) and machine in price.offer
 
 
-def _charts(
-    priced: Sequence[_Priced], published: Sequence[_Priced], table: Table
-) -> Iterator[DotChart]:
+def _charts(priced: Sequence[_Priced], published: Sequence[_Priced]) -> Iterator[DotChart]:
     """Yield a chart for each network, images and stage: only the same work is compared."""
     x_label = METRICS[_PER_PRICE].title
     usable = [row for row in priced if row["measurement"].usable]
@@ -191,7 +187,7 @@ def _charts(
             f"{run_ids(row['run'] for row in group)}"
         )
         dots = sorted([*dots[-_MOST_DOTS:], *beside], key=lambda dot: dot.value)
-        yield DotChart(title, note, x_label, dots, table)
+        yield DotChart(title, note, x_label, dots)
 
 
 def _electricity(context: ReportContext, asked: set[ReportedRun]) -> Table:
@@ -203,11 +199,13 @@ def _electricity(context: ReportContext, asked: set[ReportedRun]) -> Table:
             to_target = context.times_to_target.get(run)
             row = {"run": run, "to_target": to_target}
             for name, j in (("", energy_j), ("target_", to_target and to_target.energy_j)):
-                row[f"{name}kwh"] = j and j / J_PER_KWH
-                row[f"{name}usd"] = j and usd_per_kwh and pricing.electricity_usd(j, usd_per_kwh)
+                row[f"{name}energy_kwh"] = j and j / J_PER_KWH
+                row[f"{name}electricity_usd"] = (
+                    j and usd_per_kwh and pricing.electricity_usd(j, usd_per_kwh)
+                )
             rows.append(row)
     return make_table(
-        with_figures(_ELECTRICITY, rows),
+        _ELECTRICITY,
         rows,
         title="Electricity" + (f" at {plain(usd_per_kwh)} USD/kWh" if usd_per_kwh else ""),
         note="Energy is measured during training or windows, without compilation, evaluations and "
@@ -220,25 +218,22 @@ _MOST_POINTS = 120
 _UNENDED = {"running": "not yet", "corrupt": "not known"}
 _IMAGES_OF_IMAGENET = 1_281_167
 _RUNS = (
-    Column("target [%]", "to_target.label"),
-    Column("reached", "reached", left=True),
+    Column("target", "to_target.label"),
+    Column("reached", "reached"),
     metric_column("to_target.best_score"),
     *metric_columns("to_target.epoch", "to_target.images", "to_target.training_flops", "time_s"),
-    Column("time [h]", "time_h", plain),
     metric_column("to_target.energy_j"),
     Column("USD", "usd", left=False),
     Column("price", "prices"),
 )
 _TOGETHER = (
     Column("setting", "setting"),
-    Column("target [%]", "target"),
+    Column("target", "target"),
     Column("n seeds that ended", "ended", left=False),
-    Column("reached", "reached", count),
-    Column("median [s]", "time_s.median", plain),
-    Column("mean [s]", "time_s.mean", plain),
-    Column("std [s]", "time_s.std", plain),
-    Column("least to most [s]", "range_s", interval(plain)),
-    Column("epochs alone, median [s]", "epochs_s", plain),
+    metric_column("reached"),
+    *(metric_column("time_s", f"time_s.{name}", f", {name}") for name in ("median", "mean", "std")),
+    metric_column("time_s", "range_s", ", least to most", ends="only"),
+    metric_column("epochs_s", more=", median"),
     metric_column("images", more=", median"),
     metric_column("training_flops", more=", mean"),
     metric_column("energy_j", more=", median"),
@@ -249,10 +244,9 @@ _TOGETHER = (
 _TO_TARGET_PUBLISHED = (
     *(published.ORIGIN, published.HARDWARE),
     *metric_columns("epochs", "top1"),
-    Column("time [h]", "time_h", plain),
-    metric_column("price.usd_per_hour"),
-    Column("USD", "usd", plain),
-    Column("USD as printed", "usd_published", plain),
+    metric_column("duration_s", "time_s"),
+    *metric_columns("price.usd_per_hour", "usd"),
+    metric_column("usd", "usd_published", ", as printed"),
     Column("offer", "offer"),
     published.SOURCE,
 )
@@ -263,14 +257,14 @@ def to_target(context: ReportContext) -> Section | None:
     targets = [*context.times_to_target.values()]
     if not any(one.evaluations for one in targets):
         return None
-    table, charts = _runs_table(context, targets), []
+    charts = []
     evaluated = [one for one in targets if one.evaluations]
     for group in work.grouped(
         evaluated, lambda one: (work.work_of(one.run), one.score, one.target)
     ).values():
-        charts += _over("time", [(one, None) for one in group], table)
+        charts += _over("time", [(one, None) for one in group])
         priced = [(one, price) for one in group for price in context.prices.of(one.run)]
-        charts += _over("cost", priced, table) if priced else []
+        charts += _over("cost", priced) if priced else []
     return make_section(
         "target",
         "Time and cost to accuracy",
@@ -278,7 +272,11 @@ def to_target(context: ReportContext) -> Section | None:
         "target, with reading, compilation and evaluations. A run that ended below the target "
         "has infinite time and cost (∞). An interrupted run is not counted among those that "
         "ended.",
-        [_seeds_table(context, targets), table, _to_target_published(targets)],
+        [
+            _seeds_table(context, targets),
+            _runs_table(context, targets),
+            _to_target_published(targets),
+        ],
         charts,
     )
 
@@ -287,7 +285,7 @@ def to_target(context: ReportContext) -> Section | None:
 _Line = tuple[TimeToTarget, Price | None]
 
 
-def _over(axis: str, lines: Sequence[_Line], table: Table) -> list[LineChart]:
+def _over(axis: str, lines: Sequence[_Line]) -> list[LineChart]:
     (first, price), run = lines[0], lines[0][0].run
     longest_s = max(one.evaluations[-1][0] for one, _ in lines)
     unit, unit_s = ("h", S_PER_HOUR) if longest_s >= 2 * S_PER_HOUR else ("s", 1.0)
@@ -305,7 +303,7 @@ def _over(axis: str, lines: Sequence[_Line], table: Table) -> list[LineChart]:
         furthest = max(line.points[-1].x for line in series)
         goal = [Point(x, 100 * first.target) for x in (0.0, furthest)]
         series.append(Series(f"target: {percent(first.target)} %", goal, reference=True))
-        charts.append(LineChart(title, note, *labels, series, table, from_zero=False))
+        charts.append(LineChart(title, note, *labels, series, from_zero=False))
     return charts
 
 
@@ -412,7 +410,7 @@ def _runs_table(context: ReportContext, targets: Sequence[TimeToTarget]) -> Tabl
         row["reached"] = Cell(_UNENDED.get(run.status, "broken off"), "soft")
         if one.ended:
             row["reached"] = Cell("yes", "good") if one.reached else Cell("never", "bad")
-            row |= {"time_s": one.time_s, "time_h": one.time_s / S_PER_HOUR}
+            row["time_s"] = one.time_s
             row["usd"] = "; ".join(plain(usd(one.paid_s, p.usd_per_hour)) for p in prices)
         rows.append(row)
     shown = shared("run", "status", "experiment", "precision", "batch", "devices", "seed")
@@ -428,7 +426,7 @@ def _to_target_published(targets: Sequence[TimeToTarget]) -> Table:
         price = find_price(row["offer"], prices)
         time_s = training_s(row["epochs"], _IMAGES_OF_IMAGENET, row["images_per_s"])
         paid = usd(time_s, price.usd_per_hour)
-        rows.append(row | {"price": price, "time_h": time_s / S_PER_HOUR, "usd": paid})
+        rows.append(row | {"price": price, "time_s": time_s, "usd": paid})
     return make_table(
         _TO_TARGET_PUBLISHED,
         rows,

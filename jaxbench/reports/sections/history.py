@@ -20,11 +20,9 @@ from jaxbench.reports.work import grouped, labelled, setting_key
 from jaxbench.tables.columns import (
     Cell,
     Column,
-    clock_time,
     estimate_columns,
     metric_column,
     metric_columns,
-    with_interval,
 )
 from jaxbench.tables.table import Table, make_table
 
@@ -34,7 +32,7 @@ _TRAININGS = (
     Column("feed", "feed"),
     metric_column(_FIRST),
     metric_column("median_epoch_s"),
-    Column("all epochs [h:mm:ss]", "total_time_s", clock_time),
+    metric_column("duration_s", "total_time_s", ", all epochs"),
     metric_column("epochs_done"),
     metric_column("top1"),
     *(*shared("run"), published.SOURCE),
@@ -53,7 +51,7 @@ _CONVOLUTIONS = (
     metric_column("devices"),
     Column("images", "size"),
     *metric_columns("first_use_s", "steady_total_s", "scipy_s"),
-    Column("n", "n", count),
+    *metric_columns("n"),
     *(*shared("run"), published.SOURCE),
 )
 # Of this report's own.
@@ -112,7 +110,7 @@ def _trainings(network: str, rows: Sequence[Measurement]) -> _Blocks:
     usable = [row for row in rows if row.usable and not other[row]]
     title = f"{network} on {dataset}: an epoch, median from the 2nd on, by global batch"
     epoch = lambda row: Estimate(row.run.summary.median_epoch_s)  # noqa: E731
-    return [table, *_dots(title, "seconds an epoch", usable, epoch, dots, table)]
+    return [table, *_dots(title, "seconds an epoch", usable, epoch, dots)]
 
 
 def _training(row: Measurement) -> published.Row:
@@ -167,7 +165,7 @@ def _rates(network: str, rows: Sequence[Measurement]) -> _Blocks:
         usable = [row for row in usable if published.is_synthetic(row) == synthetic]
         data = "synthetic data" if synthetic else f"{dataset}, read and distorted"
         rate = lambda row: row.rate  # noqa: E731
-        blocks += _dots(f"{network}: {data}", _IMAGES_PER_S, usable, rate, dots, table)
+        blocks += _dots(f"{network}: {data}", _IMAGES_PER_S, usable, rate, dots)
     return blocks
 
 
@@ -177,7 +175,6 @@ def _dots(
     rows: Sequence[Measurement],
     figure: Callable[[Measurement], Estimate],
     theirs: Sequence[Dot],
-    table: Table,
 ) -> list[DotChart]:
     rows = [row for row in rows if figure(row).value is not None]
     if not rows or not theirs:
@@ -202,7 +199,7 @@ def _dots(
         "95 % interval of a run, or over 3 runs or more; hollow: "
         f"published, see the table for when and by whom{more}; {run_ids(rows)}"
     )
-    return [DotChart(title, note, x_label, dots, table)]
+    return [DotChart(title, note, x_label, dots)]
 
 
 def _convolutions(context: ReportContext) -> list[Table]:
@@ -244,9 +241,7 @@ _PARTS = {
 
 
 def _rounds(name: str) -> Column:
-    show = METRICS[name].show
-    value = lambda row: of_rounds(row.record, name)  # noqa: E731
-    return metric_column(name, value)._replace(show=with_interval(show))
+    return metric_column(name, lambda row: of_rounds(row.record, name), ends="too")
 
 
 _COLUMNS = (
@@ -258,7 +253,7 @@ _COLUMNS = (
     *metric_columns("record.steady_total_s", "record.first_use_s"),
     _rounds("scipy_s"),
     *metric_columns("record.images_per_s", "record.speedup"),
-    Column("n", lambda row: of_rounds(row.record, "compute_s").n, count),
+    metric_column("n", lambda row: of_rounds(row.record, "compute_s").n),
 )
 
 
@@ -294,7 +289,7 @@ def _chart(rows: Sequence[RunRecord]) -> list[BarChart]:
         f"n = {of_rounds(first, 'compute_s').n or 0} rounds, no interval; {run.id}"
     )
     title = f"{run.experiment}: a call once it is compiled"
-    return [BarChart(title, note, "milliseconds", list(_PARTS), bars[:24], _table(rows))]
+    return [BarChart(title, note, "milliseconds", list(_PARTS), bars[:24])]
 
 
 def _table(rows: Sequence[RunRecord]) -> Table:

@@ -1,22 +1,22 @@
 """Loss and accuracy, epoch by epoch."""
 
 import collections
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, estimate, spread, with_range
-from jaxbench.metrics import METRICS, count, percent, plain, shown_in
+from jaxbench.metrics import METRICS, count, shown_in
 from jaxbench.records.schema import EpochRecord
 from jaxbench.reports import work
 from jaxbench.reports.blocks import LineChart, Point, Section, Series
 from jaxbench.reports.columns import run_ids, setting_column, shared
 from jaxbench.reports.context import ReportContext, left_out, make_section
 from jaxbench.reports.runs import NEVER_REACHED, SCORES, ReportedRun
-from jaxbench.tables.columns import Column, interval, metric_columns, span
+from jaxbench.tables.columns import Column, metric_column, metric_columns, span
 from jaxbench.tables.table import Table, make_table
 
-# At most this many epochs are drawn, and listed below; the last one always is.
-_MOST_EPOCHS, _MOST_LISTED = 120, 40
+# At most this many epochs are drawn; the last one always is.
+_MOST_EPOCHS = 120
 # Trios of charts: a reader who has more runs looks at the table first.
 _MOST_GROUPS = 2
 
@@ -57,16 +57,15 @@ _RESULTS = (
 _SEEDS = (
     Column("runs", "runs"),
     *shared("experiment", "precision", "feed", "batch"),
-    Column("seeds", "scores.n", count),
+    metric_column("scores.n"),
     Column("last epoch", "epochs", left=False),
     Column("score", "score"),
-    Column("median [%]", "scores.median", percent),
-    Column("least [%]", "scores.min", percent),
-    Column("greatest [%]", "scores.max", percent),
-    Column("mean [%]", "scores.mean", percent),
-    Column("standard deviation [%]", "scores.std", percent),
-    Column("95 % interval of the median [%]", "median", interval(percent)),
-    Column("seeds that failed", "failed", count),
+    *(
+        metric_column("score", f"scores.{name}", f", {name}")
+        for name in ("median", "min", "max", "mean", "std")
+    ),
+    metric_column("score", "median", ", 95 % interval of the median", ends="only"),
+    metric_column("failed_seeds"),
 )
 
 
@@ -195,9 +194,9 @@ def _charts(lines: Sequence[_Line], is_part: bool) -> Iterator[LineChart]:
             title = f"{run.experiment}: {curve.title}{which}"
             note = f"{run.network}; {run.data}, {run.feed} feed; {_note(lines)}"
             series = [_series(label, line, curve) for label, line in drawn.items()]
-            table, from_zero = _points_table(curve, drawn), not curve.field.startswith("eval_top1")
+            from_zero = not curve.field.startswith("eval_top1")
             labels = ("epoch", curve.y_label)
-            yield LineChart(title, note, *labels, series, table, from_zero=from_zero)
+            yield LineChart(title, note, *labels, series, from_zero=from_zero, numbers=True)
 
 
 def _series(label: str, line: _Line, curve: _Curve) -> Series:
@@ -206,8 +205,11 @@ def _series(label: str, line: _Line, curve: _Curve) -> Series:
         _point(epoch, [curve.factor * value for value in common[epoch]])
         for epoch in work.thinned([*common], _MOST_EPOCHS)
     ]
-    # A band of one epoch is no area: its ends are.
-    return Series(label, points, band=line.is_band and len(points) > 1)
+    if len(points) == 1:
+        # A band of one epoch is no area, and no interval either: its seeds are dots.
+        values = [curve.factor * value for value in common[points[0].x]]
+        points = [points[0]._replace(low=None, high=None, runs=values if line.is_band else ())]
+    return Series(label, points, band=line.is_band)
 
 
 def _point(epoch: float, values: Sequence[float]) -> Point:
@@ -225,25 +227,6 @@ def _note(lines: Sequence[_Line]) -> str:
     return note + ("; without a band n = 1" if len(bands) < len(lines) else "")
 
 
-def _points_table(curve: _Curve, drawn: Mapping[str, _Line]) -> Table:
-    """Return the numbers behind a chart."""
-    rows = []
-    for label, line in drawn.items():
-        by_epoch = line.by_epoch(curve.field)
-        for epoch in work.thinned([*by_epoch], _MOST_LISTED):
-            values = [curve.factor * value for value in by_epoch[epoch]]
-            row = {"line": label, "epoch": epoch, "n": f"{len(values)} of {len(line)}"}
-            rows.append(row | {"values": with_range(values) if len(values) == len(line) else None})
-    columns = [
-        Column("epoch", "epoch", count, left=True),
-        Column(f"{curve.y_label}, median", "values.value", plain),
-        Column("least", "values.low", plain),
-        Column("greatest", "values.high", plain),
-        Column("n", "n", left=False),
-    ]
-    return make_table(columns, rows, group=lambda row: row["line"])
-
-
 def _seeds_table(lines: Sequence[_Line], runs: Sequence[ReportedRun]) -> Table:
     failed = collections.Counter(
         work.training_key(run)
@@ -258,7 +241,7 @@ def _seeds_table(lines: Sequence[_Line], runs: Sequence[ReportedRun]) -> Table:
             if len(ends) == len(line):
                 epochs, scores = zip(*ends, strict=True)
                 row = {"run": line.run, "runs": run_ids(line.runs), "score": score}
-                row["failed"] = failed[work.training_key(line.run)]
+                row["failed_seeds"] = failed[work.training_key(line.run)]
                 row |= {"scores": spread(scores), "median": estimate(scores)}
                 rows.append(row | {"epochs": span(epochs)})
     note = "Each seed's last test score; seeds that failed or diverged have none. "

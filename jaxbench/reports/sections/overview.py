@@ -10,19 +10,30 @@ from typing import Any, NamedTuple
 
 from jaxbench.analysis.comparison import Interval, ratio
 from jaxbench.analysis.pricing import usd
-from jaxbench.analysis.statistics import FEWEST_RUNS, Estimate, estimate, of_windows, over_runs
-from jaxbench.metrics import METRICS, UNKNOWN, count, percent, plain
+from jaxbench.analysis.statistics import (
+    FEWEST_RUNS,
+    Estimate,
+    bar_words,
+    estimate,
+    of_windows,
+    over_runs,
+)
+from jaxbench.metrics import METRICS, UNKNOWN, clock_time, count, percent, plain
 from jaxbench.records.schema import ScalingRecord
 from jaxbench.reports import work
-from jaxbench.reports.blocks import Section
+from jaxbench.reports.blocks import Answer, Dot, DotChart, Section, Tile
+from jaxbench.reports.columns import run_cell
 from jaxbench.reports.context import STAGES, ReportContext, make_section
 from jaxbench.reports.prices import price_mark
 from jaxbench.reports.runs import FEWEST_SEEDS, NEVER_REACHED, SCORES, ReportedRun, TimeToTarget
-from jaxbench.tables.columns import Cell, Column, Format, clock_time, interval
-from jaxbench.tables.table import make_table, with_figures
+from jaxbench.reports.sections.runs import trust
+from jaxbench.tables.columns import Cell, Column, interval, metric_column, span
+from jaxbench.tables.table import make_table
 
 # What fits on a screen or two; further rows are folded.
 _MOST_ROWS = 30
+# Machines with large values; settings in the chart.
+_MOST_ANSWERS, _MOST_DOTS = 3, 12
 _NOTE = (
     "images/s: over all devices together, of the fastest setting with an interval: the median of "
     "a run, or the geometric mean of three or more. Score: of the last epoch, the median of the "
@@ -102,58 +113,136 @@ class _Comparison(NamedTuple):
 
 
 def overview(context: ReportContext) -> Section | None:
-    """Return the best figures of each machine, by experiment, stage and feed."""
+    """Return what each machine came to, a chart, warnings, and a table by experiment and feed."""
     comparisons = _compare_machines(context)
     headed = [*zip(comparisons, _headings(comparisons), strict=True)]
+    answers: dict[str, Answer] = {}
+    for one, heading in headed:
+        for row in one.machines:
+            if len(answers) < _MOST_ANSWERS and row["name"] not in answers:
+                answers[row["name"]] = _answer(row, one, heading)
     totals = itertools.accumulate(len(one.machines) for one in comparisons)
     first = max(1, sum(total <= _MOST_ROWS for total in totals))
     parts = {"Best of each machine": headed[:first], "Further experiments": headed[first:]}
     tables = []
     for title, part in parts.items():
-        rows = [row | {"heading": heading} for one, heading in part for row in one.machines]
-        columns = with_figures(_columns([one for one, _ in part]), rows)
+        rows = [
+            row | {"heading": heading + _speedup_words(one)}
+            for one, heading in part
+            for row in one.machines
+        ]
+        columns = _columns([one for one, _ in part])
         table = make_table(columns, rows, title, group=lambda row: row["heading"])
         tables.append(table._replace(folded=bool(tables), note="" if tables else _NOTE))
     return make_section(
         "overview",
         "Overview",
         "The best that each machine came to. Training and the training step alone, and the feeds, "
-        "are different figures and never mixed.",
-        tables,
+        "are never mixed.",
+        [*trust(context), *answers.values(), *_chart(comparisons), *tables],
     )
 
 
+def _answer(row: dict[str, Any], comparison: _Comparison, heading: str) -> Answer:
+    """Return the best values of a machine, and a sentence on what is fastest."""
+    tiles = []
+    titles = _titles([row], {*filter(None, [comparison.target])})
+    for name, show in _SHOWS.items():
+        if best := row[name]:
+            value, details = _parts(best, show)
+            tile = Tile(titles[name], value, "; ".join(details), best.run.id, best.is_result)
+            tiles.append(tile)
+    first, *others = row["settings"]
+    sentence = f"No setting of {row['name']} has an interval yet: run longer, or three times."
+    if first.has_interval:
+        ends = interval(plain)(first.rate)
+        sentence = f"{_setting_words(first)} is fastest: {plain(first.value)} images/s ({ends})."
+        if second := next((other for other in others if other.has_interval), None):
+            overlap = (second.rate.high or 0.0) >= (first.rate.low or 0.0)
+            apart = "their intervals overlap" if overlap else "their intervals do not overlap"
+            sentence += f" Next is {_setting_words(second)}, {plain(second.value)}: {apart}."
+    return Answer(f"{row['name']} · {heading}", sentence, tiles, _marks(first.run))
+
+
+def _marks(run: ReportedRun) -> list[str]:
+    """Return what makes the values of a run no figures of real work on an accelerator."""
+    found = {
+        "simulated devices": run.are_simulated(run.num_devices),
+        "tiny network": run.experiment.endswith(":tiny"),
+        "synthetic data": "synthetic" in (run.rate_feed, run.data_config.get("source")),
+    }
+    return [mark for mark, holds in found.items() if holds]
+
+
+def _chart(comparisons: Sequence[_Comparison]) -> list[DotChart]:
+    """Return the settings of the first work that has several, each with its interval."""
+    for one in comparisons:
+        rates = [rate for row in one.machines for rate in row["settings"] if rate.value]
+        if len(rates) > 1:
+            break
+    else:
+        return []
+    rates = sorted(rates, key=lambda rate: rate.value)[-_MOST_DOTS:]
+    dots = [
+        Dot(f"{label}, {rate.run.id}", *rate.rate.span, tooltip=bar_words(rate.rate, rate.repeats))
+        for label, rate in work.labelled(rates, lambda rate: rate.setting)
+    ]
+    run, x_label = one.first.run, METRICS["images_per_s"].heading
+    note = (
+        f"{run.network}; {run.data_of(run.rate_feed)}; bars: 95 % interval, "
+        f"n = {span(rate.rate.n or 0 for rate in rates)} epochs, windows or runs; no bar: fewer "
+        f"than {FEWEST_RUNS} runs and too few epochs or windows"
+    )
+    title = f"{run.experiment} · {one.first.stage} · {run.rate_feed} feed: {x_label} by setting"
+    return [DotChart(title, note, x_label, dots)]
+
+
 def _columns(comparisons: Sequence[_Comparison]) -> list[Column]:
-    bests = [row["score"] for one in comparisons for row in one.machines if row["score"]]
-    scores = {SCORES[best.run.score_field] for best in bests}
-    targets = {one.target for one in comparisons if one.target}
-    score = scores.pop() if len(scores) == 1 else "score"
-    target = f"{targets.pop()} %" if len(targets) == 1 else "the target"
+    machines = [row for one in comparisons for row in one.machines]
+    titles = _titles(machines, {one.target for one in comparisons if one.target})
+    rate, *others = (
+        Column(titles[name], _best(name, show), left=False) for name, show in _SHOWS.items()
+    )
     return [
         Column("machine", "name"),
-        Column(METRICS["images_per_s"].heading, _best("rate", plain), left=False),
-        Column("speed-up", _speedup, left=False),
-        Column(f"best {score} [%]", _best("score", percent), left=False),
-        Column(f"time to {target} [h:mm:ss]", _best("time_s", _time), left=False),
-        Column(f"USD to {target}", _best("usd", plain), left=False),
-        Column(METRICS["joules_per_image"].heading, _best("joules_per_image", plain), left=False),
-        Column("fastest with", _fastest_with),
-        Column("runs", "runs", count),
+        *(rate, metric_column("speedup", _speedup), *others),
+        Column("fastest with", lambda row: _setting_words(row["settings"][0])),
+        Column("run", lambda row: run_cell(row["settings"][0].run.id)),
+        metric_column("runs"),
     ]
 
 
-def _best(name: str, show: Format) -> Callable[[dict[str, Any]], Cell]:
+def _titles(machines: Sequence[dict[str, Any]], targets: set[str]) -> dict[str, str]:
+    """Return {value of a machine: its title}; scores and targets are named if they are all one."""
+    scores = {SCORES[row["score"].run.score_field] for row in machines if row["score"]}
+    score = scores.pop() if len(scores) == 1 else "score"
+    target = targets.pop() if len(targets) == 1 else "the target"
+    return {
+        "rate": METRICS["images_per_s"].heading,
+        "score": f"best {score} [%]",
+        "time_s": f"{METRICS['duration_s'].title} to {target}",
+        "usd": f"USD to {target}",
+        "joules_per_image": METRICS["joules_per_image"].heading,
+    }
+
+
+def _best(name: str, show: Callable[[Any], str]) -> Callable[[dict[str, Any]], Cell]:
     def cell(row: dict[str, Any]) -> Cell:
         best: _Best | None = row[name]
         if best is None:
             return Cell(UNKNOWN)
-        ends = interval(show)(best.of)
-        details = [ends, best.counted if best.is_result else f"only {best.counted}"]
-        shown = f"{show(best.of.value)} ({'; '.join(text for text in details if text != UNKNOWN)})"
+        value, details = _parts(best, show)
         mark = "" if best.is_result else "soft"
-        return Cell(shown, mark, run=best.run.id, sort=best.of.value)
+        return Cell(f"{value} ({'; '.join(details)})", mark, run=best.run.id, sort=best.of.value)
 
     return cell
+
+
+def _parts(best: _Best, show: Callable[[Any], str]) -> tuple[str, list[str]]:
+    """Return a value, and its interval with what it is of."""
+    ends = interval(show)(best.of)
+    details = [ends, best.counted if best.is_result else f"only {best.counted}"]
+    return show(best.of.value), [text for text in details if text != UNKNOWN]
 
 
 def _time(time_s: float | None) -> str:
@@ -161,6 +250,16 @@ def _time(time_s: float | None) -> str:
     if time_s == math.inf:
         return "never"
     return f"{time_s:.1f} s" if time_s is not None and time_s < 60 else clock_time(time_s)
+
+
+# {value of a machine: how it is shown}.
+_SHOWS = {
+    "rate": plain,
+    "score": percent,
+    "time_s": _time,
+    "usd": plain,
+    "joules_per_image": plain,
+}
 
 
 def _speedup(row: dict[str, Any]) -> Cell | None:
@@ -176,12 +275,11 @@ def _speedup(row: dict[str, Any]) -> Cell | None:
     return Cell(f"{value:.2f}{ends}", sort=value)
 
 
-def _fastest_with(row: dict[str, Any]) -> str:
-    rate = row["fastest"]
+def _setting_words(rate: _Rate) -> str:
     batch = rate.setting.get("batch_size")
     busy = rate.run.telemetry.get("host_busy") is True
     size = f"batch {count(batch)}" if batch else ""
-    parts = (rate.run.precision, size, rate.run.id, "host was busy" * busy)
+    parts = (rate.run.precision, size, "host was busy" * busy)
     return ", ".join(filter(None, parts))
 
 
@@ -192,15 +290,16 @@ def _headings(comparisons: Sequence[_Comparison]) -> Iterator[str]:
         f"{run.experiment} · {one.first.stage} · {run.rate_feed} feed"
         for run, one in zip(runs, comparisons, strict=True)
     ]
-    for run, comparison, short in zip(runs, comparisons, shorts, strict=True):
-        parts = [short]
-        if shorts.count(short) > 1:
-            parts.append(f"{run.network}; {run.data_of(run.rate_feed)}")
-        if comparison.at:
-            parts.append(f"speed-up at {comparison.at}")
-        elif len(comparison.machines) > 1:
-            parts.append("no speed-up: no two machines did equal work")
-        yield " · ".join(parts)
+    for run, short in zip(runs, shorts, strict=True):
+        more = f" · {run.network}; {run.data_of(run.rate_feed)}"
+        yield short + more * (shorts.count(short) > 1)
+
+
+def _speedup_words(comparison: _Comparison) -> str:
+    if comparison.at:
+        return f" · speed-up at {comparison.at}"
+    alone = len(comparison.machines) < 2
+    return "" if alone else " · no speed-up: no two machines did equal work"
 
 
 def _compare_machines(context: ReportContext) -> list[_Comparison]:
@@ -253,26 +352,26 @@ def _compare(context: ReportContext, rates: Sequence[_Rate]) -> _Comparison:
     machines = []
     for name, own_rates in work.grouped(rates, lambda rate: rate.machine).items():
         runs = {rate.run for rate in own_rates}
-        fastest = _fastest(own_rates)
+        settings = _settings(own_rates)
         times_here = {r: time for r, time in times.items() if r in runs and time.target == target}
         time_s, paid = _to_target(context, times_here)
         bests = {
-            "rate": fastest.best,
+            "rate": settings[0].best,
             "score": _score([run for run in trained if run in runs]),
             "time_s": time_s,
             "usd": paid,
             "joules_per_image": _energy(own_rates),
         }
         if any(bests.values()):
-            row = {"name": name, "fastest": fastest, "speedup": speedups.get(name)}
+            row = {"name": name, "settings": settings, "speedup": speedups.get(name)}
             row["runs"] = sum(run.status == "done" for run in runs)
             machines.append(bests | row)
-    machines.sort(key=lambda row: -row["fastest"].value)
+    machines.sort(key=lambda row: -row["settings"][0].value)
     return _Comparison(rates[0], machines, label, at)
 
 
-def _fastest(rates: Sequence[_Rate]) -> _Rate:
-    """Return the fastest setting's rate, among those with an interval if there are any.
+def _settings(rates: Sequence[_Rate]) -> list[_Rate]:
+    """Return the rate of each setting, the fastest with an interval first.
 
     Of three runs of a setting or more it is that of all of them, of fewer the slowest: the luckiest
     run says nothing of the next one.
@@ -286,7 +385,7 @@ def _fastest(rates: Sequence[_Rate]) -> _Rate:
         else:
             rate = over_runs([rate.rate for rate in repeats])
             of_settings.append(dataclasses.replace(repeats[0], rate=rate, repeats=len(repeats)))
-    return max(of_settings, key=lambda rate: (rate.has_interval, rate.value))
+    return sorted(of_settings, key=lambda rate: (rate.has_interval, rate.value), reverse=True)
 
 
 def _speedups(rates: Sequence[_Rate]) -> tuple[str | None, dict[str, Estimate]]:
@@ -327,7 +426,9 @@ def _speedups(rates: Sequence[_Rate]) -> tuple[str | None, dict[str, Estimate]]:
 def _score(runs: Sequence[ReportedRun]) -> _Best | None:
     bests = []
     for seeds in _seeds(runs):
+        # Nobody learns from synthetic images.
         scored = [run for run in seeds if run.status == "done" and run.score is not None]
+        scored = [run for run in scored if run.data_config.get("source") != "synthetic"]
         if scored:
             failed = sum(run.status != "done" for run in seeds)
             of = estimate([run.score for run in scored])

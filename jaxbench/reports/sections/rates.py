@@ -23,14 +23,12 @@ from jaxbench.reports.work import differing, grouped, in_parts, labelled, settin
 from jaxbench.tables.columns import (
     Cell,
     Column,
-    clock_time,
-    count_column,
     estimate_columns,
     metric_column,
     metric_columns,
     span,
 )
-from jaxbench.tables.table import Table, make_table, with_figures
+from jaxbench.tables.table import Table, make_table
 
 _RUN = (
     *shared("run", "status", "experiment"),
@@ -66,7 +64,7 @@ def rates(context: ReportContext) -> Section | None:
         # One point says no more than its row in the table.
         timed = [row for row in group if _estimate(row, _LATENCY).value is not None]
         for measurements, metric in ((group, _RATE), (timed, _LATENCY)):
-            charts += _charts(measurements, metric, table) if len(measurements) > 1 else []
+            charts += _charts(measurements, metric) if len(measurements) > 1 else []
     return make_section(
         "rates",
         "Images per second and latency",
@@ -79,38 +77,40 @@ def rates(context: ReportContext) -> Section | None:
 
 
 def _estimate(row: Measurement, metric: str) -> Estimate:
-    """Return the rate, or the median of a step's latency, reaching to its 99th percentile."""
+    """Return the rate, or the median of a step's latency."""
+    return row.rate if metric == _RATE else Estimate(row.record.latency_p50_s).map(_ms)
+
+
+def _ms(value_s: float) -> float:
+    return 1e3 * value_s
+
+
+def _together(rows: Sequence[Measurement], metric: str) -> tuple[Estimate, str, list[float]]:
+    """Return the metric of one run or of several, what its bar is, and what is drawn beside it."""
     if metric == _RATE:
-        return row.rate
-    p50_s, p99_s = row.record.latency_p50_s, row.record.latency_p99_s
-    return Estimate(p50_s, p99_s and p50_s, p99_s).map(lambda s: 1e3 * s)
+        of = over_runs([row.rate for row in rows])
+        return of, bar_words(of, len(rows)), [row.rate.value for row in rows] * (len(rows) > 1)
+    p50_s, p99_s = (
+        [value for row in rows if (value := getattr(row.record, name)) is not None]
+        for name in ("latency_p50_s", "latency_p99_s")
+    )
+    words = "p50; small dot: p99" + (f"; medians of {len(rows)} runs" if len(rows) > 1 else "")
+    beside = [_ms(statistics.median(p99_s))] if p99_s else []
+    return Estimate(_ms(statistics.median(p50_s))), words, beside
 
 
-def _together(rows: Sequence[Measurement], metric: str) -> tuple[Estimate, str]:
-    """Return the metric of one run or of several, and what its bar is."""
-    each = [_estimate(row, metric) for row in rows]
-    if metric == _RATE:
-        of = over_runs(each)
-        return of, bar_words(of, len(rows))
-    ends = ([one[i] for one in each if one[i] is not None] for i in range(3))
-    bar = "p50, bar to p99" + (f", medians of {len(rows)} runs" if len(rows) > 1 else "")
-    return Estimate(*(statistics.median(values) if values else None for values in ends)), bar  # type: ignore[type-var]
-
-
-def _charts(
-    rows: Sequence[Measurement], metric: str, table: Table
-) -> Iterator[LineChart | DotChart]:
+def _charts(rows: Sequence[Measurement], metric: str) -> Iterator[LineChart | DotChart]:
     rows = sorted(rows, key=lambda row: row.run.batch_size)
     lines = grouped(rows, key=lambda row: setting_key(row.setting)).values()
     parts = in_parts(labelled(lines, lambda line: line[0].setting))
     for number, part in enumerate(parts, 1):
-        yield _chart(part, metric, table, f" ({number} of {len(parts)})" if len(parts) > 1 else "")
+        yield _chart(part, metric, f" ({number} of {len(parts)})" if len(parts) > 1 else "")
 
 
-def _chart(lines: Sequence[_Line], metric: str, table: Table, which: str) -> LineChart | DotChart:
+def _chart(lines: Sequence[_Line], metric: str, which: str) -> LineChart | DotChart:
     rows = [row for _, line in lines for row in line]
     run, one_batch = rows[0].run, len({row.run.batch_size for row in rows}) == 1
-    bars = "points: median of steps closed one by one (p50), bars reach to p99; "
+    bars = "points: median of steps closed one by one (p50), small dots: p99; "
     several = "the medians of both"
     if metric == _RATE:
         bars = f"bars: 95 % interval of the median if it is of {FEWEST_FOR_INTERVAL} or more, "
@@ -125,22 +125,21 @@ def _chart(lines: Sequence[_Line], metric: str, table: Table, which: str) -> Lin
         dots = []
         for label, line in lines:
             for repeats in [line] if together else zip(line):
-                of, bar = _together(repeats, metric)
-                dots.append(Dot(f"{run_ids(repeats)} {label}", *of.span, tooltip=bar))
+                of, bar, beside = _together(repeats, metric)
+                dots.append(Dot(f"{run_ids(repeats)} {label}", *of.span, tooltip=bar, runs=beside))
         note = f"global batch {count(run.batch_size)}; {run.network}; {rows[0].data}; {bars}"
-        return DotChart(title, f"{note}; {run_ids(rows)}", metric, dots, table)
+        return DotChart(title, f"{note}; {run_ids(rows)}", metric, dots)
     series = []
     for label, line in lines:
         # Repeats are one point: they are no line.
         points = []
         for x, repeats in grouped(line, key=lambda row: row.run.batch_size).items():
-            of, bar = _together(repeats, metric)
-            runs = [_estimate(row, metric).value for row in repeats] if len(repeats) > 1 else ()
-            points.append(Point(x, *of.span, bar, runs))
+            of, bar, beside = _together(repeats, metric)
+            points.append(Point(x, *of.span, bar, beside))
         series.append(Series(f"{label} · {run_ids(line)}", points))
     bars += f"several runs of one batch (small dots) are one point: {several}"
     note = f"{run.network}; {rows[0].data}; {bars}; {run_ids(rows)}"
-    return LineChart(title, note, "global batch", metric, series, table, x_log=True)
+    return LineChart(title, note, "global batch", metric, series, x_log=True)
 
 
 # Logarithmic axes need something to take the logarithm of.
@@ -151,7 +150,7 @@ _ARITHMETIC = (
     *shared("precision", "batch"),
     *metric_columns("flops_per_byte", "flops_per_byte_at_ridge", "bound_by", of="record."),
     *metric_columns("flops_per_s_per_device", "peak.flops_per_s", "mfu", of="record."),
-    count_column("rate"),
+    metric_column("rate.n"),
 )
 
 
@@ -199,25 +198,23 @@ def _roof_chart(kind: str, arithmetic: str, rows: Sequence[Measurement]) -> Line
     note = f"one device; medians of windows; {roof}; {run_ids(rows)}"
     labels = ("operations a byte [FLOP/byte]", "GFLOP/s a device")
     title = f"{kind}, {arithmetic}"
-    return LineChart(
-        title, note, *labels, series, make_table(_ARITHMETIC, rows), x_log=True, y_log=True
-    )
+    return LineChart(title, note, *labels, series, x_log=True, y_log=True)
 
 
 # What a row of max_batch.csv was compiled for, if that is not here.
 _TARGET = operator.methodcaller("get", "target")
 
 
-def _compile(row: Measurement) -> str:
-    compile_s = plain(row.run.summary.compile_s)
-    return f"{compile_s} (cached)" if row.run.compile_cache == "hit" else compile_s
+def _compile(row: Measurement) -> Cell | float | None:
+    compile_s = row.run.summary.compile_s
+    cached = compile_s is not None and row.run.compile_cache == "hit"
+    return Cell(f"{plain(compile_s)} (cached)", sort=compile_s) if cached else compile_s
 
 
-# Columns without any figure are left out.
 _FIGURES = (
-    Column("compile [s]", _compile, left=False),
+    metric_column("compile_s", _compile),
     *metric_columns("run.summary.first_epoch_with_compile_s", "run.summary.median_epoch_s"),
-    Column("all epochs [h:mm:ss]", "run.total_s", clock_time),
+    metric_column("duration_s", "run.total_s", ", all epochs"),
     metric_column("run.summary.epochs_done"),
     *estimate_columns("rate", "images_per_s"),
     *metric_columns("record.latency_p50_s", "record.latency_p99_s", "record.mfu"),
@@ -275,24 +272,18 @@ def _headings(rows: Sequence[Measurement]) -> dict[Measurement, str]:
     return headings
 
 
+def _reason(row: Measurement) -> Cell | None:
+    """Return why a run came to nothing."""
+    if row.run.summary.median_epoch_s is not None or row.run.status in ("done", "invalid"):
+        return None
+    return Cell((row.run.reason or "no reason given").split("\n", 1)[0][:160], "soft")
+
+
 def _table(rows: Sequence[Measurement], figures: Sequence[Column]) -> Table:
-    usable = [row for row in rows if row.usable]
-    figures = with_figures(figures, usable)
-    # If nothing was measured, the column has reasons only.
-    first, *others = figures or [Column("reason", lambda row: None, count)]
-
-    def first_or_reason(row: Measurement) -> object:
-        unmeasured = row.run.summary.median_epoch_s is None
-        if unmeasured and row.run.status not in ("done", "invalid"):
-            reason = (row.run.reason or "no reason given").split("\n", 1)[0]
-            return Cell(reason[:160], "soft", span=1 + len(others))
-        return first.of(row)
-
-    figures = [first._replace(value=first_or_reason), *others]
     scores = {SCORES[row.run.score_field] for row in rows if row.run.score_field}
     score = f"score: {scores.pop()} of the last epoch. " if len(scores) == 1 else ""
     return make_table(
-        [*shared("batch", "status"), *figures, *shared("run")],
+        [*shared("batch", "status"), *figures, Column("reason", _reason), *shared("run")],
         rows,
         title=_title(rows[0]),
         note=f"{score}images/s: over all devices, median of the epochs from the 2nd on or of "
@@ -402,7 +393,7 @@ def _scaling_chart(rows: Sequence[dict[str, Any]]) -> list[LineChart]:
         f"{run.experiment}: {kind} scaling{_simulated(run)}",
         ("devices", f"{_RATE}, all devices"),
     )
-    return [LineChart(title, note, *labels, series, _scaling_table(rows))]
+    return [LineChart(title, note, *labels, series)]
 
 
 def _simulated(run: ReportedRun) -> str:

@@ -1,11 +1,11 @@
-"""The runs, their environments, and warnings."""
+"""The runs, their environments, and what makes their values doubtful."""
 
 import collections
 from collections.abc import Sequence
 
 from jaxbench.metrics import METRICS, UNKNOWN, plain, words
 from jaxbench.records.attempts import changes, describe_changes
-from jaxbench.reports.blocks import Section
+from jaxbench.reports.blocks import Banner, Section
 from jaxbench.reports.columns import run_cell, run_ids, setting_column, shared
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun
@@ -19,7 +19,7 @@ _WARNINGS = (Column("what", "what"), Column("run", "runs", left=True))
 
 
 def list_runs(context: ReportContext) -> Section | None:
-    """Return the states, warnings, the table of runs, and environments with their differences."""
+    """Return the states, the table of runs, and environments with their differences."""
     runs, sweeps = context.collection.runs, context.collection.sweeps
     days = [run.document.started_at for run in runs if run.document.started_at]
     when = f", {span(days, lambda day: day[:10])}" if days else ""
@@ -35,7 +35,7 @@ def list_runs(context: ReportContext) -> Section | None:
         "Figures with a run's id (R1, R2 …) were measured in that run, unless they are marked "
         "compiled or predicted. Published figures are marked, with their source.",
         [
-            *(*context.collection.notes, *corrupt, _warnings(context.runs)),  # type: ignore[list-item]
+            *(*context.collection.notes, *corrupt),
             *(_runs_table(context), _environments(context.runs)),
         ],
     )
@@ -67,9 +67,9 @@ def _runs_table(context: ReportContext) -> Table:
     return make_table(columns, rows, "Runs", note, anchor=lambda row: row["run"].id)
 
 
-def _warnings(runs: Sequence[ReportedRun]) -> Table:
-    """Return the warnings of the runs, each once."""
-    by_warning = collections.defaultdict(list)
+def trust(context: ReportContext) -> list[Banner]:
+    """Return what makes values doubtful, counted over the runs; each warning is in the details."""
+    runs, by_warning = context.runs, collections.defaultdict(list)
     for run in runs:
         for line in _warnings_of(run):
             by_warning[line].append(run)
@@ -77,7 +77,24 @@ def _warnings(runs: Sequence[ReportedRun]) -> Table:
         {"what": line, "runs": run_cell(warned[0].id) if len(warned) == 1 else run_ids(warned)}
         for line, warned in by_warning.items()
     ]
-    return make_table(_WARNINGS, rows, "Warnings")
+    ended = collections.Counter(run.status for run in runs if run.status != "done")
+    counted = {
+        "shared the host with other processes: their rates may be too low": [
+            run for run in runs if run.telemetry.get("host_busy") is True
+        ],
+        "had simulated devices, which share one processor: their rates and efficiencies are not "
+        "those of accelerators": [run for run in runs if run.are_simulated(run.num_devices)],
+        f"did not end well ({', '.join(f'{n} {status}' for status, n in ended.items())})": [
+            run for run in runs if run.status != "done"
+        ],
+    }
+    sentences = [
+        f"{f'All {len(runs)}' if len(these) == len(runs) > 1 else f'{len(these)} of {len(runs)}'} "
+        f"run{'s' * (len(runs) > 1)} {what}."
+        for what, these in counted.items()
+        if these
+    ]
+    return [Banner(sentences, make_table(_WARNINGS, rows, "Warnings"))] if rows or sentences else []
 
 
 def _warnings_of(run: ReportedRun) -> list[str]:

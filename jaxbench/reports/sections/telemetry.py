@@ -10,48 +10,50 @@ from typing import Any
 
 import numpy as np
 
-from jaxbench.analysis.statistics import Estimate
 from jaxbench.files import open_regular
-from jaxbench.metrics import count, percent, plain, words
+from jaxbench.metrics import METRICS, percent, words
 from jaxbench.records.goodput import CAUSES
 from jaxbench.reports.blocks import BarChart, LineChart, Point, Section, Series
 from jaxbench.reports.columns import shared
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun
-from jaxbench.reports.work import in_parts, thinned
-from jaxbench.tables.columns import Column, metric_column, metric_columns, span, with_interval
+from jaxbench.reports.work import in_parts
+from jaxbench.tables.columns import Column, metric_column, metric_columns, span
 from jaxbench.tables.table import Table, make_table
 
 _MOST_BARS = 16
-# What the clock's phases are shown as; a phase that is not listed counts as other.
+# {metric: the clock's phases that it adds up}; a phase that is not listed counts as other.
 _PARTS = {
-    "initialise": ("devices", "build", "init", "init_from_images"),
-    "read data": ("read_data", "place_data"),
-    "compile": ("lower", "compile"),
-    "data wait": ("data_wait",),
-    "train": ("train", "first_step"),
-    "eval": ("eval",),
-    "measure": ("warm_up", "measure", "scipy", "compare", "run", "profile"),
-    "checkpoint": ("checkpoint", "restore"),
+    "initialise_s": ("devices", "build", "init", "init_from_images"),
+    "read_data_s": ("read_data", "place_data"),
+    "compile_s": ("lower", "compile"),
+    "data_wait_s": ("data_wait",),
+    "train_time_s": ("train", "first_step"),
+    "eval_time_s": ("eval",),
+    "measure_s": ("warm_up", "measure", "scipy", "compare", "run", "profile"),
+    "checkpoint_s": ("checkpoint", "restore"),
     # `records`: event files and what wandb is told.
-    "other": ("records", "other"),
+    "other_s": ("records", "other"),
 }
+_TITLES = [METRICS[part].title for part in _PARTS]
 _PART_OF = {phase: part for part, phases in _PARTS.items() for phase in phases}
+# The metrics of `CAUSES`.
+_BADPUT = ("startup_s", "compile_s", "data_wait_s", "eval_time_s", "checkpoint_s")
+_BADPUT += ("lost_work_s", "down_s", "other_s")
 # Rounding of sums, and a clock that is read twice.
 _SAME = 1e-3
 _COLUMNS = (
     *shared("run", "status", "experiment", "mode"),
-    *(Column(f"{part} [s]", f"parts_s.{part}", plain) for part in _PARTS),
-    Column("sum [s]", "sum_s", plain),
-    metric_column("run.summary.wall_s"),
+    *metric_columns(*_PARTS, of="parts_s."),
+    *metric_columns("sum_s", "run.summary.wall_s"),
     Column("adds up", "agreement"),
 )
 _GOODPUT = (
     *shared("run", "status", "experiment"),
     *metric_columns("run.summary.num_resumes", "run.summary.goodput"),
     *(
-        Column(f"{cause.replace('_', ' ')} [s]", f"run.summary.badput_s.{cause}", plain)
-        for cause in CAUSES
+        metric_column(name, f"run.summary.badput_s.{cause}")
+        for cause, name in zip(CAUSES, _BADPUT, strict=True)
     ),
     metric_column("run.summary.total_wall_s"),
 )
@@ -60,7 +62,8 @@ _GOODPUT = (
 def time_split(context: ReportContext) -> Section | None:
     """Return a bar for each run, and the seconds of every part beside the whole."""
     rows = [row for run in context.runs if (row := _split(run))["sum_s"] > 0]
-    note = "; ".join(f"{part}: {', '.join(names)}" for part, names in _PARTS.items())
+    named = zip(_TITLES, _PARTS.values(), strict=True)
+    note = "; ".join(f"{title}: {', '.join(phases)}" for title, phases in named)
     table = make_table(_COLUMNS, rows, title="Seconds", note=f"{note} (the names in run.json).")
     # The longest ones, in the order of the table.
     longest = sorted(rows, key=lambda row: -row["sum_s"])[:_MOST_BARS]
@@ -74,7 +77,7 @@ def time_split(context: ReportContext) -> Section | None:
         "The clock's phases do not overlap, so the parts add up to the whole run. Time of no "
         "phase is other.",
         [table, _goodput(context)],
-        [BarChart(title, note, "seconds", list(_PARTS), bars, table)] if rows else [],
+        [BarChart(title, note, "seconds", _TITLES, bars)] if rows else [],
     )
 
 
@@ -95,7 +98,7 @@ def _split(run: ReportedRun) -> dict[str, Any]:
     parts_s = dict.fromkeys(_PARTS, 0.0)
     phases_s = run.summary.phases_s or {}
     for phase in phases_s:
-        parts_s[_PART_OF.get(phase, "other")] += phases_s[phase]
+        parts_s[_PART_OF.get(phase, "other_s")] += phases_s[phase]
     sum_s, wall_s = sum(parts_s.values()), run.summary.wall_s
     off = sum_s / wall_s - 1 if wall_s else None
     agrees = off is not None and abs(off) <= _SAME
@@ -108,8 +111,6 @@ def _split(run: ReportedRun) -> dict[str, Any]:
 _MOST_RUNS = 2
 # Of a day's samples each point is the mean of a bucket, its band from the least to the most.
 _BUCKETS = 96
-# So many of them are listed below a panel.
-_MOST_LISTED = 48
 # {column of telemetry.csv: (title, axis, factor)}.
 _PANELS = {
     "load_percent": ("load", "load [%]", 1.0),
@@ -123,12 +124,10 @@ _FILE, _NEEDED = "telemetry.csv", {"device", "elapsed_s"}
 _TELEMETRY_COLUMNS = (
     *shared("run", "status"),
     Column("device", "device"),
-    Column("n", "figures.samples", count),
-    Column("load, mean [%]", "load", plain),
-    Column("SM clock, median [MHz]", "figures.sm_clock_mhz_median", count),
-    metric_column("figures.memory_used_bytes_max"),
-    Column("temperature, most [°C]", "figures.temperature_c_max", count),
-    *metric_columns("figures.power_w_mean", "figures.power_w_max"),
+    metric_column("n", "figures.samples"),
+    metric_column("load", lambda row: row["load"] and row["load"] / 100),
+    *metric_columns("sm_clock_mhz_median", "memory_used_bytes_max", of="figures."),
+    *metric_columns("temperature_c_max", "power_w_mean", "power_w_max", of="figures."),
     Column("clock reasons", "reasons"),
     metric_column("run.telemetry.joules_per_image"),
     Column("energy covers", "run.summary.telemetry.energy_covers"),
@@ -244,9 +243,8 @@ def _panels(run: ReportedRun, readings: _Readings, skipped: int) -> Iterator[Lin
             every = words(run.document.telemetry_s)
             note = f"n = {samples} samples a device, every {every} s; {drawn}; {run.id}"
             note += f"; {skipped} corrupt lines left out" if skipped else ""
-            table = _table(unit, y_label, series)
             from_zero = column in ("load_percent", "cpu_percent", "power_w")
-            yield LineChart(title_of, note, *labels, series, table, from_zero=from_zero)
+            yield LineChart(title_of, note, *labels, series, from_zero=from_zero, numbers=True)
 
 
 def _buckets(
@@ -264,14 +262,3 @@ def _buckets(
     means = [np.add.reduceat(samples, starts) / counts for samples in (x, y)]
     columns = (*means, np.minimum.reduceat(y, starts), np.maximum.reduceat(y, starts))
     return [Point(*map(float, ends), "mean, least to most") for ends in zip(*columns, strict=True)]
-
-
-def _table(unit: str, y_label: str, series: Sequence[Series]) -> Table:
-    rows = [
-        {"device": one.label, "time": point.x, "value": Estimate(point.y, point.low, point.high)}
-        for one in series
-        for point in thinned(one.points, _MOST_LISTED)
-    ]
-    values = Column(y_label, "value", with_interval(plain))
-    columns = [Column(f"time [{unit}]", "time", plain), values]
-    return make_table(columns, rows, group=lambda row: row["device"])
