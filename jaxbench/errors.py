@@ -46,7 +46,7 @@ class CompilerFailed(RunFailed):
 
 
 class DoesNotFit(RunFailed):
-    """A compiled step needs more memory than its target has; the message says how much."""
+    """A step needs more memory than its device has; the message says how much."""
 
 
 class Unreachable(RunFailed):

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from jaxbench.analysis.pricing import Price
+from jaxbench.batch_layout import batch_multiple
 from jaxbench.clock import Clock, now, wait_until
 from jaxbench.config import Config, Experiment
 from jaxbench.custom import config_record
@@ -24,12 +25,13 @@ from jaxbench.data import augment
 from jaxbench.data.dataset import Dataset
 from jaxbench.data.feeds.feed import Feed, create_feed
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.errors import BadInput
+from jaxbench.errors import BadInput, DoesNotFit
 from jaxbench.fields import without_unused
 from jaxbench.hardware.accelerators import unused_accelerators
 from jaxbench.hardware.backend_flags import wrong_sums
 from jaxbench.hardware.environment import describe_environment, host_peak_memory_bytes
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S, Telemetry, create_readers, no_telemetry
+from jaxbench.microbench.memory_bandwidth import memory_bytes
 from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import (
     DataMesh,
@@ -73,6 +75,13 @@ class RunContext:
     def document_at_end(self) -> dict[str, Any]:
         """Return run.json's fields that take seconds to compute."""
         return {}
+
+    def warnings_at_start(self) -> list[str]:
+        """Return what is doubtful about the run before anything is compiled."""
+        return [*self.unused]
+
+    def check_memory(self) -> None:
+        """Raise DoesNotFit if no batch can fit in a device's memory."""
 
     def warnings(self, records: Sequence[Record]) -> list[str]:
         """Return what is doubtful about the run, from what it has recorded."""
@@ -129,6 +138,40 @@ class RunSetup(RunContext):
 
     def document_at_end(self) -> dict[str, Any]:
         return {"training_flops_per_image": self.program.training_flops}
+
+    def warnings_at_start(self) -> list[str]:
+        config, layout, shape = self.config, self.program.layout, self.program.shape
+        memory_gib = memory_bytes(self.mesh.local_devices[0]) / 2**30
+        state_gib = shape.state_bytes / self._state_parts / 2**30
+        element_bytes = np.dtype(self.program.precision.compute_dtype).itemsize
+        example_gib = shape.kept_bytes(element_bytes) / 2**30
+        accumulated = layout.gradient_accumulation_steps
+        needed_gib = state_gib + example_gib * layout.batch_per_device / accumulated
+        if needed_gib <= memory_gib or config.remat != "none" or not example_gib:
+            return super().warnings_at_start()
+        multiple = batch_multiple(config, layout.num_devices)
+        fits = int((memory_gib - state_gib) / example_gib) * accumulated * layout.devices_per_model
+        largest = max(0, fits // multiple * multiple)
+        return [
+            *super().warnings_at_start(),
+            f"batch_size={config.batch_size} needs about {needed_gib:.3g} GiB on each device, but "
+            f"there are {memory_gib:.3g}, unless the compiler recomputes activations; the largest "
+            f"batch that fits is about {largest}",
+        ]
+
+    def check_memory(self) -> None:
+        state = jax.tree.leaves(self.program.abstract_train_state())
+        needed = sum(leaf.size * leaf.dtype.itemsize for leaf in state) / self._state_parts
+        if needed > (memory := memory_bytes(self.mesh.local_devices[0])):
+            raise DoesNotFit(
+                f"the parameters and the optimizer's values take {needed / 2**30:.3g} GiB on each "
+                f"device, which has {memory / 2**30:.3g}"
+            )
+
+    @property
+    def _state_parts(self) -> int:
+        """In how many parts the devices hold the state."""
+        return self.mesh.num_devices if self.program.sharding else 1
 
     def warnings(self, records: Sequence[Record]) -> list[str]:
         warnings = self.program.analysis.warnings(self.config, self.program.precision)
@@ -433,7 +476,11 @@ def run_mode(
     setup = measurement.setup
     platform = setup.mesh.devices[0].platform
     with setup.clock.phase("devices"):
-        warnings = [*setup.unused, *unused_accelerators(platform), *wrong_sums(platform)]
+        warnings = [
+            *setup.warnings_at_start(),
+            *unused_accelerators(platform),
+            *wrong_sums(platform),
+        ]
     for warning in warnings:
         setup.console.say(f"warning: {warning}")
     fields = {"mode": measurement.mode} | setup.document() | measurement.document()
@@ -470,6 +517,7 @@ def run_mode(
         )
         if recorder.folder and (record := measurement.csv_record):
             recorder.writers.add(CsvWriter(recorder.folder / f"{record.kind}.csv", record))
+        setup.check_memory()
         measurement.measure(recorder)
         if recorder.run_dir:
             recorder.run_dir.update(**setup.document_at_end())

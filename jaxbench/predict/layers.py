@@ -16,6 +16,8 @@ from jaxbench.xla.jaxpr import CUDNN_ATTENTION, inner_jaxprs
 FAMILIES = ("residual", "plain", "thin", "unet", "transformer")
 # Multiply-accumulates for each element that elementwise kernels move; a network with fewer is thin.
 _THIN = 70
+# Weights, gradients and the optimizer's values, of a parameter.
+_STATE_BYTES = 12
 
 
 class Layer(NamedTuple):
@@ -66,6 +68,16 @@ class NetworkShape(NamedTuple):
     def weights(self) -> int:
         """Elements of the kernels and matrices."""
         return sum(layer.times * layer.weights for layer in self.layers)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the weights, their gradients and the optimizer's values."""
+        return _STATE_BYTES * self.weights
+
+    def kept_bytes(self, element_bytes: int) -> int:
+        """Bytes that the backward pass of an example reads, if the compiler recomputes nothing."""
+        kept = sum(layer.times * (layer.inputs + layer.outputs) for layer in self.layers)
+        return kept * element_bytes
 
     @property
     def family(self) -> str:

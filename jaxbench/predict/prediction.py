@@ -23,8 +23,6 @@ from jaxbench.predict.rates import Rate, Setting, arithmetic_of
 SOFTWARE = "JAX"
 # Launches, dispatch and latency are not calibrated well enough to be most of a step.
 _MOST_OVERHEAD = 0.5
-# Weights, gradients and the optimizer's values, of a parameter.
-_STATE_BYTES = 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,6 +170,4 @@ def _latency_s(setting: Setting, calibration: Calibration) -> float:
 def least_memory_bytes(setting: Setting) -> float:
     """Return what a device needs at least: the state, and what the backward pass reads."""
     shape = setting.shape
-    kept = sum(layer.times * (layer.inputs + layer.outputs) for layer in shape.layers)
-    state = _STATE_BYTES * shape.weights
-    return state + kept * setting.batch * setting.element_bytes
+    return shape.state_bytes + shape.kept_bytes(setting.element_bytes) * setting.batch

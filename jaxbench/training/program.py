@@ -23,6 +23,7 @@ from jaxbench.models.transformer_block import block_options
 from jaxbench.parallel.fsdp import StateSharding, split_axis
 from jaxbench.parallel.mesh import AXIS, DataMesh
 from jaxbench.precision import Precision, get_precision, precision_of
+from jaxbench.predict.layers import NetworkShape, read_network
 from jaxbench.tasks import Task, get_task, sums_by_name
 from jaxbench.training.network_analysis import (
     NetworkAnalysis,
@@ -238,6 +239,11 @@ class Program:
     def analysis(self) -> NetworkAnalysis:
         """What the network does, found by tracing it."""
         return analyze_network(self._traced)
+
+    @functools.cached_property
+    def shape(self) -> NetworkShape:
+        """The network's layers, from which its memory is estimated."""
+        return read_network(self._traced.jaxpr.jaxpr)
 
     @functools.cached_property
     def work(self) -> TrainingWork:

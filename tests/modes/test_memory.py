@@ -1,5 +1,6 @@
 """--mode=memory, and the memory that XLA estimates: the state is donated, remat keeps less."""
 
+import re
 from collections import Counter
 
 import flax.linen as nn
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxbench.cli import registry
+from jaxbench.modes import runner
 from jaxbench.modes.memory import measure_memory
 from jaxbench.records.writers.console import Console
 from jaxbench.training.compilation import compile_step
@@ -44,6 +46,30 @@ def test_a_batch_that_fits_is_compiled_and_run(tmp_path):
     assert summary["planned_bytes_per_device"] == largest
     assert summary["compile_s"] == sum(r["lower_s"] + r["compile_s"] for r in compiled)
     assert summary["private_memory_before_bytes"] > 2**20 and summary["phases_s"]["run"] > 0
+
+
+def test_a_run_warns_before_it_compiles_what_hardly_fits(run_cli, tmp_path, monkeypatch):
+    """The batch that it names fits by the same estimate, and the next larger one does not."""
+    run = ("--mode=memory", f"--experiment={MICRO}", "--experiment.num_devices=2")
+    monkeypatch.setattr(runner, "memory_bytes", lambda device: 100_000)
+    first = run_cli(*run, "--experiment.batch_size=4096", f"--workdir={tmp_path / 'first'}")
+    assert first.returncode == 0, first.stderr
+    largest = int(re.search(r"largest batch\s+that\s+fits\s+is\s+about (\d+)", first.stdout)[1])
+    assert first.stdout.index("largest batch") < first.stdout.index("compiling")
+    assert 0 < largest < 4096 and largest % 2 == 0
+    (warning,) = (w for w in run_json(tmp_path / "first")["summary"]["warnings"] if "GiB" in w)
+    assert "batch_size=4096" in warning
+    for size in (largest, largest + 2):
+        done = run_cli(*run, f"--experiment.batch_size={size}", f"--workdir={tmp_path / str(size)}")
+        assert ("largest batch" in done.stdout) == (size > largest)
+
+
+def test_a_run_whose_parameters_do_not_fit_compiles_nothing(run_cli, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "memory_bytes", lambda device: 1000)
+    done = run_cli(f"--experiment={MICRO}", f"--workdir={tmp_path / 'run'}")
+    document = run_json(tmp_path / "run")
+    assert (done.returncode, document["status"]) == (1, "oom")
+    assert "parameters" in document["reason"] and not records(tmp_path / "run", "compile")
 
 
 @pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
