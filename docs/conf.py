@@ -10,11 +10,12 @@ _ROOT = str(_HERE.parent)
 sys.path[:0] = [str(_HERE), _ROOT]
 os.environ["PYTHONPATH"] = os.pathsep.join([_ROOT, *filter(None, [os.getenv("PYTHONPATH")])])
 
-from generate import write_pages  # noqa: E402
+from generate import SAMPLES, write_pages, write_samples  # noqa: E402
 
 import jaxbench  # noqa: E402
 
 write_pages()
+write_samples()
 
 project = "jaxbench"
 version = release = jaxbench.__version__
@@ -25,7 +26,8 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
 ]
-exclude_patterns = ["generate.py"]
+exclude_patterns = ["generate.py", "sample"]
+html_extra_path = [str(SAMPLES)]
 # Two hyphens begin a flag; they are no dash.
 smartquotes = False
 html_theme = "furo"

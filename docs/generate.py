@@ -20,6 +20,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
+import jax
+
+from jaxbench.batch_layout import BatchLayout
 from jaxbench.cards import card
 from jaxbench.cards.figures import FIGURES, FigureKind
 from jaxbench.cards.verdict import load_thresholds
@@ -29,7 +32,9 @@ from jaxbench.fields import describe_type
 from jaxbench.metrics import metric_of
 from jaxbench.models.convolution import Conv2dConfig
 from jaxbench.modes.options import modes_of_flags
+from jaxbench.parallel.mesh import DataMesh
 from jaxbench.records.schema import RECORDS, MaxBatchResult, RunDocument, TrialFigures, TrialResult
+from jaxbench.train import build_program
 
 # Classes whose fields metrics.csv explains, and the kind that a line of it may be for.
 KINDS = {
@@ -41,7 +46,19 @@ KINDS = {
 CARD_PARTS = (card.Part, card.Figure, card.Check, card.HostLoad, card.Verdict, card.Finding)
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
+# The site's pages that jaxbench itself makes.
+SAMPLES = ROOT / "build" / "sample"
 _GENERATED = "<!-- Made by docs/generate.py from the code. -->\n\n"
+
+
+def write_samples() -> None:
+    """Make the reports of the committed runs and of the committed card, as a user would."""
+    SAMPLES.mkdir(parents=True, exist_ok=True)
+    for name, source in {"report": "docs/sample", "card": "results"}.items():
+        args = ["jaxbench.report", source, f"--out={SAMPLES / f'sample-{name}.html'}"]
+        command = [sys.executable, "-m", *args]
+        env = os.environ | {"PYTHONPATH": str(ROOT)}
+        subprocess.run(command, stdout=subprocess.DEVNULL, cwd=ROOT, env=env, check=True)
 
 
 def write_pages() -> None:
@@ -177,24 +194,55 @@ def _describe_flag(flag: Flag, modes: tuple[str, ...] | None) -> Iterator[str]:
 
 
 def experiments_page(experiments: dict[str, Experiment]) -> str:
-    lines = ["# Experiments", "", "`--experiment=list` prints this table.", ""]
-    rows = [
-        (f"[`{name}`](#{_anchor(name)})", purpose) for name, purpose in registry.available().items()
-    ]
-    lines += [*_table(("`--experiment=`", "what it is"), rows), ""]
-    lines += [
+    texts = registry.docstrings()
+    rows = []
+    for name, config in experiments.items():
+        link = f"[`{name}`](#{_anchor(name)})"
+        told = [_sentence(texts[name], *heads) for heads in (("Hardware",), ("Expected", "Seen"))]
+        rows.append((link, *_network_and_data(config), *map(_escape, told)))
+    head = ("`--experiment=`", "network", "parameters", "data", "hardware and time", "result")
+    lines = [
+        "# Experiments",
+        "",
+        "[What fits where](../what-fits.md) says which of them fit a GPU. `--experiment=list` "
+        "prints a line for each.",
+        "",
+        *_table(head, rows),
+        "",
         "`NAME:tiny` is the same experiment, shrunk to run in about a minute on two CPU cores. A "
         "variant may also be written with a colon: `resnet50:synthetic` is `resnet50_synthetic`. "
         "Fields that are not listed have their [default](fields.md).",
         "",
     ]
-    texts = registry.docstrings()
     for name, config in experiments.items():
         text = _as_paragraphs(texts[name])
         lines += [f"({_anchor(name)})=", f"## {name}", "", text, ""]
         rows = [(f"`{path}`", f"`{value}`") for path, value in _changed(config)]
         lines += [*_table(("field", "value"), rows), ""]
     return "\n".join(lines)
+
+
+def _network_and_data(config: Experiment) -> tuple[str, str, str]:
+    """Return an experiment's network, its number of parameters and its data, in words."""
+    if not isinstance(config, Config):
+        return "one convolution", "", "synthetic"
+    data = config.data
+    mesh = DataMesh(tuple(jax.devices("cpu")[:1]), config.parallelism)
+    one = dataclasses.replace(config, num_devices=1)
+    program = build_program(one, mesh, BatchLayout.create(one, 1), steps_per_epoch=1)
+    what = "x".join(map(str, data.example_shape)) + (" tokens" if data.sequence_length else "")
+    source = data.name if data.source == "tfds" else data.source
+    network = config.model.network_name.removesuffix("Config")
+    return network, f"{program.num_parameters():,}", f"{source}, {what}"
+
+
+def _sentence(docstring: str, *heads: str) -> str:
+    """Return the first sentence under the first of these headings that an experiment has."""
+    for head in heads:
+        pattern = rf"(?:^|\s){head}: ((?:(?!\s[A-Z][a-z]+: ).)*)"
+        if found := re.search(pattern, docstring, re.DOTALL):
+            return re.split(r"\.(?=\s|$)", " ".join(found[1].split()))[0]
+    return ""
 
 
 def _as_paragraphs(docstring: str) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import itertools
 import re
 
 import pytest
@@ -11,10 +12,15 @@ from jaxbench.metrics import METRICS, metric_of
 from jaxbench.records.schema import RECORDS
 from tests.conftest import ROOT
 
-# Sphinx checks the links of docs/. Its generated pages are not in a checkout.
-_TOP = sorted(ROOT.glob("*.md"))
+# Also read on GitHub, where the pages that a build makes are missing.
 _GENERATED = ("commands", "experiments", "fields", "flags", "records", "exit-codes")
-_LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
+_PAGES = [
+    path
+    for pattern in ("*.md", "docs/**/*.md", "results/*.md", ".github/**/*.md")
+    for path in sorted(ROOT.glob(pattern))
+    if path.parent.name != "reference" or path.stem not in _GENERATED
+]
+_LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)|(?:srcset|src|href)=\"([^\"]+)\"")
 
 
 @pytest.fixture(scope="module")
@@ -33,23 +39,30 @@ def anchors_of(text: str) -> set[str]:
 
 
 def broken_links(path) -> list[str]:
-    """The links of a Markdown file to files and headings that are not there."""
+    """The links of a Markdown file to files and headings that are not in a checkout."""
     broken = []
-    for link in _LINK.findall(path.read_text()):
+    # What HTML of the site links to is made by the build.
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for link in filter(None, itertools.chain(*_LINK.findall(text))):
         file, _, anchor = link.partition("#")
         if re.match("[a-z]+:", link):
             continue
         target = (path.parent / file).resolve() if file else path
-        if target.parent.name == "reference" and target.stem in _GENERATED:
-            continue
-        if not target.exists() or anchor and anchor not in anchors_of(target.read_text()):
+        made = target.parent.name == "reference" and target.stem in _GENERATED
+        if made or not target.exists() or anchor and anchor not in anchors_of(target.read_text()):
             broken.append(link)
     return broken
 
 
-@pytest.mark.parametrize("path", _TOP, ids=lambda path: path.name)
-def test_links_of_the_top_level_files_lead_somewhere(path):
+@pytest.mark.parametrize("path", _PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere_in_a_checkout_too(path):
     assert not broken_links(path)
+
+
+def test_a_broken_link_is_noticed(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# A b\n[x](#a-b) [y](page.md#c) [z](gone.md)\n```\n[w](gone.md)\n```\n")
+    assert broken_links(page) == ["page.md#c", "gone.md"]
 
 
 def test_every_field_of_a_record_says_what_it_means(generate):

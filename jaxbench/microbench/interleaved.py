@@ -62,6 +62,11 @@ def warm_up(time_calls: Callable[[int], float], window_s: float, rounds: int) ->
     return WarmUp(calls, total, settled)
 
 
+def measuring_s(call_s: float, window_s: float, rounds: int) -> float:
+    """Return about how long the warm-up and the windows take of calls that take so long."""
+    return (min(_MAX_WARMUP_WINDOWS, rounds - 1) + rounds) * max(call_s, window_s)
+
+
 class Interleaved(abc.ABC):
     """Something that is measured in windows, in turn with others; its name is for messages."""
 

@@ -15,12 +15,12 @@ import numpy as np
 
 from jaxbench.analysis.pricing import Price
 from jaxbench.analysis.statistics import slowed_down
-from jaxbench.clock import Stopwatch
+from jaxbench.clock import Stopwatch, duration
 from jaxbench.config import Config
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
-from jaxbench.microbench.interleaved import in_turn
+from jaxbench.microbench.interleaved import in_turn, measuring_s
 from jaxbench.modes.runner import Measurement, RunResult, RunSetup, prepare_run, run_mode, with_feed
 from jaxbench.modes.windows import (
     ENDLESS,
@@ -31,6 +31,7 @@ from jaxbench.modes.windows import (
     window_warnings,
 )
 from jaxbench.parallel.processes import barrier_before_first_step, broadcast_value
+from jaxbench.records.next_steps import say_time_left
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.schema import CompileRecord, Record, ThroughputRecord, ThroughputSummary
 from jaxbench.records.validity import impossible
@@ -125,7 +126,10 @@ class ThroughputBenchmark(Measurement):
         with clock.phase("first_step"):
             watch = Stopwatch()
             train.run(1)
-            self.first_step_s = watch.elapsed_s()
+            self.first_step_s = step_s = watch.elapsed_s()
+        # The latencies of a round are a further window at most.
+        left_s = (len(stages) + 1) * measuring_s(step_s, self.window_s, count)
+        say_time_left(console, left_s, f"a training step takes {duration(step_s)}")
         with clock.phase("warm_up"):
             for position, stage in enumerate(stages):
                 console.progress("warming up", position, len(stages), stage.name)

@@ -1,16 +1,25 @@
-"""The last lines of a command: where its results are, and the commands to go on with."""
+"""What a command tells besides its results: how long it takes, where they are, what to do next."""
 
 import re
 import shlex
 import sys
 
 from jaxbench import terminal
+from jaxbench.clock import duration
 from jaxbench.parallel import processes
 from jaxbench.records.run_dir import RunDir
 from jaxbench.records.writers.console import Console
 
 # Ends after which --resume=auto may come further.
 _RESUMABLE = ("interrupted", "preempted", "failed")
+# A run that takes longer announces how long.
+_LONG_S = 600.0
+
+
+def say_time_left(console: Console, seconds: float, why: str) -> None:
+    """Say how long a run still takes if that is long."""
+    if seconds >= _LONG_S:
+        console.say(f"this takes about {duration(seconds)}: {why}")
 
 
 def say_next_steps(console: Console, run_dir: RunDir) -> None:
@@ -20,8 +29,14 @@ def say_next_steps(console: Console, run_dir: RunDir) -> None:
         console.say(f"run directory: {path}")
     if status in ("done", "invalid"):
         say_command(console, "report", "jaxbench", "report", str(path))
+        experiment = [word for word in sys.orig_argv if word.startswith("--experiment")]
+        if run_dir.document["mode"] == "train" and experiment and _is_own_command():
+            size = run_dir.document["config"]["batch_size"]
+            experiment = [word for word in experiment if ".batch_size=" not in word]
+            grid = f"--grid=batch_size={size},{2 * size}"
+            say_command(console, "next", "jaxbench", "sweep", *experiment, grid)
         # What was compiled for a machine that is not here has no rates.
-        if run_dir.document["mode"] != "compile":
+        elif run_dir.document["mode"] != "compile":
             say_command(console, "compare", "jaxbench", "compare", str(path), "OTHER")
         return
     if status not in ("interrupted", "preempted"):
@@ -39,12 +54,18 @@ def say_resume(console: Console, **flags: str) -> None:
     If the command line is not that of the run (in a notebook, or in one process of several), print
     only the flags.
     """
-    words, changed = sys.orig_argv, [f"--{flag}={value}" for flag, value in flags.items()]
-    is_command = any(re.fullmatch(r"(.*/)?jaxbench(\.main|\.sweep)?", word) for word in words)
-    if is_command and processes.count() == 1:
-        say_command(console, "resume", *words, *changed)
+    changed = [f"--{flag}={value}" for flag, value in flags.items()]
+    if _is_own_command():
+        say_command(console, "resume", *sys.orig_argv, *changed)
     else:
         console.say(f"resume: the same command with {' '.join(changed)}")
+
+
+def _is_own_command() -> bool:
+    """Return whether this process's command line is that of the whole run."""
+    words = sys.orig_argv
+    is_command = any(re.fullmatch(r"(.*/)?jaxbench(\.main|\.sweep)?", word) for word in words)
+    return is_command and processes.count() == 1
 
 
 def say_command(console: Console, title: str, *command: str) -> None:

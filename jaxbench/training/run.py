@@ -26,6 +26,7 @@ from jaxbench.hardware.telemetry.sampler import Telemetry, no_telemetry
 from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import all_ready
 from jaxbench.parallel.signals import defer_signals
+from jaxbench.records.next_steps import say_time_left
 from jaxbench.records.schema import (
     EpochRecord,
     Record,
@@ -55,6 +56,8 @@ _DEPTH_OF_SLOW = 3
 # Polling answers Ctrl-C at once, but on a CPU it takes processor time from the step (8 % of
 # quickstart's). Waits shorter than this block in the runtime instead.
 _BLOCKING_WAIT_S = 0.5
+# The steps of so many seconds tell how long a run takes.
+_MEASURED_S = 10.0
 # Calls queued on simulated devices.
 _MAX_SIMULATED_CALLS = 4
 
@@ -427,6 +430,8 @@ class StepMeter:
         self._queue = MetricsQueue(one_by_one=run.program.config.step_log)
         self._windows = contextlib.ExitStack()
         self._last_step = 0
+        self._earlier_s = 0.0  # of measured steps, before the last `resume`
+        self._has_said_time_left = False
         self.is_paused = True
 
     @contextlib.contextmanager
@@ -455,7 +460,9 @@ class StepMeter:
             return
         self._windows.close()
         epoch, self.is_paused = self._run.progress.epoch_metrics, True
-        epoch.time_s += self._watch.elapsed_s()
+        elapsed_s = self._watch.elapsed_s()
+        epoch.time_s += elapsed_s
+        self._earlier_s += elapsed_s
         epoch.data_wait_s += self._data_wait_s() - self._waited_s
 
     def _data_wait_s(self) -> float:
@@ -486,8 +493,17 @@ class StepMeter:
             if progress.step % log_every_steps == 0 or progress.step == self._last_step:
                 write_step_record(run)
             self._interval_watch = Stopwatch()
-            step_time_s = self._watch.elapsed_s() / (epoch.steps - self._steps_before)
+            timed_s = self._watch.elapsed_s()
+            step_time_s = timed_s / (epoch.steps - self._steps_before)
             _show_progress(run, loss, step_time_s)
+            if not self._has_said_time_left and self._earlier_s + timed_s >= _MEASURED_S:
+                self._has_said_time_left = True
+                left = run.plan.total_steps - progress.step
+                say_time_left(
+                    run.console,
+                    _time_left_s(run, step_time_s),
+                    f"{left:,} steps of {duration(step_time_s)} are left",
+                )
 
 
 def count_step(run: TrainRun, sums: Mapping[str, np.ndarray]) -> float:
@@ -502,9 +518,6 @@ def count_step(run: TrainRun, sums: Mapping[str, np.ndarray]) -> float:
 def _show_progress(run: TrainRun, loss: float, step_time_s: float) -> None:
     """Show how far the epoch is, the rate, the last loss and the time left."""
     epoch, plan, layout = run.progress.epoch_metrics, run.plan, run.program.layout
-    evaluations_s = [epoch.eval_time_s for epoch in run.progress.epochs if epoch.eval_time_s]
-    left_s = (plan.total_steps - run.progress.step) * step_time_s
-    left_s += plan.num_evaluations(len(run.progress.epochs)) * sum(evaluations_s[-1:])
     rate = rate_in_words(
         layout.images_per_step / step_time_s, run.program.config.data.sequence_length
     )
@@ -512,8 +525,15 @@ def _show_progress(run: TrainRun, loss: float, step_time_s: float) -> None:
         f"epoch {epoch.epoch + 1}/{plan.num_epochs}",
         epoch.steps,
         len(plan.steps(epoch.epoch)),
-        f"{rate}  loss {loss:.4f}  {duration(left_s)} left",
+        f"{rate}  loss {loss:.4f}  {duration(_time_left_s(run, step_time_s))} left",
     )
+
+
+def _time_left_s(run: TrainRun, step_time_s: float) -> float:
+    """Return the seconds of the steps and evaluations that are left; the first is not known yet."""
+    evaluations_s = [epoch.eval_time_s for epoch in run.progress.epochs if epoch.eval_time_s]
+    left_s = (run.plan.total_steps - run.progress.step) * step_time_s
+    return left_s + run.plan.num_evaluations(len(run.progress.epochs)) * sum(evaluations_s[-1:])
 
 
 # ----------------------------------------------------------------------------------------- records
