@@ -47,6 +47,8 @@ nitpick_ignore_regex = [("py:class", ".*")]
 default_role = "code"
 # Most blocks are commands and what they print.
 highlight_language = "none"
+# Longer signatures have a line for each parameter.
+maximum_signature_line_length = 80
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 # A signature that does not fit on a line has one parameter a line, with short types.

@@ -13,8 +13,13 @@ from absl import flags
 
 from jaxbench.cards.card import Card, HostLoad, Part, Verdict, measured
 from jaxbench.cards.card_file import write_card
+from jaxbench.cli import registry
 from jaxbench.config import OptimizerConfig
 from jaxbench.errors import BadInput
+from jaxbench.hardware.targets.target import parse_target
+from jaxbench.modes.predictions import read_shape
+from jaxbench.predict import calibration
+from jaxbench.predict.prediction import least_memory_bytes, setting_of
 from jaxbench.records.schema import ThroughputRecord
 from tests.conftest import ROOT
 from tests.recorded import filled, recorded_run
@@ -431,3 +436,24 @@ def test_what_cannot_be_measured_is_told(run_script, tmp_path, monkeypatch, name
     (tmp_path / "a.jpg").touch()
     done = run_script(name, *args)
     assert done.returncode == 2 and told in done.stderr and done.stdout == ""
+
+
+def test_what_fits_where_is_the_table_of_the_documentation(load_script):
+    """The batches; rates follow the calibration."""
+    rows = load_script("what_fits").lines(["cnn10", "unet256", "conv2d"])
+    page = re.sub(r": [\d,.]+/s", "", (ROOT / "docs" / "what-fits.md").read_text()).splitlines()
+    assert len(rows) == 4
+    assert not [row for row in rows if re.sub(r": [\d,.]+/s", "", row) not in page]
+
+
+def test_what_fits_is_the_largest_power_of_two(load_script):
+    script, config = load_script("what_fits"), registry.load("cnn10")
+    shape, target = read_shape(config), parse_target("gpu:rtx3070")
+    config.batch_size = 4096
+    cell = script.describe(config, shape, target, calibration.load())
+    batch = int(re.search(r"\*\*([\d,]+)\*\*: [\d,.]+/s", cell)[1].replace(",", ""))
+    setting = setting_of(shape, target, config.precision, batch)
+    assert least_memory_bytes(setting) <= target.usable_bytes
+    assert least_memory_bytes(setting._replace(batch=2 * batch)) > target.usable_bytes
+    config.precision = "fp16"
+    assert script.describe(config, shape, parse_target("gpu:titanx"), None) == "no fp16"

@@ -3,6 +3,7 @@
 import io
 import os
 import pathlib
+import shlex
 import sys
 
 import pytest
@@ -84,7 +85,8 @@ def steps(tmp_path, monkeypatch):
         if checkpoint:
             (path / "checkpoints" / "step-1").mkdir(parents=True, exist_ok=True)
         out = io.StringIO()
-        next_steps.say_next_steps(Console(out), RunDir(path, {"status": status, "mode": mode}))
+        document = {"status": status, "mode": mode, "config": {"batch_size": 128}}
+        next_steps.say_next_steps(Console(out), RunDir(path, document))
         return out.getvalue().splitlines()
 
     return say
@@ -120,6 +122,22 @@ def test_the_next_steps_follow_from_the_status(steps, snapshot):
     ends += (("interrupted", "scaling"), ("interrupted", "train"))
     told = [f"{status} {mode}:\n" + "\n".join(steps(status, mode)) for status, mode in ends]
     assert "\n\n".join(told) == snapshot
+
+
+def test_the_next_command_of_a_trained_experiment_runs_as_it_is(steps):
+    argv = (*MAIN, "--workdir=old", "--experiment.batch_size=128", "--experiment.epochs=3")
+    command = " ".join(line.strip(" \\") for line in steps("done", argv=argv)[2:])
+    assert shlex.split(command)[1:] == [
+        *("jaxbench", "sweep", "--experiment=cnn10", "--experiment.epochs=3"),
+        "--grid=batch_size=128,256",
+    ]
+
+
+@pytest.mark.parametrize(("seconds", "lines"), [(599, 0), (3600, 1)])
+def test_only_a_long_run_says_how_long_it_takes(seconds, lines):
+    out = io.StringIO()
+    next_steps.say_time_left(Console(out), seconds, "a step takes 90 s")
+    assert out.getvalue().count("\n") == lines == out.getvalue().count("1 h 0 min")
 
 
 def test_a_long_command_can_be_copied(monkeypatch):
