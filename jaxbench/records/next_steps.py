@@ -13,12 +13,12 @@ from jaxbench.records.writers.console import Console
 # Ends after which --resume=auto may come further.
 _RESUMABLE = ("interrupted", "preempted", "failed")
 # A run that takes longer announces how long.
-_LONG_S = 600.0
+LONG_S = 600.0
 
 
 def say_time_left(console: Console, seconds: float, why: str) -> None:
     """Say how long a run still takes if that is long."""
-    if seconds >= _LONG_S:
+    if seconds >= LONG_S:
         console.say(f"this takes about {duration(seconds)}: {why}")
 
 

@@ -57,7 +57,7 @@ _DEPTH_OF_SLOW = 3
 # quickstart's). Waits shorter than this block in the runtime instead.
 _BLOCKING_WAIT_S = 0.5
 # The steps of so many seconds tell how long a run takes.
-_MEASURED_S = 10.0
+MEASURED_S = 10.0
 # Calls queued on simulated devices.
 _MAX_SIMULATED_CALLS = 4
 
@@ -496,7 +496,7 @@ class StepMeter:
             timed_s = self._watch.elapsed_s()
             step_time_s = timed_s / (epoch.steps - self._steps_before)
             _show_progress(run, loss, step_time_s)
-            if not self._has_said_time_left and self._earlier_s + timed_s >= _MEASURED_S:
+            if not self._has_said_time_left and self._earlier_s + timed_s >= MEASURED_S:
                 self._has_said_time_left = True
                 left = run.plan.total_steps - progress.step
                 say_time_left(

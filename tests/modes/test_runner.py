@@ -11,9 +11,11 @@ from jaxbench.config import Experiment
 from jaxbench.errors import Diverged, MixedDevices, Terminated
 from jaxbench.modes.runner import Measurement, RunContext, run_mode
 from jaxbench.parallel.mesh import DataMesh
+from jaxbench.records import next_steps
 from jaxbench.records.schema import CompileRecord, Conv2dRecord, Summary
 from jaxbench.records.writers.console import Console
-from tests.conftest import records, run_json
+from jaxbench.training import run as training_run
+from tests.conftest import MICRO, records, run_json
 from tests.in_process import fresh_process_state
 from tests.modes.mixed_devices import REFUSAL, FakeDevice
 from tests.recorded import filled
@@ -143,3 +145,14 @@ def test_a_mix_ends_the_program_with_one_line_and_exit_code_1(capsys):
         entry_point.run_with_arguments(main, ["jaxbench"])
     assert ended.value.code == 1
     assert capsys.readouterr() == ("", "jaxbench: A with B: no\n")
+
+
+@pytest.mark.parametrize("mode", ["train", "throughput"])
+def test_a_long_run_says_once_how_long_it_takes(run_cli, tmp_path, monkeypatch, mode):
+    monkeypatch.setattr(next_steps, "LONG_S", 0.0)
+    monkeypatch.setattr(training_run, "MEASURED_S", 0.0)
+    args = [f"--experiment={MICRO}", f"--mode={mode}", f"--workdir={tmp_path / 'run'}"]
+    args += [] if mode == "train" else ["--rounds=6", "--window_s=0.01"]
+    done = run_cli(*args)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("this takes about") == 1
