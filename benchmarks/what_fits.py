@@ -59,7 +59,7 @@ def lines(names: list[str]) -> list[str]:
         for card in CARDS.values():
             cells.append(describe(config, shape, parse_target(f"gpu:{card}"), calibration))
         rows.setdefault(tuple(cells), []).append(f"`{name}`")
-    heads = [f"{size} ({parse_target(f'gpu:{card}').kind})" for size, card in CARDS.items()]
+    heads = [f"{size}: `{card}`" for size, card in CARDS.items()]
     table = [["experiment", "its batch", *heads], ["---"] * (len(heads) + 2)]
     table += [[", ".join(same), *cells] for cells, same in rows.items()]
     return [f"| {' | '.join(row)} |" for row in table]

@@ -200,7 +200,7 @@ def experiments_page(experiments: dict[str, Experiment]) -> str:
         link = f"[`{name}`](#{_anchor(name)})"
         told = [_sentence(texts[name], *heads) for heads in (("Hardware",), ("Expected", "Seen"))]
         rows.append((link, *_network_and_data(config), *map(_escape, told)))
-    head = ("`--experiment=`", "network", "parameters", "data", "hardware and time", "result")
+    head = ("`--experiment=`", "network and parameters", "data", "hardware and time", "result")
     lines = [
         "# Experiments",
         "",
@@ -222,10 +222,10 @@ def experiments_page(experiments: dict[str, Experiment]) -> str:
     return "\n".join(lines)
 
 
-def _network_and_data(config: Experiment) -> tuple[str, str, str]:
-    """Return an experiment's network, its number of parameters and its data, in words."""
+def _network_and_data(config: Experiment) -> tuple[str, str]:
+    """Return an experiment's network with its number of parameters, and its data, in words."""
     if not isinstance(config, Config):
-        return "one convolution", "", "synthetic"
+        return "one convolution", "synthetic"
     data = config.data
     mesh = DataMesh(tuple(jax.devices("cpu")[:1]), config.parallelism)
     one = dataclasses.replace(config, num_devices=1)
@@ -233,7 +233,7 @@ def _network_and_data(config: Experiment) -> tuple[str, str, str]:
     what = "x".join(map(str, data.example_shape)) + (" tokens" if data.sequence_length else "")
     source = data.name if data.source == "tfds" else data.source
     network = config.model.network_name.removesuffix("Config")
-    return network, f"{program.num_parameters():,}", f"{source}, {what}"
+    return f"{network}, {program.num_parameters() / 1e6:,.3g} M", f"{source}, {what}"
 
 
 def _sentence(docstring: str, *heads: str) -> str:

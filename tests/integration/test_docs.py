@@ -30,9 +30,14 @@ def test_the_site_is_built_without_a_warning_and_names_everything(tmp_path):
     pages = {path.relative_to(site).as_posix(): path for path in site.rglob("*.html")}
     for name, path in pages.items():
         assert path.stat().st_size < _LARGEST_PAGE_BYTES, name
+        # Sphinx checks only links that it makes itself.
+        for link in re.findall(r'href="([^"#:]+)[#"]', path.read_text()):
+            assert (path.parent / html.unescape(link)).exists(), (name, link)
+    assert "sample-report.html" in pages["index.html"].read_text()
     text = {name: _text(path) for name, path in pages.items()}
     for name in registry.available():
         assert name in text["reference/experiments.html"]
+        assert name == "conv2d" or name in text["what-fits.html"]
         for field in overridable(registry.load(name)):
             assert re.search(rf"\b{re.escape(field)}\b", text["reference/fields.html"]), field
     for flag in {*modes_of_flags(), "grid", "baseline", "list_offers", "format"}:
