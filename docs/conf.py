@@ -45,8 +45,9 @@ nitpick_ignore_regex = [("py:class", ".*")]
 
 # Google's docstrings, in which single backticks are code.
 default_role = "code"
-# Most blocks are commands and what they print.
+# Most blocks are commands. What they print is `text`, which nobody copies.
 highlight_language = "none"
+copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"
 # Longer signatures have a line for each parameter.
 maximum_signature_line_length = 80
 autodoc_member_order = "bysource"
