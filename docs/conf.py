@@ -48,8 +48,6 @@ default_role = "code"
 # Most blocks are commands. What they print is `text`, which nobody copies.
 highlight_language = "none"
 copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"
-# Longer signatures have a line for each parameter.
-maximum_signature_line_length = 80
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 # A signature that does not fit on a line has one parameter a line, with short types.
