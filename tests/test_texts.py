@@ -18,7 +18,7 @@ from tests.conftest import ROOT, run_json
 from tests.in_process import fresh_process_state
 
 PAGES = ("README.md", "CONTRIBUTING.md", "results/README.md")
-PAGES += ("docs/install.md", "docs/tour.md", "docs/faq.md")
+PAGES += tuple(f"docs/{name}.md" for name in ("index", "install", "tour", "what-fits", "faq"))
 PAGES += tuple(path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob("docs/howto/*.md")))
 # They are given the flags of jaxbench.main.
 _SCRIPTS = ("launch/slurm.sbatch",)
