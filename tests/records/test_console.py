@@ -126,8 +126,8 @@ def test_the_next_steps_follow_from_the_status(steps, snapshot):
 
 def test_the_next_command_of_a_trained_experiment_runs_as_it_is(steps):
     argv = (*MAIN, "--workdir=old", "--experiment.batch_size=128", "--experiment.epochs=3")
-    command = " ".join(line.strip(" \\") for line in steps("done", argv=argv)[2:])
-    assert shlex.split(command)[1:] == [
+    said = " ".join(line.strip(" \\") for line in steps("done", argv=argv))
+    assert shlex.split(said.partition("next: ")[2]) == [
         *("jaxbench", "sweep", "--experiment=cnn10", "--experiment.epochs=3"),
         "--grid=batch_size=128,256",
     ]
