@@ -241,7 +241,9 @@ def _sentence(docstring: str, *heads: str) -> str:
     for head in heads:
         pattern = rf"(?:^|\s){head}: ((?:(?!\s[A-Z][a-z]+: ).)*)"
         if found := re.search(pattern, docstring, re.DOTALL):
-            return re.split(r"\.(?=\s|$)", " ".join(found[1].split()))[0]
+            sentence = re.split(r"\.(?=\s|$)", " ".join(found[1].split()))[0]
+            # Flags are too wide for a table; the experiment's section has them.
+            return re.sub(r" \([^()]*`[^()]*\)|; [^;]*`.*", "", sentence)
     return ""
 
 
