@@ -7,6 +7,7 @@ Recipe of: Zagoruyko and Komodakis, "Wide Residual Networks" (2016); their code 
 batch 128, learning rate 0.1, times 0.2 after 60, 120 and 160 epochs, mirrored and shifted images
 with reflected edges.
 Hardware: a GPU or TPU; two CPU cores need weeks (`--experiment=wrn28_10:tiny` runs anywhere).
+Expected: 96.0 % top-1, as published.
 """
 
 from jaxbench.config import Config, DataConfig, OptimizerConfig
