@@ -23,9 +23,8 @@ def test_a_killed_build_is_built_again(tmp_path):
         f"t.load(t.resized(Path({str(own)!r}), Path({str(tmp_path)!r})))"
     )
     child = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
-    deadline = time.monotonic() + 60
     while not list((tmp_path / "cache").glob("train*.building/images.array_record")):
-        assert child.poll() is None and time.monotonic() < deadline
+        assert child.poll() is None
         time.sleep(0.001)
     child.send_signal(signal.SIGKILL)
     child.wait()

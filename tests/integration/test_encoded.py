@@ -4,14 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
 
 from tests.conftest import ROOT, run_json
 from tests.data.encoded_images import check_tfds_images, spoil, write_folder
-from tests.integration.conftest import run_program
+from tests.integration.conftest import program, run_program, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -58,34 +57,19 @@ def test_worker_processes_change_no_pixel_and_name_corrupt_images(folder, tmp_pa
 )
 def test_worker_processes_end_with_the_run(folder, tmp_path, ended_by):
     """Ctrl-C as a terminal sends it, to all processes of the job; or one of them is killed."""
-    command = [sys.executable, "-m", "jaxbench.main", "--experiment=vgg_cifar10:tiny"]
-    command += [f"--experiment.{name}" for name in ("batch_size=8", "num_devices=1", "epochs=9999")]
-    command += [
-        f"--experiment.data.{name}"
-        for name in (
-            "source=folder",
-            "feed=stream",
-            f"path={folder}",
-            "eval_split=val",
-            "num_classes=2",
-            "crop_padding=0",
-            "random_resized_crop",
-            "num_workers=2",
-        )
-    ]
+    data = f"source=folder feed=stream path={folder} eval_split=val num_classes=2 crop_padding=0"
+    fields = [f"data.{field}" for field in f"{data} random_resized_crop num_workers=2".split()]
+    fields += ["batch_size=8", "num_devices=1", "epochs=9999"]
+    flags = (f"--experiment.{field}" for field in fields)
     child = subprocess.Popen(
-        [*command, f"--workdir={tmp_path / 'run'}"],
+        program("--experiment=vgg_cifar10:tiny", *flags, f"--workdir={tmp_path / 'run'}"),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     metrics = tmp_path / "run" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while not (metrics.exists() and '"epoch"' in metrics.read_text()):
-        assert child.poll() is None, child.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for(lambda: metrics.exists() and '"epoch"' in metrics.read_text(), child)
     workers = psutil.Process(child.pid).children(recursive=True)
     assert len(workers) >= 2
     if ended_by == "ctrl-c":
