@@ -66,13 +66,17 @@ def cnn10_name(path: str) -> str:
     return f"stages.{2 * (int(match[2]) - 1)}.{int(match[3]) - 1}.{match[1]}"
 
 
-def transformer_name(path: str) -> str:
-    """block1/query -> blocks.0.qkv:0"""
+def block_name(path: str, blocks: str, modules: Mapping[str, str], tops: Mapping[str, str]) -> str:
+    """block1/query -> BLOCKS.0.MODULE; what is in no block as `tops` has it, if it does."""
     match = re.fullmatch(r"block(\d+)/(\w+)", path)
     if not match:
-        return path
-    parts = {"query": "qkv:0", "key": "qkv:1", "value": "qkv:2"}
-    return f"blocks.{int(match[1]) - 1}.{parts.get(match[2], match[2])}"
+        return tops.get(path, path)
+    return f"{blocks}.{int(match[1]) - 1}.{modules.get(match[2], match[2])}"
+
+
+def transformer_name(path: str) -> str:
+    """block1/query -> blocks.0.qkv:0"""
+    return block_name(path, "blocks", {"query": "qkv:0", "key": "qkv:1", "value": "qkv:2"}, {})
 
 
 # By the class in pytorch_networks.py, which is called as in jaxbench/models.

@@ -16,9 +16,9 @@ _HERE = pathlib.Path(__file__).resolve().parent
 # Files that take over half a minute, the longest first: with `--dist loadfile` no worker ends long
 # after the others.
 _LONGEST_FIRST = (
-    *("main", "slurm", "processes", "ray", "benchmarks", "networks", "sanity", "resume"),
-    *("report_browser", "pytorch_parity", "qualify", "microbench", "sweep", "targets", "signals"),
-    *("docs", "download", "encoded", "compiled_steps", "scale"),
+    *("processes", "benchmarks", "ray", "slurm", "main", "report_browser", "networks", "resume"),
+    *("qualify", "sanity", "sweep", "pytorch_parity", "docs", "encoded", "signals", "targets"),
+    *("compiled_steps", "download", "scale"),
 )
 
 

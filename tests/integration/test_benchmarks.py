@@ -191,9 +191,14 @@ def test_a_pytorch_that_was_asked_for_must_be_there(without_pytorch, tmp_path):
     ("experiment", "precision"),
     [
         ("cnn10:tiny", "fp32"),
-        ("gpt_bytes:tiny", "bf16"),
-        pytest.param("vit_s16_synthetic:tiny", "fp32", marks=pytest.mark.slow),
-        pytest.param("cnn10:tiny", "fp16", marks=pytest.mark.slow),
+        *(
+            pytest.param(*of, marks=pytest.mark.slow)
+            for of in (
+                ("gpt_bytes:tiny", "bf16"),
+                ("vit_s16_synthetic:tiny", "fp32"),
+                ("cnn10:tiny", "fp16"),
+            )
+        ),
     ],
 )
 def test_pytorch_trains_the_same_steps(pytorch_python, tmp_path, experiment, precision):

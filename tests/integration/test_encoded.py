@@ -1,6 +1,11 @@
-"""Folders decoded by worker processes, and for long: no pixel, process or byte is left over."""
+"""Folders decoded by worker processes, and for long: no pixel, process or byte is left over.
 
+Copies of encoded images that processes make: killed while they do, or two at once.
+"""
+
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,8 +15,8 @@ import psutil
 import pytest
 
 from tests.conftest import ROOT, run_json
-from tests.data.encoded_images import check_tfds_images, spoil, write_folder
-from tests.integration.conftest import run_program
+from tests.data.encoded_images import check_tfds_images, load, resized, spoil, write_folder
+from tests.integration.conftest import program, run_program, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -58,34 +63,19 @@ def test_worker_processes_change_no_pixel_and_name_corrupt_images(folder, tmp_pa
 )
 def test_worker_processes_end_with_the_run(folder, tmp_path, ended_by):
     """Ctrl-C as a terminal sends it, to all processes of the job; or one of them is killed."""
-    command = [sys.executable, "-m", "jaxbench.main", "--experiment=vgg_cifar10:tiny"]
-    command += [f"--experiment.{name}" for name in ("batch_size=8", "num_devices=1", "epochs=9999")]
-    command += [
-        f"--experiment.data.{name}"
-        for name in (
-            "source=folder",
-            "feed=stream",
-            f"path={folder}",
-            "eval_split=val",
-            "num_classes=2",
-            "crop_padding=0",
-            "random_resized_crop",
-            "num_workers=2",
-        )
-    ]
+    data = f"source=folder feed=stream path={folder} eval_split=val num_classes=2 crop_padding=0"
+    fields = [f"data.{field}" for field in f"{data} random_resized_crop num_workers=2".split()]
+    fields += ["batch_size=8", "num_devices=1", "epochs=9999"]
+    flags = (f"--experiment.{field}" for field in fields)
     child = subprocess.Popen(
-        [*command, f"--workdir={tmp_path / 'run'}"],
+        program("--experiment=vgg_cifar10:tiny", *flags, f"--workdir={tmp_path / 'run'}"),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     metrics = tmp_path / "run" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while not (metrics.exists() and '"epoch"' in metrics.read_text()):
-        assert child.poll() is None, child.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for(lambda: metrics.exists() and '"epoch"' in metrics.read_text(), child)
     workers = psutil.Process(child.pid).children(recursive=True)
     assert len(workers) >= 2
     if ended_by == "ctrl-c":
@@ -135,3 +125,43 @@ def test_memory_is_steady_over_20_epochs(test_data):
     # later 70 MB of pixels have gone through.
     assert (shown[-1] - shown[3]) * 64 * 64 * 3 > 70e6
     assert used[-1] - used[3] < 15e6, used
+
+
+def test_a_killed_build_is_built_again(tmp_path):
+    """The real process, killed while it writes."""
+    own = write_folder(tmp_path / "images")
+    for path in list((own / "train" / "ape").iterdir()):
+        for copy in range(150):
+            shutil.copy(path, path.with_name(f"{copy}-{path.name}"))
+    code = (
+        "import sys; sys.path.insert(0, '.'); from pathlib import Path;"
+        "import tests.data.encoded_images as t;"
+        f"t.load(t.resized(Path({str(own)!r}), Path({str(tmp_path)!r})))"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+    while not list((tmp_path / "cache").glob("train*.building/images.array_record")):
+        assert child.poll() is None
+        time.sleep(0.001)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert not list((tmp_path / "cache").glob("train*[0-9a-f]"))
+    dataset, told = load(resized(own, tmp_path))
+    assert dataset.cache["train"]["made"] == "now" and len(dataset.train) > 1000
+    assert dataset.train.source.read(len(dataset.train) - 1)[0][:2] == b"\xff\xd8"
+
+
+def test_two_processes_make_one_copy(tmp_path):
+    own = write_folder(tmp_path / "images")
+    code = (
+        "import sys, json; sys.path.insert(0, '.'); from pathlib import Path;"
+        "import tests.data.encoded_images as t;"
+        f"made = t.load(t.resized(Path({str(own)!r}), Path({str(tmp_path)!r})))[0].cache;"
+        "print(json.dumps([made[name]['made'] for name in ('train', 'eval')]))"
+    )
+    children = [
+        subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    made = [json.loads(child.communicate(timeout=120)[0].splitlines()[-1]) for child in children]
+    for split in zip(*made, strict=True):
+        assert sorted(split) == ["before", "now"]

@@ -285,16 +285,9 @@ def transformers_resnet(config):
     return transformers.ResNetForImageClassification(theirs), name_of
 
 
-def block_name(path, tops, block, modules):
-    """Returns block1/query as BLOCK.0.MODULE, and anything else as `tops` has it."""
-    match = re.fullmatch(r"block(\d+)/(\w+)", path)
-    if not match:
-        return tops.get(path, path)
-    return f"{block}.{int(match[1]) - 1}.{modules[match[2]]}"
-
-
 def transformers_vit(config):
     """Its patches and its layers; around them it has a class token."""
+    import pytorch_names
     import pytorch_networks
     import torch
     import transformers
@@ -342,10 +335,11 @@ def transformers_vit(config):
     modules = attention | {"norm1": "layernorm_before", "norm2": "layernorm_after"}
     modules |= {"mlp1": "mlp.fc1", "mlp2": "mlp.fc2"}
     tops = {"patches": "patches.projection"}
-    return MeanOfTokens(), lambda path: block_name(path, tops, "layers", modules)
+    return MeanOfTokens(), lambda path: pytorch_names.block_name(path, "layers", modules, tops)
 
 
 def transformers_gpt2(config):
+    import pytorch_names
     import transformers
 
     model = config.model
@@ -369,4 +363,4 @@ def transformers_gpt2(config):
     modules |= {"mlp1": "mlp.c_fc", "mlp2": "mlp.c_proj"}
     tops = {"tokens": "transformer.wte", "positions": "transformer.wpe", "norm": "transformer.ln_f"}
     network = transformers.GPT2LMHeadModel(theirs)
-    return network, lambda path: block_name(path, tops, "transformer.h", modules)
+    return network, lambda path: pytorch_names.block_name(path, "transformer.h", modules, tops)

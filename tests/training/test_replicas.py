@@ -16,8 +16,7 @@ from tests.conftest import MICRO, compilations, program_of, records, run_json, s
 @pytest.mark.parametrize(
     ("parallelism", "drawn"),
     [
-        ("pmap", {"data__flip": True, "data__feed": "stream"}),
-        ("pmap", {"model__dropout": 0.5}),
+        ("pmap", {"data__flip": True, "data__feed": "stream", "model__dropout": 0.5}),
         ("shard_map", {"model__dropout": 0.5}),
     ],
 )

@@ -423,13 +423,17 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(
     assert relative_difference(parts, dropped_on_one_device) < (1e-10 if num_devices == 1 else 1e-8)
 
 
-@pytest.mark.parametrize("feed", ["resident", "stream"])
-def test_parts_hold_the_same_examples_on_any_number_of_devices(train, feed):
-    """Batch norm sees one part at a time, so that its examples decide the losses."""
-    fields = {**DROPPED, "model": SmallConfig(), "batch_norm": "sync", "data__feed": feed}
+def test_parts_hold_the_same_examples_on_any_number_of_devices(train):
+    """Batch norm sees one part at a time, so that its examples decide the losses.
+
+    On four devices from the other feed.
+    """
+    fields = {**DROPPED, "model": SmallConfig(), "batch_norm": "sync"}
     one, two, four = (
-        step_losses(train(num_devices=devices, gradient_accumulation_steps=2, **fields))
-        for devices in (1, 2, 4)
+        step_losses(
+            train(num_devices=devices, gradient_accumulation_steps=2, data__feed=feed, **fields)
+        )
+        for devices, feed in ((1, "resident"), (2, "resident"), (4, "stream"))
     )
     assert relative_difference(two, one) < 1e-8 and relative_difference(four, one) < 1e-8
 
