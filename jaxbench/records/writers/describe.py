@@ -121,13 +121,22 @@ def _describe_summary(record: Summary) -> list[str]:
     if total_s is not None:
         ending += f" {'in' if ending == 'done' else 'after'} {rough_duration(total_s)}"
     problems = [f"invalid: {line}" for line in record.invalid]
-    problems += [f"warning: {line}" for line in record.warnings]
+    problems += [f"warning: {line}" for line in _join_stages(record.warnings)]
     if record.corrupt:
         corrupt = f"{len(record.corrupt)} corrupt images left out (run.json names them)"
         problems.insert(0, corrupt)
     result = "; ".join(results)
     ending += f": {result}" if result else ""
     return [ending, *details, *_costs(record), *_times(record), *problems]
+
+
+def _join_stages(warnings: Sequence[str]) -> list[str]:
+    """Return the warnings, one for all stages whose windows have the same fault."""
+    stages: dict[str, list[str]] = {}
+    for line in warnings:
+        stage, windows, fault = line.rpartition(": windows ")
+        stages.setdefault(windows + fault, []).append(stage)
+    return [", ".join(filter(None, names)) + fault for fault, names in stages.items()]
 
 
 def _describe_training(record: TrainSummary) -> list[str]:
