@@ -2,8 +2,8 @@
 
 import collections
 from collections.abc import Iterable
-from typing import Any
 
+from jaxbench.config import Experiment
 from jaxbench.errors import BadInput, closest
 
 # The fields that stand for their whole group, as `optimizer.name` does for `optimizer`.
@@ -31,7 +31,7 @@ def meant_fields(name: str, fields: Iterable[str]) -> list[str]:
     return spellings.get(closest(name, spellings), [])
 
 
-def check_field(config: Any, name: str, fields: Iterable[str]) -> None:
+def check_field(config: Experiment, name: str, fields: Iterable[str]) -> None:
     """Raise BadInput if an experiment has no such field."""
     if name in fields:
         return
