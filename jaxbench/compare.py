@@ -31,19 +31,14 @@ from absl import flags
 from jaxbench.cards.card_file import is_card, read_card
 from jaxbench.cards.compare import compare_cards, describe_cards
 from jaxbench.cli import entry_point
+from jaxbench.cli.flag_table import define_flags
 from jaxbench.errors import BadInput
 from jaxbench.paths import user_path
 from jaxbench.reports import sides
 from jaxbench.reports.work import is_work
 from jaxbench.terminal import print_wrapped, printable
 
-_BASELINE = flags.DEFINE_bool(
-    "baseline", False, "Exit with 1 if one is slower than BASE, with 3 if that is undecided."
-)
-_TOLERANCE = flags.DEFINE_float(
-    "tolerance", 0.02, "With --baseline: by what fraction one may be slower.", 0.0, 1.0
-)
-_JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
+_BASELINE, _TOLERANCE, _JSON = define_flags("compare")
 
 
 def main(paths: list[str]) -> int:

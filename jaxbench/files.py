@@ -66,14 +66,14 @@ def parse_rows(text: str, kind: type[Row]) -> list[Row]:
 
 def open_own(path: str | os.PathLike, mode: str, **options: Any) -> Any:
     """Open a file of a run directory, to write to it; raise OSError for a link, too."""
-    return open(path, mode, opener=functools.partial(_open_descriptor, own=True), **options)
+    return open(path, mode, opener=functools.partial(_open_descriptor, no_links=True), **options)
 
 
 def _open_descriptor(
-    path: str, flags: int, *, own: bool = False, most_bytes: float = math.inf
+    path: str, flags: int, *, no_links: bool = False, most_bytes: float = math.inf
 ) -> int:
     # Non-blocking: else opening a pipe waits for its other end.
-    flags |= os.O_NONBLOCK | os.O_CLOEXEC | (os.O_NOFOLLOW if own else 0)
+    flags |= os.O_NONBLOCK | os.O_CLOEXEC | (os.O_NOFOLLOW if no_links else 0)
     try:
         descriptor = os.open(path, flags, 0o666)
     except OSError as error:

@@ -15,6 +15,7 @@ from absl import flags
 
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.cli import entry_point, main_flags
+from jaxbench.cli.flag_table import define_flags
 from jaxbench.cli.main_flags import check_flags, chosen_mode, reads_data
 from jaxbench.config import Config, Experiment
 from jaxbench.errors import BadInput
@@ -28,20 +29,7 @@ from jaxbench.terminal import print_wrapped, warn
 _ACCELERATOR = flags.DEFINE_multi_string(
     "accelerator", [], "What to rent, with commas between: H100:1,H100:8,tpu-v5e-8."
 )
-_OUT = flags.DEFINE_string("out", None, "A new or empty folder for the tasks, and for results.")
-_QUALIFY = flags.DEFINE_bool("qualify", False, "In place of an experiment: jaxbench qualify.")
-_SOURCE = flags.DEFINE_string(
-    "source",
-    None,
-    "What pip installs jaxbench from, such as git+https://HOST/jaxbench.git; default: the "
-    "committed files of this checkout are sent.",
-)
-_IDLE_MINUTES = flags.DEFINE_integer(
-    "idle_minutes",
-    30,
-    "How long a machine waits after its run, for its results to be fetched.",
-    lower_bound=1,
-)
+_OUT, _QUALIFY, _SOURCE, _IDLE_MINUTES = define_flags("offers")
 # Flags of jaxbench.main that cannot be for all machines alike, or need more than a machine.
 _OF_ONE_MACHINE = (
     *("workdir", "json", "resume", "target", "compile_cache", "wandb", "local_processes"),

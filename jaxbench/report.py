@@ -4,34 +4,15 @@ DIR is a run directory, a sweep's folder, a card, or a folder with some of them 
 measured, and nothing is changed in them.
 """
 
-from absl import flags
-
 from jaxbench.analysis.pricing import read_prices
 from jaxbench.cli import entry_point, price_flags
+from jaxbench.cli.flag_table import define_flags
 from jaxbench.errors import BadInput
 from jaxbench.reports.prices import Prices
-from jaxbench.reports.write import FORMATS, write_report
+from jaxbench.reports.write import write_report
 from jaxbench.terminal import printable
 
-_OUT = flags.DEFINE_string("out", None, "The file to write; default report.html, .md or .csv.")
-_FORMAT = flags.DEFINE_enum(
-    "format",
-    None,
-    FORMATS,
-    "html: one page with charts. md: its tables. csv: a row for each measurement. Default: what "
-    "--out ends in, else html.",
-)
-_TARGET_ACCURACY = flags.DEFINE_float(
-    "target_accuracy",
-    None,
-    "Ask all runs how they got to this top-1 (or Dice), as a fraction: 0.94. Default: what each "
-    "was to stop at (--target_accuracy).",
-)
-_USD_PER_KWH = flags.DEFINE_float("usd_per_kwh", None, "What a kWh of electricity costs.")
-_SECTION = flags.DEFINE_string(
-    "section", None, "Write only this section, by the name in its link: overview, before-you-rent."
-)
-_TITLE = flags.DEFINE_string("title", None, "The heading; default: the folders' names.")
+_OUT, _FORMAT, _TARGET_ACCURACY, _USD_PER_KWH, _SECTION, _TITLE = define_flags("report")
 
 
 def main(paths: list[str]) -> int:

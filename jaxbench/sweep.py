@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from jaxbench.cli import entry_point, main_flags
+from jaxbench.cli.flag_table import define_flags
 from jaxbench.cli.main_flags import check_flags, chosen_mode
 from jaxbench.cli.price_flags import check_positive
 from jaxbench.errors import BadInput
@@ -36,20 +37,6 @@ _GRID = flags.DEFINE_multi_string(
     "FIELD=VALUE,VALUE,...: a field as in --experiment.FIELD, or experiment itself; give it "
     "several times for every combination.",
 )
-_SWEEPDIR = flags.DEFINE_string(
-    "sweepdir",
-    None,
-    "A new or empty folder, or that of a sweep to resume; default runs/EXPERIMENT/sweep-TIME.",
-)
-_TIMEOUT_S = flags.DEFINE_float("timeout_s", None, "A trial that takes longer is ended.")
-_MEMORY_LIMIT_MB = flags.DEFINE_float(
-    "memory_limit_mb",
-    None,
-    "MiB of private memory that each process of a trial may have on the host (Linux). CPU devices "
-    "use this memory, and a trial on them that needs more is out of memory.",
-    lower_bound=1,
-    upper_bound=1e9,
-)
 _RETRY = flags.DEFINE_multi_enum(
     "retry",
     [],
@@ -63,49 +50,8 @@ _LAUNCHER = flags.DEFINE_enum(
     "Where the trials run. local: on this machine, one at a time. ray: on the nodes of a Ray "
     "cluster. slurm: as jobs of Slurm.",
 )
-flags.DEFINE_string(
-    "slurm",
-    None,
-    "With --launcher=slurm: options for sbatch, such as --slurm='--partition=gpu --gpus=1 "
-    "--time=1:00:00'.",
-)
-flags.DEFINE_integer(
-    "slots",
-    None,
-    "With --launcher=slurm: how many jobs are in the queue at once; default 100.",
-    lower_bound=1,
-)
-flags.DEFINE_string(
-    "ray_address",
-    None,
-    "With --launcher=ray: HOST:PORT of a Ray cluster, or auto for that of which this machine is a "
-    "node; default a Ray of this machine only.",
-)
-flags.DEFINE_string(
-    "ray_resources",
-    None,
-    "With --launcher=ray: what each trial gets, such as GPU:1,accelerator_type:H100; default all "
-    "CPUs, GPUs and TPUs of a node.",
-)
-flags.DEFINE_integer(
-    "ray_hosts",
-    None,
-    "With --launcher=ray: how many nodes a trial has, with a process on each; default 1.",
-    lower_bound=1,
-)
-flags.DEFINE_bool(
-    "ray_checkpoints", None, "With --launcher=ray: bring checkpoints here with the other files."
-)
-_FIND_MAX_BATCH = flags.DEFINE_bool(
-    "find_max_batch",
-    False,
-    "Instead of a run, find each trial's largest batch that fits in memory (--mode=memory).",
-)
-_BATCH_MULTIPLE = flags.DEFINE_integer(
-    "batch_multiple",
-    1,
-    "With --find_max_batch: try multiples of this only (and of what the devices need).",
-    lower_bound=1,
+_SWEEPDIR, _TIMEOUT_S, _MEMORY_LIMIT_MB, _FIND_MAX_BATCH, _BATCH_MULTIPLE, *_ = define_flags(
+    "sweep"
 )
 
 

@@ -10,7 +10,7 @@ import sys
 import textwrap
 import unicodedata
 from collections.abc import Iterator
-from typing import TextIO
+from typing import IO, TextIO
 
 # The blank between a number and its unit, where no line ends.
 _UNITS = re.compile(r"(?<=\d) (?=(%|ms|s|min|MiB|GB/s|images/s|USD)(\W|$))")
@@ -71,7 +71,7 @@ def print_wrapped(*lines: str, indent: str = "  ") -> None:
         print("\n".join(coloured(part, sys.stdout) for part in wrap(line, indent)))
 
 
-def coloured(line: str, stream: TextIO) -> str:
+def coloured(line: str, stream: IO[str]) -> str:
     """Return a line whose status, the word at its start, has a colour if a terminal shows it."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") in PLAIN_TERMINALS
     if plain or not stream.isatty() or not (match := _STATUS.match(line)):

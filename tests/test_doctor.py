@@ -94,6 +94,10 @@ def test_versions(monkeypatch):
     statuses = [told[name].status for name in versions]
     assert statuses == ["ok", "ok", "problem", "ok"] and len(told) == 4
     assert "[cuda12]'" in told["jax-cuda12-plugin"].advice
+    for usable, state in (([], "1, not used: the system shows no TPU"), (["libtpu"], "1")):
+        monkeypatch.setattr(checks, "installed_plugin", lambda platform: "libtpu")
+        monkeypatch.setattr(checks, "usable_plugins", lambda usable=usable: usable)
+        assert {one.name: one.found for one in checks.check_packages()}["libtpu"] == state
     versions.clear()
     assert [check.status for check in checks.check_packages()] == ["problem", "problem"]
 

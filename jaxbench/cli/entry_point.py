@@ -134,10 +134,7 @@ def load_experiment(spec: str | None, overrides: Sequence[str] = ()) -> Any:
       BadInput: no such experiment or field, or a value that is not allowed.
     """
     if spec is None:
-        names = ", ".join(registry.available())
-        raise BadInput(
-            f"give --experiment=NAME, one of {names} (--experiment=list says what each is for)"
-        )
+        raise BadInput("give --experiment=NAME, such as quickstart; --experiment=list shows all")
     with importing():
         config = registry.load(spec)
         # Not needed to say that a name is wrong.

@@ -1,11 +1,10 @@
 """Which field or flag was meant by a name that does not exist."""
 
 import collections
-import difflib
 from collections.abc import Iterable
-from typing import Any
 
-from jaxbench.errors import BadInput
+from jaxbench.config import Experiment
+from jaxbench.errors import BadInput, closest
 
 # The fields that stand for their whole group, as `optimizer.name` does for `optimizer`.
 _SELECTORS = ("name", "source")
@@ -29,11 +28,10 @@ def meant_fields(name: str, fields: Iterable[str]) -> list[str]:
             return spellings[spelling]
     if any(spelling.startswith(f"{name}.") for spelling in spellings):
         return []  # a group without a selector
-    close = difflib.get_close_matches(name, spellings, n=1)
-    return spellings[close[0]] if close else []
+    return spellings.get(closest(name, spellings), [])
 
 
-def check_field(config: Any, name: str, fields: Iterable[str]) -> None:
+def check_field(config: Experiment, name: str, fields: Iterable[str]) -> None:
     """Raise BadInput if an experiment has no such field."""
     if name in fields:
         return

@@ -6,18 +6,13 @@ from typing import Any
 from absl import flags
 
 from jaxbench.cli import price_flags, process_flags
+from jaxbench.cli.flag_table import define_flag
 from jaxbench.cli.importing import importing
 from jaxbench.config import Config, Experiment
 from jaxbench.errors import BadInput
 from jaxbench.modes import find_mode
 from jaxbench.modes.options import OPTIONS, PRICE, RUNS, mode_keywords, modes_of_flags
 
-_DEFINE: dict[Any, Any] = {
-    bool: flags.DEFINE_bool,
-    int: flags.DEFINE_integer,
-    float: flags.DEFINE_float,
-    str: flags.DEFINE_string,
-}
 # Flags for some modes that go with --target.
 _WITH_TARGET = ("target", "json", "workdir", "scaling", "calibration", "anchor", *PRICE)
 
@@ -25,12 +20,7 @@ for _name, _option in OPTIONS.items():
     _text, _modes = _option.help, modes_of_flags().get(_name, RUNS)
     if _modes != RUNS and "--mode=" not in _text:
         _text = f"With --mode={' or '.join(_modes)}: {_text[0].lower()}{_text[1:]}"
-    if isinstance(_option.type, tuple):
-        flags.DEFINE_enum(_name, _option.default, _option.type, _text)
-    else:
-        _bounds = {"lower_bound": _option.low, "upper_bound": _option.high}
-        _bounds = _bounds if _option.type in (int, float) else {}
-        _DEFINE[_option.type](_name, _option.default, _text, **_bounds)
+    define_flag(_name, _option._replace(help=_text))
 # Recorded with the run.
 flags.adopt_module_key_flags(price_flags)
 flags.adopt_module_key_flags(process_flags)

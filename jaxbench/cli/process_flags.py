@@ -5,6 +5,7 @@ import re
 from absl import flags
 
 from jaxbench.cli import entry_point
+from jaxbench.cli.flag_table import define_flags
 from jaxbench.errors import BadInput
 from jaxbench.modes.options import COORDINATOR_FLAGS
 from jaxbench.parallel.processes import (
@@ -14,41 +15,8 @@ from jaxbench.parallel.processes import (
     detect_cluster,
 )
 
-DISTRIBUTED = flags.DEFINE_enum(
-    "distributed",
-    None,
-    ["auto", "off"],
-    "auto: this is one of many processes on a Cloud TPU slice or under Slurm, which find one "
-    "another; off: a single process, even on a host of a slice.",
-)
-COORDINATOR_ADDRESS = flags.DEFINE_string(
-    "coordinator_address",
-    None,
-    "HOST:PORT that process 0 listens on, for many processes on hosts of any kind.",
-)
-NUM_PROCESSES = flags.DEFINE_integer(
-    "num_processes", None, "With --coordinator_address: the number of processes.", lower_bound=1
-)
-PROCESS_ID = flags.DEFINE_integer(
-    "process_id", None, "With --coordinator_address: which process this is, from 0."
-)
-LOCAL_PROCESSES = flags.DEFINE_integer(
-    "local_processes",
-    None,
-    "Starts this many processes on this machine, which share its work; each gets one GPU.",
-    lower_bound=2,
-)
-INITIALIZATION_TIMEOUT_S = flags.DEFINE_integer(
-    "initialization_timeout_s",
-    300,
-    "How long processes wait for one another at their start.",
-    lower_bound=1,
-)
-HEARTBEAT_TIMEOUT_S = flags.DEFINE_integer(
-    "heartbeat_timeout_s",
-    30,
-    "How long a process may be silent before it counts as lost and the others end.",
-    lower_bound=2,
+DISTRIBUTED, COORDINATOR_ADDRESS, NUM_PROCESSES, PROCESS_ID, LOCAL_PROCESSES, *_TIMEOUTS_S = (
+    define_flags("processes")
 )
 
 
@@ -90,7 +58,7 @@ def coordinator_config(*todo: str, one_host: bool = True) -> CoordinatorConfig |
       todo: advice for a single process on a host of a TPU slice, see `check_single_host`.
       one_host: whether such a process is refused.
     """
-    timeouts_s = (INITIALIZATION_TIMEOUT_S.value, HEARTBEAT_TIMEOUT_S.value)
+    timeouts_s = [timeout_s.value for timeout_s in _TIMEOUTS_S]
     if DISTRIBUTED.value == "auto":
         return detect_cluster(*timeouts_s)
     address = COORDINATOR_ADDRESS.value

@@ -50,7 +50,8 @@ class Option(NamedTuple):
     same: bool = False
 
 
-def _read_option(row: dict[str, str]) -> Option:
+def read_option(row: dict[str, str]) -> Option:
+    """Return the option that a line of a table describes."""
     kinds = {"bool": bool, "int": int, "float": float, "str": str}
     kind = kinds.get(row["type"], str)
     default, low, high = (
@@ -61,7 +62,7 @@ def _read_option(row: dict[str, str]) -> Option:
         default=bool(default) if kind is bool else default,
         low=low,
         high=high,
-        same=bool(row["same"]),
+        same=bool(row.get("same")),
         help=row["help"],
     )
 
@@ -74,7 +75,7 @@ OPTIONS = {
         + "".join(f"{name}: {mode.help}. " for name, mode in MODES.items())
         + "describe: show the experiment, run nothing.",
     ),
-    **{row["name"]: _read_option(row) for row in read_table(__file__, "options.csv")},
+    **{row["name"]: read_option(row) for row in read_table(__file__, "options.csv")},
 }
 
 

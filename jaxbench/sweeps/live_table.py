@@ -1,12 +1,15 @@
 """A sweep on a terminal: a table of its trials, drawn again while they run."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from jaxbench.clock import Stopwatch, rough_duration
 from jaxbench.metrics import plain
 from jaxbench.records.schema import TrialResult
 from jaxbench.sweeps.grid import Trial
 from jaxbench.terminal import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 # Lines that a table needs beside its rows: title, titles of the columns, rule.
 _OTHER_LINES = 5
@@ -42,7 +45,7 @@ class LiveTable:
         self.add(trial, result)
         self._left = left
 
-    def __rich_console__(self, console: Any, options: Any) -> Any:
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
         from rich.table import Table
         from rich.text import Text
 

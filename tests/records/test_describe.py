@@ -48,11 +48,14 @@ def test_a_rate_and_what_it_is_of(snapshot):
     assert "\n".join(lines) == snapshot
 
 
+WARNINGS = ["two", "a: windows are odd", "a: window 3 is odd", "b: windows are odd"]
+
+
 def test_summaries(snapshot):
     badput_s = {"startup": 10.0, "lost_work": 30.04, "down": 0.0}
     goodput = {"goodput": 0.6, "badput_s": badput_s, "total_wall_s": 100.1}
     records = [
-        Summary(status="failed", invalid=["one"], warnings=["two"], corrupt={"a": "b"}),
+        Summary(status="failed", invalid=["one"], warnings=WARNINGS, corrupt={"a": "b"}),
         # Short phases are not listed.
         Summary(status="done", phases_s={"eval": 0.04, "train": 0.2}),
         # Only a run that was resumed has a goodput.

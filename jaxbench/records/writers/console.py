@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from jaxbench import terminal
 from jaxbench.clock import Stopwatch
@@ -14,6 +14,11 @@ from jaxbench.records.writers import Writer
 from jaxbench.records.writers.describe import SHORTEST_S, describe_record
 from jaxbench.records.writers.rows import record_row
 from jaxbench.tables.text import GrowingTable
+
+if TYPE_CHECKING:  # imported late: most runs have no terminal
+    import rich.console
+    import rich.live
+    from rich.console import RenderableType
 
 # Without a terminal there is no bar: one line of progress each such interval.
 _PLAIN_INTERVAL_S = 10.0
@@ -54,7 +59,7 @@ class Console(Writer):
             self._since_progress, self._progress = Stopwatch(), line
             self.say(line)
 
-    def show(self, render: Callable[[], Any]) -> bool:
+    def show(self, render: Callable[[], "RenderableType"]) -> bool:
         """Draw what `render` returns below the lines, repeatedly; return False if it cannot."""
         return False
 
@@ -81,14 +86,14 @@ class Console(Writer):
 class RichConsole(Console):
     """Print the same lines on a terminal, with a spinner or a bar below them."""
 
-    def __init__(self, console: Any = None):
+    def __init__(self, console: "rich.console.Console | None" = None):
         """Use rich's console for standard output, or the given one."""
         super().__init__(sys.stdout)
         from rich.console import Console
 
         self._console = console or Console(highlight=False)
-        self._live: Any = None
-        self._render: Callable[[], Any] = str
+        self._live: rich.live.Live | None = None
+        self._render: Callable[[], RenderableType] = str
 
     def print(self, line: str) -> None:
         from rich.text import Text
@@ -112,7 +117,7 @@ class RichConsole(Console):
     def progress(self, title: str, done: int, total: int, status: str) -> None:
         self.show(lambda: _draw_bar(title, done, total, status))
 
-    def show(self, render: Callable[[], Any]) -> bool:
+    def show(self, render: Callable[[], "RenderableType"]) -> bool:
         from rich.live import Live
 
         self._render = render
@@ -144,7 +149,7 @@ def create_console(quiet: bool = False) -> Console:
     return RichConsole() if is_live else Console(sys.stdout)
 
 
-def _draw_bar(title: str, done: int, total: int, status: str) -> Any:
+def _draw_bar(title: str, done: int, total: int, status: str) -> "RenderableType":
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text

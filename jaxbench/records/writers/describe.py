@@ -121,13 +121,22 @@ def _describe_summary(record: Summary) -> list[str]:
     if total_s is not None:
         ending += f" {'in' if ending == 'done' else 'after'} {rough_duration(total_s)}"
     problems = [f"invalid: {line}" for line in record.invalid]
-    problems += [f"warning: {line}" for line in record.warnings]
+    problems += [f"warning: {line}" for line in _join_stages(record.warnings)]
     if record.corrupt:
         corrupt = f"{len(record.corrupt)} corrupt images left out (run.json names them)"
         problems.insert(0, corrupt)
     result = "; ".join(results)
     ending += f": {result}" if result else ""
     return [ending, *details, *_costs(record), *_times(record), *problems]
+
+
+def _join_stages(warnings: Sequence[str]) -> list[str]:
+    """Return the warnings, one for all stages whose windows have the same fault."""
+    stages: dict[str, list[str]] = {}
+    for line in warnings:
+        stage, windows, fault = line.rpartition(": windows ")
+        stages.setdefault(windows + fault, []).append(stage)
+    return [", ".join(filter(None, names)) + fault for fault, names in stages.items()]
 
 
 def _describe_training(record: TrainSummary) -> list[str]:
@@ -246,7 +255,8 @@ def _costs(record: Summary) -> list[str]:
 
 def _times(record: Summary) -> list[str]:
     """Return where the time of a run went, the longest first."""
-    lines, title, spent_s = [], "time", collections.Counter[str]()
+    lines, title = [], "time"
+    spent_s: dict[str, float] = collections.defaultdict(float)
     if profile := getattr(record, "profile", None):
         lines.append(
             f"steps {profile['first_step']} to {profile['last_step']} are traced in "
@@ -254,7 +264,7 @@ def _times(record: Summary) -> list[str]:
         )
     if isinstance(record, TrainSummary) and record.num_resumes and record.goodput is not None:
         title = f"time of {record.num_resumes + 1} processes (goodput {record.goodput:.1%})"
-        spent_s.update(record.badput_s, train=record.goodput * record.total_wall_s)
+        spent_s |= {**record.badput_s, "train": record.goodput * record.total_wall_s}
     else:
         spent_s["startup"] = getattr(record, "import_s", None) or 0.0
         for phase, phase_s in (record.phases_s or {}).items():
@@ -263,7 +273,7 @@ def _times(record: Summary) -> list[str]:
     words = _WORDS | {"compile": f"compiling{cached}"}
     spent = [
         f"{words.get(cause, cause)} {rough_duration(cause_s)}"
-        for cause, cause_s in spent_s.most_common()
+        for cause, cause_s in sorted(spent_s.items(), key=lambda item: -item[1])
         if cause_s >= SHORTEST_S
     ]
     return [*lines, f"{title}: {', '.join(spent)}"] if spent else lines

@@ -40,14 +40,14 @@ class JsonlWriter(_FileWriter):
 class CsvWriter(_FileWriter):
     """Append the records of one kind as rows; an unknown value is an empty cell.
 
-    A file that exists keeps its columns. `own` are those of a user's own task.
+    A file that exists keeps its columns. `more` are those of a custom task.
     """
 
-    def __init__(self, path: pathlib.Path, kind: type[Record], own: Sequence[str] = ()):
+    def __init__(self, path: pathlib.Path, kind: type[Record], more: Sequence[str] = ()):
         super().__init__(path)
         self._kind = kind
         with open(path, encoding="utf-8", newline="") as file:
-            columns = next(csv.reader(file), [*columns_of(kind), *own])
+            columns = next(csv.reader(file), [*columns_of(kind), *more])
         self._rows = csv.DictWriter(self._file, columns, extrasaction="ignore")
         if not self._file.tell():
             self._rows.writeheader()
