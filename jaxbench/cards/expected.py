@@ -2,9 +2,9 @@
 
 The first of these that there is says what to expect of a metric:
 
-* a fleet: three cards or more of the same kind of machine. Its limits are 2 % off the median, or
-  three robust standard deviations if those are wider. Healthy machines of one kind differ by 0.07
-  to 0.63 % (39 instances with H100, ResNet-50).
+* a fleet: three cards or more of the same kind of machine, each measured on a quiet host. Its
+  limits are 2 % off the median, or three standard deviations if those are wider. Healthy machines
+  of one kind differ by 0.07 to 0.63 % (39 instances with H100, ResNet-50).
 * a prediction of `jaxbench.predict`, with its 90 % interval, for networks.
 * a floor of floors.csv.
 """
@@ -121,9 +121,7 @@ def expect(card: Card, others: Sequence[Card]) -> tuple[Expected, ...]:
     fleet = [
         other
         for other in others
-        if kind_of(other) == kind_of(card)
-        and other.parts != card.parts
-        and (other.verdict is None or other.verdict.outcome != "fail")
+        if kind_of(other) == kind_of(card) and other.parts != card.parts and _is_sound(other)
     ]
     by_device = differ_in_size([card, *fleet])
     spreads = _fleet_spreads(fleet, by_device) if len(fleet) >= FEWEST_CARDS else {}
@@ -132,13 +130,22 @@ def expect(card: Card, others: Sequence[Card]) -> tuple[Expected, ...]:
         if figure.name not in _RATES:
             continue
         key = comparable(figure, card, by_device)
-        if key and (spread := spreads.get(key[0])):
+        # Limits as wide as the value itself say nothing.
+        if key and (spread := spreads.get(key[0])) and spread.half < spread.middle:
             middle, half = spread.middle / key[1], spread.half / key[1]
             one = Expected("fleet", f"{len(fleet)} cards", middle, middle - half, middle + half)
         elif not (one := _predicted(figure, card) or _floor(figure, card, floors)):
             continue
         found.append(one.of(figure))
     return tuple(found)
+
+
+def _is_sound(card: Card) -> bool:
+    """Return whether a card was measured on a quiet machine, and did not fail."""
+    verdict = card.verdict
+    return verdict is not None and not any(
+        one.status == "fail" or one.part == "host" for one in verdict.findings
+    )
 
 
 def _fleet_spreads(fleet: Sequence[Card], by_device: bool) -> dict[tuple, Spread]:

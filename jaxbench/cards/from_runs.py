@@ -140,7 +140,7 @@ def step_time_figures(figures: Iterable[Figure]) -> Iterator[Figure]:
 
 def contradictions(card: Card, folder: pathlib.Path) -> Iterator[str]:
     """Yield the metrics of a card that do not follow from its others, or from its runs."""
-    followed = {one.key: one for one in step_time_figures(card.figures())}
+    followed = {(one.run, one.key): one for one in step_time_figures(card.figures())}
     derived = {"step_fixed_s", "step_per_image_s"}
     absent = set()
     for name in sorted({one.run for one in card.figures() if one.run}):
@@ -148,13 +148,14 @@ def contradictions(card: Card, folder: pathlib.Path) -> Iterator[str]:
             absent.add(name)  # a card may travel without its files
             continue
         try:
-            followed |= {one.key: one for one in _figures_of_run(card, folder / name, name)}
+            figures = _figures_of_run(card, folder / name, name)
+            followed |= {(one.run, one.key): one for one in figures}
         except (BadInput, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
             yield f"{name}: its records do not tell what the card says: {str(e) or repr(e)}"
             absent.add(name)
     for one in card.figures():
         if (one.run and one.run not in absent) or one.name in derived:
-            computed = followed.get(one.key)
+            computed = followed.get((one.run, one.key))
             if computed is None:
                 yield f"{one}: {one.run or 'the card'} has no such metric"
             elif not all(
@@ -184,7 +185,7 @@ def _figures_of_run(card: Card, folder: pathlib.Path, name: str) -> Iterator[Fig
 
 def _telemetry(run: RunRecords, folder: pathlib.Path) -> Mapping[str, Any] | None:
     """Return the summary of the telemetry, computed from its samples if they are there."""
-    telemetry, samples = run.document.summary.telemetry, folder / "telemetry.csv"
+    telemetry, samples = (run.document.summary or {}).get("telemetry"), folder / "telemetry.csv"
     if not telemetry or "windows" not in telemetry or not samples.is_file():
         return telemetry
     windows = [Window(*map(float, window)) for window in telemetry["windows"]]
