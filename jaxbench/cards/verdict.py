@@ -311,10 +311,11 @@ def summary_of(card: Card) -> str:
     figures = [figure for figure in card.figures() if figure.key in expectations]
     if not figures:
         return "no expectation"
-    by = " and ".join(dict.fromkeys(expectations[one.key].basis for one in figures))
+    bases = {"fleet": "cards of its kind", "predicted": "published rates", "floor": "floors"}
+    by = ", ".join(dict.fromkeys(bases[expectations[one.key].basis] for one in figures))
     slower = [one for one in figures if one.ends[1] < expectations[one.key].low]
     if not slower:
         return f"as expected (by {by})"
     worst = min(slower, key=lambda one: one.value / expectations[one.key].low)
     words = expectations[worst.key].judge(worst)
-    return f"{words} (by {by}; {len(slower)} of {len(figures)} rates are slower)"
+    return f"{len(slower)} of {len(figures)} rates {words}{' or less' * (len(slower) > 1)}"

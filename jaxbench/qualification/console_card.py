@@ -16,6 +16,14 @@ _WIDTH, _MOST_NAMED = 80, 2
 _LATE = 1.2
 # What a machine is first asked about: the first of each that was measured.
 _MATMULS = ("matmul_bf16_tflops", "matmul_fp16_tflops", "matmul_fp32_tflops")
+_BY_RULE = {
+    "board_faults": "nvidia-smi --gpu-reset and repeat; replace the board if it fails again",
+    "mismatches": "repeat; replace a device whose results differ again",
+    **dict.fromkeys(
+        ("slower_than_fleet", "slower_than_predicted", "below_floor", "device_spread"),
+        "look for a power limit, heat, a slow slot or other jobs (nvidia-smi -q)",
+    ),
+}
 _NEXT = {
     "fail": "mend what failed, and measure again",
     "incomplete": "give it more --minutes",
@@ -29,7 +37,7 @@ def answer_lines(card: Card, folder: pathlib.Path) -> Iterator[str]:
     """Yield the machine, the verdict, three metrics, what failed, and what to do next."""
     when, verdict = card.created_at[:16].replace("T", " "), card.verdict
     taken_s, asked_s = 60 * card.minutes_taken, 60 * card.minutes_asked
-    late = f", {taken_s / asked_s - 1:.0%} longer than asked for" * (taken_s > _LATE * asked_s)
+    late = f", {taken_s / asked_s - 1:.0%} too long" * (taken_s > _LATE * asked_s)
     # The gravest findings; of a card that passes there are none to name.
     bad = [one for one in verdict.findings if one.status == verdict.outcome]
     bad = bad if verdict.outcome not in ("pass", "not_judged") else []
@@ -61,8 +69,9 @@ def _next_step(card: Card) -> str:
         if rules & {"other_cpu_percent", "other_gpu_processes"}:
             return "end the other work on this machine, and measure again"
         return "some intervals are too wide to judge by: give it more --minutes"
-    if "board_faults" in rules:
-        return "nvidia-smi --gpu-reset and repeat; replace the board if it fails again"
+    if card.verdict.outcome in ("fail", "warn"):
+        by_rule = (text for rule, text in _BY_RULE.items() if rule in rules)
+        return next(by_rule, _NEXT[card.verdict.outcome])
     return _NEXT[card.verdict.outcome]
 
 

@@ -56,8 +56,9 @@ def measure(bench: Bench, time_s: float) -> None:
         for network in bench.preset.networks
     ]
     done = [(config, networks.measure(config)) for config in stated]
-    for config in stated[: len(bench.preset.networks)]:
-        networks.measure(dataclasses.replace(config, batch_size=config.batch_size // 2))
+    for config, result in done[: len(bench.preset.networks)]:
+        if result is not None:
+            networks.measure(dataclasses.replace(config, batch_size=config.batch_size // 2))
     bench.figures += step_time_figures(bench.figures)
     if bench.preset.largest:
         for config, result in done:
