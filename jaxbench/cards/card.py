@@ -175,7 +175,10 @@ class Expected(_PartOfCard):
             self, name=figure.name, device=figure.device, labels=figure.labels
         )
 
-    key = Figure.key
+    @property
+    def key(self) -> tuple[str, int | None, tuple]:
+        """The key of its figure."""
+        return self.name, self.device, tuple(sorted(self.labels.items()))
 
     def judge(self, figure: Figure) -> str:
         """Say in words how a figure compares; its interval must leave the limits out."""

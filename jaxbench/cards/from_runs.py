@@ -188,5 +188,5 @@ def _telemetry(run: RunRecords, folder: pathlib.Path) -> Mapping[str, Any] | Non
     telemetry, samples = (run.document.summary or {}).get("telemetry"), folder / "telemetry.csv"
     if not telemetry or "windows" not in telemetry or not samples.is_file():
         return telemetry
-    windows = [Window(*map(float, window)) for window in telemetry["windows"]]
+    windows = [Window(float(a), float(b), int(n)) for a, b, n in telemetry["windows"]]
     return summarize(read_series(samples), windows, run.document.telemetry_s, {})[0]
