@@ -18,14 +18,15 @@ from jaxbench.hardware.telemetry.readers import HostReader, Reading
 from jaxbench.microbench.matmul import MatmulResult
 from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import DataMesh
-from jaxbench.qualification import ceilings, collectives, doctor, run
+from jaxbench.qualification import ceilings, collectives, doctor, run, soak
 from jaxbench.qualification.bench import Bench, PartFailed
 from jaxbench.qualification.corruption import CorruptionCheck
 from jaxbench.qualification.plan import Plan
+from tests import fake_nvml
 from tests.qualification.conftest import corrupt_device
 
 _MEASURED = ("fp32", "bf16", "fp16")
-run_make_plan, measure_ceilings = run.make_plan, ceilings.measure
+run_make_plan, measure_ceilings, measure_soak = run.make_plan, ceilings.measure, soak.measure
 OK = Check("jax", "ok", "0.10.2")
 
 
@@ -176,6 +177,20 @@ def test_of_several_processes_the_first_writes_a_card_of_the_links(qualify, as_p
     else:
         assert {part.name for part in card.parts if part.status == "measured"} == {"collectives"}
         assert card.part("soak").reason == "not measured over several processes"
+
+
+def test_a_board_that_failed_to_remap_a_row_fails(qualify, monkeypatch, output):
+    """Read through NVIDIA's libraries."""
+    board = fake_nvml.Board(ecc={0: 0, 1: 0}, remapped_rows=(0, 1, 0, 1))
+    fake_nvml.install(monkeypatch, fake_nvml.Nvml([board]), fake_nvml.Cuda([0x0F]))
+    monkeypatch.setattr(soak, "cuda_ordinals", lambda devices: {"gpu0": 0})
+    code, card = qualify(soak=measure_soak)
+    assert code == 1 and card.verdict.outcome == "fail"
+    counters = {one.labels["counter"]: one.value for one in card.named("errors_before")}
+    assert counters["row_remapping_failed"] == 1 and counters["row_remapping_pending"] == 0
+    text = output.getvalue()
+    assert "fail: soak: board faults: 1 (errors_before, counter row_remapping_failed" in text
+    assert "next: nvidia-smi --gpu-reset" in text
 
 
 def test_what_fails_in_one_of_several_processes_ends_them_all(qualify, as_process):
