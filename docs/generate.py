@@ -38,7 +38,15 @@ KINDS = {
     MaxBatchResult: "max_batch",
 }
 # What a card consists of.
-CARD_PARTS = (card.Part, card.Figure, card.Check, card.HostLoad, card.Verdict, card.Finding, card.Expected)
+CARD_PARTS = (
+    card.Part,
+    card.Figure,
+    card.Check,
+    card.HostLoad,
+    card.Verdict,
+    card.Finding,
+    card.Expected,
+)
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
 _GENERATED = "<!-- Made by docs/generate.py from the code. -->\n\n"
