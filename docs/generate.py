@@ -43,7 +43,15 @@ KINDS = {
     MaxBatchResult: "max_batch",
 }
 # What a card consists of.
-CARD_PARTS = (card.Part, card.Figure, card.Check, card.HostLoad, card.Verdict, card.Finding)
+CARD_PARTS = (
+    card.Part,
+    card.Figure,
+    card.Check,
+    card.HostLoad,
+    card.Verdict,
+    card.Finding,
+    card.Expected,
+)
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
 # The site's pages that jaxbench itself makes.
@@ -380,7 +388,7 @@ def records_page() -> str:
         "",
         "A bound is a number, or that many times the published `peak` of the device, its `link`, "
         "the `host_link`, the number of CPU cores, the rate of the card's products of matrices "
-        "(`matmul`), or the seconds that the devices take for an image (`device_s`). "
+        "(`matmul`), or the `power` limit of its board. "
         "`jaxbench/cards/figures.csv` gives the reasons.",
         "",
         *_table(head, rows),
@@ -397,7 +405,10 @@ def _bounds(kind: FigureKind) -> str:
     most = kind.max_cpu
     if kind.max_cpu != kind.max_accelerator:
         most = ", ".join(f"{bound} ({backend})" for backend, bound in bounds.items() if bound)
-    return f"{kind.min:,g} to {most}" if most else f"from {kind.min:,g}"
+    least = f"{kind.min:,g}"
+    if kind.min_accelerator is not None:
+        least += f" ({kind.min_accelerator:,g} on accelerators)"
+    return f"{least} to {most}" if most else f"from {least}"
 
 
 def _describe_part(cls: type) -> Iterator[str]:

@@ -24,7 +24,7 @@ from jaxbench.parallel import processes
 from jaxbench.parallel.launch_local import run_local_processes
 from jaxbench.parallel.signals import defer_signals, set_grace_period
 from jaxbench.records.reader import flat
-from jaxbench.terminal import warn, wrap
+from jaxbench.terminal import print_wrapped, warn, wrap
 
 flags.adopt_module_key_flags(main_flags)
 
@@ -67,8 +67,13 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
 
         for flag in add_xla_flags(flags.FLAGS.xla_flags):
             warn(f"jaxbench: XLA does not know {flag}: left out")
-    from jaxbench.hardware.backend_flags import prepare_backend
+    from jaxbench.hardware.backend_flags import name_operations, prepare_backend
 
+    if flags.FLAGS.profile and name_operations():
+        print_wrapped(
+            "profile: XLA's command buffers are off, so that the trace names each operation; all "
+            "rates of this run may be lower"
+        )
     prepare_backend(flags.FLAGS.backend_flags)
     config = process_flags.coordinator_config(one_host=mode != "describe")
     with processes.process_group(config, process_flags.exit_status):

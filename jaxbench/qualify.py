@@ -6,11 +6,16 @@ a verdict by stated limits. The exit code is 1 if something fails. Over several 
 measures only the links between all devices.
 
     jaxbench qualify check CARD
+    jaxbench qualify submit CARD --out=FOLDER
     jaxbench qualify table FOLDER [--out=FILE.md]
 
 check says whether a card was altered or holds figures that cannot be true, and what its verdict is.
-Its exit code is 1 for such a card, and for one whose verdict is fail. table writes a table of
-all cards in or below a folder, as Markdown or HTML.
+Its exit code is 1 for such a card, and for one whose verdict is fail. submit copies a card and the
+records that it follows from into a small folder to publish, without host names and paths. table
+writes a table of all cards in or below a folder, as Markdown or HTML.
+
+A GPU or TPU is measured with the networks of the preset standard-1, a CPU with the small ones of
+cpu-1.
 """
 
 import contextlib
@@ -30,8 +35,14 @@ _MINUTES = flags.DEFINE_float("minutes", 10.0, "How long it may take; 1 at least
 _OUT = flags.DEFINE_string(
     "out",
     None,
-    "A new or empty folder for the card and its runs; default runs/qualify/TIME. With table: the "
-    "file, which ends in .md or .html; default cards.md.",
+    "A new or empty folder for the card and its runs; default runs/qualify/TIME. With submit: "
+    "the folder to publish. With table: the file, which ends in .md or .html; default cards.md.",
+)
+_FLEET = flags.DEFINE_string(
+    "fleet",
+    None,
+    "A folder with cards of such machines. Three or more say what to expect of this one; default: "
+    "the results/ of jaxbench's checkout.",
 )
 _SOAK_MINUTES = flags.DEFINE_float(
     "soak_minutes", None, "Minutes for the soak; default: the time that remains; 0: skip it."
@@ -60,7 +71,11 @@ def main(arguments: list[str]) -> int:
     word, *paths = arguments or [None]
     if word is None:
         return _qualify()
-    words = {"check": (_check, "CARD", ()), "table": (_table, "FOLDER", ("out",))}
+    words = {
+        "check": (_check, "CARD", ()),
+        "submit": (_submit, "CARD", ("out",)),
+        "table": (_table, "FOLDER", ("out",)),
+    }
     if word not in words:
         raise BadInput(f"{word!r}: {one_of(word, words)}")
     function, argument, allowed = words[word]
@@ -77,6 +92,7 @@ def main(arguments: list[str]) -> int:
 def _qualify() -> int:
     # Imported here, so that a typo in a flag is answered before JAX is loaded.
     with importing():
+        from jaxbench.cards.expected import load_fleet
         from jaxbench.cards.verdict import load_thresholds
         from jaxbench.hardware.accelerators import check_platforms
         from jaxbench.hardware.backend_flags import prepare_backend
@@ -87,7 +103,7 @@ def _qualify() -> int:
         from jaxbench.xla.compile_cache import use_compile_cache
     check_platforms()
     process_flags.check_processes()
-    thresholds = load_thresholds(_THRESHOLDS.value)
+    thresholds, fleet = load_thresholds(_THRESHOLDS.value), load_fleet(_FLEET.value)
     watts = parse_watts(_POWER_LIMITS.value) if _POWER_LIMITS.present else []
     if process_flags.LOCAL_PROCESSES.value:
         return run_local_processes(sys.orig_argv, process_flags.LOCAL_PROCESSES.value)
@@ -108,6 +124,7 @@ def _qualify() -> int:
             soak_minutes=_SOAK_MINUTES.value,
             flags={"storage": int(_STORAGE.value), "power_limits": len(watts)},
             power_limits=watts,
+            fleet=fleet,
         )
 
 
@@ -130,6 +147,16 @@ def _check(path: str) -> int:
             lines += failures(card.verdict)
     print_wrapped(*map(printable, lines))
     return int(failed or bool(problems))
+
+
+def _submit(path: str) -> int:
+    from jaxbench.cards.submission import submit
+
+    if not _OUT.value:
+        raise BadInput("--out: name the folder to publish, such as results/lab-8xh100")
+    for line in submit(path, _OUT.value):
+        print(printable(line))
+    return 0
 
 
 def _table(folder: str) -> int:

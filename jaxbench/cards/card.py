@@ -9,6 +9,7 @@ import msgspec
 from jaxbench.cards.figures import FIGURES, PARTS
 from jaxbench.hardware.system import Check
 from jaxbench.records import schema
+from jaxbench.terminal import four_digits
 
 # Twice the longest that a card may be asked to take.
 Minutes = Annotated[float, msgspec.Meta(gt=0, le=14 * 24 * 60)]
@@ -148,6 +149,53 @@ class HostLoad(_PartOfCard):
     other_gpu_processes: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
+class Expected(_PartOfCard):
+    """What to expect of a metric.
+
+    Attributes:
+      basis: a fleet of the same machines, a prediction from published rates, or a floor.
+      source: what the basis is, in words.
+      expected: the rate to expect; None of a floor.
+      low, high: within which it is as expected.
+      name, device, labels: of the metric, see `Figure`.
+    """
+
+    basis: Literal["fleet", "predicted", "floor"]
+    source: str
+    expected: Annotated[float, msgspec.Meta(gt=0)] | None
+    low: float
+    high: float | None = None
+    name: str = ""
+    device: int | None = None
+    labels: dict[str, str | int] = {}
+
+    def of(self, figure: Figure) -> "Expected":
+        """Return the same for a figure."""
+        return msgspec.structs.replace(
+            self, name=figure.name, device=figure.device, labels=figure.labels
+        )
+
+    @property
+    def key(self) -> tuple[str, int | None, tuple]:
+        """The key of its figure."""
+        return self.name, self.device, tuple(sorted(self.labels.items()))
+
+    def judge(self, figure: Figure) -> str:
+        """Say in words how a figure compares; its interval must leave the limits out."""
+        low, high = figure.ends
+        off = figure.value / (self.expected or self.low) - 1
+        if high < self.low:
+            return f"slower than expected by {-off:.0%}"
+        if self.high is not None and low > self.high:
+            return f"faster than expected by {off:.0%}"
+        return "as expected"
+
+    def __str__(self) -> str:
+        if self.high is None:
+            return f"{four_digits(self.low)} or more"
+        return f"{four_digits(self.low)} to {four_digits(self.high)}"
+
+
 class Finding(_PartOfCard):
     """What one rule says.
 
@@ -171,11 +219,13 @@ class Verdict(_PartOfCard):
       outcome: of the whole card, see verdict.py.
       findings: what each rule says.
       thresholds: {rule.level: limit}; null if a rule has none.
+      expected: what was expected of the metrics.
     """
 
     outcome: Literal["pass", "warn", "fail", "inconclusive", "incomplete", "not_judged"]
     findings: tuple[Finding, ...]
     thresholds: dict[str, float | None]
+    expected: tuple[Expected, ...] = ()
 
 
 class Card(_PartOfCard):
@@ -211,6 +261,14 @@ class Card(_PartOfCard):
     def figures(self) -> Iterator[Figure]:
         """Yield the figures of all parts."""
         return (figure for part in self.parts for figure in part.figures)
+
+    def named(self, name: str) -> Iterator[Figure]:
+        """Yield the figures of a name."""
+        return (figure for figure in self.figures() if figure.name == name)
+
+    def expectations(self) -> dict[tuple, Expected]:
+        """Return {key of a figure: what was expected of it}."""
+        return {one.key: one for one in (self.verdict.expected if self.verdict else ())}
 
     @property
     def hardware(self) -> str:

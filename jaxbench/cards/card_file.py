@@ -23,11 +23,12 @@ MOST_BYTES = 8 * 2**20
 _PARTIAL = f"{CARD}.partial"
 
 
-def _without_paths(value: Any) -> Any:
+def hidden_paths(value: Any) -> Any:
+    """Return JSON values with the absolute paths in their texts hidden."""
     if isinstance(value, dict):
-        return {name: _without_paths(one) for name, one in value.items()}
+        return {name: hidden_paths(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [*map(_without_paths, value)]
+        return [*map(hidden_paths, value)]
     return hide_paths(value) if isinstance(value, str) else value
 
 
@@ -62,7 +63,7 @@ def write_card(folder: pathlib.Path, card: Card) -> pathlib.Path:
     """
     files = {name: digest_file(folder / name) for name in list_files(folder)}
     card = msgspec.structs.replace(card, files=files)
-    content = _ABOUT | _without_paths(msgspec.to_builtins(card))
+    content = _ABOUT | hidden_paths(msgspec.to_builtins(card))
     content["digest"] = digest_of(content)
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     partial, path = folder / _PARTIAL, folder / CARD

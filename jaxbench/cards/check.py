@@ -7,13 +7,15 @@ from typing import Any
 
 from jaxbench.cards.card import Card, Figure
 from jaxbench.cards.card_file import card_path, digest_file, list_files, read_card
+from jaxbench.cards.expected import setting_of_figure
 from jaxbench.cards.figures import FIGURES, MATMULS, published_peak
+from jaxbench.cards.from_runs import contradictions
 from jaxbench.cards.preset import PRESETS
 from jaxbench.cards.verdict import Thresholds, judge, load_thresholds
 from jaxbench.clock import seconds_ago
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peak_table import accelerator_limit
-from jaxbench.hardware.targets.target import most_link_bytes_per_s
+from jaxbench.hardware.targets.target import most_link_bytes_per_s, target_of_kind
 
 # The types that a network of a precision may be multiplied in.
 _MULTIPLIED_IN = {"fp32": ("fp32", "tf32", "bf16"), "bf16": ("bf16",), "fp16": ("fp16",)}
@@ -31,7 +33,9 @@ def check_card(path: str | pathlib.Path) -> list[str]:
         card = read_card(path)
     except BadInput as error:
         return [str(error)]
-    return [*_altered(card, card_path(path).parent), *impossible(card), *_misjudged(card)]
+    folder = card_path(path).parent
+    wrong = [*_altered(card, folder), *impossible(card), *contradictions(card, folder)]
+    return [*wrong, *_misjudged(card)]
 
 
 def _altered(card: Card, folder: pathlib.Path) -> Iterator[str]:
@@ -60,11 +64,16 @@ def impossible(card: Card) -> Iterator[str]:
     if preset is None:
         yield f"preset {card.preset[:60]!r}: this jaxbench has {', '.join(PRESETS)}"
     operations = {one.spec: one.flops_per_image for one in preset.networks} if preset else {}
-    kinds = {device["id"]: device["kind"] for device in card.environment["devices"]}
+    kinds: dict[int | None, str] = {one["id"]: one["kind"] for one in card.environment["devices"]}
+    kinds[None] = card.environment["device_kind"]
+    target = target_of_kind(kinds[None], card.environment["num_devices"])
     figures = {figure.key: figure for figure in card.figures()}
     for figure in figures.values():
-        device_kind = kinds.get(figure.device, card.environment["device_kind"])
-        least, most = FIGURES[figure.name].min, _most(figure, device_kind, card, figures)
+        if figure.device not in kinds:
+            yield f"{figure}: the card has no such device"
+            continue
+        device_kind = kinds[figure.device]
+        least, most = _least(figure, card), _most(figure, device_kind, card, figures)
         low, high = figure.ends
         if not least <= low <= figure.value <= high <= most:
             yield (
@@ -74,10 +83,32 @@ def impossible(card: Card) -> Iterator[str]:
         published = published_peak(figure.name, device_kind)
         if figure.nominal != published:
             yield f"{figure}: its nominal is {figure.nominal}, the published peak is {published}"
+        share = figure.nominal and figure.value / figure.nominal
+        if figure.share_of_nominal != share:
+            yield f"{figure}: its share of the peak is {figure.share_of_nominal}, not {share}"
+        if target and (needed := _needed_bytes(figure, card)) > target.memory_bytes:
+            gib = f"{needed / 2**30:,.1f} of {target.memory_bytes / 2**30:,.1f} GiB"
+            yield f"{figure}: needs {gib} of a device's memory"
         if figure.name == "flops_per_image" and preset:
             counted = operations.get(str(figure.labels["network"]))
             if figure.value != counted:
                 yield f"{figure}: {figure.value:.11g} is not the preset's network, {counted}"
+
+
+def _least(figure: Figure, card: Card) -> float:
+    kind = FIGURES[figure.name]
+    return kind.min if card.environment["backend"] == "cpu" else kind.min_accelerator or kind.min
+
+
+def _needed_bytes(figure: Figure, card: Card) -> float:
+    """Return the least memory of a device that a figure's work needs; 0 if it is unknown."""
+    if "collective" in figure.labels:
+        return float(figure.labels["bytes"])
+    if figure.name != "images_per_s" or not (setting := setting_of_figure(figure, card)):
+        return 0.0
+    from jaxbench.predict.prediction import least_memory_bytes  # imports JAX
+
+    return least_memory_bytes(setting)
 
 
 def _most(figure: Figure, device_kind: str, card: Card, figures: Mapping[tuple, Figure]) -> float:
@@ -90,15 +121,18 @@ def _most(figure: Figure, device_kind: str, card: Card, figures: Mapping[tuple, 
         unit = environment.get("cpu_cores")
     elif quantity == "peak":
         unit = published_peak(figure.name, device_kind)
-        unit = unit or accelerator_limit("tflops" if figure.name in MATMULS else "gb_per_s")
+        rate = "tflops" if figure.name in MATMULS else "gb_per_s"
+        unit = unit or accelerator_limit(rate, device_kind)
     elif quantity in ("link", "host_link"):
         unit = most_link_bytes_per_s(device_kind, quantity == "host_link") / 1e9
     elif quantity == "matmul":
         operations = figures.get(("flops_per_image", *figure.key[1:]))
         unit = operations and operations.value and _flops_per_s(figure, card) / operations.value
-    elif quantity == "device_s":
-        rate = figures.get(("images_per_s", *figure.key[1:]))
-        unit = rate and rate.value and environment["num_devices"] / rate.value
+    elif quantity == "power":
+        unit = accelerator_limit("w", device_kind)
+        if figure.name == "energy_j_per_image":
+            images = figures.get(("images_per_s", *figure.key[1:]))
+            unit *= environment["num_devices"] / images.value if images and images.value else 0
     else:
         unit = 1
     return float(number) * unit if number and unit else math.inf
@@ -119,7 +153,9 @@ def _misjudged(card: Card) -> Iterator[str]:
     """Yield if the verdict is not what the figures give by the limits that it names."""
     if card.verdict is None:
         yield "it has no verdict"
-    elif (outcome := judge(card, _limits(card)).outcome) != card.verdict.outcome:
+    elif (
+        outcome := judge(card, _limits(card), card.verdict.expected).outcome
+    ) != card.verdict.outcome:
         yield f"its verdict is {card.verdict.outcome}, its figures give {outcome}"
 
 

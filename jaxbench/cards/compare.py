@@ -1,12 +1,7 @@
-"""Compare cards: two by their intervals, more of one kind by robust z-scores.
+"""Compare cards: two by their intervals, more of one kind by their distance from the median.
 
-The modified z-score is 0.6745 (x - median) / MAD, with the median absolute deviation (MAD); 3.5 or
-more is an outlier (Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993). If more than
-half of the values are equal the MAD is 0, and the mean absolute deviation takes its place:
-(x - median) / (1.2533 mean).
-
-Of ten values of one normal distribution, one set in eight has such a score. So an outlier must also
-be 1 % from the median, and its own interval, if it has one, must leave the median out.
+An outlier is off the median by both three robust standard deviations and 2 %, see
+`expected.spread_of`, and its interval, if it has one, excludes the median.
 """
 
 import collections
@@ -17,16 +12,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jaxbench.cards.card import Card, Figure
+from jaxbench.cards.expected import FEWEST_ROBUST, comparable, differ_in_size, spread_of
 from jaxbench.cards.figures import FIGURES, NETWORK
 from jaxbench.errors import BadInput
 from jaxbench.tables.text import text_table
 from jaxbench.terminal import four_digits, printable
 
-CUTOFF = 3.5
-_LEAST_FRACTION = 0.01
-_MAD_FACTOR, _MEAN_FACTOR = 0.6745, 1 / 1.2533
-# Of fewer values one that is a little apart would be an outlier too often.
-FEWEST = 5
 # The bus bandwidth is the algorithm's times a number; of devices of one kind, so are the others of
 # the images/s, and without its interval noise would make them outliers.
 _REPEATED = ("bus_gb_per_s",)
@@ -55,17 +46,18 @@ class Difference(NamedTuple):
 
 
 class Outlier(NamedTuple):
-    """A value far from the others of its figure, by its modified z-score.
+    """A value far from the others of its figure.
 
     Attributes:
       node: the host, and the number of its card among those that were given.
       device: its id; None for all devices of the node.
+      sigmas: robust standard deviations from the median.
     """
 
     node: str
     device: int | None
     value: float
-    z: float
+    sigmas: float
 
 
 class FleetFigure(NamedTuple):
@@ -75,7 +67,7 @@ class FleetFigure(NamedTuple):
       figure: one of the values, without its device.
       n: values.
       spread: max / min - 1; None if the least is not above 0.
-      outliers: values far from the median; None of fewer than `FEWEST` values.
+      outliers: values far from the median; None of fewer than `FEWEST_ROBUST` values.
     """
 
     figure: Figure
@@ -91,7 +83,7 @@ def compare_two(first: Card, second: Card) -> list[Difference]:
     Raises:
       BadInput: there is none.
     """
-    by_device = _differ_in_size((first, second))
+    by_device = differ_in_size((first, second))
     others = {figure.key: figure for figure in _figures(second, by_device, _REPEATED)}
     pairs = [
         (figure, others[figure.key])
@@ -132,7 +124,7 @@ def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
             f"the cards are of {len(kinds)} kinds of devices ({', '.join(kinds)}): more than two "
             "are compared only if they are of one kind"
         )
-    by_device = _differ_in_size(cards)
+    by_device = differ_in_size(cards)
     values: dict[tuple, list[tuple[str, Figure]]] = {}
     for number, card in enumerate(cards, 1):
         node = f"{card.environment['hostname']} (card {number})"
@@ -142,60 +134,36 @@ def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
     return [_over_fleet(figures) for figures in values.values() if len(figures) > 2]
 
 
-def _differ_in_size(cards: Sequence[Card]) -> bool:
-    return len({card.environment["num_devices"] for card in cards}) > 1
-
-
 def _figures(card: Card, by_device: bool, repeated: Sequence[str]) -> Iterator[Figure]:
-    """Yield a card's figures, of two that follow from each other one.
-
-    If the cards differ in their number of devices, they are compared `by_device`: networks by the
-    batch and rate of a device. Collectives, which depend on that number, are left out.
-    """
-    num_devices = card.environment["num_devices"]
+    """Yield a card's figures, of two that follow from each other one, `by_device` if asked."""
     for figure in card.figures():
         ends = [str(figure.labels.get(name, "")) for name in ("source", "peer")]
-        is_way_back = ends != sorted(ends)
-        if figure.name in repeated or is_way_back or (by_device and "collective" in figure.labels):
+        key = comparable(figure, card, by_device)
+        if key is None or figure.name in repeated or ends != sorted(ends):  # the way back
             continue
-        if by_device and isinstance(figure.labels.get("batch"), int):
-            fraction = 1 / num_devices if figure.name == "images_per_s" else 1.0
-            figure = msgspec.structs.replace(
-                figure,
-                value=figure.value * fraction,
-                interval=figure.interval and tuple(end * fraction for end in figure.interval),
-                labels=figure.labels
-                | {"batch": f"{figure.labels['batch'] / num_devices:g} (of a device)"},  # type: ignore[operator]
-            )
-        yield figure
+        (_, labels), factor = key
+        yield msgspec.structs.replace(
+            figure,
+            value=figure.value * factor,
+            interval=figure.interval and tuple(end * factor for end in figure.interval),
+            labels={name: dict(labels)[name] for name in figure.labels},
+        )
 
 
 def _over_fleet(figures: Sequence[tuple[str, Figure]]) -> FleetFigure:
     values = [figure.value for _, figure in figures]
     median = statistics.median(values)
     outliers = None
-    if len(values) >= FEWEST:
+    if len(values) >= FEWEST_ROBUST:
+        limits = spread_of(values)
         outliers = [
-            Outlier(node, figure.device, figure.value, z)
-            for (node, figure), z in zip(figures, z_scores(values), strict=True)
-            if abs(z) > CUTOFF
-            and abs(figure.value - median) >= _LEAST_FRACTION * abs(median)
-            and not figure.ends[0] <= median <= figure.ends[1]
+            Outlier(node, one.device, one.value, (one.value - median) / limits.sigma)
+            for node, one in figures
+            if abs(one.value - median) > limits.half and not one.ends[0] <= median <= one.ends[1]
         ]
     figure = msgspec.structs.replace(figures[0][1], device=None)
     spread = max(values) / min(values) - 1 if min(values) > 0 else None
     return FleetFigure(figure, len(values), median, spread, outliers)
-
-
-def z_scores(values: Sequence[float]) -> list[float]:
-    """Return the modified z-score of each value; 0 of all if they are equal."""
-    median = statistics.median(values)
-    deviations = [abs(value - median) for value in values]
-    scale = _MAD_FACTOR, statistics.median(deviations)
-    if not scale[1]:
-        scale = _MEAN_FACTOR, statistics.fmean(deviations)
-    factor, deviation = scale
-    return [factor * (value - median) / deviation if deviation else 0.0 for value in values]
 
 
 def compare_cards(cards: Sequence[Card]) -> dict[str, Any]:
@@ -276,7 +244,7 @@ def _describe_two(first: Card, second: Card) -> Iterator[str]:
 
 def _describe_fleet(cards: Sequence[Card]) -> Iterator[str]:
     figures = compare_fleet(cards)
-    if _differ_in_size(cards):
+    if differ_in_size(cards):
         yield "by device: batches and images/s of networks; collectives are not compared"
     outliers = [(one, outlier) for one in figures for outlier in one.outliers or ()]
     counts = collections.Counter(outlier.node for _, outlier in outliers)
@@ -286,17 +254,23 @@ def _describe_fleet(cards: Sequence[Card]) -> Iterator[str]:
     if searched and not outliers:
         yield f"no outliers of {searched} figures"
     if few := len(figures) - searched:
-        yield f"{few} figures have fewer than {FEWEST} values: no outliers are looked for"
+        yield f"{few} figures have fewer than {FEWEST_ROBUST} values: no outliers are looked for"
     if outliers:
-        outliers.sort(key=lambda pair: -abs(pair[1].z))
+        outliers.sort(key=lambda pair: -abs(pair[1].sigmas))
         yield ""
         rows = []
         for one, outlier in outliers[:_MOST_OUTLIERS]:
             device = "" if outlier.device is None else str(outlier.device)
             values = [_number(one.figure.name, value) for value in (outlier.value, one.median)]
-            row = [str(one.figure), outlier.node[-_WIDEST:], device, *values, f"{outlier.z:+.1f}"]
+            row = [
+                str(one.figure),
+                outlier.node[-_WIDEST:],
+                device,
+                *values,
+                f"{outlier.sigmas:+.1f}",
+            ]
             rows.append(row)
-        yield from _grouped(("outlier", "device", "value", "median", "z"), rows)
+        yield from _grouped(("outlier", "device", "value", "median", "sigmas"), rows)
         if (more := len(outliers) - _MOST_OUTLIERS) > 0:
             yield f"{more} more outliers, nearer to their medians: --json has all"
     yield ""

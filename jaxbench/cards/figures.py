@@ -40,6 +40,7 @@ class FigureKind(msgspec.Struct, frozen=True, kw_only=True):
     labels: str = ""
     better: str = ""
     min: float = 0.0
+    min_accelerator: float | None = None
     max_cpu: str = ""
     max_accelerator: str = ""
     is_count: bool = False

@@ -14,6 +14,7 @@ class PresetNetwork(NamedTuple):
     spec: str
     batch_per_device: int
     flops_per_image: int
+    public: str = ""
 
 
 class Preset(NamedTuple):
@@ -36,7 +37,9 @@ class Preset(NamedTuple):
 
 def _networks(preset: str) -> tuple[PresetNetwork, ...]:
     return tuple(
-        PresetNetwork(row["spec"], int(row["batch_per_device"]), int(row["flops_per_image"]))
+        PresetNetwork(
+            row["spec"], int(row["batch_per_device"]), int(row["flops_per_image"]), row["public"]
+        )
         for row in read_table(__file__, "networks.csv")
         if row["preset"] == preset
     )

@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from jaxbench.cards.card import Card, Figure, Finding, HostLoad, Part, Verdict
+from jaxbench.cards.card import Card, Expected, Figure, Finding, HostLoad, Part, Verdict
 from jaxbench.cards.figures import FIGURES, MATMULS, MEMORY, PARTS
 from jaxbench.errors import BadInput, closest
 from jaxbench.files import read_text
@@ -28,8 +28,7 @@ OUTCOMES = ("fail", "inconclusive", "incomplete", "warn", "pass", "not_judged")
 # {rule.level: limit}; None if the rule judges nothing.
 Thresholds = Mapping[str, float | None]
 _SHIPPED, _MOST_BYTES = pathlib.Path(__file__).with_name("thresholds.csv"), 2**16
-# Rules whose limit is the least that is allowed; and rules that no other work disturbs.
-_LEAST = ("matmul_share_of_nominal", "bandwidth_share_of_nominal")
+# Rules that no other work disturbs.
 _UNDISTURBED = ("problems", "warnings", "board_faults", "errors", "corrected_errors", "mismatches")
 _BOARD_FAULTS = ("ecc_uncorrected", "row_remapping_pending", "row_remapping_failed")
 
@@ -96,9 +95,13 @@ def _figures(
         yield Judged(better, str(figure), worse)
 
 
-def _fractions(part: Part, names: Sequence[str]) -> Iterator[Judged]:
-    figures = (one for one in part.named(*names) if one.nominal is not None)
-    return _figures(figures, lambda one: [end / one.nominal for end in one.ends[::-1]])
+def _below(part: Part, expected: Mapping[tuple, Expected], basis: str) -> Iterator[Judged]:
+    """Yield how far rates are below what was expected of them, by one basis."""
+    for figure in part.figures:
+        one = expected.get(figure.key)
+        if one and one.basis == basis and one.low > 0:
+            better, worse = (max(0.0, 1 - end / one.low) for end in figure.ends[::-1])
+            yield Judged(better, f"{figure}: {four_digits(figure.value)}, expected {one}", worse)
 
 
 def _spreads(part: Part, names: Sequence[str]) -> Iterator[Judged]:
@@ -144,15 +147,23 @@ def _checks(part: Part, status: str) -> Iterator[Judged]:
         yield Judged(len(names), ", ".join(names) or f"checks: {len(part.checks)}")
 
 
-def _values(part: Part) -> dict[str, Iterator[Judged]]:
+_RULES = {
+    "fleet": "slower_than_fleet",
+    "predicted": "slower_than_predicted",
+    "floor": "below_floor",
+}
+
+
+def _values(part: Part, expected: Mapping[tuple, Expected]) -> dict[str, Iterator[Judged]]:
     """Return what is judged of a part, by the rule of thresholds.csv."""
+    below = {rule: _below(part, expected, basis) for basis, rule in _RULES.items()}
     match part.name:
+        case "networks" | "collectives":
+            return below
         case "doctor":
             return {"problems": _checks(part, "problem"), "warnings": _checks(part, "warning")}
         case "ceilings":
-            return {
-                "matmul_share_of_nominal": _fractions(part, MATMULS),
-                "bandwidth_share_of_nominal": _fractions(part, MEMORY),
+            return below | {
                 "device_spread": _spreads(part, (*MATMULS, *MEMORY)),
                 "transfer_spread": _spreads(part, ("h2d_gb_per_s", "d2h_gb_per_s")),
             }
@@ -178,19 +189,22 @@ def _values(part: Part) -> dict[str, Iterator[Judged]]:
     return {}
 
 
-def judge(card: Card, thresholds: Thresholds | None = None) -> Verdict:
+def judge(
+    card: Card, thresholds: Thresholds | None = None, expected: Sequence[Expected] = ()
+) -> Verdict:
     """Return what the rules say of a card.
 
     Args:
       thresholds: the limits; None for those that ship with jaxbench.
+      expected: of the card's rates, see `jaxbench.cards.expected`.
     """
     thresholds = load_thresholds() if thresholds is None else thresholds
     findings = [*_busy(card.load, thresholds)]
-    is_busy = bool(findings)
+    is_busy, by_key = bool(findings), {one.key: one for one in expected}
     for part in card.parts:
         findings += _missing(part, card)
         if part.status == "measured":
-            rules = _values(part)
+            rules = _values(part, by_key)
             findings += [
                 Finding(part.name, rule, *_apply(rule, [*values], thresholds, is_busy))  # type: ignore[arg-type]
                 for rule, values in rules.items()
@@ -200,7 +214,7 @@ def judge(card: Card, thresholds: Thresholds | None = None) -> Verdict:
                 findings.append(Finding(part.name, "status", "not_judged", text))
     statuses = {finding.status for finding in findings}
     outcome: Any = next((status for status in OUTCOMES if status in statuses), "not_judged")
-    return Verdict(outcome=outcome, findings=tuple(findings), thresholds=dict(thresholds))
+    return Verdict(outcome, tuple(findings), dict(thresholds), tuple(expected))
 
 
 def _missing(part: Part, card: Card) -> Iterator[Finding]:
@@ -256,26 +270,20 @@ def _apply(
         return "not_judged", "no limit is stated"
     if not values:
         return "not_judged", "not measured, or nothing is published to judge it by"
-    least = rule in _LEAST
-    worst_of = min if least else max
-
-    def beyond(value: float, limit: float) -> bool:
-        return value < limit if least else value > limit
-
-    worst = worst_of(values, key=lambda one: one.value)
-    passed = [level for level, limit in limits.items() if beyond(worst.value, limit)]
+    worst = max(values, key=lambda one: one.value)
+    passed = [level for level, limit in limits.items() if worst.value > limit]
     limit = limits[passed[-1]] if passed else next(iter(limits.values()))
-    text = f"{_shown(worst.value)} ({worst.name}); {'least' if least else 'most'} {limit:g}"
+    text = f"{_shown(worst.value)} ({worst.name}); most {limit:g}"
     if passed:
-        if more := sum(beyond(one.value, limit) for one in values) - 1:
+        if more := sum(one.value > limit for one in values) - 1:
             text += f"; {more} more of {len(values)} beyond it"
         if is_busy and rule not in _UNDISTURBED:
             return "inconclusive", f"{text}; the host was busy"
         return passed[-1], text
     *_, gravest = limits.values()
-    unsure = [one for one in values if one.worse is not None and beyond(one.worse, gravest)]
+    unsure = [one for one in values if one.worse is not None and one.worse > gravest]
     if unsure:
-        one = worst_of(unsure, key=lambda one: one.worse)
+        one = max(unsure, key=lambda one: one.worse)
         return "inconclusive", (
             f"{_shown(one.value)} to {_shown(one.worse)} ({one.name}): too uncertain to tell "
             f"whether it is within {gravest:g}"
@@ -295,3 +303,19 @@ def failures(verdict: Verdict) -> list[str]:
         for finding in verdict.findings
         if finding.status == "fail"
     ]
+
+
+def summary_of(card: Card) -> str:
+    """Return how the card's rates compare with what was expected of them, and by what."""
+    expectations = card.expectations()
+    figures = [figure for figure in card.figures() if figure.key in expectations]
+    if not figures:
+        return "no expectation"
+    bases = {"fleet": "cards of its kind", "predicted": "published rates", "floor": "floors"}
+    by = ", ".join(dict.fromkeys(bases[expectations[one.key].basis] for one in figures))
+    slower = [one for one in figures if one.ends[1] < expectations[one.key].low]
+    if not slower:
+        return f"as expected (by {by})"
+    worst = min(slower, key=lambda one: one.value / expectations[one.key].low)
+    words = expectations[worst.key].judge(worst)
+    return f"{len(slower)} of {len(figures)} rates {words}{' or less' * (len(slower) > 1)}"

@@ -9,8 +9,11 @@ import numpy as np
 from jaxbench.files import read_table
 from jaxbench.hardware.accelerators import usable_plugins
 from jaxbench.hardware.system import installed_version
+from jaxbench.xla.flags import add_xla_flags
 from jaxbench.xla.variables import added_flags
 
+# Which kinds of operations run from command buffers: none.
+_COMMAND_BUFFERS = "--xla_gpu_enable_command_buffer="
 # The flags that XLA has read, as far as `prepare_backend` has seen them.
 _in_time: set[str] = set()
 
@@ -53,6 +56,23 @@ def prepare_backend(add_flags: bool = True) -> list[str]:
     last = {flag.partition("=")[0]: flag for flag in (*added, *user_flags)}
     _in_time.update(last.values())
     return added
+
+
+def name_operations() -> bool:
+    """Have a profile on a GPU name each operation, before JAX makes its devices.
+
+    XLA starts many kernels at once from a command buffer. A trace then has no operation of theirs,
+    and xprof's tables and roofline are empty (https://github.com/openxla/xprof/issues/3070).
+
+    Returns:
+      whether command buffers were turned off: not if no GPU can be used, nor against XLA_FLAGS.
+    """
+    on_gpu = jax.config.jax_platforms != "cpu" and any(
+        kind in name for name in usable_plugins() for kind in ("cuda", "rocm")
+    )
+    if not on_gpu or _COMMAND_BUFFERS in os.environ.get("XLA_FLAGS", ""):
+        return False
+    return not add_xla_flags(_COMMAND_BUFFERS)
 
 
 def wrong_sums(platform: str) -> list[str]:

@@ -15,8 +15,11 @@ from jaxbench.files import read_table
 # /proc/cpuinfo: AMX tiles in bf16, two AVX-512 units with dot products in bf16, two AVX2 units.
 _CPU_HZ = 6.5e9
 _FLOPS_PER_CYCLE = {"amx_tile": 2048, "sve": 256, "avx512f": 128, "fma": 32, "avx": 32}
-# An accelerator that is not in the table is at most this many times as fast as the fastest in it.
-_NEWER = 4.0
+# A new accelerator is at most this many times as fast as the fastest in the table.
+_NEWER = 2.0
+# In a type whose peak the table lacks, a device is at most this many times as fast as in its
+# fastest: int8 on GeForce boards.
+_OTHER_TYPE = 4.0
 
 
 class Peak(NamedTuple):
@@ -87,10 +90,17 @@ def rows() -> list[dict[str, str]]:
     return read_table(__file__, "peaks.csv")
 
 
-def accelerator_limit(unit: str) -> float:
-    """Return what no accelerator exceeds, in `tflops` or `gb_per_s`: far above any peak."""
-    cells = (row[name] for row in rows() for name in row if name.endswith(f"_{unit}"))
-    return _NEWER * max(float(cell) for cell in cells if cell)
+def accelerator_limit(unit: str, device_kind: str | None = None) -> float:
+    """Return what a device of a kind, or any, does not exceed, in `tflops`, `gb_per_s` or `w`."""
+    row = _find_row(device_kind) if device_kind else None
+
+    def most(of: list[dict[str, str]]) -> float:
+        cells = (one[name] for one in of for name in one if name.endswith(f"_{unit}"))
+        return max((float(cell) for cell in cells if cell), default=0.0)
+
+    if row and (listed := most([row])):
+        return (_OTHER_TYPE if unit == "tflops" else 1.0) * listed
+    return _NEWER * most(rows())
 
 
 def cpu_flops_limit(cores: int, flags: Collection[str]) -> float:

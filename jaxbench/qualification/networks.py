@@ -1,7 +1,8 @@
 """The part networks: training steps of the preset's networks, each a run directory.
 
-Each network runs in each precision with a stated batch, and with the largest that fits. Where the
-time ends, what is left is noted and not run.
+Each network runs in each precision with a stated batch, in the first one also with half of it: two
+batches tell what part of a step's time does not depend on the batch. Then come the largest batches
+that fit. If the time ends, what is left is noted and not run.
 """
 
 import contextlib
@@ -10,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxbench.analysis.largest_batch import estimate_largest
-from jaxbench.cards.card import Figure, measured
-from jaxbench.cards.figures import share_of_measured
+from jaxbench.cards.from_runs import network_figures, step_time_figures, train_step_of
 from jaxbench.cards.preset import MULTIPLE, PresetNetwork
 from jaxbench.cli import registry
 from jaxbench.clock import Stopwatch
@@ -21,7 +21,6 @@ from jaxbench.modes.runner import RunResult, prepare_run, with_feed
 from jaxbench.modes.throughput import measure_throughput
 from jaxbench.qualification.bench import RUNS, Bench, InnerConsole, PartFailed
 from jaxbench.records.run_dir import folder_name
-from jaxbench.records.schema import CompileRecord, ThroughputRecord
 
 # Of fewer nobody can tell whether they are independent.
 _ROUNDS = 8
@@ -57,6 +56,10 @@ def measure(bench: Bench, time_s: float) -> None:
         for network in bench.preset.networks
     ]
     done = [(config, networks.measure(config)) for config in stated]
+    for config, result in done[: len(bench.preset.networks)]:
+        if result is not None:
+            networks.measure(dataclasses.replace(config, batch_size=config.batch_size // 2))
+    bench.figures += step_time_figures(bench.figures)
     if bench.preset.largest:
         for config, result in done:
             if result is not None:
@@ -87,8 +90,9 @@ class Networks:
         self._unit = MULTIPLE * bench.mesh.num_devices
         self.failed: list[str] = []
         self.too_late: list[str] = []
-        # A run has two stages; each has windows to warm up and to measure.
-        runs = 2 * len(bench.preset.networks) * len(bench.preset.precisions)
+        # A run has two stages; each has windows to warm up and to measure. Half of the batch is
+        # one precision more.
+        runs = 2 * len(bench.preset.networks) * (1 + len(bench.preset.precisions))
         self._pace = pace_of(time_s / runs)
 
     def measure(self, config: Config) -> RunResult | None:
@@ -148,7 +152,14 @@ class Networks:
             self._longest_s[config.name] = max(longest_s, watch.elapsed_s())
         if result.summary["status"] == "invalid":
             raise PartFailed("; ".join(result.summary["invalid"]))
-        bench.figures += figures_of(result, config, run, bench)
+        bench.figures += network_figures(
+            *train_step_of(result),
+            result.summary.get("telemetry"),
+            config.name,
+            run,
+            bench.figures,
+            bench.mesh.devices[0].platform,
+        )
         return result
 
     def _estimate(self, config: Config, result: RunResult) -> int | None:
@@ -169,46 +180,6 @@ class Networks:
         needed_bytes = {batch: record.memory["total_bytes"] for batch, record in records.items()}
         limit_bytes = _SHARE_OF_MEMORY * first.device_memory_bytes
         return estimate_largest(needed_bytes, limit_bytes, self._unit)
-
-
-def train_step_of(result: RunResult) -> tuple[ThroughputRecord, CompileRecord]:
-    """Return the two records of the training step of a run."""
-    [step] = [one for one in result.of_kind(ThroughputRecord) if one.stage == "train_step"]
-    [compiled] = [one for one in result.of_kind(CompileRecord) if one.function == "train_step"]
-    return step, compiled
-
-
-def figures_of(result: RunResult, config: Config, run: str, bench: Bench) -> list[Figure]:
-    """Return the figures of a throughput run; those that are not known are left out."""
-    step, compiled = train_step_of(result)
-    share = share_of_measured(
-        bench.figures,
-        step.peak and step.peak["arithmetic"],
-        config.precision,
-        step.flops_per_s_per_device,
-        bench.mesh.num_devices,
-        bench.mesh.devices[0].platform,
-    )
-    values = {
-        "images_per_s": step.images_per_s,
-        "flops_per_image": step.flops_per_image,
-        "mfu": step.mfu,
-        "energy_j_per_image": energy_j_per_image(result.summary.get("telemetry")),
-        "compile_cold_s": compiled.cold_compile_s,
-        "compile_warm_s": compiled.warm_compile_s,
-        "measured_peak_share": share,
-    }
-    intervals = {"images_per_s": (step.images_per_s_low, step.images_per_s_high)}
-    labels: dict[str, Any] = {
-        "network": config.name,
-        "precision": config.precision,
-        "batch": config.batch_size,
-    }
-    return [
-        measured(name, value, intervals.get(name), run=run, **labels)
-        for name, value in values.items()
-        if value is not None
-    ]
 
 
 def energy_j_per_image(telemetry: Mapping[str, Any] | None) -> float | None:

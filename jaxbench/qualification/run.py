@@ -10,6 +10,7 @@ import msgspec
 from jaxbench import __version__
 from jaxbench.cards.card import Card, HostLoad, Part
 from jaxbench.cards.card_file import CARD, write_card
+from jaxbench.cards.expected import expect
 from jaxbench.cards.figures import FIGURES, PARTS
 from jaxbench.cards.preset import choose_preset
 from jaxbench.cards.verdict import Thresholds, failures, judge
@@ -25,13 +26,12 @@ from jaxbench.parallel.mesh import create_mesh
 from jaxbench.parallel.signals import defer_signals
 from jaxbench.paths import check_can_be_made, user_path
 from jaxbench.qualification.bench import RUNS, Bench, PartFailed
-from jaxbench.qualification.console_card import card_lines
+from jaxbench.qualification.console_card import answer_lines
 from jaxbench.qualification.plan import Plan, make_plan
 from jaxbench.qualification.power_curve import check_power_limits
-from jaxbench.records.next_steps import say_command
 from jaxbench.records.run_dir import create_timed_folder
 from jaxbench.records.writers.console import Console
-from jaxbench.terminal import warn
+from jaxbench.terminal import four_digits, warn
 
 
 def qualify(
@@ -43,8 +43,9 @@ def qualify(
     soak_minutes: float | None = None,
     flags: Mapping[str, int] | None = None,
     power_limits: Sequence[int] = (),
+    fleet: Sequence[Card] = (),
 ) -> int:
-    """Measure a card, write and print it; return 1 if it fails, else 0.
+    """Measure a card, write it and print the answer; return 1 if it fails, else 0.
 
     Args:
       minutes: for all parts.
@@ -53,6 +54,7 @@ def qualify(
       console: where lines and the bar go.
       soak_minutes, flags: see `make_plan`.
       power_limits: watts of the power curve.
+      fleet: cards that may be of machines like this one.
 
     Raises:
       BadInput: before anything is measured or written.
@@ -106,7 +108,8 @@ def qualify(
             other_gpu_processes=max((n for n in gpu_processes if n is not None), default=None),
         )
         card = _make_card(bench, minutes, load)
-        card = msgspec.structs.replace(card, verdict=judge(card, thresholds))
+        verdict = judge(card, thresholds, expect(card, fleet))
+        card = msgspec.structs.replace(card, verdict=verdict)
         is_written = _publish(bench, card)
     if ended:
         raise ended
@@ -191,19 +194,20 @@ def _make_card(bench: Bench, minutes: float, load: HostLoad) -> Card:
 
 
 def _publish(bench: Bench, card: Card) -> bool:
-    """Print the card, then write it; return whether it could be written.
+    """Write the card, and print the answer; return whether it could be written.
 
-    In this order: a full disk must not take the results along.
+    If not, as on a full disk, all metrics are printed: the results must not be lost.
     """
-    console = bench.console
-    for line in ("", *card_lines(card), ""):
-        console.say(line) if line else console.print(line)
+    console, error = bench.console, None
     try:
-        path = write_card(bench.folder, card)
-    except OSError as error:
+        write_card(bench.folder, card)
+    except OSError as caught:
+        error = caught
+        for figure in card.figures():
+            console.say(f"{figure}: {four_digits(figure.value)}")
+    console.print("")
+    for line in answer_lines(card, bench.folder):
+        console.print(line)
+    if error:
         warn(f"jaxbench: {bench.folder / CARD}: {error.strerror}: the card is not written")
-        return False
-    console.say(f"card: {path}")
-    say_command(console, "report", "jaxbench", "report", str(path.parent))
-    say_command(console, "check", "jaxbench", "qualify", "check", str(path))
-    return True
+    return error is None

@@ -6,15 +6,15 @@ each burst.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, change_of_median, held_up
-from jaxbench.cards.card import Figure, measured
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, held_up
+from jaxbench.cards.card import measured
+from jaxbench.cards.from_runs import device_id, soak_figures
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import first_line
 from jaxbench.hardware.telemetry.nvml import cuda_ordinals, read_error_counters
-from jaxbench.hardware.telemetry.summary import THROTTLING
 from jaxbench.modes.runner import Measurement, prepare_run, run_mode, with_feed
 from jaxbench.modes.throughput import TrainStage
 from jaxbench.modes.windows import Stepper
@@ -25,8 +25,6 @@ from jaxbench.records.recorder import Recorder
 from jaxbench.records.schema import Record, ThroughputRecord, ThroughputSummary
 
 _RUN = f"{RUNS}/soak"
-# What the names of a card's figures are in telemetry.
-_SENSORS = {"temperature_max_c": "temperature_c_max", "power_mean_w": "power_w_mean"}
 _WINDOWS, _SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 60, 0.05, 5.0
 _WARM_UP_ROUNDS = 6
 # However late it is: of fewer the drift is not known.
@@ -60,39 +58,14 @@ def measure(bench: Bench, time_s: float) -> None:
         check.report()
     for when, counters in (("before", before), ("after", _counters(bench, ordinals))):
         bench.figures += [
-            measured(f"errors_{when}", count, device=_number_of(device), counter=name)
+            measured(f"errors_{when}", count, device=device_id(device), counter=name)
             for device, counts in counters.items()
             for name, count in counts.items()
         ]
     [record] = result.of_kind(ThroughputRecord)
-    bench.figures += soak_figures(record, result.summary.get("telemetry"))
+    bench.figures += soak_figures(record, result.summary.get("telemetry"), _RUN)
     if result.summary["status"] == "invalid":
         raise PartFailed("; ".join(result.summary["invalid"]))
-
-
-def soak_figures(step: ThroughputRecord, telemetry: Mapping[str, Any] | None) -> Iterator[Figure]:
-    """Yield the drift of the windows, and the readings of the sensors of each device."""
-    rates = [1 / window_s for window_s in step.windows_s]
-    if third := len(rates) // 3:
-        change = change_of_median(rates[:third], rates[len(rates) - third :])
-        value, low, high = (100 * fraction for fraction in change)
-        yield measured("drift_percent", value, (low, high), run=_RUN)
-    for device, sensors in (telemetry or {}).get("devices", {}).items():
-        if sensors["kind"] == "host":
-            continue
-        labels: dict[str, Any] = {"device": _number_of(device), "run": _RUN}
-        for name, key in _SENSORS.items():
-            if key in sensors:
-                yield measured(name, sensors[key], **labels)
-        if "throttle_reasons" in sensors:
-            for reason in THROTTLING:
-                fraction = sensors["throttle_reasons"].get(reason, 0.0)
-                yield measured("throttled_share", fraction, reason=reason, **labels)
-
-
-def _number_of(device: str) -> int:
-    """Return the id of a device from its name in telemetry, such as gpu0."""
-    return int(device.lstrip("abcdefghijklmnopqrstuvwxyz"))
 
 
 @dataclasses.dataclass

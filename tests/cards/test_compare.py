@@ -7,7 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from jaxbench.cards.card import measured
-from jaxbench.cards.compare import CUTOFF, compare_fleet, compare_two, describe_cards, z_scores
+from jaxbench.cards.compare import compare_fleet, compare_two, describe_cards
+from jaxbench.cards.expected import spread_of
 from jaxbench.errors import BadInput
 from tests.cards import made
 
@@ -222,13 +223,15 @@ def test_a_fleet_begins_with_its_nodes_and_the_largest_outliers(snapshot):
     assert "\n".join([*lines, "", *many[20:]]) == snapshot
 
 
-def test_scores_by_hand():
-    # Median 3, MAD 1.
-    assert z_scores([1, 2, 3, 4, 100]) == pytest.approx([-1.349, -0.6745, 0, 0.6745, 65.4265])
-    # MAD 0, mean absolute deviation 0.5.
-    assert z_scores([1, 1, 1, 3]) == pytest.approx([0, 0, 0, 2 / (1.2533 * 0.5)])
-    assert z_scores([5, 5, 5]) == [0, 0, 0]
-    assert CUTOFF == 3.5
+def test_spreads_by_hand():
+    # Median 3, median absolute deviation 1.
+    assert spread_of([1, 2, 3, 4, 100]) == pytest.approx((3, 1.4826, 3 * 1.4826))
+    # Median absolute deviation 0, mean absolute deviation 0.4.
+    assert spread_of([1, 1, 1, 1, 3]) == pytest.approx((1, 1.2533 * 0.4, 3 * 1.2533 * 0.4))
+    # Equal values leave 2 %; few values have the sample's deviation, or what others say of it.
+    assert spread_of([5, 5, 5, 5, 5]) == (5, 0, 0.1)
+    assert spread_of([100, 101, 102]) == pytest.approx((101, 1, 3))
+    assert spread_of([100, 101, 102], 2.0) == (101, 2.0, 6.0)
 
 
 def test_a_fleet_is_of_one_kind():

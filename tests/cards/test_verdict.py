@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from jaxbench.cards.expected import expect
 from jaxbench.cards.figures import MEMORY
 from jaxbench.cards.verdict import failures, judge, load_thresholds
 from jaxbench.errors import BadInput
@@ -10,6 +11,10 @@ from jaxbench.hardware.checks import Check
 from tests.cards import made
 
 PEAK = made.PEAK_TFLOPS
+
+
+def expected_and_judged(card, *fleet):
+    return judge(card, None, expect(card, fleet))
 
 
 def finding(verdict, rule, part=None):
@@ -26,12 +31,14 @@ def test_a_healthy_card_passes():
 
 
 CASES = {
-    "matmul warns": (made.ceilings(0.48 * PEAK), "matmul_share_of_nominal", "warn"),
-    "matmul fails": (made.ceilings(0.25 * PEAK), "matmul_share_of_nominal", "fail"),
-    # Its interval's better end is 0.3 of the peak and more.
-    "matmul's better end": (made.ceilings(0.298 * PEAK), "matmul_share_of_nominal", "warn"),
-    "bandwidth warns": (made.ceilings(triad=2400.0), "bandwidth_share_of_nominal", "warn"),
-    "bandwidth fails": (made.ceilings(triad=1500.0), "bandwidth_share_of_nominal", "fail"),
+    "matmul warns": (made.ceilings(0.6 * PEAK), "below_floor", "warn"),
+    "matmul fails": (made.ceilings(0.4 * PEAK), "below_floor", "fail"),
+    # Its interval's better end is the floor and more, its worse end is no failure.
+    "matmul's better end": (made.ceilings(0.649 * PEAK), "below_floor", "pass"),
+    "bandwidth warns": (made.ceilings(triad=2400.0), "below_floor", "warn"),
+    "bandwidth fails": (made.ceilings(triad=1500.0), "below_floor", "fail"),
+    "a slow network": (made.networks(6000.0), "slower_than_predicted", "warn"),
+    "a very slow network": (made.networks(3000.0), "slower_than_predicted", "fail"),
     "spread passes": (made.ceilings([700, 700, 680, 700]), "device_spread", "pass"),
     "spread warns": (made.ceilings([700, 700, 630, 700]), "device_spread", "warn"),
     "spread fails": (made.ceilings([700, 700, 500, 700]), "device_spread", "fail"),
@@ -66,8 +73,8 @@ CASES = {
 
 @pytest.mark.parametrize("part, rule, status", CASES.values(), ids=[*CASES])
 def test_verdict_of_each_rule(part, rule, status):
-    verdict = judge(made.card(part))
-    found = finding(verdict, rule)
+    verdict = expected_and_judged(made.card(part))
+    found = finding(verdict, rule, part.name)
     assert found.status == status, found
     assert verdict.outcome == ("pass" if status == "not_judged" else status)
     assert bool(failures(verdict)) == (status == "fail")
@@ -78,13 +85,15 @@ def test_every_rule_has_limits_and_a_case():
     rules = {one.rule for one in judge(made.card()).findings} - {"status"}
     assert rules | {"other_cpu_percent", "other_gpu_processes"} == named
     tried = {rule for _, rule, _ in CASES.values()}
-    assert rules - tried == {"transfer_spread", "power_capped_share"}
+    assert rules - tried == {"transfer_spread", "power_capped_share", "slower_than_fleet"}
 
 
 def test_a_failure_names_the_device_and_the_limit():
-    [line] = failures(judge(made.card(made.ceilings([700, 700, 200, 250]))))[:1]
-    assert "matmul_bf16_tflops, device 2" in line and "0.2042" in line and "least 0.3" in line
-    assert "1 more of 8 beyond it" in line
+    card = made.card(made.ceilings([700, 700, 200, 250]))
+    [line] = failures(expected_and_judged(card))[:1]
+    assert "matmul_bf16_tflops, device 2: 200.0, expected 643.1 or more" in line
+    assert line.startswith("ceilings: below floor: 0.6859") and "most 0.3" in line
+    assert "1 more of 20 beyond it" in line
 
 
 def test_mismatches_say_where_and_how_many():
@@ -103,12 +112,12 @@ def test_mismatches_say_where_and_how_many():
 
 def test_a_busy_host_decides_nothing_that_it_disturbs():
     slow = made.ceilings(0.25 * PEAK)
-    verdict = judge(made.card(slow, load=(60.0, 0)))
+    verdict = expected_and_judged(made.card(slow, load=(60.0, 0)))
     assert verdict.outcome == "inconclusive" and not failures(verdict)
     assert "busy: 60, limit 10" in finding(verdict, "other_cpu_percent").text
-    assert finding(verdict, "matmul_share_of_nominal").status == "inconclusive"
+    assert finding(verdict, "below_floor", "ceilings").status == "inconclusive"
     # What passes passes, whoever else was there.
-    assert finding(verdict, "bandwidth_share_of_nominal").status == "pass"
+    assert finding(verdict, "device_spread").status == "pass"
     assert judge(made.card(load=(60.0, 0))).outcome == "inconclusive"
     assert judge(made.card(load=(1.0, 2))).outcome == "inconclusive"
     assert judge(made.card(load=(1.0, None))).outcome == "pass"
@@ -130,7 +139,7 @@ def test_a_cpu_has_no_peak_and_its_devices_are_one():
     verdict = judge(made.card(ceilings, backend="cpu", kind="cpu"))
     assert verdict.outcome == "pass"
     assert {one.status for one in verdict.findings if one.part == "ceilings"} == {"not_judged"}
-    assert "nothing is published" in finding(verdict, "matmul_share_of_nominal").text
+    assert "nothing is published" in finding(verdict, "below_floor", "ceilings").text
 
 
 def test_a_part_that_failed_fails_and_one_that_was_skipped_says_why():
@@ -196,28 +205,26 @@ def test_a_part_that_nobody_asked_for_is_not_left_out():
 def test_a_users_limits_take_the_place_of_those_that_ship(tmp_path):
     own = tmp_path / "own.csv"
     own.write_text(
-        "# ours\nname,level,limit\nmatmul_share_of_nominal,fail,0.9\n"
-        "device_spread,warn,\ndevice_spread,fail,\n"
+        "# ours\nname,level,limit\nbelow_floor,fail,0.9\ndevice_spread,warn,\ndevice_spread,fail,\n"
     )
     limits = load_thresholds(str(own))
     verdict = judge(made.card(made.ceilings([700, 700, 500, 700])), limits)
-    assert finding(verdict, "matmul_share_of_nominal").status == "fail"
     assert finding(verdict, "device_spread").text == "no limit is stated"
-    assert verdict.thresholds["matmul_share_of_nominal.fail"] == 0.9
+    assert verdict.thresholds["below_floor.fail"] == 0.9
     assert limits["mismatches.fail"] == 0
 
 
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("name,level,limit\nmatmul_share,warn,1\n", "did you mean 'matmul_share_of_nominal.warn'"),
+        ("name,level,limit\nbelow_flor,warn,1\n", "did you mean 'below_floor.warn'"),
         ("name,level,limit\nmismatches,inconclusive,1\n", "no limit 'mismatches.inconclusive'"),
         ("name,level,limit\nmismatches,fail,none\n", "Expected `float | null`, got `str`"),
         ("name,level,limit\nmismatches,fail,nan\n", ">= 0.0 - at `$[0].limit`"),
         ("name,level,limit\nmismatches,fail,-1\n", ">= 0.0 - at `$[0].limit`"),
         ("name,level,limit\nhello\n", "Expected `str`, got `null` - at `$[0].level`"),
         ("name,level,limit\nmismatches,fail,1,2,3\n", "- at `key` in `$[0]`"),
-        ("name,level,limit\nhello,warn,1\n", "'hello.warn'; `jaxbench/cards/thresholds.csv` has"),
+        ("name,level,limit\nxyz,1,1\n", "'xyz.1'; `jaxbench/cards/thresholds.csv` has"),
         (f"name,level,limit\n{'a' * 900},warn,1\n", "there is no limit 'aaa"),
         ("name,level\nmismatches,fail\n", "missing required field `limit`"),
         ('name,level,limit\n"a', "unexpected end of data"),

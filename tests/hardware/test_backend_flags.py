@@ -8,7 +8,12 @@ from jax._src import xla_bridge
 
 from jaxbench.hardware import accelerators, backend_flags
 from jaxbench.hardware.accelerators import usable_plugins
-from jaxbench.hardware.backend_flags import prepare_backend, sums_are_right, wrong_sums
+from jaxbench.hardware.backend_flags import (
+    name_operations,
+    prepare_backend,
+    sums_are_right,
+    wrong_sums,
+)
 from jaxbench.xla.variables import decisive_variables, relevant_variables
 from tests.conftest import MICRO
 
@@ -62,6 +67,25 @@ def test_an_accelerator_is_never_hidden_and_sees_no_flag(before_devices, platfor
     before_devices.setattr(backend_flags, "usable_plugins", lambda: ["libtpu"])
     jax.config.update("jax_platforms", platforms)
     assert prepare_backend() == [] and jax.config.jax_platforms == platforms
+
+
+@pytest.mark.parametrize(
+    ("plugins", "platforms", "flags", "is_set"),
+    [
+        (["xla_cuda13"], None, "", True),
+        (["xla_cuda13"], "cpu", "", False),
+        (["libtpu"], None, "", False),
+        (["xla_cuda13"], None, "--xla_gpu_enable_command_buffer=FUSION", False),
+    ],
+)
+def test_a_profile_on_a_gpu_names_operations(before_devices, plugins, platforms, flags, is_set):
+    given = []
+    before_devices.setattr(backend_flags, "usable_plugins", lambda: plugins)
+    before_devices.setattr(backend_flags, "add_xla_flags", lambda text: given.append(text) or [])
+    before_devices.setenv("XLA_FLAGS", flags)
+    jax.config.update("jax_platforms", platforms)
+    assert name_operations() is is_set
+    assert given == ["--xla_gpu_enable_command_buffer="] * is_set
 
 
 def test_a_plugin_does_not_matter_if_the_user_chose_the_cpu(before_devices):

@@ -195,7 +195,7 @@ def test_two_slices_of_one_board_are_one(start, table, monkeypatch):
     telemetry = start(NvmlReader({"gpu0": 0, "gpu1": 1}))
     wait_until(lambda: len(table()) >= 2)
     with telemetry.measured(100):
-        pass
+        wait_until(lambda: len(table()) >= 4)
     telemetry.stop()
     assert {(row["device"], row["kind"], row["load_percent"]) for row in table()} == {
         ("gpu0", "mig", "")
@@ -383,6 +383,19 @@ def test_energy_is_that_of_the_windows(counter):
 def test_whether_the_window_was_long_enough(windows, long_enough):
     energy = energy_of({"gpu0": a_run(lambda _: 200.0)}, windows)
     assert energy["energy_window_long_enough"] is long_enough
+    assert (energy["energy_j"] is not None) is long_enough
+    assert (energy["joules_per_image"] is not None) is long_enough
+
+
+def test_gaps_between_samples_are_told():
+    """Four minutes without a sample: the counter tells their energy, and the summary the gap."""
+    boards = {"gpu0": a_run(lambda _: 200.0, until_s=300.0)}
+    boards["gpu1"] = Series("gpu")
+    for elapsed_s in (*range(30), *range(270, 301)):
+        boards["gpu1"].add(float(elapsed_s), {"energy_j": 200.0 * elapsed_s})
+    energy = energy_of(boards, [Window(10.0, 290.0, 100)])
+    assert energy["energy_j"] == 2 * 280 * 200
+    assert (energy["energy_longest_gap_s"], energy["energy_covered"]) == (241, 39 / 280)
 
 
 @pytest.mark.parametrize(
@@ -527,10 +540,10 @@ def test_a_run_on_gpus_says_what_an_image_took(tmp_path, monkeypatch, two_boards
         board.energy_mj = lambda power_w=power_w: int(power_w * 1e3 * watch.elapsed_s())
     readers = [HostReader(), NvmlReader({"gpu0": 0, "gpu1": 1})]
     monkeypatch.setattr("jaxbench.modes.runner.create_readers", lambda devices: readers)
-    how = {"rounds": 4, "window_s": 0.1, "fields": {"num_devices": 1, "optimizer__name": "sgd"}}
+    how = {"rounds": 6, "window_s": 0.5, "fields": {"num_devices": 1, "optimizer__name": "sgd"}}
     if mode is run_training:
-        # Epochs of half a second: of shorter ones the ends are too close to be sampled.
-        how = {"fields": slow_feed(0.05)}
+        # Epochs of a second: of shorter ones the ends are too close to be sampled.
+        how = {"fields": slow_feed(0.1)}
     with without_cache():  # else the steps to be measured are compiled two or three times
         result = run_tiny(tmp_path, mode, telemetry_s=0.1, **how)
     assert telemetry_threads() == []
@@ -543,7 +556,7 @@ def test_a_run_on_gpus_says_what_an_image_took(tmp_path, monkeypatch, two_boards
         measured_s = sum(epoch["train_time_s"] for epoch in epochs)
     else:
         stage = result.of_kind(ThroughputRecord)[0]
-        images = 4 * stage.steps_per_window * stage.batch_size
+        images = 6 * stage.steps_per_window * stage.batch_size
         measured_s = sum(stage.windows_s)
     assert telemetry["measured_images"] == images
     assert telemetry["measured_s"] == pytest.approx(measured_s, rel=0.1, abs=0.1)

@@ -6,6 +6,7 @@ import jax
 import pytest
 
 from jaxbench.batch_layout import BatchLayout
+from jaxbench.cards.card import measured
 from jaxbench.cards.card_file import list_files
 from jaxbench.cards.preset import CPU, PRESETS, STANDARD
 from jaxbench.parallel.mesh import DataMesh
@@ -24,8 +25,9 @@ GIB = 2**30
 def test_a_network_is_a_run_and_its_figures(bench):
     bench.part = "networks"
     with without_cache():  # or every step is compiled three times
-        networks.measure(bench, 1.0)
-    by_name = {figure.name: figure for figure in bench.figures}
+        networks.measure(bench, 60.0)
+    # The first of each name is of the stated batch, the second of half of it.
+    by_name = {figure.name: figure for figure in reversed(bench.figures)}
     rate = by_name["images_per_s"]
     assert rate.labels == {"network": "micro", "precision": "fp32", "batch": 32}
     assert rate.run == "runs/micro-fp32-32" and rate.interval[0] <= rate.value
@@ -33,6 +35,8 @@ def test_a_network_is_a_run_and_its_figures(bench):
     assert document["summary"]["images_per_s"] == rate.value
     assert by_name["flops_per_image"].value == document["training_flops_per_image"]
     assert f"{rate.run}/metrics.jsonl" in list_files(bench.folder)
+    halves = [one.labels["batch"] for one in bench.figures if one.name == "images_per_s"]
+    assert halves == [32, 16] and {"step_fixed_s", "step_per_image_s"} <= {*by_name}
     # Simulated devices have no peak, no energy counter, and no memory of their own.
     assert not {"mfu", "energy_j_per_image"} & {*by_name}
     [note] = bench.notes["networks"]
@@ -59,7 +63,8 @@ def ran(bench, monkeypatch):
         return result()
 
     monkeypatch.setattr(networks, "measure_throughput", measure)
-    monkeypatch.setattr(networks, "figures_of", lambda *_: [])
+    monkeypatch.setattr(networks, "network_figures", lambda *_: [])
+    monkeypatch.setattr(networks, "train_step_of", lambda _: ())
     bench.preset = bench.preset._replace(largest=True)
     return batches
 
@@ -67,8 +72,8 @@ def ran(bench, monkeypatch):
 @pytest.mark.parametrize(
     ("estimate", "tried", "told"),
     [
-        (192, [32, 192, 96], None),  # halved where memory runs out
-        (32, [32], "no larger batch"),
+        (192, [32, 16, 192, 96], None),  # halved where memory runs out
+        (32, [32, 16], "no larger batch"),
     ],
 )
 def test_the_largest_batch(bench, ran, monkeypatch, estimate, tried, told):
@@ -94,11 +99,13 @@ def test_one_network_that_fails_leaves_the_others(bench, monkeypatch):
         return result()
 
     monkeypatch.setattr(networks, "measure_throughput", measure)
-    monkeypatch.setattr(networks, "figures_of", lambda *_: ["figure"])
+    figure = measured("images_per_s", 1.0, network="a", precision="fp32", batch=1)
+    monkeypatch.setattr(networks, "network_figures", lambda *_: [figure])
+    monkeypatch.setattr(networks, "train_step_of", lambda _: ())
     bench.preset = bench.preset._replace(precisions=("bf16", "fp32"))
     with pytest.raises(PartFailed, match="^micro bf16 32: no bf16$"):
         networks.measure(bench, 60.0)
-    assert bench.figures == ["figure"]
+    assert bench.figures == [figure]
 
 
 def test_what_there_is_no_time_for_is_named(bench, ran):
@@ -107,7 +114,7 @@ def test_what_there_is_no_time_for_is_named(bench, ran):
     networks.measure(bench, 0.0)
     [note] = bench.notes["networks"]
     assert ran == [32]  # the first one in any case
-    assert note.found == "micro bf16 32, micro fp32 largest batch"
+    assert note.found == "micro bf16 32, micro fp32 16, micro fp32 largest batch"
 
 
 def test_an_invalid_run_has_no_figures(bench, monkeypatch):
@@ -120,19 +127,24 @@ def test_an_invalid_run_has_no_figures(bench, monkeypatch):
 
 
 @pytest.mark.parametrize("long_enough", [True, False])
-def test_energy_is_told_where_the_windows_were_long_enough(bench, long_enough):
-    rate = dict.fromkeys(("images_per_s", "images_per_s_low", "images_per_s_high"), 1.0)
-    step = filled(ThroughputRecord, stage="train_step", flops_per_image=10, **rate)
-    compiled = filled(CompileRecord, function="train_step", cold_compile_s=2.0)
-    telemetry = {"joules_per_image": 0.5, "energy_window_long_enough": long_enough}
-    found = types.SimpleNamespace(
-        summary={"telemetry": telemetry},
-        of_kind=lambda kind: [compiled if kind is CompileRecord else step],
+def test_energy_is_told_only_with_enough_samples(long_enough):
+    step = filled(
+        ThroughputRecord,
+        **{"stage": "train_step", "flops_per_image": 10, "images_per_step": 4, "num_devices": 2},
+        **{"steps_per_window": 5, "windows_s": [2.0] * 8, "peak": None, "batch_size": 4},
     )
-    config = make_config(bench.preset.networks[0], "fp32", 2)
-    figures = {one.name: one.value for one in networks.figures_of(found, config, "runs/x", bench)}
-    expected = {"images_per_s": 1.0, "flops_per_image": 10, "compile_cold_s": 2.0}
-    assert figures == expected | ({"energy_j_per_image": 0.5} if long_enough else {})
+    compiled = filled(CompileRecord, function="train_step", cold_compile_s=2.0, warm_compile_s=None)
+    telemetry = {
+        "joules_per_image": 0.5,
+        "energy_longest_gap_s": 0.2,
+        "energy_covered": 1.0,
+        "energy_window_long_enough": long_enough,
+    }
+    found = networks.network_figures(step, compiled, telemetry, "a", "runs/x", [], "gpu")
+    figures = {one.name: one.value for one in found}
+    expected = {"images_per_s": 10.0, "flops_per_image": 10, "compile_cold_s": 2.0}
+    energy = {"energy_j_per_image": 0.5, "energy_longest_gap_s": 0.2, "energy_covered_share": 1.0}
+    assert figures == expected | (energy if long_enough else {})
 
 
 def test_the_estimate_compiles_and_runs_nothing(bench):

@@ -18,14 +18,15 @@ from jaxbench.hardware.telemetry.readers import HostReader, Reading
 from jaxbench.microbench.matmul import MatmulResult
 from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import DataMesh
-from jaxbench.qualification import ceilings, collectives, doctor, run
+from jaxbench.qualification import ceilings, collectives, doctor, run, soak
 from jaxbench.qualification.bench import Bench, PartFailed
 from jaxbench.qualification.corruption import CorruptionCheck
 from jaxbench.qualification.plan import Plan
+from tests import fake_nvml
 from tests.qualification.conftest import corrupt_device
 
 _MEASURED = ("fp32", "bf16", "fp16")
-run_make_plan, measure_ceilings = run.make_plan, ceilings.measure
+run_make_plan, measure_ceilings, measure_soak = run.make_plan, ceilings.measure, soak.measure
 OK = Check("jax", "ok", "0.10.2")
 
 
@@ -86,8 +87,9 @@ def test_a_card_of_an_idle_machine(qualify, output, tmp_path):
     assert done == ["doctor", "ceilings", "collectives", "networks", "soak"]
     assert [str(figure) for figure in card.figures()] == ["triad_gb_per_s, device 0"]
     text = output.getvalue()
-    assert "plan: doctor 0 s" in text and "verdict: INCOMPLETE" in text
-    assert f"report: jaxbench report {tmp_path / 'card'}" in text.replace(" \\\n   ", "")
+    assert "plan: doctor 0 s" in text and "verdict: INCOMPLETE; no expectation" in text
+    last = text.splitlines()[-1]
+    assert last.startswith("all of it: jaxbench report ") and last.endswith("/card")
 
 
 def test_a_busy_host_is_inconclusive_and_says_why(qualify, monkeypatch, output):
@@ -105,8 +107,7 @@ def test_a_wrong_wheel_fails(qualify, monkeypatch, output):
     assert (code, card.verdict.outcome) == (1, "fail")
     assert card.part("doctor").checks[1].found == wrong.found
     text = " ".join(output.getvalue().split())
-    assert "problem: jax-cuda12-plugin: 0.9.0, but jaxlib is 0.10.2 -> pip install" in text
-    assert "doctor: problems: 1" in text
+    assert "fail: doctor: problems: 1 (jax-cuda12-plugin)" in text and "next: pip install" in text
 
 
 def test_accelerators_that_are_not_used_end_it_after_the_doctor(qualify, monkeypatch, output):
@@ -135,7 +136,7 @@ def test_a_part_that_raises_is_failed_and_the_next_ones_follow(qualify, output):
     assert [figure.name for figure in part.figures] == ["copy_gb_per_s"]
     assert card.part("networks").reason == "cnn10 bf16 64: it burns"
     assert card.part("soak").status == "measured"
-    assert "ceilings failed: ValueError: no such thing\n" in output.getvalue()
+    assert "fail: ceilings: status: failed: ValueError: no such thing\n" in output.getvalue()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Terminated])
@@ -178,6 +179,20 @@ def test_of_several_processes_the_first_writes_a_card_of_the_links(qualify, as_p
         assert card.part("soak").reason == "not measured over several processes"
 
 
+def test_a_board_that_failed_to_remap_a_row_fails(qualify, monkeypatch, output):
+    """Read through NVIDIA's libraries."""
+    board = fake_nvml.Board(ecc={0: 0, 1: 0}, remapped_rows=(0, 1, 0, 1))
+    fake_nvml.install(monkeypatch, fake_nvml.Nvml([board]), fake_nvml.Cuda([0x0F]))
+    monkeypatch.setattr(soak, "cuda_ordinals", lambda devices: {"gpu0": 0})
+    code, card = qualify(soak=measure_soak)
+    assert code == 1 and card.verdict.outcome == "fail"
+    counters = {one.labels["counter"]: one.value for one in card.named("errors_before")}
+    assert counters["row_remapping_failed"] == 1 and counters["row_remapping_pending"] == 0
+    text = output.getvalue()
+    assert "fail: soak: board faults: 1 (errors_before, counter row_remapping_failed" in text
+    assert "next: nvidia-smi --gpu-reset" in text
+
+
 def test_what_fails_in_one_of_several_processes_ends_them_all(qualify, as_process):
     as_process(0)
     assert qualify(collectives=lambda *_: 1 / 0) == (ZeroDivisionError, None)
@@ -213,7 +228,7 @@ def test_a_full_disk_leaves_the_card_on_the_console(qualify, tmp_path, monkeypat
     monkeypatch.setattr(run, "write_card", write)
     code, card = qualify(ceilings=triad)
     assert code == 1 and card is None
-    assert "memory, triad [GB/s]" in output.getvalue() and "card: " not in output.getvalue()
+    assert "triad_gb_per_s, device 0: 20" in output.getvalue()
     told = f"jaxbench: {tmp_path / 'card' / 'card.json'}: No space left on device: "
     assert capsys.readouterr().err == f"{told}the card is not written\n"
 
@@ -256,7 +271,7 @@ def test_a_slow_device_fails(qualify, as_gpus, monkeypatch, output):
     notes = [check.found for check in card.part("ceilings").checks]
     shape = "m x k x n is 256 x 256 x 256, the best of 1 shapes"
     assert notes == [shape, *["not measured: UNIMPLEMENTED: int8"] * 2]
-    assert "ceilings: device spread: " in " ".join(output.getvalue().split())
+    assert "fail: ceilings: device spread: " in " ".join(output.getvalue().split())
 
 
 def test_memory_by_its_peak_and_sizes_noted_once_for_all_devices(bench, monkeypatch):

@@ -6,6 +6,7 @@ import types
 import pytest
 
 from jaxbench.cards.figures import FIGURES
+from jaxbench.cards.from_runs import soak_figures
 from jaxbench.clock import Stopwatch, pause
 from jaxbench.qualification import soak
 from jaxbench.qualification.corruption import CorruptionCheck
@@ -109,7 +110,7 @@ def test_error_counters_before_and_after(bench, monkeypatch):
 
 
 def drift_of(windows_s):
-    [figure] = soak.soak_figures(types.SimpleNamespace(windows_s=windows_s), None)
+    [figure] = soak_figures(types.SimpleNamespace(windows_s=windows_s), None, "runs/soak")
     return figure
 
 
@@ -129,7 +130,7 @@ def test_sensors_and_throttling_by_device():
         "gpu12": board,
     }
     step = types.SimpleNamespace(windows_s=[1.0] * 18)
-    drift, *figures = soak.soak_figures(step, {"devices": devices})
+    drift, *figures = soak_figures(step, {"devices": devices}, "runs/soak")
     assert (drift.name, drift.run) == ("drift_percent", "runs/soak")
     found = {(one.name, one.device): one.value for one in figures if not one.labels}
     assert found["temperature_max_c", 12] == 71 and found["power_mean_w", 0] == 300

@@ -3,7 +3,8 @@
 tests/test_texts.py reads the measurements beside them.
 """
 
-from jaxbench.cards.card_file import CARD
+from jaxbench.cards.card_file import CARD, read_card
+from jaxbench.cards.submission import MOST_BYTES
 from jaxbench.paths import hide_paths
 from jaxbench.reports.collect import collect
 from jaxbench.reports.write import render_markdown
@@ -17,12 +18,18 @@ def test_what_lies_in_results_can_be_published():
     cards = [*RESULTS.glob(f"*/{CARD}")]
     files = {path for path in RESULTS.rglob("*") if path.is_file() and path.suffix != ".csv"}
     table = [RESULTS / "cards.md"] if cards else []
-    assert files == {RESULTS / "README.md", *cards, *table}, "something does not belong here"
+    records = {path.parent / name for path in cards for name in read_card(path).files}
+    belong = {RESULTS / "README.md", *cards, *table}
+    assert belong <= files <= belong | records, "something does not belong here"
     if not cards:
         return
+    for card in cards:
+        own = (path for path in card.parent.rglob("*") if path.is_file())
+        assert sum(path.stat().st_size for path in own) <= MOST_BYTES
     found = collect([str(RESULTS)])
     assert found.notes + found.card_notes == []
     assert {card.name: card.problems for card in found.cards if card.problems} == {}
-    assert [path for path in cards if hide_paths(path.read_text()) != path.read_text()] == []
+    texts = {path: path.read_text() for path in files & {*cards, *records}}
+    assert [path for path, text in texts.items() if hide_paths(text) != text] == []
     text = render_markdown([sections_of(RESULTS)["cards"]], "jaxbench: cards")
     assert table[0].read_text() == text, "jaxbench qualify table results --out=results/cards.md"

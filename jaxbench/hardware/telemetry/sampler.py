@@ -116,13 +116,17 @@ class Telemetry:
         Both ends of it must wait for the devices. Means and energy are taken over all such windows;
         one that ends with an exception does not count. A function returns its images at the end.
         """
-        start_s = self._clock.wall_s()
+        start_s = self._elapsed_s()
         self._sample_edge()
         yield
-        end_s = self._clock.wall_s()
+        end_s = self._elapsed_s()
         count = images() if callable(images) else images
         self.windows.append(Window(start_s, end_s, round(count * self._share)))
         self._sample_edge()
+
+    def _elapsed_s(self) -> float:
+        """Return the time as the file has it: what is computed from the file is the same."""
+        return round(self._clock.wall_s(), 3)
 
     def _sample_edge(self) -> None:
         for reader, requests in self._requests.items():
@@ -187,10 +191,10 @@ class Telemetry:
 
     def _keep(self, reading: Reading) -> None:
         """Write a reading to the file and keep it for the summary."""
-        elapsed_s = self._clock.wall_s()
+        elapsed_s = self._elapsed_s()
         row = {
             "time": now().isoformat(timespec="milliseconds"),
-            "elapsed_s": round(elapsed_s, 3),
+            "elapsed_s": elapsed_s,
             "device": reading.device,
             "kind": reading.kind,
             **reading.values,

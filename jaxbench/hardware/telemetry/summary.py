@@ -29,10 +29,12 @@ THROTTLING = (
 )
 # A drop of clocks that is worth a warning, and a difference in mean load, in points.
 _CLOCK_DROP, _IMBALANCE = 0.02, 10.0
-# Energy is precise enough if windows hold at least this many intervals ...
+# Energy is known if windows hold at least this many intervals ...
 _LEAST_INTERVALS = 10
 # ... and the gaps between their ends and the nearest samples are at most this share of them.
 _LONGEST_GAPS = 0.1
+# A gap of more intervals is one.
+_LOST_SAMPLES = 3
 # NVML's power reading may be a mean over the second before.
 _POWER_MEAN_S = 1.0
 # The host is busy with other work if that took more than this share of the processor, in
@@ -203,6 +205,8 @@ def summarize(
         "over": "the measured windows" if windows else "the run",
         "measured_s": sum(window.end_s - window.start_s for window in windows) or None,
         "measured_images": sum(window.images for window in windows) or None,
+        # By which everything here can be computed again from telemetry.csv.
+        "windows": [list(window) for window in windows],
         "host_busy": busy,
         "devices": devices,
         **_energy(series, windows, interval_s),
@@ -250,69 +254,92 @@ def _host_is_busy(devices: Mapping[str, Mapping[str, Any]]) -> bool | None:
     return is_full and host["other_cpu_percent_mean"] > _OTHERS
 
 
+class _Meter(NamedTuple):
+    """One board's energy in the windows, and how well its samples tell it.
+
+    Attributes:
+      longest_gap_s: of the windows' time, between two samples.
+      covered: fraction of the windows' time in gaps that a few lost samples explain.
+    """
+
+    energy_j: float
+    method: str
+    longest_gap_s: float
+    covered: float
+    long_enough: bool
+
+
 def _energy(
     series: Mapping[str, Series], windows: Sequence[Window], interval_s: float
 ) -> dict[str, Any]:
-    """Return the energy of the windows, of all GPUs; unknown if one GPU's is."""
+    """Return the energy of the windows, of all GPUs; no joules if one GPU's samples are too few."""
     boards = {device: one for device, one in series.items() if one.kind in ("gpu", "mig")}
     meters = {device: _meter(one, windows, interval_s) for device, one in boards.items()}
-    names = ("energy_j", "energy_covers", "energy_window_s", "energy_window_long_enough")
+    names = ("energy_covers", "energy_window_s", "energy_window_long_enough")
+    gaps = ("energy_longest_gap_s", "energy_covered")
+    joules = ("energy_j", "joules_per_image", "images_per_kwh")
     if not meters or None in meters.values():
-        return dict.fromkeys((*names, "joules_per_image", "images_per_kwh"))
-    energy_j = sum(energy_j for energy_j, _, _ in meters.values())
-    covers = ", ".join(f"{device} by {method}" for device, (_, method, _) in meters.items())
-    images = sum(window.images for window in windows)
+        return dict.fromkeys((*names, *gaps, *joules))
+    covers = ", ".join(f"{device} by {one.method}" for device, one in meters.items())
     sliced = any(one.kind == "mig" for one in boards.values())
-    # A board's energy is not known by slice.
-    joules_per_image = energy_j / images if images and not sliced else None
-    return {
-        "energy_j": energy_j,
+    energy = dict.fromkeys(joules) | {
         "energy_covers": (
             f"GPU boards: {covers}; not the host"
             + ("; whole boards, of which this run had a slice (MIG)" if sliced else "")
         ),
         "energy_window_s": sum(window.end_s - window.start_s for window in windows),
-        "energy_window_long_enough": all(long_enough for *_, long_enough in meters.values()),
-        "joules_per_image": joules_per_image,
-        "images_per_kwh": JOULES_PER_KWH / joules_per_image if joules_per_image else None,
+        "energy_longest_gap_s": max(one.longest_gap_s for one in meters.values()),
+        "energy_covered": min(one.covered for one in meters.values()),
+        "energy_window_long_enough": all(one.long_enough for one in meters.values()),
     }
+    if energy["energy_window_long_enough"]:
+        energy["energy_j"] = energy_j = sum(one.energy_j for one in meters.values())
+        images = sum(window.images for window in windows)
+        if images and energy_j and not sliced:  # a board's energy is not known by slice
+            energy["joules_per_image"] = energy_j / images
+            energy["images_per_kwh"] = JOULES_PER_KWH * images / energy_j
+    return energy
 
 
-def _meter(
-    series: Series, windows: Sequence[Window], interval_s: float
-) -> tuple[float, str, bool] | None:
-    """Return one board's energy in the windows, how it is known, and if they are long enough.
-
-    None if its readings do not tell.
-    """
+def _meter(series: Series, windows: Sequence[Window], interval_s: float) -> _Meter | None:
+    """Return one board's energy in the windows; None if its readings do not tell."""
     if not windows:
         return None
     edges_s = np.array([(window.start_s, window.end_s) for window in windows])
     lengths_s = edges_s[:, 1] - edges_s[:, 0]
     method, blur_s = "NVML's total energy counter", 0.0
     elapsed_s, energy_j = series.known("energy_j")
-    if not _covers(elapsed_s, edges_s):
+    by_counter = _covers(elapsed_s, edges_s)
+    if not by_counter:
         method, blur_s = f"NVML's power reading every {interval_s:g} s", _POWER_MEAN_S / 2
         elapsed_s, power_w = series.known("power_w")
         if not _covers(elapsed_s, edges_s):
-            return None
-        # Power cannot be interpolated across a gap; the counter can.
-        ends_s = np.cumsum(lengths_s)
-        before_s = np.stack([ends_s - lengths_s, ends_s], axis=1)  # seconds of windows to each edge
-        gaps_s = np.diff(np.interp(elapsed_s, edges_s.ravel(), before_s.ravel()))
-        if gaps_s.max() > 3 * interval_s:
             return None
         steps_j = np.diff(elapsed_s) * (power_w[1:] + power_w[:-1]) / 2
         energy_j = np.concatenate([[0.0], np.cumsum(steps_j)])
     if (np.diff(energy_j) < 0).any():  # the counter was reset: the driver was reloaded
         return None
+    if not (measured_s := float(lengths_s.sum())):
+        return None
+    ends_s = np.cumsum(lengths_s)
+    before_s = np.stack([ends_s - lengths_s, ends_s], axis=1)  # seconds of windows to each edge
+    between_s = np.diff(np.interp(elapsed_s, edges_s.ravel(), before_s.ravel()))
+    longest_s = float(between_s.max())
+    # Power cannot be interpolated across a gap; the counter can.
+    if not by_counter and longest_s > _LOST_SAMPLES * interval_s:
+        return None
     at_edges_j = np.interp(edges_s, elapsed_s, energy_j)
     after = np.searchsorted(elapsed_s, edges_s).clip(1, len(elapsed_s) - 1)
     gaps_s = np.minimum(abs(elapsed_s[after] - edges_s), abs(edges_s - elapsed_s[after - 1]))
-    measured_s = float(lengths_s.sum())
     is_long = measured_s >= _LEAST_INTERVALS * interval_s
     is_exact = float((gaps_s + blur_s).sum()) <= _LONGEST_GAPS * measured_s
-    return float((at_edges_j[:, 1] - at_edges_j[:, 0]).sum()), method, is_long and is_exact
+    return _Meter(
+        float((at_edges_j[:, 1] - at_edges_j[:, 0]).sum()),
+        method,
+        longest_s,
+        float(between_s[between_s <= _LOST_SAMPLES * interval_s].sum() / measured_s),
+        is_long and is_exact,
+    )
 
 
 def _covers(elapsed_s: np.ndarray, edges_s: np.ndarray) -> bool:

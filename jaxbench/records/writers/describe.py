@@ -247,8 +247,7 @@ def _costs(record: Summary) -> list[str]:
         lines.append(
             f"energy: {plain(telemetry['joules_per_image'])} J an image, "
             f"{plain(telemetry['images_per_kwh'])} images/kWh over {telemetry['measured_s']:.1f} s"
-            + ("" if telemetry["energy_window_long_enough"] else " (too short for the sampling)")
-            + f"; {telemetry['energy_covers']}"
+            f"; {telemetry['energy_covers']}"
         )
     return lines
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from jaxbench.analysis.statistics import Estimate
 from jaxbench.cards.figures import FIGURES, PARTS
+from jaxbench.cards.verdict import summary_of
 from jaxbench.metrics import UNKNOWN, count, percent, plain
 from jaxbench.reports import published
 from jaxbench.reports.blocks import MatrixChart, Section
@@ -68,6 +69,24 @@ def _text(title: str, path: str) -> Column:
     return Column(title, lambda row: printable(str(text.of(row))))
 
 
+def _expected(row: _Row) -> Any:
+    return row.card.expectations().get(row.content.key)
+
+
+def _expected_cell(row: _Row) -> str:
+    return f"{expected} ({expected.basis})" if (expected := _expected(row)) else UNKNOWN
+
+
+def _word(row: _Row) -> Cell:
+    """Return how a figure compares with what was expected of it."""
+    expected = _expected(row)
+    word = expected.judge(row.content) if expected else UNKNOWN
+    return Cell(word, "soft" if word.startswith("slower") else "good" * (word == "as expected"))
+
+
+_EXPECTED = (Column("expected", _expected_cell, left=False), Column("that is", _word, left=True))
+
+
 def _best(name: str) -> Column:
     """Return the column of a figure: the median of the devices, or the highest of the links."""
 
@@ -91,6 +110,7 @@ _CARDS = (
     _text("devices", "card.hardware"),
     Column("verdict", _outcome, left=True),
     Column("measured", "card.created_at", moment),
+    Column("expected", lambda row: summary_of(row.card), left=True),
     _text("preset", "card.preset"),
     _text("jaxbench", "card.jaxbench_version"),
     metric_column("card.minutes_taken"),
@@ -113,6 +133,7 @@ _FIGURES = (
     *(_CARD, Column("figure", "content.name")),
     Column("of", lambda row: printable(_labels(row))),
     metric_column("value", _estimate, " (95 % interval)", ends="too"),
+    *_EXPECTED,
     *metric_columns("nominal", "share_of_nominal", of="content."),
     Column("run", lambda row: row.content.run and printable(row.content.run)),
 )
@@ -120,6 +141,7 @@ _NETWORKS = (
     *(published.ORIGIN, Column("card", "card")),
     *(published.HARDWARE, published.PRECISION, published.BATCH),
     metric_column("images_per_s", "rate", " (95 % interval)", ends="too"),
+    *(Column("expected", "expected", left=False), Column("that is", "word", left=True)),
     *metric_columns("mfu", "measured_peak_share", "joules_per_image", "compile_s"),
     Column("verdict", "verdict", left=True),
     published.SOURCE,
@@ -145,17 +167,20 @@ def cards(context: ReportContext) -> Section | None:
 def card_details(context: ReportContext) -> Section | None:
     """Return the verdicts, the figures of every part, and pictures of the pairs."""
     cards = context.collection.cards
-    findings = [_Row(o, f) for o in cards if o.card.verdict for f in o.card.verdict.findings]
-    judged = [row for row in findings if row.content.status != "not_judged"]
-    others = [row for row in findings if row.content.status == "not_judged"]
+    judged = [_Row(o, f) for o in cards if o.card.verdict for f in o.card.verdict.findings]
+    findings = [row for row in judged if row.content.status != "not_judged"]
     parts = [(card, part) for card in cards for part in card.card.parts]
     doctor, notes = (
         [_Row(o, c) for o, p in parts if (p.name == "doctor") is of_doctor for c in p.checks]
         for of_doctor in (True, False)
     )
     tables = [
-        make_table(_FINDINGS, judged, "Verdict by rule")._replace(folded=len(cards) > 1),
-        make_table(_FINDINGS, others, "Rules that were not judged")._replace(folded=True),
+        make_table(
+            _FINDINGS,
+            findings,
+            "Verdict by rule",
+            f"{len(judged) - len(findings)} of {len(judged)} rules did not apply.",
+        )._replace(folded=len(cards) > 1),
         make_table(_CHECKS, doctor, "Doctor"),
         make_table(_CHECKS, notes, "Notes"),
     ]
@@ -217,6 +242,8 @@ def _measured_row(row: _Row) -> dict[str, Any]:
         "precision": printable(str(rate.labels["precision"])),
         "global_batch": batch if isinstance(batch, int) else Cell(printable(batch)),
         "rate": _estimate(row),
+        "expected": _expected_cell(row),
+        "word": _word(row),
         "joules_per_image": others.get("energy_j_per_image"),
         "compile_s": others.get("compile_cold_s"),
         "verdict": _outcome(row),

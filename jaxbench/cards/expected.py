@@ -1,0 +1,231 @@
+"""What a machine should reach: by cards of its kind, by published rates, by floors.
+
+The first of these that there is says what to expect of a metric:
+
+* a fleet: three cards or more of the same kind of machine, each measured on a quiet host. Its
+  limits are 2 % off the median, or three standard deviations if those are wider. Healthy machines
+  of one kind differ by 0.07 to 0.63 % (39 instances with H100, ResNet-50).
+* a prediction of `jaxbench.predict`, with its 90 % interval, for networks.
+* a floor of floors.csv.
+"""
+
+import collections
+import math
+import pathlib
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from jaxbench.cards.card import Card, Expected, Figure
+from jaxbench.cards.card_file import CARD, read_card
+from jaxbench.cards.figures import MATMULS, MEMORY, published_peak
+from jaxbench.cards.preset import PRESETS
+from jaxbench.errors import BadInput
+from jaxbench.files import read_table
+from jaxbench.hardware.targets.target import target_of_kind
+from jaxbench.paths import user_path
+from jaxbench.terminal import warn
+
+# Rates that do not follow from one another; of all of them more is better.
+_RATES = (*MATMULS, *MEMORY, "h2d_gb_per_s", "d2h_gb_per_s", "bus_gb_per_s", "images_per_s")
+FEWEST_CARDS = 3
+# The limits of a fleet: this fraction off its median, or so many standard deviations.
+LEAST_FRACTION, SIGMAS = 0.02, 3.0
+# Of fewer values the median absolute deviation says nothing.
+FEWEST_ROBUST = 5
+_LEVEL = 0.9
+_FLOOR_BYTES = 2**28
+
+
+class Spread(NamedTuple):
+    """The middle of some values, their standard deviation, and how far off others may be."""
+
+    middle: float
+    sigma: float
+    half: float
+
+
+def spread_of(values: Sequence[float], sigma: float = 0.0) -> Spread:
+    """Return the median of values, and the limits within which another one is expected.
+
+    The deviation is 1.4826 times the median absolute one; 1.2533 times the mean absolute one if
+    more than half of the values are equal. Of fewer than `FEWEST_ROBUST` values it is the sample's,
+    and at least `sigma`.
+    """
+    middle = statistics.median(values)
+    if len(values) < FEWEST_ROBUST:
+        sigma = max(sigma, statistics.stdev(values) if len(values) > 1 else 0.0)
+    else:
+        off = [abs(value - middle) for value in values]
+        sigma = 1.4826 * statistics.median(off) or 1.2533 * statistics.fmean(off)
+    return Spread(middle, sigma, max(LEAST_FRACTION * abs(middle), SIGMAS * sigma))
+
+
+def kind_of(card: Card) -> tuple:
+    """Return what cards share that are of one kind of machine; processors differ by their name."""
+    environment: Any = card.environment
+    kind = environment["device_kind"], card.preset
+    if environment["backend"] == "cpu":
+        kind += environment.get("cpu"), environment.get("cpu_cores"), environment["num_devices"]
+    return kind
+
+
+def differ_in_size(cards: Iterable[Card]) -> bool:
+    """Return whether cards have different numbers of devices, and are compared by device."""
+    return len({card.environment["num_devices"] for card in cards}) > 1
+
+
+def comparable(figure: Figure, card: Card, by_device: bool) -> tuple[tuple, float] | None:
+    """Return what tells a metric from the others of its device, and the factor to compare it by.
+
+    By device, networks are compared by the batch and rate of one. Collectives, which depend on the
+    number of devices, are not compared: None.
+    """
+    labels, factor = figure.labels, 1.0
+    if by_device and "collective" in labels:
+        return None
+    if by_device and isinstance(batch := labels.get("batch"), int):
+        devices = card.environment["num_devices"]
+        labels = labels | {"batch": f"{batch / devices:g} (of a device)"}
+        factor = 1 / devices if figure.name == "images_per_s" else 1.0
+    return (figure.name, tuple(sorted(labels.items()))), factor
+
+
+def load_fleet(folder: str | None) -> list[Card]:
+    """Return the cards in or below a folder; None is the results of this checkout, if it is one.
+
+    Cards that cannot be read are named and left out.
+
+    Raises:
+      BadInput: there is no such folder, or no card in it.
+    """
+    shipped = pathlib.Path(__file__).parents[2] / "results"
+    path = shipped if folder is None else user_path(folder)
+    cards = []
+    for file in sorted(path.rglob(CARD)):
+        try:
+            cards.append(read_card(file))
+        except BadInput as error:
+            warn(f"jaxbench: {error}: left out of the fleet")
+    if folder is not None and not cards:
+        raise BadInput(f"--fleet={folder}: there is no card in it")
+    return cards
+
+
+def expect(card: Card, others: Sequence[Card]) -> tuple[Expected, ...]:
+    """Return what to expect of a card's rates, those without an expectation left out.
+
+    Args:
+      others: cards that may be of the same kind.
+    """
+    fleet = [
+        other
+        for other in others
+        if kind_of(other) == kind_of(card) and other.parts != card.parts and _is_sound(other)
+    ]
+    by_device = differ_in_size([card, *fleet])
+    spreads = _fleet_spreads(fleet, by_device) if len(fleet) >= FEWEST_CARDS else {}
+    floors, found = _floors(card), []
+    for figure in card.figures():
+        if figure.name not in _RATES:
+            continue
+        key = comparable(figure, card, by_device)
+        # Limits as wide as the value itself say nothing.
+        if key and (spread := spreads.get(key[0])) and spread.half < spread.middle:
+            middle, half = spread.middle / key[1], spread.half / key[1]
+            one = Expected("fleet", f"{len(fleet)} cards", middle, middle - half, middle + half)
+        elif not (one := _predicted(figure, card) or _floor(figure, card, floors)):
+            continue
+        found.append(one.of(figure))
+    return tuple(found)
+
+
+def _is_sound(card: Card) -> bool:
+    """Return whether a card was measured on a quiet machine, and did not fail."""
+    verdict = card.verdict
+    return verdict is not None and not any(
+        one.status == "fail" or one.part == "host" for one in verdict.findings
+    )
+
+
+def _fleet_spreads(fleet: Sequence[Card], by_device: bool) -> dict[tuple, Spread]:
+    values: dict[tuple, list[float]] = collections.defaultdict(list)
+    for card in fleet:
+        for figure in card.figures():
+            if figure.name in _RATES and (key := comparable(figure, card, by_device)):
+                values[key[0]].append(figure.value * key[1])
+    values = {key: some for key, some in values.items() if len(some) >= FEWEST_CARDS}
+    # Few values tell little of their deviation: all metrics of a name together tell more.
+    relative: dict[str, list[float]] = collections.defaultdict(list)
+    for (name, _), some in values.items():
+        relative[name].append(statistics.stdev(some) / statistics.fmean(some))
+    pooled = {name: math.hypot(*some) / math.sqrt(len(some)) for name, some in relative.items()}
+    return {
+        key: spread_of(some, pooled[key[0]] * statistics.fmean(some))
+        for key, some in values.items()
+    }
+
+
+def setting_of_figure(figure: Figure, card: Card) -> Any:
+    """Return the setting of `jaxbench.predict` of a network's rate; None if it has none."""
+    preset = PRESETS.get(card.preset)
+    public = {one.spec: one.public for one in preset.networks} if preset else {}
+    name, batch = public.get(str(figure.labels.get("network"))), figure.labels.get("batch")
+    environment = card.environment
+    target = target_of_kind(environment["device_kind"], environment["num_devices"])
+    if not name or not target or not isinstance(batch, int):
+        return None
+    # Imported late, because it imports JAX.
+    from jaxbench.predict.networks import public_network
+    from jaxbench.predict.prediction import NotPredicted, setting_of
+
+    per_device = batch / target.num_devices
+    try:
+        return setting_of(public_network(name), target, str(figure.labels["precision"]), per_device)
+    except NotPredicted:
+        return None
+
+
+def _predicted(figure: Figure, card: Card) -> Expected | None:
+    if figure.name != "images_per_s" or not (setting := setting_of_figure(figure, card)):
+        return None
+    from jaxbench.predict import calibration
+    from jaxbench.predict.prediction import NotPredicted, predict
+
+    try:
+        prediction = predict(setting, calibration.load())
+    except NotPredicted:
+        return None
+    low, high = prediction.intervals[_LEVEL]
+    text = f"{prediction.basis['rates']} published rates"
+    return Expected("predicted", text, prediction.examples_per_s, low, high)
+
+
+def _floors(card: Card) -> list[dict[str, str]]:
+    """Return the rows of floors.csv for a card's devices, links and hosts, its device's last."""
+    environment: Any = card.environment
+    kind = environment["device_kind"]
+    target = target_of_kind(kind, environment["num_devices"])
+    rows = [
+        row
+        for row in read_table(__file__, "floors.csv")
+        if row["device"] in ("", kind)
+        and row["link"] in ("", target and target.link)
+        and int(row["nodes"]) == (environment.get("num_processes") or 1)
+    ]
+    return sorted(rows, key=lambda row: row["device"])
+
+
+def _floor(figure: Figure, card: Card, floors: Sequence[dict[str, str]]) -> Expected | None:
+    name = figure.name
+    if "collective" in figure.labels:
+        if int(figure.labels["bytes"]) < _FLOOR_BYTES:
+            return None
+        name += f" {figure.labels['collective']}"
+    peak = published_peak(figure.name, card.environment["device_kind"])
+    for row in reversed(floors):
+        number, _, quantity = row["least"].partition(" ")
+        if row["metric"] == name and (not quantity or peak):
+            least = float(number) * (peak if quantity else 1)  # type: ignore[operator]
+            return Expected("floor", f"{row['source']} ({row['date']})", None, least)
+    return None

@@ -1,0 +1,106 @@
+"""A card to publish: with the records that it follows from, without host names and paths."""
+
+import csv
+import io
+import json
+import pathlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from jaxbench.cards.card_file import CARD, card_path, hidden_paths, read_card, write_card
+from jaxbench.cards.check import check_card
+from jaxbench.errors import BadInput
+from jaxbench.files import read_text
+from jaxbench.paths import check_can_be_made, user_path
+
+MOST_BYTES = 200_000
+# What a digest of a file takes in card.json, and what the new card has more than the old one.
+_DIGEST, _SPARE = 140, 1000
+_KINDS = {"throughput": ("stage", "train_step"), "compile": ("function", "train_step")}
+_SUMMARY = ("kind", "status", "telemetry")
+
+
+def submit(path: str, out: str) -> Iterator[str]:
+    """Copy a card and its runs' records into a folder that may be published; yield what to say.
+
+    Of the records only those remain that the card follows from. If the folder would be too large,
+    readings of sensors are left out, the largest first, then the last runs.
+
+    Raises:
+      BadInput: the card is damaged or impossible, or the folder is used, or cannot be made.
+    """
+    if problems := check_card(path):
+        raise BadInput(f"{path}: is refused by `jaxbench qualify check`: {problems[0]}")
+    source, folder = card_path(path).parent, user_path(out)
+    check_can_be_made(folder, "out")
+    if folder.exists() and any(folder.iterdir()):
+        raise BadInput(f"--out={out}: nothing is overwritten, name a new or empty folder")
+    card = read_card(path)
+    host = re.compile(rf"(?<![\w.-]){re.escape(card.environment['hostname'])}(?![\w-])")
+    text = host.sub("host", json.dumps(msgspec.to_builtins(card)))
+    card = msgspec.structs.replace(msgspec.convert(json.loads(text), type(card)), files={})
+    files: dict[str, str] = {}
+    for run in dict.fromkeys(figure.run for figure in card.figures() if figure.run):
+        if (source / run / "run.json").is_file():
+            files |= {f"{run}/{name}": text for name, text in _records(source / run)}
+    files = {name: host.sub("host", text) for name, text in files.items()}
+    # What may be left out: readings, the smallest last, then runs; the soak stays.
+    samples = sorted((name for name in files if name.endswith(".csv")), key=lambda n: len(files[n]))
+    runs = [name.removesuffix("/run.json") for name in files if name.endswith("/run.json")]
+    spare = [[f"{run}/run.json", f"{run}/metrics.jsonl"] for run in runs if "soak" not in run]
+    spare += [[name] for name in samples]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        card_bytes = write_card(folder, card).stat().st_size + _SPARE
+        while spare and card_bytes + sum(len(t) + _DIGEST for t in files.values()) > MOST_BYTES:
+            names = spare.pop()
+            yield f"{names[0]}: left out, because the folder would be larger than 200 kB"
+            for name in names:
+                del files[name]
+        for name, text in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+        size = write_card(folder, card).stat().st_size + sum(map(len, files.values()))
+    except OSError as error:
+        raise BadInput(f"--out={out}: {error.strerror}") from error
+    if problems := check_card(folder):
+        raise BadInput(f"--out={out}: is refused by `jaxbench qualify check`: {problems[0]}")
+    yield f"{folder / CARD}: {len(files) + 1} files, {size / 1e3:.0f} kB; check passes"
+
+
+def _records(run: pathlib.Path) -> Iterator[tuple[str, str]]:
+    """Yield the records of a run that a card follows from: (name of the file, its text)."""
+    document = json.loads(read_text(run / "run.json"))
+    summary = document.get("summary") or {}
+    telemetry = summary.get("telemetry")
+    document["summary"] = {name: summary[name] for name in _SUMMARY if name in summary}
+    # What may name people and places.
+    document |= {"command_line": [], "working_directory": "", "pid": 0}
+    lines = [json.loads(line) for line in read_text(run / "metrics.jsonl").splitlines()]
+    kept = [line for line in lines if line["kind"] in _KINDS]
+    kept = [line for line in kept if line.get(_KINDS[line["kind"]][0]) == _KINDS[line["kind"]][1]]
+    yield "run.json", _compact(document)
+    yield "metrics.jsonl", "".join(map(_compact, kept))
+    samples = run / "telemetry.csv"
+    if telemetry and samples.is_file() and (rows := _of_devices(samples)):
+        yield samples.name, rows
+
+
+def _compact(content: Any) -> str:
+    return json.dumps(hidden_paths(content), separators=(",", ":")) + "\n"
+
+
+def _of_devices(path: pathlib.Path) -> str:
+    """Return the readings of the devices in telemetry.csv; nothing follows from the host's."""
+    table = csv.DictReader(io.StringIO(read_text(path)))
+    rows = [row for row in table if row.get("kind") != "host"]
+    if not rows:
+        return ""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, table.fieldnames, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

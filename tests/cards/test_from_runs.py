@@ -1,0 +1,217 @@
+"""A card follows from its runs: one that was altered is refused, and so are altered runs."""
+
+import csv
+import json
+import shutil
+
+import pytest
+
+from jaxbench.cards.card import measured
+from jaxbench.cards.card_file import CARD, digest_file, read_card
+from jaxbench.cards.check import check_card
+from jaxbench.cards.from_runs import step_time_figures
+from jaxbench.cards.submission import MOST_BYTES, submit
+from jaxbench.errors import BadInput
+from jaxbench.hardware.telemetry.summary import COLUMNS
+from tests.cards import made
+
+RUN, SOAK = "runs/cnn10-tiny-fp32-16", "runs/soak"
+
+
+def test_the_recorded_card_is_accepted(recorded, tmp_path):
+    assert check_card(recorded) == []
+    # It may travel without its files.
+    shutil.copy(recorded / CARD, tmp_path / "alone.json")
+    assert check_card(tmp_path / "alone.json") == []
+
+
+def figure_of(content, name, at=0):
+    figures = (one for part in content["parts"] for one in part.get("figures", ()))
+    return [one for one in figures if one["name"] == name][at]
+
+
+def scaled(name, factor, at=0):
+    def change(content):
+        one = figure_of(content, name, at)
+        one["value"] *= factor
+
+    return change
+
+
+def moved(name, end, factor):
+    def change(content):
+        figure_of(content, name)["interval"][end] *= factor
+
+    return change
+
+
+def put(name, **fields):
+    return lambda content: figure_of(content, name).update(fields)
+
+
+ALTERED = {
+    "a rate": scaled("images_per_s", 1.05),
+    "a rate by little": scaled("images_per_s", 1 + 1e-6),
+    "the rate of half the batch": scaled("images_per_s", 0.97, at=1),
+    "a rate's lower end": moved("images_per_s", 0, 1.1),
+    "a rate's upper end": moved("images_per_s", 1, 1.1),
+    "a rate's interval": put("images_per_s", interval=None),
+    "operations": scaled("flops_per_image", 2),
+    "the share of the measured peak": scaled("measured_peak_share", 1.01),
+    "an fp32 product": scaled("matmul_fp32_tflops", 1.1),
+    "a product beyond the processor": scaled("matmul_bf16_tflops", 1e4),
+    "compilation": scaled("compile_cold_s", 0.5),
+    "the time of an image": scaled("step_per_image_s", 0.9),
+    "the rest of a step": scaled("step_fixed_s", 1.1),
+    "the end of the rest of a step": moved("step_fixed_s", 1, 1.1),
+    "drift": put("drift_percent", value=0.0),
+    "the drift's lower end": moved("drift_percent", 0, 0.1),
+    "the drift's upper end": moved("drift_percent", 1, 0.1),
+    "memory": scaled("copy_gb_per_s", 1e4),
+    "memory's interval": put("triad_gb_per_s", interval=[1.0, 1.5]),
+    "a device": put("scale_gb_per_s", device=3),
+    "a call": put("dispatch_latency_s", value=1e-9, interval=None),
+    "a slow call": put("dispatch_latency_s", value=60.0, interval=None),
+    "a peak": put("copy_gb_per_s", nominal=10.0),
+    "a share of the peak": put("copy_gb_per_s", share_of_nominal=0.9),
+    "rounds": put("rounds", value=0),
+    "mismatches": put("mismatches", value=1),
+    "another run": put("images_per_s", run=SOAK),
+    "another batch": lambda c: figure_of(c, "images_per_s")["labels"].update(batch=32),
+    "another network": lambda c: figure_of(c, "compile_cold_s")["labels"].update(
+        network="wrn28_10:tiny"
+    ),
+    "the date": lambda content: content.update(created_at="2999-01-01T00:00:00+00:00"),
+}
+
+
+@pytest.mark.parametrize("change", ALTERED.values(), ids=[*ALTERED])
+def test_each_alteration_of_a_figure_is_refused(recorded, change):
+    before = (recorded / CARD).read_text()
+    made.alter(recorded / CARD, change)
+    assert (recorded / CARD).read_text() != before
+    assert check_card(recorded)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        (
+            f"{RUN}/metrics.jsonl",
+            lambda text: text.replace('"windows_s":[0.', '"windows_s":[0.0', 1),
+        ),
+        (
+            f"{SOAK}/metrics.jsonl",
+            lambda text: text.replace('"windows_s":[', '"windows_s":[0.5,', 1),
+        ),
+        (f"{RUN}/metrics.jsonl", lambda text: ""),
+        (f"{RUN}/metrics.jsonl", lambda text: "{}\n"),
+        (f"{RUN}/run.json", lambda text: "[]"),
+        (f"{RUN}/run.json", lambda text: text.replace('"cnn10:tiny"', '"cnn11:tiny"')),
+        (
+            f"{SOAK}/run.json",
+            lambda text: text.replace('"windows":[[', '"windows":[1,[', 1),
+        ),
+    ],
+)
+def test_altered_records_are_refused_even_if_their_digest_follows(recorded, name, change):
+    path = recorded / name
+    before = path.read_text()
+    path.write_text(change(before))
+    if 'windows":[1,' in path.read_text():
+        (path.parent / "telemetry.csv").write_text("time\n")
+    assert path.read_text() != before
+    files = {one: digest_file(recorded / one) for one in read_card(recorded).files}
+    for one in path.parent.iterdir():
+        files[one.relative_to(recorded).as_posix()] = digest_file(one)
+    made.alter(recorded / CARD, lambda content: content.update(files=files))
+    problems = check_card(recorded)
+    assert problems and all("\n" not in line for line in problems)
+
+
+def hot(recorded, celsius):
+    """The card of a GPU whose sensor's readings say 71 degrees, and whose card says `celsius`."""
+    rows = [
+        {"time": "2026-11-26T00:00:00+00:00", "elapsed_s": second, "device": "gpu0", "kind": "gpu"}
+        | {"temperature_c": 60 + second, "power_w": 300.0}
+        for second in range(12)
+    ]
+    with open(recorded / SOAK / "telemetry.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    document = json.loads((recorded / SOAK / "run.json").read_text())
+    devices = {"gpu0": {"kind": "gpu", "temperature_c_max": celsius}}
+    document["summary"]["telemetry"] = {"windows": [[1.0, 10.0, 1]], "devices": devices}
+    (recorded / SOAK / "run.json").write_text(json.dumps(document))
+
+    def add(content):
+        [soak] = [part for part in content["parts"] if part["name"] == "soak"]
+        figure = {"name": "temperature_max_c", "value": celsius, "origin": "measured"}
+        soak["figures"].append(figure | {"device": 0, "run": SOAK})
+        for name in ("telemetry.csv", "run.json"):
+            content["files"][f"{SOAK}/{name}"] = digest_file(recorded / SOAK / name)
+
+    made.alter(recorded / CARD, add)
+
+
+@pytest.mark.parametrize(("celsius", "is_right"), [(71.0, True), (60.0, False)])
+def test_sensors_follow_from_their_readings(recorded, celsius, is_right):
+    hot(recorded, celsius)
+    problems = check_card(recorded)
+    assert (problems == []) is is_right
+    assert is_right or "temperature_max_c, device 0: 60" in problems[0]
+
+
+def test_the_time_of_a_step_by_two_batches():
+    """10 ms and 1 ms an image."""
+    labels = {"network": "a", "precision": "bf16"}
+    rates = [
+        measured("images_per_s", batch / (0.01 + 0.001 * batch), batch=batch, **labels)
+        for batch in (64, 16, 32)
+    ]
+    found = {one.name: one.value for one in step_time_figures(rates)}
+    assert found == pytest.approx({"step_fixed_s": 0.01, "step_per_image_s": 0.001})
+    assert [*step_time_figures(rates[:1])] == []
+
+
+def test_a_submission_names_no_host_and_no_path(tmp_path):
+    card = made.judged(made.skipped("storage", reason=f"no space in {tmp_path}, says lab"))
+    out = tmp_path / "results" / "lab-4xh100"
+    [line] = submit(str(made.write(tmp_path / "a", card)), str(out))
+    assert line.startswith(f"{out}/card.json: 1 files, ") and line.endswith("check passes")
+    text = (out / CARD).read_text()
+    assert str(tmp_path) not in text and '"hostname": "host"' in text and "says host" in text
+    assert check_card(out) == []
+    with pytest.raises(BadInput, match="nothing is overwritten"):
+        [*submit(str(tmp_path / "a"), str(out))]
+
+
+def test_a_submission_has_the_records_and_no_more(recorded, tmp_path):
+    [*submit(str(recorded), str(tmp_path / "out"))]
+    assert read_card(tmp_path / "out").files == read_card(recorded).files
+    size = sum(path.stat().st_size for path in (tmp_path / "out").rglob("*") if path.is_file())
+    assert size < MOST_BYTES
+
+
+def test_a_submission_that_would_be_too_large_says_what_it_leaves_out(recorded, tmp_path):
+    hot(recorded, 71.0)
+    rows = (recorded / SOAK / "telemetry.csv").read_text().splitlines(keepends=True)
+    rows[-1:] = [rows[-1]] * 5000
+    (recorded / SOAK / "telemetry.csv").write_text("".join(rows))
+    digest = digest_file(recorded / SOAK / "telemetry.csv")
+    made.alter(recorded / CARD, lambda c: c["files"].update({f"{SOAK}/telemetry.csv": digest}))
+    first, last = submit(str(recorded), str(tmp_path / "out"))
+    assert (
+        first == f"{SOAK}/telemetry.csv: left out, because the folder would be larger than 200 kB"
+    )
+    assert (
+        last.endswith("check passes") and not (tmp_path / "out" / SOAK / "telemetry.csv").exists()
+    )
+
+
+def test_what_check_refuses_is_not_submitted(recorded, tmp_path):
+    made.alter(recorded / CARD, scaled("images_per_s", 2))
+    with pytest.raises(BadInput, match="is refused by `jaxbench qualify check`: .*images_per_s"):
+        [*submit(str(recorded), str(tmp_path / "out"))]
+    assert not (tmp_path / "out").exists()
