@@ -21,9 +21,10 @@ from jaxbench.reports.work import thinned
 from jaxbench.tables.columns import Cell, with_interval
 from jaxbench.tables.table import Table
 
-_WIDTH, _HEIGHT = 560, 300
+# So narrow that the text can be read on a phone.
+_WIDTH, _HEIGHT = 420, 300
 # The last tick may be as wide as 0.000125, half of it on the right of the axis.
-_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 526, 12, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 386, 12, 44
 _MOST_MARKERS = 40
 # So many points are listed below a chart.
 _MOST_LISTED = 48
@@ -234,7 +235,7 @@ def _draw_lines(chart: LineChart) -> dict[str, Any]:
 
 
 def _draw_bars(chart: BarChart) -> dict[str, Any]:
-    labels, left = _labels([label for label, _ in chart.bars], 1)
+    labels, left = _labels([label for label, _ in chart.bars], 2)
     x_axis = Axis([0.0, max(sum(values) for _, values in chart.bars)], left, _RIGHT, from_zero=True)
     rows = []
     for number, ((label, values), lines) in enumerate(zip(chart.bars, labels, strict=True)):
@@ -257,7 +258,7 @@ def _draw_bars(chart: BarChart) -> dict[str, Any]:
 
 
 def _draw_dots(chart: DotChart) -> dict[str, Any]:
-    labels, left = _labels([dot.label for dot in chart.dots], 3)
+    labels, left = _labels([dot.label for dot in chart.dots], 5)
     heights = [_LINE * len(lines) + 8 for lines in labels]
     tops = itertools.accumulate(heights, initial=_TOP)
     dots = [one for dot in chart.dots for one in (dot, *(dot.below or ()))]
@@ -315,9 +316,9 @@ def _draw_matrix(chart: MatrixChart) -> dict[str, Any]:
 def _labels(labels: Sequence[str], most: int) -> tuple[list[list[str]], float]:
     """Return labels, each in at most `most` lines, and the width that they need."""
     options: dict[str, Any] = {"max_lines": most, "placeholder": "…", "break_on_hyphens": False}
-    lines = [textwrap.wrap(label, 42, **options) or [UNKNOWN] for label in labels]
+    lines = [textwrap.wrap(label, 24, **options) or [UNKNOWN] for label in labels]
     longest = max(len(line) for wrapped in lines for line in wrapped)
-    return lines, min(320.0, 14 + longest * _FONT * _CHARACTER)
+    return lines, min(190.0, 14 + longest * _FONT * _CHARACTER)
 
 
 def _marker(place: int, x: float, y: float) -> str:
