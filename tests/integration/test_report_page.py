@@ -179,10 +179,15 @@ def test_paper_is_short_and_has_no_controls(opened):
 
 def test_a_table_is_copied_as_csv_and_a_chart_as_svg(opened):
     page = opened(permissions=["clipboard-read", "clipboard-write"])
-    for name, begin, part in (("CSV", '"machine"', '"1 × NVIDIA H200"'), ("SVG", "<svg", "fill=")):
-        button = page.locator("#overview").get_by_role("button", name=f"Copy {name}")
-        button.locator("visible=true").first.click()
-        page.get_by_role("button", name="Copied").nth(name == "SVG").wait_for()
+    for name, begin, part in (
+        (".wide[open]", '"machine"', '"1 × NVIDIA H200"'),
+        ("figure", "<svg", "fill="),
+    ):
+        button = page.locator(f"#overview {name} .tools button").first
+        button.click()
+        page.wait_for_function(
+            "button => button.textContent === 'Copied'", arg=button.element_handle()
+        )
         copied = page.evaluate("navigator.clipboard.readText()")
         assert copied.startswith(begin) and part in copied
 
