@@ -1,6 +1,6 @@
 """What a report consists of, whatever it is written as: sections of tables and charts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from jaxbench.tables.table import Table
@@ -101,22 +101,6 @@ class DotChart(NamedTuple):
     x_log: bool = False
 
 
-class MatrixChart(NamedTuple):
-    """A square for each pair of labels, the darker the greater its value.
-
-    Attributes:
-      labels: of the rows, and of the columns.
-      values: {(row, column): value, above 0}; pairs may be missing.
-    """
-
-    title: str
-    note: str
-    x_label: str
-    y_label: str
-    labels: Sequence[str]
-    values: Mapping[tuple[str, str], float]
-
-
 class Tile(NamedTuple):
     """A large value, with its name above it and its interval below it.
 
@@ -152,7 +136,7 @@ class Banner(NamedTuple):
     details: Table
 
 
-Chart = LineChart | BarChart | DotChart | MatrixChart
+Chart = LineChart | BarChart | DotChart
 # A string is a paragraph.
 Block = Table | Chart | Answer | Banner | str
 

@@ -151,7 +151,7 @@
     });
     after.after(make("p", { className: "tools" }, button));
   };
-  for (const box of all(".scroll")) addCopy(box, "CSV", () => asCsv(box.querySelector("table")));
+  for (const box of all(".scroll:has(table)")) addCopy(box, "CSV", () => asCsv(box.querySelector("table")));
   for (const chart of all("figure .chart")) addCopy(chart, "SVG", () => asSvg(chart));
 
   // A tooltip shows the point that is nearest to the pointer.

@@ -16,14 +16,15 @@ import jinja2
 
 from jaxbench.analysis.statistics import Estimate
 from jaxbench.metrics import UNKNOWN, count, plain
-from jaxbench.reports.blocks import BarChart, Chart, DotChart, LineChart, MatrixChart, Point
+from jaxbench.reports.blocks import BarChart, Chart, DotChart, LineChart, Point
 from jaxbench.reports.work import thinned
 from jaxbench.tables.columns import Cell, with_interval
 from jaxbench.tables.table import Table
 
-_WIDTH, _HEIGHT = 560, 300
+# So narrow that the text can be read on a phone.
+_WIDTH, _HEIGHT = 420, 300
 # The last tick may be as wide as 0.000125, half of it on the right of the axis.
-_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 526, 12, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 386, 12, 44
 _MOST_MARKERS = 40
 # So many points are listed below a chart.
 _MOST_LISTED = 48
@@ -45,8 +46,6 @@ _MARKERS = (
 )
 # A bar with the gap below it; a line of a label in several.
 _BAR, _LINE = 32, 14
-# The widest square of a matrix, with room for its number.
-_SQUARE = 58
 # What a value needs.
 _VALUE = 60
 # The widest number below an axis, 100,000, with a gap.
@@ -151,20 +150,9 @@ def _multiples(low: float, high: float, most: float) -> list[float]:
 
 def draw(chart: Chart) -> str:
     """Return a chart as an <svg> element."""
-    geometry: Any = {
-        LineChart: _draw_lines,
-        BarChart: _draw_bars,
-        DotChart: _draw_dots,
-        MatrixChart: _draw_matrix,
-    }[type(chart)]
-    none: dict[str, Any] = {
-        "x": None,
-        "y": None,
-        "series": (),
-        "rows": (),
-        "squares": (),
-        "names": (),
-    }
+    kinds: Any = {LineChart: _draw_lines, BarChart: _draw_bars, DotChart: _draw_dots}
+    geometry = kinds[type(chart)]
+    none: dict[str, Any] = {"y": None, "series": (), "rows": ()}
     drawn = none | {"left": _LEFT, "height": _HEIGHT} | geometry(chart)
     drawn |= {"width": _WIDTH, "right": _RIGHT, "top": _TOP, "bottom": drawn["height"] - _BOTTOM}
     return TEMPLATES.get_template("chart.svg").render(chart=chart, **drawn)
@@ -234,7 +222,7 @@ def _draw_lines(chart: LineChart) -> dict[str, Any]:
 
 
 def _draw_bars(chart: BarChart) -> dict[str, Any]:
-    labels, left = _labels([label for label, _ in chart.bars], 1)
+    labels, left = _labels([label for label, _ in chart.bars], 2)
     x_axis = Axis([0.0, max(sum(values) for _, values in chart.bars)], left, _RIGHT, from_zero=True)
     rows = []
     for number, ((label, values), lines) in enumerate(zip(chart.bars, labels, strict=True)):
@@ -257,7 +245,7 @@ def _draw_bars(chart: BarChart) -> dict[str, Any]:
 
 
 def _draw_dots(chart: DotChart) -> dict[str, Any]:
-    labels, left = _labels([dot.label for dot in chart.dots], 3)
+    labels, left = _labels([dot.label for dot in chart.dots], 5)
     heights = [_LINE * len(lines) + 8 for lines in labels]
     tops = itertools.accumulate(heights, initial=_TOP)
     dots = [one for dot in chart.dots for one in (dot, *(dot.below or ()))]
@@ -285,39 +273,12 @@ def _draw_dots(chart: DotChart) -> dict[str, Any]:
     return {"x": x_axis, "left": left, "height": height, "rows": rows}
 
 
-def _draw_matrix(chart: MatrixChart) -> dict[str, Any]:
-    side = min(_SQUARE, (_RIGHT - _LEFT) / len(chart.labels))
-    highest = max(chart.values.values())
-    squares = []
-    for (row, column), value in chart.values.items():
-        place = [_LEFT + chart.labels.index(column) * side, _TOP + chart.labels.index(row) * side]
-        squares.append(
-            {
-                "x": place[0],
-                "y": place[1],
-                "side": side - 1,
-                # What is nearly 0 is seen, too.
-                "opacity": f"{0.1 + 0.9 * value / highest:.2f}",
-                "text": plain(value) if side == _SQUARE else "",
-                "tooltip": f"{row} to {column}: {plain(value)}",
-            }
-        )
-    height = _TOP + side * len(chart.labels) + _BOTTOM
-    # Names that have no room are left out.
-    step = math.ceil(2 * _LINE / side)
-    names = [
-        {"name": name, "x": _LEFT + (place + 0.5) * side, "y": _TOP + (place + 0.5) * side}
-        for place, name in enumerate(chart.labels)
-    ]
-    return {"height": height, "squares": squares, "names": names[::step]}
-
-
 def _labels(labels: Sequence[str], most: int) -> tuple[list[list[str]], float]:
     """Return labels, each in at most `most` lines, and the width that they need."""
     options: dict[str, Any] = {"max_lines": most, "placeholder": "…", "break_on_hyphens": False}
-    lines = [textwrap.wrap(label, 42, **options) or [UNKNOWN] for label in labels]
+    lines = [textwrap.wrap(label, 24, **options) or [UNKNOWN] for label in labels]
     longest = max(len(line) for wrapped in lines for line in wrapped)
-    return lines, min(320.0, 14 + longest * _FONT * _CHARACTER)
+    return lines, min(190.0, 14 + longest * _FONT * _CHARACTER)
 
 
 def _marker(place: int, x: float, y: float) -> str:
@@ -339,12 +300,8 @@ def _px(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def numbers(chart: LineChart | MatrixChart) -> Table:
+def numbers(chart: LineChart) -> Table:
     """Return the values that are drawn, some of very many."""
-    if isinstance(chart, MatrixChart):
-        columns = [chart.y_label, chart.x_label, "value"]
-        rows = [[*map(Cell, pair), Cell(plain(value))] for pair, value in chart.values.items()]
-        return Table(columns, rows, text_columns=(0, 1))
     rows, groups = [], {}
     for one in chart.series:
         groups[len(rows)] = one.label

@@ -26,7 +26,6 @@ from jaxbench.reports.blocks import (
     Block,
     Chart,
     LineChart,
-    MatrixChart,
     Section,
 )
 from jaxbench.reports.collect import Collection, collect
@@ -85,9 +84,7 @@ def _kind(block: Block) -> str:
 
 def _numbers(chart: Chart) -> Table | None:
     """Return the numbers of a chart, if no table of its section has them."""
-    if isinstance(chart, MatrixChart) or (isinstance(chart, LineChart) and chart.numbers):
-        return numbers(chart)
-    return None
+    return numbers(chart) if isinstance(chart, LineChart) and chart.numbers else None
 
 
 def _breakable(words: str) -> str:

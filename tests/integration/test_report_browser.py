@@ -525,7 +525,7 @@ def test_states_are_shown(opened, folder):
     # A mark besides the colour.
     running = rows.locator(".mark-running").first
     assert "…" in running.evaluate("node => getComputedStyle(node, '::before').content")
-    text = page.locator("#runs").inner_text()
+    text = page.locator("#overview").inner_text()
     assert f"{DAMAGED}: cannot be read" in text and "diverged: the training loss" in text
     batches = page.locator("#batches").inner_text()
     for told in ("OOM", "failed", "127", "does not divide over 2 devices"):

@@ -1,5 +1,7 @@
 """What a reader does with a report: sort, filter, switch lines off, ask points, unfold, print."""
 
+import re
+
 import pytest
 
 from tests.integration.test_report_browser import DESKTOP, PAPER, PHONE, chromium  # noqa: F401
@@ -77,7 +79,7 @@ def test_a_click_on_a_heading_sorts(opened):
 
 def test_rows_are_sorted_within_their_group(opened):
     page = opened()
-    table = page.locator("#overview table").first
+    table = page.locator("#overview .wide table").first
     before = table.locator("tr.group").all_inner_texts()
     first = table.locator("tr.group").first.locator("~ tr").all_inner_texts()[:4]
     table.locator("thead th [role=button]").nth(1).click()
@@ -88,11 +90,14 @@ def test_rows_are_sorted_within_their_group(opened):
 
 def test_a_filter_keeps_rows_with_all_its_words(opened):
     page = opened()
-    table, box = page.locator("#overview table").first, page.locator("#overview input").first
+    table, box = (
+        page.locator("#overview .wide table").first,
+        page.locator("#overview .wide input").first,
+    )
     box.fill("h200 CNN10")
     rows = table.locator("tbody tr:visible").all_inner_texts()
     assert len(rows) == 5 and all("H200" in row or "cnn10" in row for row in rows)
-    told = page.locator("#overview output").first
+    told = page.locator("#overview .wide output").first
     assert told.inner_text().startswith("3 of ")
     box.fill("nothing like it")
     assert table.locator("tbody tr:visible").count() == 0 and told.inner_text().startswith("0 of")
@@ -148,26 +153,52 @@ def test_nothing_makes_the_page_wider_than_the_window(opened, viewport):
     width = "document.documentElement.scrollWidth"
     assert page.evaluate(width) == viewport["width"]
     # Without a sea of details: the answers first.
-    assert page.evaluate("document.documentElement.scrollHeight") < 10 * viewport["height"]
+    assert page.evaluate("document.documentElement.scrollHeight") < 12 * viewport["height"]
     unfold(page)
-    page.locator("#overview input").first.fill("a rather long text to look for, of no use at all")
+    page.locator("#overview .wide input").first.fill(
+        "a rather long text to look for, of no use at all"
+    )
     assert page.evaluate(width) == viewport["width"]
 
 
 def test_without_scripts_all_is_there(opened):
     page = opened(java_script_enabled=False)
-    assert page.locator("#overview table").first.is_visible()
+    assert page.locator("#overview .wide table").first.is_visible()
     assert page.locator(".filter, #tip, button").count() == 0
     page.locator("#time summary").first.click()
     assert page.locator("#time table").first.locator("tbody tr").count() > 10
 
 
-def test_all_tables_are_printed(opened):
+def test_paper_is_short_and_has_no_controls(opened):
     page = opened(viewport=PAPER)
     page.emulate_media(media="print")
-    hidden = page.eval_on_selector_all(
-        "section table",
-        "all => all.filter(one => !one.closest('figure') && !one.getBoundingClientRect().height)"
-        ".length",
-    )
-    assert hidden == 0 and not page.locator(".filter:visible, .switch:visible").count()
+    assert not page.locator(".filter:visible, .switch:visible, .tools:visible, nav:visible").count()
+    pdf = page.pdf(prefer_css_page_size=True)
+    assert 3 < len(re.findall(rb"/Type\s*/Page\b", pdf)) < 10
+
+
+def test_a_table_is_copied_as_csv_and_a_chart_as_svg(opened):
+    page = opened(permissions=["clipboard-read", "clipboard-write"])
+    for name, begin, part in (
+        (".wide[open]", '"machine"', '"1 × NVIDIA H200"'),
+        ("figure", "<svg", "fill="),
+    ):
+        button = page.locator(f"#overview {name} .tools button").first
+        button.click()
+        page.wait_for_function(
+            "button => button.textContent === 'Copied'", arg=button.element_handle()
+        )
+        copied = page.evaluate("navigator.clipboard.readText()")
+        assert copied.startswith(begin) and part in copied
+
+
+def test_a_tooltip_stays_when_the_finger_is_lifted(opened):
+    page = opened(viewport=PHONE, has_touch=True)
+    mark = page.locator("#learning .chart .series .m").nth(2)
+    mark.scroll_into_view_if_needed()
+    page.wait_for_timeout(100)
+    box = mark.bounding_box()
+    page.touchscreen.tap(box["x"] + 2, box["y"] + 2)
+    assert page.locator("#tip").is_visible()
+    page.touchscreen.tap(5, 5)
+    assert not page.locator("#tip").is_visible()

@@ -9,7 +9,7 @@ from jaxbench.cards.figures import FIGURES, PARTS
 from jaxbench.cards.verdict import summary_of
 from jaxbench.metrics import UNKNOWN, count, percent, plain
 from jaxbench.reports import published
-from jaxbench.reports.blocks import MatrixChart, Section
+from jaxbench.reports.blocks import Section
 from jaxbench.reports.collect import ReportedCard
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.tables.columns import (
@@ -196,22 +196,23 @@ def card_details(context: ReportContext) -> Section | None:
         "card-details",
         "Cards in detail",
         "Each rule names its limit. A share is that of the peak that the maker publishes.",
-        tables,
-        [chart for card in cards for chart in _pairs(card)],
+        [*tables, *map(_pairs, cards)],
     )
 
 
-def _pairs(card: ReportedCard) -> Sequence[MatrixChart]:
-    """Return the picture of the copies between two devices, if there are any."""
+def _pairs(card: ReportedCard) -> Table:
+    """Return the rates of copies from each device, in a row, to each other one."""
     figures = [one for one in card.card.figures() if one.name == _PAIRS and one.value > 0]
-    if not figures:
-        return []
-    values = {(str(f.labels["source"]), str(f.labels["peer"])): f.value for f in figures}
+    pairs = {(str(f.labels["source"]), str(f.labels["peer"])): f.value for f in figures}
     # Numbers in their order, whatever else is there behind them.
-    labels = sorted({name for pair in values for name in pair}, key=lambda n: (len(n), n))
+    names = sorted({name for pair in pairs for name in pair}, key=lambda n: (len(n), n))
+    columns = [
+        metric_column("value", lambda name, peer=peer: pairs.get((name, peer)))._replace(title=peer)
+        for peer in names
+    ]
     title = f"{card.id}: {FIGURES[_PAIRS].meaning} [GB/s]"
-    note = printable(f"{card.card.label}; the darker the faster")
-    return [MatrixChart(title, note, "to device", "from device", labels, values)]
+    note = printable(f"{card.card.label}; a row is the device that sends")
+    return make_table([Column("from / to", str), *columns], names, title, note)
 
 
 def _networks(cards: Sequence[ReportedCard]) -> list[Table]:

@@ -133,7 +133,9 @@ def overview(context: ReportContext) -> Section | None:
         ]
         columns = _columns([one for one, _ in part])
         table = make_table(columns, rows, title, group=lambda row: row["heading"])
-        tables.append(table._replace(folded=bool(tables), note="" if tables else _NOTE))
+        is_above = len(rows) <= len(answers)
+        folded, note = bool(tables) or is_above, "" if tables else _NOTE
+        tables.append(table._replace(folded=folded, note=note))
     return make_section(
         "overview",
         "Overview",

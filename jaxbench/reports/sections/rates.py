@@ -12,14 +12,14 @@ from jaxbench.analysis.statistics import (
     of_windows,
     over_runs,
 )
-from jaxbench.metrics import METRICS, UNKNOWN, count, plain
+from jaxbench.metrics import METRICS, count, plain
 from jaxbench.records.schema import AllReduceRecord, ScalingRecord
 from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series
 from jaxbench.reports.collect import Sweep
 from jaxbench.reports.columns import measured_share, run_ids, setting_column, shared, status_cell
 from jaxbench.reports.context import Measurement, ReportContext, make_section
 from jaxbench.reports.runs import SCORES, ReportedRun, RunRecord
-from jaxbench.reports.work import differing, grouped, in_parts, labelled, setting_key
+from jaxbench.reports.work import grouped, in_parts, labelled, setting_key
 from jaxbench.tables.columns import (
     Cell,
     Column,
@@ -231,7 +231,7 @@ def batches(context: ReportContext) -> Section | None:
     for same in grouped(rows, key=_title).values():
         if len({row.run.batch_size for row in same}) > 1:
             same.sort(key=lambda row: (_setting(row), row.run.batch_size))
-            tables.append(_table(same, [*_FIGURES, *measured_share(context)]))
+            tables.append(_table(context, same))
     sweeps = [one for one in context.collection.sweeps if not any(map(_TARGET, one.max_batches))]
     return make_section(
         "batches",
@@ -253,25 +253,6 @@ def _setting(row: Measurement) -> tuple:
     return run.precision, run.num_devices or 0, run.hardware, row.feed, setting_key(row.setting)
 
 
-def _headings(rows: Sequence[Measurement]) -> dict[Measurement, str]:
-    """Return the heading above each row; what else differs is added if two would have one."""
-
-    def name(row: Measurement) -> str:
-        hardware = "devices unknown" if row.run.hardware == UNKNOWN else row.run.hardware
-        feed = "" if row.feed == UNKNOWN else f"{row.feed} feed"
-        parts = (hardware, row.run.precision, feed)
-        return " · ".join(part for part in parts if part not in ("", UNKNOWN))
-
-    headings = {}
-    for shown, same in grouped(rows, key=name).items():
-        settings = grouped(same, _setting).values()
-        unlike = [alike[0].setting for alike in settings]
-        for alike in settings:
-            more = differing(alike[0].setting, unlike)
-            headings |= dict.fromkeys(alike, f"{shown} · {more}" if more else shown)
-    return headings
-
-
 def _reason(row: Measurement) -> Cell | None:
     """Return why a run came to nothing."""
     if row.run.summary.median_epoch_s is not None or row.run.status in ("done", "invalid"):
@@ -279,16 +260,19 @@ def _reason(row: Measurement) -> Cell | None:
     return Cell((row.run.reason or "no reason given").split("\n", 1)[0][:160], "soft")
 
 
-def _table(rows: Sequence[Measurement], figures: Sequence[Column]) -> Table:
+def _table(context: ReportContext, rows: Sequence[Measurement]) -> Table:
     scores = {SCORES[row.run.score_field] for row in rows if row.run.score_field}
     score = f"score: {scores.pop()} of the last epoch. " if len(scores) == 1 else ""
     return make_table(
-        [*shared("batch", "status"), *figures, Column("reason", _reason), *shared("run")],
+        [
+            *(*shared("batch", "status", "precision", "devices"), Column("feed", "feed")),
+            *(*setting_column(context), *_FIGURES, *measured_share(context)),
+            *(Column("reason", _reason), *shared("run")),
+        ],
         rows,
         title=_title(rows[0]),
         note=f"{score}images/s: over all devices, median of the epochs from the 2nd on or of "
         f"windows; n of them, from {FEWEST_FOR_INTERVAL} on with an interval.",
-        group=_headings(rows).get,
     )
 
 
