@@ -9,7 +9,7 @@ import pytest
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import parse_target
-from jaxbench.modes.predictions import predict_targets, read_shape
+from jaxbench.modes.predictions import Predictor, read_shape
 from jaxbench.predict.calibration import ANCHOR_WEIGHT, LEVELS, error_quantile, load
 from jaxbench.predict.model import errors, fit
 from jaxbench.predict.networks import NETWORKS, identify, public_network
@@ -44,9 +44,10 @@ def resnet50():
     return entry_point.load_experiment("resnet50:synthetic", _RESNET)
 
 
-def predicted(config, *targets, calibration=None, price=None, anchors=()):
+def predicted(config, *targets, price=None, anchors=()):
     machines = [parse_target(name) for name in targets]
-    return predict_targets(config, machines, calibration or load(), price, anchors)
+    predictor = Predictor(config, machines, anchors=anchors)
+    return {machine.name: predictor.predict(machine, price) for machine in machines}
 
 
 @pytest.mark.parametrize("network", _PUBLISHED)
@@ -59,7 +60,7 @@ def test_public_networks_have_the_published_counts(network):
 
 
 def test_a_traced_network_is_read_as_the_public_one_is_described(resnet50):
-    traced, public = read_shape(resnet50), public_network("resnet50")
+    (traced, _), public = read_shape(resnet50), public_network("resnet50")
     assert (traced.macs, traced.weights) == (public.macs, public.weights)
     assert traced.touched == pytest.approx(public.touched, rel=0.1)
     assert sorted(layer[:5] for layer in traced.layers) == sorted(
@@ -184,7 +185,7 @@ def test_own_rates_move_the_prediction_of_their_machine(tmp_path):
 
 
 def test_a_run_of_the_machine_shifts_the_prediction_and_shrinks_the_interval(resnet50):
-    setting = setting_of(read_shape(resnet50), parse_target("gpu:a100"), "bf16", 256)
+    setting = setting_of(read_shape(resnet50)[0], parse_target("gpu:a100"), "bf16", 256)
     eight = setting._replace(target=parse_target("gpu:a100:8"), num_devices=8)
     alone = predict(eight, load())
     slow_s = 1.3 * float(load().model.step_s([setting])[0])
@@ -196,7 +197,7 @@ def test_a_run_of_the_machine_shifts_the_prediction_and_shrinks_the_interval(res
 
 
 def test_a_recorded_run_is_an_anchor(resnet50, tmp_path):
-    macs, config = read_shape(resnet50).macs, {"precision": "bf16", "batch_size": 256}
+    macs, config = read_shape(resnet50)[0].macs, {"precision": "bf16", "batch_size": 256}
     run = str(trained(tmp_path / "run", 1500.0, forward_macs_per_image=macs, config=config))
     target = "gpu:h200:4"
     alone = predicted(resnet50, target)[target]["predicted"]
