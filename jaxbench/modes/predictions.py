@@ -6,12 +6,14 @@ The forward pass is traced for one example on this machine's CPU; `jaxbench.pred
 import dataclasses
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from jaxbench.analysis.pricing import S_PER_HOUR, Price
+from jaxbench.analysis.ranking import costs_to_expect, rank
+from jaxbench.analysis.statistics import Estimate
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.clock import duration
 from jaxbench.config import Config
@@ -40,8 +42,6 @@ from jaxbench.train import build_program
 from jaxbench.training.network_analysis import trace_network
 
 TITLE = "Predicted, not measured, from published rates; 80 % and 90 % intervals."
-_SHARED = ("target", "batch", "rate", "80 %", "90 %")
-_SPARE = ("most of a step", "training")
 
 
 def read_shape(config: Config) -> tuple[NetworkShape, dict[str, Any]]:
@@ -121,7 +121,7 @@ class Predictor:
     def __init__(
         self,
         config: Config,
-        targets: Sequence[Target],
+        targets: Sequence[Target] = (),
         calibration: str | None = None,
         anchors: Sequence[str] = (),
     ):
@@ -129,7 +129,7 @@ class Predictor:
 
         Args:
           config: a valid experiment.
-          targets: the machines that will be asked for.
+          targets: the machines that will be asked for, with anchors.
           calibration: a file of `python -m jaxbench.calibrate`; None takes jaxbench's.
           anchors: run directories of devices of the targets' kinds, to shift predictions by.
 
@@ -223,6 +223,7 @@ def _schedule(config: Config, prediction: Prediction, price: Price | None) -> di
         times["training_usd"] = training
     if price is not None:
         usd_per_s = price.usd_per_hour / S_PER_HOUR
+        fields["usd_per_hour"] = price.usd_per_hour
         for name, (time_s, ends_s) in times.items():
             fields[name] = time_s * usd_per_s
             fields[f"{name}_interval_80"] = [end_s * usd_per_s for end_s in ends_s]
@@ -247,39 +248,96 @@ def add_efficiency(scalings: Sequence[str | None], answers: Sequence[Mapping[str
 
 def prediction_lines(config: Config, answers: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines of a table of a `Predictor`'s answers, and of what they rest on."""
-    scaled = any("efficiency" in (answer["predicted"] or {}) for answer in answers)
-    headings = (*_SHARED, *(("efficiency",) if scaled else ()), *_SPARE)
+    cells = {
+        "90 %": lambda predicted: _span(predicted["interval_90"]),
+        "efficiency": lambda predicted: f"{predicted['efficiency']:.0%}",
+        "most of a step": _bound_by,
+    }
+    if not any("efficiency" in (answer["predicted"] or {}) for answer in answers):
+        del cells["efficiency"]
+    return [
+        TITLE,
+        *_table(config, [("", one) for one in answers], cells, ("most of a step", "training")),
+    ]
+
+
+def ranked(answers: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return answers with their possible ranks in words, the cheapest first."""
+    predictions = [answer["predicted"] or {} for answer in answers]
+    rates = [
+        Estimate(one["images_per_s"], *one["interval_80"]) if one else Estimate()
+        for one in predictions
+    ]
+    costs = costs_to_expect(rates, [one.get("usd_per_hour") for one in predictions])
+    return [(words, answers[index]) for index, words in rank(costs)]
+
+
+def ranking_lines(config: Config, answers: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the lines of a table of a `Predictor`'s answers, the cheapest first."""
+    cells = {
+        "USD/h": lambda predicted: plain(predicted.get("usd_per_hour")),
+        "USD per million": lambda predicted: _span(
+            predicted.get("usd_per_million_images_interval_80")
+        ),
+    }
+    if not any("usd_per_hour" in (answer["predicted"] or {}) for answer in answers):
+        cells = {}
+    by = f"USD per million {noun(config.data.sequence_length)}" if cells else "rate"
+    title = (
+        f"Predicted, not measured, with 80 % intervals; ranked by {by}. Machines whose intervals "
+        "overlap are not told apart and have several possible ranks."
+    )
+    return [title, *_table(config, ranked(answers), cells, ("batch", "USD/h", "training"))]
+
+
+def _table(
+    config: Config,
+    answers: Sequence[tuple[str, Mapping[str, Any]]],
+    cells: Mapping[str, Callable[[Mapping[str, Any]], str]],
+    spare: Sequence[str],
+) -> list[str]:
+    """Return the lines of a table, and of what its predictions rest on.
+
+    Args:
+      config: the experiment.
+      answers: with their ranks, or "".
+      cells: {heading: what a prediction shows below it}.
+      spare: the columns that a narrow console leaves out first.
+    """
+    unit = noun(config.data.sequence_length)
+    cells = {
+        "rate": lambda predicted: f"{plain(predicted['images_per_s'])} {unit}/s",
+        "80 %": lambda predicted: _span(predicted["interval_80"]),
+        **cells,
+        "training": _training,
+    }
     rows: list[list[str]] = []
     notes: dict[str, list[str]] = {}
-    unit = f"{noun(config.data.sequence_length)}/s"
-    for answer in answers:
+    for ranks, answer in answers:
         predicted, name = answer["predicted"], answer["target"]
-        row = [name, f"{answer['batch_size']:,}"]
-        if predicted is None:
-            rows.append([*row, *["-"] * (len(headings) - 2)])
-            note = f"not predicted, because {answer['not_predicted']}"
-        else:
-            rows.append([*row, *_cells(predicted, unit)])
-            note = basis_words(predicted["basis"])
-        notes.setdefault(note, []).append(name)
+        shown = [show(predicted) if predicted else "-" for show in cells.values()]
+        rows.append([*filter(None, [ranks]), name, f"{answer['batch_size']:,}", *shown])
+        note = f"not predicted, because {answer.get('not_predicted')}"
+        notes.setdefault(basis_words(predicted["basis"]) if predicted else note, []).append(name)
+    headings = [*(["rank"] if answers[0][0] else []), "target", "batch", *cells]
     told = [f"{', '.join(dict.fromkeys(names))}: {note}" for note, names in notes.items()]
-    return [TITLE, *text_table(headings, rows, _SPARE), *told]
+    return [*text_table(headings, rows, spare), *told]
 
 
-def _cells(predicted: Mapping[str, Any], unit: str) -> list[str]:
-    spans = [
-        " to ".join(map(plain, predicted[f"interval_{level * 100:.0f}"])) for level in fitted.LEVELS
-    ]
+def _span(interval: Sequence[float] | None) -> str:
+    return " to ".join(map(plain, interval)) if interval else "-"
+
+
+def _bound_by(predicted: Mapping[str, Any]) -> str:
     share = predicted["parts_s"][predicted["bound_by"]] / predicted["step_s"]
-    training = "-"
-    if "training_s" in predicted:
-        training = duration(predicted["training_s"])
-        if "training_usd" in predicted:
-            low, high = predicted["training_usd_interval_80"]
-            training += f", {low:,.2f} to {high:,.2f} USD"
-    rate = f"{plain(predicted['images_per_s'])} {unit}"
-    scaled = [f"{predicted['efficiency']:.0%}"] if "efficiency" in predicted else []
-    return [rate, *spans, *scaled, f"{predicted['bound_by']} {share:.0%}", training]
+    return f"{predicted['bound_by']} {share:.0%}"
+
+
+def _training(predicted: Mapping[str, Any]) -> str:
+    if "training_s" not in predicted:
+        return "-"
+    usd = predicted.get("training_usd_interval_80")
+    return duration(predicted["training_s"]) + (f", {_span(usd)} USD" if usd else "")
 
 
 def basis_words(basis: Mapping[str, Any]) -> str:

@@ -409,9 +409,7 @@ class Compilation(Measurement):
                 if answer.record is None:
                     failed.append(f"{machine.name}: {answer.failed}")
                     continue
-                names = ("predicted", "not_predicted")
-                expected = {name: getattr(record, name) for name in names}
-                record = dataclasses.replace(answer.record, **expected)
+                record = _with_prediction(answer.record, predicted)
             record = dataclasses.replace(record, scaling=scaling)
             base = smallest.setdefault(scaling, record)
             records.append(dataclasses.replace(record, **_efficiency(record, base)))
@@ -449,6 +447,15 @@ class Compilation(Measurement):
             ceiling_bound_by=last.ceiling and last.ceiling["bound_by"],
             compile_s=sum((r.lower_s or 0.0) + (r.compile_s or 0.0) for r in records) or None,
         )
+
+
+def _with_prediction(record: TargetRecord, answer: Mapping[str, Any]) -> TargetRecord:
+    """Return a compiler's record with a `Predictor`'s answer; what does not fit has no rate."""
+    if record.fits:
+        expected = {name: answer.get(name) for name in ("predicted", "not_predicted")}
+    else:
+        expected = {"not_predicted": "the compiler says that it does not fit"}
+    return dataclasses.replace(record, **expected)
 
 
 def _efficiency(record: TargetRecord, base: TargetRecord) -> dict[str, float]:
@@ -515,11 +522,16 @@ def describe_targets(
         with console.phase(f"compiling for {target.name}"):
             answers[target.name] = ask_compiler(arguments, target, strict=len(targets) == 1)
     failed = {name: answer.failed for name, answer in answers.items() if answer.failed}
-    records = [answer.record for answer in answers.values() if answer.record]
+    records = [
+        _with_prediction(answer.record, predictions[name])
+        for name, answer in answers.items()
+        if answer.record
+    ]
+    predictions |= {
+        one.target: predictions[one.target] | {"predicted": None} | one.to_json() for one in records
+    }
     if as_json:
-        rows = predictions | {
-            one.target: predictions[one.target] | one.to_json() for one in records
-        }
+        rows = dict(predictions)
         for name, why in failed.items():
             rows[name] = rows[name] | {"failed": why}
         for name, why in uncompiled.items():

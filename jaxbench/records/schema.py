@@ -208,7 +208,8 @@ class Predicted(TypedDict, total=False):
     epoch_interval_80_s: Interval
     training_s: Amount
     training_interval_80_s: Interval
-    usd_per_million_images: Amount
+    usd_per_hour: Above0
+    usd_per_million_images: Above0
     usd_per_million_images_interval_80: Interval
     training_usd: Amount
     training_usd_interval_80: Interval
