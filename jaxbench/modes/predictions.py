@@ -287,7 +287,7 @@ def ranking_lines(config: Config, answers: Sequence[Mapping[str, Any]]) -> list[
         f"Predicted, not measured, with 80 % intervals; ranked by {by}. Machines whose intervals "
         "overlap are not told apart and have several possible ranks."
     )
-    return [title, *_table(config, ranked(answers), cells, ("batch", "USD/h", "training"))]
+    return [title, *_table(config, ranked(answers), cells, ("batch", "80 %", "USD/h", "rate"))]
 
 
 def _table(

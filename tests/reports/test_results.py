@@ -3,7 +3,10 @@
 tests/test_texts.py reads the measurements beside them.
 """
 
+import csv
+
 from jaxbench.cards.card_file import CARD
+from jaxbench.hardware.targets.target import parse_target
 from jaxbench.paths import hide_paths
 from jaxbench.reports.collect import collect
 from jaxbench.reports.write import render_markdown
@@ -17,7 +20,13 @@ def test_what_lies_in_results_can_be_published():
     cards = [*RESULTS.glob(f"*/{CARD}")]
     files = {path for path in RESULTS.rglob("*") if path.is_file() and path.suffix != ".csv"}
     table = [RESULTS / "cards.md"] if cards else []
-    assert files == {RESULTS / "README.md", *cards, *table}, "something does not belong here"
+    compiled = [*RESULTS.glob("targets/*.csv")]
+    known = {RESULTS / "README.md", *cards, *table, *compiled}
+    assert files == known, "something does not belong here"
+    for path in compiled:
+        rows = list(csv.DictReader(path.read_text().splitlines()))
+        assert rows and {row["fits"] for row in rows} == {"yes", "no"}
+        assert all(parse_target(row["target"]) and row["date"] and row["compiler"] for row in rows)
     if not cards:
         return
     found = collect([str(RESULTS)])
