@@ -9,6 +9,7 @@ from jaxbench.analysis.pricing import Price
 from jaxbench.analysis.published import load_published
 from jaxbench.analysis.ranking import costs_to_expect, rank
 from jaxbench.analysis.statistics import Estimate
+from jaxbench.hardware.peak_table import find_peak
 from jaxbench.metrics import METRICS, UNKNOWN, count, plain
 from jaxbench.offering.folder import Offer
 from jaxbench.records.schema import TargetRecord
@@ -190,7 +191,9 @@ def _best_published(sources: Sources, step: CompiledStep) -> Row | None:
     run, network = step.run, step.run.published_network
     if network is None:
         return None
-    arithmetic = {run.config.get("precision"), (step.limit.get("peak") or {}).get("arithmetic")}
+    precision = run.config.get("precision")
+    peak = find_peak(run.device_kind, precision or "")
+    arithmetic = {precision, peak and peak.arithmetic}
 
     def is_same(row: Row) -> bool:
         return (
