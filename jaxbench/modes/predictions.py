@@ -15,6 +15,7 @@ from jaxbench.analysis.pricing import S_PER_HOUR, Price
 from jaxbench.analysis.ranking import costs_to_expect, rank
 from jaxbench.analysis.statistics import Estimate
 from jaxbench.batch_layout import BatchLayout
+from jaxbench.cards.card_file import is_card, read_card
 from jaxbench.clock import duration
 from jaxbench.config import Config
 from jaxbench.data_config import PUBLIC_SETS
@@ -40,7 +41,9 @@ from jaxbench.records.writers.rows import noun
 from jaxbench.tables.text import text_table
 from jaxbench.train import build_program
 from jaxbench.training.network_analysis import trace_network
+from jaxbench.xla.jaxpr import FLOPS_PER_MAC
 
+_CARD_FLOPS = "flops_per_image"
 TITLE = "Predicted, not measured, from published rates; 80 % and 90 % intervals."
 
 
@@ -78,35 +81,59 @@ def load_calibration(path: str | None) -> fitted.Calibration:
         raise BadInput(f"--calibration={path}: no calibration: {error}") from None
 
 
-def read_anchor(path: str, config: Config, shape: NetworkShape) -> Rate:
-    """Return the rate that a run measured on an accelerator, to shift predictions by.
+def read_anchor(path: str, config: Config, shape: NetworkShape) -> list[Rate]:
+    """Return the rates of a network on an accelerator, by which its predictions are shifted.
 
     Args:
-      path: a run directory.
+      path: a run directory, or a card or its folder.
       config: the experiment that is predicted.
-      shape: its network, which the run trained too.
+      shape: its network, which the run or the card trained too.
 
     Raises:
-      BadInput: it has no rate, or its device or its network is unknown.
+      BadInput: it has no rate of this network in this precision, or its device is unknown.
     """
-    run = load_run(path)
-    document = run.document
-    rates = {name: rate for name, (rate, _, _) in run.rates().items()}
-    rate = rates.get("train_step") or rates.get("training")
-    kind, count = (document.environment.get(name) for name in ("device_kind", "num_devices"))
-    target = target_of_kind(str(kind), count or 1)
-    if not rate or target is None:
-        problem = "no steady rate of training" if target else f"{kind} is not among --target=list"
-        raise BadInput(f"--anchor={path}: {problem}")
-    precision = document.config["precision"]
-    if document.forward_macs_per_image != shape.macs or precision != config.precision:
-        raise BadInput(
-            f"--anchor={path}: it trained another network, or in {precision}; only the same "
-            "network and precision help"
+    if is_card(path):
+        card, training_flops = read_card(path), 3 * FLOPS_PER_MAC * shape.macs
+        kind, count = card.environment["device_kind"], card.environment["num_devices"]
+        figures = [figure for part in card.parts for figure in part.figures]
+        flops = {figure.key[1:]: figure.value for figure in figures if figure.name == _CARD_FLOPS}
+        # {batch: images/s}; a card has a stated batch, and mostly a second one.
+        rates = {
+            figure.labels["batch"]: figure.value
+            for figure in figures
+            if figure.name == "images_per_s"
+            and figure.labels["precision"] == config.precision
+            and math.isclose(flops.get(figure.key[1:], 0.0), training_flops, rel_tol=1e-3)
+        }
+        problem = f"the card has no rate of this network in {config.precision}"
+    else:
+        document, measured = (run := load_run(path)).document, run.rates()
+        kind, count = (document.environment.get(name) for name in ("device_kind", "num_devices"))
+        rate = next(
+            (measured[one][0] for one in ("train_step", "training") if one in measured), None
         )
-    batch = document.config["batch_size"] / target.num_devices
-    setting = setting_of(shape, target, precision, batch)
-    return Rate(setting, batch * target.num_devices / rate, False, path, "")
+        rates = {document.config["batch_size"]: rate} if rate else {}
+        problem = "no steady rate of training"
+        precision = document.config["precision"]
+        if document.forward_macs_per_image != shape.macs or precision != config.precision:
+            problem, rates = f"it trained another network, or in {precision}", {}
+    target = target_of_kind(str(kind), count or 1)
+    if target is None:
+        raise BadInput(f"--anchor={path}: {kind} is not among --target=list")
+    if not rates or not all(isinstance(batch, int) and batch > 0 for batch in rates):
+        only = "only the same network and precision help"
+        raise BadInput(f"--anchor={path}: {problem}; {only}")
+    return [
+        Rate(
+            setting_of(shape, target, config.precision, batch / target.num_devices),
+            batch / rate,
+            False,
+            path,
+            "",
+        )
+        for batch, rate in rates.items()
+        if rate > 0
+    ]
 
 
 class Predictor:
@@ -131,7 +158,7 @@ class Predictor:
           config: a valid experiment.
           targets: the machines that will be asked for, with anchors.
           calibration: a file of `python -m jaxbench.calibrate`; None takes jaxbench's.
-          anchors: run directories of devices of the targets' kinds, to shift predictions by.
+          anchors: see `read_anchor`; their devices are of the targets' kinds.
 
         Raises:
           BadInput: no calibration, or an anchor that does not help.
@@ -141,7 +168,7 @@ class Predictor:
         self._calibration = load_calibration(calibration)
         self.config = config
         self.shape, self.network = read_shape(config)
-        self._anchors = [read_anchor(path, config, self.shape) for path in anchors]
+        self._anchors = [rate for path in anchors for rate in read_anchor(path, config, self.shape)]
         for rate in self._anchors:
             if rate.setting.kind not in {target.kind for target in targets}:
                 raise BadInput(

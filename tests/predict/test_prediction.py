@@ -9,12 +9,14 @@ import pytest
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import parse_target
+from jaxbench.modes import predictions
 from jaxbench.modes.predictions import Predictor, read_shape
 from jaxbench.predict.calibration import ANCHOR_WEIGHT, LEVELS, error_quantile, load
 from jaxbench.predict.model import errors, fit
 from jaxbench.predict.networks import NETWORKS, identify, public_network
 from jaxbench.predict.prediction import predict, setting_of
 from jaxbench.predict.rates import Rate, read_rates
+from tests.cards import made
 from tests.recorded import trained
 
 # Multiply-accumulates [1e9] and parameters [1e6], as papers and libraries print them.
@@ -37,6 +39,22 @@ _PUBLISHED = {
     "llama3_70b": (None, 70600),
 }
 _RESNET = ["--experiment.precision=bf16", "--experiment.batch_size=256"]
+
+
+_TRACED = {}
+
+
+@pytest.fixture(autouse=True)
+def traced_once(monkeypatch):
+    """A network is traced once for all tests."""
+
+    def traced(config):
+        key = config.name, config.precision
+        if key not in _TRACED:
+            _TRACED[key] = read_shape(config)
+        return _TRACED[key]
+
+    monkeypatch.setattr(predictions, "read_shape", traced)
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +166,28 @@ def test_what_nothing_like_it_was_measured_is_not_predicted(overrides, target, w
     config = entry_point.load_experiment("resnet50:synthetic", [*_RESNET, *overrides])
     answer = predicted(config, target)[target]
     assert answer["predicted"] is None and why in answer["not_predicted"]
+
+
+def test_the_networks_of_a_card_are_anchors(resnet50, tmp_path):
+    made.write(tmp_path / "card", made.judged(made.networks(4 * 1_500.0)))
+    target = "gpu:h100:8"
+    alone = predicted(resnet50, target)[target]["predicted"]
+    for path in (tmp_path / "card", tmp_path / "card" / "card.json"):
+        shifted = predicted(resnet50, target, anchors=[str(path)])[target]["predicted"]
+        # The card has this network with a stated and with a larger batch.
+        assert shifted["basis"]["anchor"]["rates"] >= 1
+        assert shifted["images_per_s"] < 0.8 * alone["images_per_s"]
+    other = entry_point.load_experiment("wrn28_10", ["--experiment.precision=fp16"])
+    for config, name, told in (
+        (other, target, "no rate of this network in fp16"),
+        (resnet50, "gpu:a100", "measured on NVIDIA H100"),
+    ):
+        with pytest.raises(BadInput, match=told):
+            predicted(config, name, anchors=[str(tmp_path / "card")])
+    damaged = tmp_path / "card" / "card.json"
+    damaged.write_text(damaged.read_text().replace("6000.0", "6001.0", 1))
+    with pytest.raises(BadInput, match="altered or damaged"):
+        predicted(resnet50, target, anchors=[str(damaged)])
 
 
 def test_a_step_of_launches_is_not_predicted():
