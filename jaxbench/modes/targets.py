@@ -233,6 +233,8 @@ def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, di
             link_bytes_per_s=target.link_bytes_per_s,
         )
         limits |= {"origin": "predicted", "peak": peak and peak._asdict(), "link": target.link}
+        clock_hz = 1e6 * float(target.specs.get("clock_mhz") or 0)
+        cycles = work["estimated_cycles"] if clock_hz else 0
         compiled_record = dataclasses.replace(
             record,
             # A TPU's compiler has refused what does not fit.
@@ -246,6 +248,8 @@ def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, di
             flops_per_image=program.training_flops,
             bytes_lower_bound=program.analysis.bytes_lower_bound(batch, state_bytes),
             ceiling=limits | {"least_moved_bytes": least_moved_bytes},
+            estimated_cycles=cycles or None,
+            estimated_images_per_s=layout.images_per_step * clock_hz / cycles if cycles else None,
             **{name: work[name] for name in _WORK},
         )
         return compiled_record, network
@@ -453,6 +457,10 @@ def _with_prediction(record: TargetRecord, answer: Mapping[str, Any]) -> TargetR
     """Return a compiler's record with a `Predictor`'s answer; what does not fit has no rate."""
     if record.fits:
         expected = {name: answer.get(name) for name in ("predicted", "not_predicted")}
+        if (predicted := expected["predicted"]) and record.estimated_cycles:
+            names = ("estimated_cycles", "estimated_images_per_s")
+            beside = {name: getattr(record, name) for name in names}
+            expected["predicted"] = predicted | {"basis": predicted["basis"] | beside}
     else:
         expected = {"not_predicted": "the compiler says that it does not fit"}
     return dataclasses.replace(record, **expected)
