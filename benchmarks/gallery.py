@@ -8,8 +8,8 @@ a report of it, opens that in Chromium and writes its charts, light and dark, to
 picture leaves out of its section (tables, further charts) is in report.html in --workdir.
 
 --runs=DIR makes the pictures from the runs in DIR and measures nothing; --tiny shrinks all.
---targets=DIR only makes the picture of sweeps that were compiled for machines that are not here;
-docs/howto/targets.md has the commands of the sweeps.
+--targets only makes the picture of rates that are predicted for machines that are not here, in
+about two minutes; it needs no compiler for them.
 """
 
 import os
@@ -34,8 +34,8 @@ _WORKDIR = flags.DEFINE_string(
     "workdir", None, "A new or empty folder for runs and report.html; default a temporary one."
 )
 _RUNS = flags.DEFINE_string("runs", None, "Make pictures of these runs, measure nothing.")
-_TARGETS = flags.DEFINE_string(
-    "targets", None, "Make the picture of what was compiled here for other machines, no other one."
+_TARGETS = flags.DEFINE_bool(
+    "targets", False, "Make the picture of machines that are not here, no other one."
 )
 _TINY = flags.DEFINE_bool("tiny", False, "Measure next to nothing: to try this program.")
 
@@ -44,8 +44,15 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 DEVICES = 8
 # {section: how many of its charts are in its picture; 0 for its tables}.
 PICTURES = {"batches": 0, "rates": 2, "learning": 2, "scaling": 2, "telemetry": 2, "conv2d": 1}
-# That of --targets.
+# That of --targets, and its sweeps: a folder each.
 TARGET_PICTURES = {"before-you-rent": 2}
+TARGET_SWEEPS = {
+    "resnet50": "resnet50_synthetic bf16 tpu:v2:2x2,tpu:v3:2x2,tpu:v5e:2x4,tpu:v6e:2x4,"
+    "gpu:a100:4,gpu:a100:8,gpu:h100:8,gpu:h200:8,gpu:b200:8",
+    "resnet50-fp16": "resnet50_synthetic fp16 gpu:v100:4,gpu:t4:8",
+    "wrn28_10": "wrn28_10_2019 fp32 gpu:rtx2080ti,gpu:titanx,gpu:rtx3090,gpu:v100,gpu:a100,"
+    "gpu:h100,tpu:v2:2x2",
+}
 # Pages are about 900 pixels wide; screens have more than one dot for each.
 _WIDTH, _MARGIN, _SCALE = 1060, 20, 2
 
@@ -78,25 +85,35 @@ def commands(tiny: bool) -> dict[str, list[str]]:
     }
 
 
+def target_commands() -> dict[str, list[str]]:
+    """Returns what is run for --targets: {folder: arguments of python -m}."""
+    sweeps = {name: words.split() for name, words in TARGET_SWEEPS.items()}
+    return {
+        name: [
+            *("jaxbench.sweep", f"--experiment={experiment}", f"--target={targets}"),
+            f"--experiment.precision={precision}",
+        ]
+        for name, (experiment, precision, targets) in sweeps.items()
+    }
+
+
 def main(arguments: list[str]) -> int:
     if arguments:
         raise BadInput(f"{arguments[0]!r}: flags begin with --")
     if _RUNS.value and _TINY.value:
         raise BadInput("--runs measures nothing: --tiny does not go with it")
-    if _TARGETS.value and (_RUNS.value or _TINY.value):
-        raise BadInput("--targets measures nothing: it goes alone")
-    for name, given in (("runs", _RUNS.value), ("targets", _TARGETS.value)):
-        if given and not pathlib.Path(given).is_dir():
-            raise BadInput(f"--{name}={given}: no such folder")
+    if _TARGETS.value and _TINY.value:
+        raise BadInput("--targets measures nothing: --tiny does not go with it")
+    if _RUNS.value and not pathlib.Path(_RUNS.value).is_dir():
+        raise BadInput(f"--runs={_RUNS.value}: no such folder")
     # Before minutes are spent on what could not be shown.
     browser = find_browser()
     out = pathlib.Path(_OUT.value)
     with tempfile.TemporaryDirectory() as temporary:
         work = pathlib.Path(_WORKDIR.value or temporary).absolute()
-        given = _RUNS.value or _TARGETS.value
-        runs = pathlib.Path(given or work).absolute()
-        if not given:
-            _measure(work)
+        runs = pathlib.Path(_RUNS.value or work).absolute()
+        if not _RUNS.value:
+            _measure(work, target_commands() if _TARGETS.value else commands(_TINY.value))
         work.mkdir(parents=True, exist_ok=True)
         page = work / "report.html"
         _run(["jaxbench.report", str(runs), f"--out={page}", "--title=A report"], work, "report")
@@ -123,11 +140,10 @@ def find_browser() -> str:
     return found
 
 
-def _measure(work: pathlib.Path) -> None:
+def _measure(work: pathlib.Path, todo: dict[str, list[str]]) -> None:
     if work.exists() and (not work.is_dir() or any(work.iterdir())):
         raise BadInput(f"--workdir={work}: must be a new or empty folder")
     work.mkdir(parents=True, exist_ok=True)
-    todo = commands(_TINY.value)
     for number, (name, arguments) in enumerate(todo.items(), 1):
         where = "--sweepdir" if arguments[0] == "jaxbench.sweep" else "--workdir"
         print(f"[{number}/{len(todo)}] python -m {' '.join(arguments)}", flush=True)

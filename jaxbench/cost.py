@@ -1,11 +1,13 @@
 """Show what runs cost: `jaxbench cost RUN... --usd_per_hour=6.7`.
 
 Or what would be: `--images_per_s=2796 --epochs=64 --images_per_epoch=1281167 --offer=...` in place
-of runs. `--list_offers` shows the prices that are known.
+of runs; or `--experiment=NAME --target=gpu:a100:8,gpu:h100:8 --prices=FILE`, by predicted rates.
+`--list_offers` shows the prices that are known.
 """
 
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
@@ -15,8 +17,15 @@ from jaxbench.analysis.pricing import Price
 from jaxbench.analysis.statistics import Estimate
 from jaxbench.analysis.steady_rate import describe_steady_rate
 from jaxbench.cli import entry_point
-from jaxbench.cli.price_flags import PRICES, check_fraction, check_positive, stated_price
+from jaxbench.cli.price_flags import (
+    PRICES,
+    check_fraction,
+    check_positive,
+    stated_price,
+    target_prices,
+)
 from jaxbench.errors import BadInput
+from jaxbench.hardware.targets.target import split_targets
 from jaxbench.metrics import UNKNOWN, words
 from jaxbench.paths import user_path
 from jaxbench.reports.prices import Prices, at_price, price_mark
@@ -32,6 +41,9 @@ _USD_PER_KWH = flags.DEFINE_float("usd_per_kwh", None, "What a kWh of electricit
 _IMAGES_PER_S = flags.DEFINE_float("images_per_s", None, "A rate, in place of a run.")
 _EPOCHS = flags.DEFINE_float("epochs", None, "With --images_per_s: how long to train.")
 _IMAGES_PER_EPOCH = flags.DEFINE_integer("images_per_epoch", None, "With --epochs.")
+_TARGET = flags.DEFINE_string(
+    "target", None, "With --experiment: machines that are not here, with commas between them."
+)
 _JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
 
 _NO_PRICE = "give --usd_per_hour or --offer (--list_offers shows them)"
@@ -62,8 +74,12 @@ _LINES = (
 )
 
 
-def main(paths: list[str]) -> int:
+def main(spec: str | None, overrides: Sequence[str], paths: list[str]) -> int:
     """Do what the flags say; return the exit code."""
+    if spec is not None or _TARGET.value is not None:
+        return _predict(spec, overrides, paths)
+    if overrides:
+        raise BadInput(f"{overrides[0]}: it needs --experiment and --target")
     _check(paths)
     if _LIST_OFFERS.value:
         for price in pricing.load_prices(PRICES.value):
@@ -87,6 +103,42 @@ def main(paths: list[str]) -> int:
             if line.value in amounts:
                 text = printable(words(line.cells([amounts])[0].text))
                 print_wrapped(f"  {line.title}: {text}", indent="    ")
+    return 0
+
+
+def _predict(spec: str | None, overrides: Sequence[str], paths: Sequence[str]) -> int:
+    """Print what the training of an experiment would cost on machines that are not here."""
+    others = ("list_offers", "target_accuracy", "usd_per_kwh", *_HYPOTHETICAL)
+    others = [f"--{name}" for name in others if flags.FLAGS[name].present]
+    if refused := [*paths, *others]:
+        raise BadInput(f"{refused[0]}: not with --experiment and --target, which predict")
+    if _TARGET.value is None:
+        raise BadInput(
+            "--experiment: needs --target=gpu:h100:8,...; --target=list of jaxbench.main"
+        )
+    experiment = entry_point.load_experiment(spec, overrides)
+    # They import JAX.
+    from jaxbench.modes.predictions import Predictor, ranked, ranking_lines
+    from jaxbench.modes.targets import check_target
+
+    targets = [check_target(experiment, name) for name in split_targets(_TARGET.value)]
+    prices = target_prices(targets)
+    if not prices:
+        raise BadInput(
+            "give --usd_per_hour, --offer, or --prices=FILE with an offer of each machine"
+        )
+    predictor = Predictor(experiment)
+    answers = [predictor.predict(target, prices.get(target.name)) for target in targets]
+    if _JSON.value:
+        rows = [
+            answer | {"rank": rank, "price": vars(price) if price else None}
+            for rank, answer in ranked(answers)
+            for price in [prices.get(answer["target"])]
+        ]
+        print(json.dumps({"costs": {row["target"]: row for row in rows}}))
+        return 0
+    for line in ranking_lines(experiment, answers):
+        print_wrapped(line)
     return 0
 
 
@@ -194,4 +246,4 @@ def _finite(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    entry_point.run_with_arguments(main)
+    entry_point.run_with_experiment(main, takes_arguments=True)

@@ -12,12 +12,13 @@ from typing import Any
 
 from absl import flags
 
+from jaxbench.analysis.pricing import Price
 from jaxbench.cli import entry_point, main_flags, price_flags, process_flags, registry
 from jaxbench.clock import process_age_s
 from jaxbench.config import Experiment
 from jaxbench.custom import config_record
 from jaxbench.errors import BadInput
-from jaxbench.hardware.targets.target import list_targets, split_targets
+from jaxbench.hardware.targets.target import list_targets, parse_target, split_targets
 from jaxbench.modes import import_mode
 from jaxbench.modes.options import OPTIONS, PRICED
 from jaxbench.parallel import processes
@@ -58,7 +59,11 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
                 "--mode=describe and jaxbench.sweep take several"
             )
         scaling = flags.FLAGS.scaling if mode == "scaling" else None
-        compile_for(target, experiment, flags.FLAGS.workdir, arguments, scaling=scaling)
+        [price] = [*_prices(target).values()] or [None]
+        workdir = flags.FLAGS.workdir
+        compile_for(
+            target, experiment, workdir, arguments, scaling=scaling, price=price, **_predicting()
+        )
         return 0
     if flags.FLAGS.local_processes:
         return run_local_processes(sys.orig_argv, flags.FLAGS.local_processes)
@@ -116,6 +121,19 @@ def _compiler_arguments(spec: str | None, overrides: Sequence[str]) -> list[str]
     return [f"--experiment={spec}", *overrides, *forwarded]
 
 
+def _prices(names: str) -> dict[str, Price]:
+    return price_flags.target_prices(map(parse_target, split_targets(names)))
+
+
+def _predicting() -> dict[str, Any]:
+    """Return the keywords of predictions."""
+    anchor = flags.FLAGS.anchor
+    return {
+        "calibration": flags.FLAGS.calibration,
+        "anchors": anchor.split(",") if anchor else (),
+    }
+
+
 def _describe(experiment: Experiment, target: str | None, arguments: list[str]) -> int:
     if target:
         from jaxbench.modes.targets import describe_targets
@@ -125,9 +143,8 @@ def _describe(experiment: Experiment, target: str | None, arguments: list[str]) 
             target,
             arguments,
             as_json=flags.FLAGS.json,
-            price=price_flags.stated_price(),
-            calibration=flags.FLAGS.calibration,
-            anchors=flags.FLAGS.anchor.split(",") if flags.FLAGS.anchor else (),
+            prices=_prices(target),
+            **_predicting(),
         )
     from jaxbench.modes.describe import describe, print_description
 

@@ -2,17 +2,19 @@
 
 Each accelerator gets a task for SkyPilot and one for dstack. It installs this checkout, runs the
 experiment with the flags that are given here (or the card, with --qualify), and gives the machine
-back. Nothing is rented: the commands that launch, fetch the results and tear down are printed.
+back. Nothing is rented: the commands that launch, fetch the results and tear down are printed,
+below a table of the rates to expect, the cheapest by --prices first.
 """
 
 import pathlib
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import flags
 
+from jaxbench.analysis.pricing import Price, read_prices
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.cli import entry_point, main_flags
 from jaxbench.cli.flag_table import define_flags
@@ -20,7 +22,7 @@ from jaxbench.cli.main_flags import check_flags, chosen_mode, reads_data
 from jaxbench.config import Config, Experiment
 from jaxbench.errors import BadInput
 from jaxbench.modes.options import COORDINATOR_FLAGS
-from jaxbench.offering.accelerators import Accelerator, parse_accelerators
+from jaxbench.offering.accelerators import Accelerator, lowest_price, parse_accelerators
 from jaxbench.offering.folder import changed_files, check_new, write_offers
 from jaxbench.offering.tasks import Work
 from jaxbench.paths import user_path
@@ -33,7 +35,7 @@ _OUT, _QUALIFY, _SOURCE, _IDLE_MINUTES = define_flags("offers")
 # Flags of jaxbench.main that cannot be for all machines alike, or need more than a machine.
 _OF_ONE_MACHINE = (
     *("workdir", "json", "resume", "target", "compile_cache", "wandb", "local_processes"),
-    *("usd_per_hour", "offer", "prices", *COORDINATOR_FLAGS),
+    *("usd_per_hour", "offer", *COORDINATOR_FLAGS),
 )
 
 
@@ -50,16 +52,23 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
         refused = [f"--experiment={spec}"] * (spec is not None) + main_flags.given_flags()
         if refused:
             raise BadInput(f"{refused[0]} with --qualify: the card has fixed settings")
+        experiment: Experiment | None = None
         parts, user_file = ("qualify", "jaxbench.qualify", (), "--out", ()), None
     else:
-        parts, user_file = _run(spec, overrides, accelerators)
+        prices = _take_prices()
+        experiment = entry_point.load_experiment(spec, overrides)
+        parts, user_file = _run(experiment, str(spec), overrides, accelerators)
     work = Work(*parts, _SOURCE.value, _IDLE_MINUTES.value)  # type: ignore[call-arg]
     out = user_path(_OUT.value)
     check_new(out)
+    predictions: dict[str, Mapping[str, Any]] = {}
+    if isinstance(experiment, Config):
+        predictions = _predict(experiment, accelerators, prices)
+        accelerators.sort(key=lambda one: [*predictions].index(one.name))
     if _SOURCE.value is None and changed_files():
         warn("jaxbench: changes that are not committed are not sent")
     command = shlex.join(["jaxbench", "offers", *sys.argv[1:]])
-    tasks = write_offers(out, work, accelerators, command, user_file)
+    tasks = write_offers(out, work, accelerators, predictions, command, user_file)
     print(f"cd {shlex.quote(str(out))}")
     for name, both in tasks.items():
         for engine, task in zip(("SkyPilot", "dstack"), both, strict=True):
@@ -70,14 +79,40 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
     return 0
 
 
+def _take_prices() -> list[Price]:
+    """Return the offers of --prices, which rank the machines and are no flag of their runs."""
+    flag = flags.FLAGS["prices"]
+    path, flag.present = flag.value, 0
+    flag.unparse()
+    return read_prices(path) if path else []
+
+
+def _predict(
+    experiment: Config, accelerators: Sequence[Accelerator], prices: Sequence[Price]
+) -> dict[str, Mapping[str, Any]]:
+    """Return {accelerator: its prediction}, the cheapest first, and print a table of them."""
+    from jaxbench.modes.predictions import Predictor, ranked, ranking_lines  # imports JAX
+
+    predictor = Predictor(experiment)
+    answers = []
+    for one in accelerators:
+        price = lowest_price(prices, one.target.kind, one.target.num_devices)
+        answers.append(predictor.predict(one.target, price) | {"target": one.name})
+    for line in [*ranking_lines(experiment, answers), ""]:
+        print_wrapped(line)
+    return {answer["target"]: answer for _, answer in ranked(answers)}
+
+
 def _run(
-    spec: str | None, overrides: Sequence[str], accelerators: Sequence[Accelerator]
+    experiment: Experiment,
+    spec: str,
+    overrides: Sequence[str],
+    accelerators: Sequence[Accelerator],
 ) -> tuple[Any, pathlib.Path | None]:
     """Return the first fields of `Work`, and the user's experiment file."""
     for name in _OF_ONE_MACHINE:
         if flags.FLAGS[name].present:
             raise BadInput(f"--{name}: is for one run; each offer has its own machine and folder")
-    experiment = entry_point.load_experiment(spec, overrides)
     mode = chosen_mode(experiment)
     if mode == "describe":
         raise BadInput("--mode=describe: runs nothing; an offer is for the other modes")

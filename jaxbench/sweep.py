@@ -19,7 +19,12 @@ from jaxbench.cli.flag_table import define_flags
 from jaxbench.cli.main_flags import check_flags, chosen_mode
 from jaxbench.cli.price_flags import check_positive
 from jaxbench.errors import BadInput
-from jaxbench.hardware.targets.target import list_targets, split_targets
+from jaxbench.hardware.targets.target import (
+    compiler_version,
+    list_targets,
+    parse_target,
+    split_targets,
+)
 from jaxbench.launchers.launcher import LAUNCHERS, Limits, create_launcher
 from jaxbench.modes.options import COORDINATOR_FLAGS
 from jaxbench.records.schema import TRIAL_STATUSES
@@ -71,6 +76,8 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
         check_flags(trial.config, chosen_mode(trial.config))
     run, console = run_trials, create_console()
     if _FIND_MAX_BATCH.value:
+        for name in targets:
+            compiler_version(parse_target(name))
         run = functools.partial(
             find_max_batches, multiple=_BATCH_MULTIPLE.value, memory_limit_mb=memory_limit_mb
         )

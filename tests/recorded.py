@@ -304,6 +304,11 @@ def compiled(
         "needed_bytes": batch * GIB // 128,
         "compile_s": 12.5,
         "collectives": {"all-reduce": {"count": 1, "bytes": 3_000_000, "largest_bytes": 1}},
+        "predicted": {
+            "images_per_s": 3_000.0 * devices,
+            "interval_80": [2_400.0 * devices, 3_750.0 * devices],
+            "interval_90": [2_000.0 * devices, 4_500.0 * devices],
+        },
         "ceiling": {
             "images_per_s": 20_000.0 * devices,
             "bound_by": "memory",

@@ -181,6 +181,38 @@ def test_the_command_says_what_would_be(run_cost):
     assert max(map(len, huge.splitlines())) < 120
 
 
+def test_what_training_would_cost_elsewhere(run_cost, refused, tmp_path):
+    (tmp_path / "prices.csv").write_text(
+        HEADER + "a,NVIDIA H200,1,3.6,2026,web\nb,NVIDIA A100-SXM4-80GB,8,36,2026,web\n"
+    )
+    experiment = ("--experiment=resnet50_synthetic", "--experiment.epochs=2")
+    args = (*experiment, "--target=gpu:a100:8,gpu:h200,gpu:a100", "--prices=prices.csv")
+    done = run_cost(*args, "--json")
+    assert done.returncode == 0, done.stderr
+    costs = json.loads(done.stdout)["costs"]
+    assert [*costs] == ["gpu:h200", "gpu:a100:8", "gpu:a100"]
+    assert [one["rank"] for one in costs.values()] == ["1", "2", "–"]
+    best = costs["gpu:h200"]["predicted"]
+    assert best["training_usd"] == pytest.approx(best["training_s"] / 1000)
+    low, high = best["training_usd_interval_80"]
+    assert low < best["training_usd"] < high
+    assert costs["gpu:a100"]["price"] is None  # that of eight is none of one
+    assert "training_usd" not in costs["gpu:a100"]["predicted"]
+    lines = run_cost(*args).stdout.splitlines()
+    assert [line.split()[:2] for line in lines if " gpu:" in line][0] == ["1", "gpu:h200"]
+    for wrong, told in (
+        ((*experiment, "--target=gpu:h20", "--usd_per_hour=1"), "did you mean 'h200'"),
+        ((*experiment, "--usd_per_hour=1"), "needs --target"),
+        ((*experiment, "--target=gpu:h200"), "give --usd_per_hour"),
+        ((*experiment, "--target=gpu:h100", "--prices=prices.csv"), "no offer of just gpu:h100"),
+        ((*args, "--usd_per_hour=1"), "--usd_per_hour and --prices: give one"),
+        ((*args, "--epochs=3"), "--epochs: not with --experiment"),
+        (("--target=gpu:h200", "--usd_per_hour=1"), "give --experiment=NAME"),
+        (("--experiment.epochs=2",), "needs --experiment and --target"),
+    ):
+        refused(*wrong, told=told, module="jaxbench.cost")
+
+
 def test_a_run_records_its_price_and_what_its_way_cost(run_cli, run_cost, tmp_path):
     priced = ("--usd_per_hour=3.6", "--target_accuracy=0.05", "--workdir=run")
     done = run_cli(f"--experiment={MICRO}", *priced)

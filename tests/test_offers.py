@@ -8,7 +8,11 @@ import re
 import pytest
 import yaml
 
+from jaxbench.analysis.pricing import Price
+from jaxbench.offering.folder import read_offers
+from jaxbench.reports.prices import Prices
 from tests.conftest import MICRO
+from tests.reports.pages import rows_of, sections_of, tables
 
 # A source that needs no archive.
 FLAGS = ("--out=offers", "--source=git+https://git.example.com/jaxbench.git")
@@ -37,10 +41,34 @@ def test_a_folder_of_offers(write, tmp_path):
     assert "--experiment=quickstart:tiny --experiment.batch_size=256 --workdir=" in run
     # Each file's commands are printed.
     lines = done.stdout.splitlines()
-    assert lines[0] == "cd offers" and any(
+    assert "cd offers" in lines and any(
         re.fullmatch("sky down jb-quickstart-ti-[0-9a-f]{6}-h100-2", line) for line in lines
     )
     assert sum(line.startswith(("sky launch", "dstack apply")) for line in lines) == 4
+
+
+def test_the_machine_that_is_expected_to_be_cheapest_comes_first(write, tmp_path):
+    head = "offer,hardware,devices,usd_per_hour,date,source\n"
+    mine = ("a,NVIDIA H100 80GB HBM3,1,90,2026,web\n", "b,L4,1,0.9,2026,web\n")
+    (tmp_path / "prices.csv").write_text(head + "".join(mine))
+    experiment = ("--experiment=resnet50:synthetic", "--experiment.batch_size=128")
+    done = write("--accelerator=H100,L4,T4", *experiment, "--prices=prices.csv")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split()[:2] for line in done.stdout.splitlines()]
+    assert rows[rows.index(["1", "L4:1"]) + 1] == ["2", "H100:1"]
+    assert "T4:1: not predicted, because Tesla T4 has no bf16 units" in done.stdout
+    launched = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("sky la")]
+    assert launched == ["l4-1.sky.yaml", "h100-1.sky.yaml", "t4-1.sky.yaml"]
+    assert "--prices" not in (tmp_path / "offers/l4-1.sky.yaml").read_text().split("run:")[1]
+    # A report ranks them by its own prices.
+    offers = read_offers(tmp_path / "offers")
+    assert offers[0].predicted["usd_per_hour"] == 0.9 and "bf16" in offers[2].not_predicted
+    swapped = [Price("L4:1", "L4", 1, 900.0, "", ""), Price("H100:1", "H100", 1, 0.1, "", "")]
+    [table] = tables(
+        sections_of(tmp_path / "offers", prices=Prices(listed=swapped))["offers"]
+    ).values()
+    ranks = [(row["rank by cost (predicted)"], row["offer"]) for row in rows_of(table)]
+    assert ranks == [("1", "H100:1"), ("2", "L4:1"), ("–", "T4:1")]
 
 
 def test_an_experiment_of_ones_own_is_sent(write, tmp_path):

@@ -10,11 +10,20 @@ from jaxbench.cli.flag_table import define_flag
 from jaxbench.cli.importing import importing
 from jaxbench.config import Config, Experiment
 from jaxbench.errors import BadInput
+from jaxbench.hardware.targets.target import parse_target, split_targets
 from jaxbench.modes import find_mode
-from jaxbench.modes.options import OPTIONS, PRICE, RUNS, mode_keywords, modes_of_flags
+from jaxbench.modes.options import (
+    OPTIONS,
+    PREDICTION,
+    PRICE,
+    RUNS,
+    TARGETED,
+    mode_keywords,
+    modes_of_flags,
+)
 
 # Flags for some modes that go with --target.
-_WITH_TARGET = ("target", "json", "workdir", "scaling", "calibration", "anchor", *PRICE)
+_WITH_TARGET = ("target", "json", "workdir", "scaling", *PREDICTION, *PRICE)
 
 for _name, _option in OPTIONS.items():
     _text, _modes = _option.help, modes_of_flags().get(_name, RUNS)
@@ -46,8 +55,8 @@ def chosen_mode(experiment: Experiment) -> str:
             continue
         if target and name not in _WITH_TARGET:
             raise BadInput(f"--{name} with --target: compiling measures nothing")
-        if not target and mode == "describe" and name in ("calibration", "anchor", *PRICE):
-            raise BadInput(f"--{name} with --mode=describe: it needs --target")
+        if not target and mode in TARGETED and name in (*PREDICTION, *PRICE):
+            raise BadInput(f"--{name} with --mode={mode}: it needs --target")
         if mode not in modes:
             raise BadInput(f"--{name} with --mode={mode}: it needs --mode={' or '.join(modes)}")
     return mode
@@ -87,12 +96,15 @@ def check_flags(experiment: Experiment, mode: str) -> dict[str, Any]:
         from jaxbench.xla.flags import check_xla_flags
     check_platforms()
     keywords = mode_keywords(mode, experiment, {name: flags.FLAGS[name].value for name in OPTIONS})
-    price_flags.stated_price()
+    if target := flags.FLAGS.target:
+        price_flags.target_prices(map(parse_target, split_targets(target)))
+    else:
+        price_flags.stated_price()
     process_flags.check_processes()
     if flags.FLAGS.xla_flags:
         check_xla_flags(flags.FLAGS.xla_flags)
     # A compiler for a target writes to a cache, and cannot read it.
-    default = "off" if flags.FLAGS.target else ""
+    default = "off" if target else ""
     profiled = flags.FLAGS.profile is not None
     use_compile_cache(flags.FLAGS.compile_cache or default, by_names=profiled)
     return keywords

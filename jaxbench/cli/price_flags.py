@@ -1,13 +1,16 @@
 """The flags that say what the hardware costs, the same in every entry point that has them."""
 
 import math
+from collections.abc import Iterable
 
 from absl import flags
 
 from jaxbench import fields
-from jaxbench.analysis.pricing import Price, find_price, load_prices
+from jaxbench.analysis.pricing import Price, find_price, load_prices, read_prices
 from jaxbench.clock import now
 from jaxbench.errors import BadInput
+from jaxbench.hardware.targets.target import Target
+from jaxbench.offering.accelerators import lowest_price
 
 USD_PER_HOUR = flags.DEFINE_float(
     "usd_per_hour", None, "What an hour of the hardware costs, all of it."
@@ -23,6 +26,30 @@ PRICES = flags.DEFINE_string(
     "A CSV file of your own offers: offer,hardware,devices,usd_per_hour,date,source; or a "
     "catalogue of SkyPilot, of which each accelerator's lowest price counts (spot prices do not).",
 )
+
+
+def target_prices(targets: Iterable[Target]) -> dict[str, Price]:
+    """Return {target: what an hour of it costs}; a stated price is of each of them.
+
+    Of the offers of --prices it is the lowest of just that machine.
+
+    Raises:
+      BadInput: see `stated_price`, or --prices has no offer of any of them.
+    """
+    targets = [*targets]
+    if not PRICES.value or OFFER.value is not None:
+        price = stated_price()
+        return {target.name: price for target in targets if price}
+    if USD_PER_HOUR.value is not None:
+        raise BadInput("--usd_per_hour and --prices: give one of them")
+    prices, listed = {}, read_prices(PRICES.value)
+    for target in targets:
+        if price := lowest_price(listed, target.kind, target.num_devices):
+            prices[target.name] = price
+    if not prices:
+        names = ", ".join(target.name for target in targets)
+        raise BadInput(f"--prices={PRICES.value}: has no offer of just {names}")
+    return prices
 
 
 def stated_price() -> Price | None:

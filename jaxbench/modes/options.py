@@ -16,6 +16,9 @@ from jaxbench.modes import CHECKPOINTS, MODES
 
 RUNS = tuple(MODES)
 PRICED = ("train", "throughput")
+# Modes that take --target, and flags that need it there.
+TARGETED = ("describe", "memory", "scaling")
+PREDICTION = ("calibration", "anchor")
 # The flags of cli/price_flags.py and cli/process_flags.py; they are for the modes in `PRICED`.
 PRICE = ("usd_per_hour", "offer", "prices")
 # How processes join: each has other values.
@@ -82,11 +85,10 @@ OPTIONS = {
 def modes_of_flags() -> dict[str, tuple[str, ...]]:
     """Return {flag: the modes that it is for}, without the flags that every mode takes."""
     limited = {"workdir": RUNS, "telemetry_s": RUNS, "json": ("describe",)}
-    limited["target"] = ("describe", "memory", "scaling")
-    limited |= dict.fromkeys(("calibration", "anchor"), ("describe",))
+    limited |= dict.fromkeys(("target", *PREDICTION), TARGETED)
     for mode, each in MODES.items():
         limited |= {name: (*limited.get(name, ()), mode) for name in each.options}
-    limited |= dict.fromkeys(PRICE, (*PRICED, "describe"))
+    limited |= dict.fromkeys(PRICE, (*PRICED, *TARGETED))
     return limited | dict.fromkeys(_PROCESSES, PRICED)
 
 

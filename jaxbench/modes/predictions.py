@@ -6,13 +6,16 @@ The forward pass is traced for one example on this machine's CPU; `jaxbench.pred
 import dataclasses
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from jaxbench.analysis.pricing import S_PER_HOUR, Price
+from jaxbench.analysis.ranking import costs_to_expect, rank
+from jaxbench.analysis.statistics import Estimate
 from jaxbench.batch_layout import BatchLayout
+from jaxbench.cards.card_file import is_card, read_card
 from jaxbench.clock import duration
 from jaxbench.config import Config
 from jaxbench.data_config import PUBLIC_SETS
@@ -20,24 +23,34 @@ from jaxbench.errors import BadInput
 from jaxbench.fields import without_unused
 from jaxbench.hardware.targets.target import Target, target_of_kind
 from jaxbench.metrics import plain
+from jaxbench.modes.runner import describe_program
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.precision import get_precision
 from jaxbench.predict import calibration as fitted
 from jaxbench.predict.layers import NetworkShape, read_network
-from jaxbench.predict.prediction import NotPredicted, Prediction, predict, setting_of
+from jaxbench.predict.prediction import (
+    NotPredicted,
+    Prediction,
+    RunsOutOfMemory,
+    predict,
+    setting_of,
+)
 from jaxbench.predict.rates import Rate
 from jaxbench.records.reader import load_run
 from jaxbench.records.writers.rows import noun
 from jaxbench.tables.text import text_table
 from jaxbench.train import build_program
 from jaxbench.training.network_analysis import trace_network
+from jaxbench.xla.jaxpr import FLOPS_PER_MAC
 
+_CARD_FLOPS = "flops_per_image"
 TITLE = "Predicted, not measured, from published rates; 80 % and 90 % intervals."
-_HEADINGS = ("target", "batch", "rate", "80 %", "90 %", "most of a step", "training")
 
 
-def read_shape(config: Config) -> NetworkShape:
-    """Return what the experiment's network does with an example; traced on a CPU.
+def read_shape(config: Config) -> tuple[NetworkShape, dict[str, Any]]:
+    """Return what the experiment's network does with an example, and run.json's fields of it.
+
+    It is traced on a CPU.
 
     Raises:
       BadInput: the config makes no network.
@@ -51,7 +64,7 @@ def read_shape(config: Config) -> NetworkShape:
         program.check()
         shapes = vars(program.abstract_train_state())
         traced = trace_network(program.model, program.mesh, program.input_shape, shapes)
-        return read_network(traced.jaxpr.jaxpr)
+        return read_network(traced.jaxpr.jaxpr), describe_program(program)
 
 
 def load_calibration(path: str | None) -> fitted.Calibration:
@@ -68,102 +81,141 @@ def load_calibration(path: str | None) -> fitted.Calibration:
         raise BadInput(f"--calibration={path}: no calibration: {error}") from None
 
 
-def read_anchor(path: str, config: Config, shape: NetworkShape) -> Rate:
-    """Return the rate that a run measured on an accelerator, to shift predictions by.
+def read_anchor(path: str, config: Config, shape: NetworkShape) -> list[Rate]:
+    """Return the rates of a network on an accelerator, by which its predictions are shifted.
 
     Args:
-      path: a run directory.
+      path: a run directory, or a card or its folder.
       config: the experiment that is predicted.
-      shape: its network, which the run trained too.
+      shape: its network, which the run or the card trained too.
 
     Raises:
-      BadInput: it has no rate, or its device or its network is unknown.
+      BadInput: it has no rate of this network in this precision, or its device is unknown.
     """
-    run = load_run(path)
-    document = run.document
-    rates = {name: rate for name, (rate, _, _) in run.rates().items()}
-    rate = rates.get("train_step") or rates.get("training")
-    kind, count = (document.environment.get(name) for name in ("device_kind", "num_devices"))
+    if is_card(path):
+        card, training_flops = read_card(path), 3 * FLOPS_PER_MAC * shape.macs
+        kind, count = card.environment["device_kind"], card.environment["num_devices"]
+        figures = [figure for part in card.parts for figure in part.figures]
+        flops = {figure.key[1:]: figure.value for figure in figures if figure.name == _CARD_FLOPS}
+        # {batch: images/s}; a card has a stated batch, and mostly a second one.
+        rates = {
+            figure.labels["batch"]: figure.value
+            for figure in figures
+            if figure.name == "images_per_s"
+            and figure.labels["precision"] == config.precision
+            and math.isclose(flops.get(figure.key[1:], 0.0), training_flops, rel_tol=1e-3)
+        }
+        problem = f"the card has no rate of this network in {config.precision}"
+    else:
+        document, measured = (run := load_run(path)).document, run.rates()
+        kind, count = (document.environment.get(name) for name in ("device_kind", "num_devices"))
+        rate = next(
+            (measured[one][0] for one in ("train_step", "training") if one in measured), None
+        )
+        rates = {document.config["batch_size"]: rate} if rate else {}
+        problem = "no steady rate of training"
+        precision = document.config["precision"]
+        if document.forward_macs_per_image != shape.macs or precision != config.precision:
+            problem, rates = f"it trained another network, or in {precision}", {}
     target = target_of_kind(str(kind), count or 1)
-    if not rate or target is None:
-        problem = "no steady rate of training" if target else f"{kind} is not among --target=list"
-        raise BadInput(f"--anchor={path}: {problem}")
-    precision = document.config["precision"]
-    if document.forward_macs_per_image != shape.macs or precision != config.precision:
-        raise BadInput(
-            f"--anchor={path}: it trained another network, or in {precision}; only the same "
-            "network and precision help"
+    if target is None:
+        raise BadInput(f"--anchor={path}: {kind} is not among --target=list")
+    if not rates or not all(isinstance(batch, int) and batch > 0 for batch in rates):
+        only = "only the same network and precision help"
+        raise BadInput(f"--anchor={path}: {problem}; {only}")
+    return [
+        Rate(
+            setting_of(shape, target, config.precision, batch / target.num_devices),
+            batch / rate,
+            False,
+            path,
+            "",
         )
-    batch = document.config["batch_size"] / target.num_devices
-    setting = setting_of(shape, target, precision, batch)
-    return Rate(setting, batch * target.num_devices / rate, False, path, "")
+        for batch, rate in rates.items()
+        if rate > 0
+    ]
 
 
-def predict_targets(
-    config: Config,
-    targets: Sequence[Target],
-    calibration: fitted.Calibration,
-    price: Price | None = None,
-    anchors: Sequence[str] = (),
-) -> dict[str, dict[str, Any]]:
-    """Return {target: the fields of its prediction}.
+class Predictor:
+    """Predicts an experiment's rates on machines that are not here.
 
-    Args:
-      config, targets, calibration, price: what is asked; the price is an hour's of each target.
-      anchors: run directories of devices of the targets' kinds.
-
-    `predicted` is None, and `not_predicted` says why, or it has `Prediction.to_json` with the time
-    of an epoch and of the whole training, and its price, each with the 80 % interval.
+    Attributes:
+      config: the experiment.
+      shape: of its network.
+      network: run.json's fields of it.
     """
-    shape = read_shape(config)
-    rates = [read_anchor(path, config, shape) for path in anchors]
-    for rate in rates:
-        if rate.setting.kind not in {target.kind for target in targets}:
-            raise BadInput(
-                f"--anchor={rate.source}: measured on {rate.setting.kind}, and no --target is one"
-            )
-    return {
-        one.name: _predict(
-            config,
-            shape,
-            one,
-            calibration,
-            price,
-            [rate for rate in rates if rate.setting.kind == one.kind],
-        )
-        for one in targets
-    }
 
+    def __init__(
+        self,
+        config: Config,
+        targets: Sequence[Target] = (),
+        calibration: str | None = None,
+        anchors: Sequence[str] = (),
+    ):
+        """Trace the network.
 
-def _predict(
-    config: Config,
-    shape: NetworkShape,
-    target: Target,
-    calibration: fitted.Calibration,
-    price: Price | None,
-    anchors: Sequence[Rate],
-) -> dict[str, Any]:
-    layout = BatchLayout.create(config, target.num_devices)
-    answer = {
-        "target": target.name,
-        "device_kind": target.kind,
-        "num_devices": target.num_devices,
-        "batch_size": config.batch_size,
-        "batch_per_device": layout.batch_per_device,
-        "precision": config.precision,
-    }
-    try:
-        if why := _uncalibrated(config, target):
-            raise NotPredicted(why)
-        batch = layout.batch_per_device / layout.gradient_accumulation_steps
-        setting = setting_of(shape, target, config.precision, batch)
-        prediction = predict(setting, calibration, anchors)
-    except NotPredicted as error:
-        return answer | {"predicted": None, "not_predicted": str(error)}
-    fields = prediction.to_json() | _schedule(config, prediction, price)
-    if tokens := config.data.sequence_length:
-        fields["tokens_per_s"] = prediction.examples_per_s * tokens
-    return answer | {"predicted": fields}
+        Args:
+          config: a valid experiment.
+          targets: the machines that will be asked for, with anchors.
+          calibration: a file of `python -m jaxbench.calibrate`; None takes jaxbench's.
+          anchors: see `read_anchor`; their devices are of the targets' kinds.
+
+        Raises:
+          BadInput: no calibration, or an anchor that does not help.
+        """
+        # No device is used. JAX would look for all, and its plugins complain about missing ones.
+        jax.config.update("jax_platforms", "cpu")
+        self._calibration = load_calibration(calibration)
+        self.config = config
+        self.shape, self.network = read_shape(config)
+        self._anchors = [rate for path in anchors for rate in read_anchor(path, config, self.shape)]
+        for rate in self._anchors:
+            if rate.setting.kind not in {target.kind for target in targets}:
+                raise BadInput(
+                    f"--anchor={rate.source}: measured on {rate.setting.kind}, and no --target is "
+                    "one"
+                )
+
+    def predict(
+        self, target: Target, price: Price | None = None, batch_size: int | None = None
+    ) -> dict[str, Any]:
+        """Return the fields of a prediction.
+
+        `predicted` is None, and `not_predicted` says why, or it has `Prediction.to_json` with the
+        time of an epoch and of the whole training, and with its price, each with the 80 % interval.
+        `fits` is False of a step that is predicted to run out of memory.
+
+        Args:
+          target: the machine.
+          price: what an hour of it costs.
+          batch_size: in place of the experiment's.
+        """
+        config = dataclasses.replace(self.config, batch_size=batch_size or self.config.batch_size)
+        layout = BatchLayout.create(config, target.num_devices)
+        answer = {
+            "target": target.name,
+            "device_kind": target.kind,
+            "num_devices": target.num_devices,
+            "batch_size": config.batch_size,
+            "batch_per_device": layout.batch_per_device,
+            "precision": config.precision,
+            "predicted": None,
+        }
+        anchors = [rate for rate in self._anchors if rate.setting.kind == target.kind]
+        try:
+            if why := _uncalibrated(config, target):
+                raise NotPredicted(why)
+            batch = layout.batch_per_device / layout.gradient_accumulation_steps
+            setting = setting_of(self.shape, target, config.precision, batch)
+            prediction = predict(setting, self._calibration, anchors)
+        except RunsOutOfMemory as error:
+            return answer | {"not_predicted": str(error), "fits": False}
+        except NotPredicted as error:
+            return answer | {"not_predicted": str(error)}
+        fields = prediction.to_json() | _schedule(config, prediction, price)
+        if tokens := config.data.sequence_length:
+            fields["tokens_per_s"] = prediction.examples_per_s * tokens
+        return answer | {"predicted": fields}
 
 
 def _uncalibrated(config: Config, target: Target) -> str:
@@ -181,25 +233,27 @@ def _uncalibrated(config: Config, target: Target) -> str:
 
 def _schedule(config: Config, prediction: Prediction, price: Price | None) -> dict[str, Any]:
     """Return the seconds and USD of an epoch and of the training, without its evaluations."""
-    examples = config.data.train_examples or _published_examples(config)
-    if not examples:
-        return {}
-    steps = max(1, examples // config.batch_size)
-    total_steps = min(math.ceil(steps * config.epochs), config.max_steps or math.inf)
-    rate, (low, high) = prediction.examples_per_s, prediction.intervals[fitted.LEVELS[0]]
-    rates = (rate, high, low)
-    epoch_s, *epoch_interval_s = (steps * config.batch_size / each for each in rates)
-    training_s, *training_interval_s = (total_steps * config.batch_size / each for each in rates)
-    fields = {
-        "epoch_s": epoch_s,
-        "epoch_interval_80_s": epoch_interval_s,
-        "training_s": training_s,
-        "training_interval_80_s": training_interval_s,
-    }
+    low, high = prediction.intervals[fitted.LEVELS[0]]
+
+    def takes(examples: float) -> tuple[float, list[float]]:
+        time_s, *ends_s = (examples / rate for rate in (prediction.examples_per_s, high, low))
+        return time_s, ends_s
+
+    fields: dict[str, Any] = {}
+    times = {"usd_per_million_images": takes(1e6)}
+    if examples := config.data.train_examples or _published_examples(config):
+        steps = max(1, examples // config.batch_size)
+        total_steps = min(math.ceil(steps * config.epochs), config.max_steps or math.inf)
+        fields["epoch_s"], fields["epoch_interval_80_s"] = takes(steps * config.batch_size)
+        training = takes(total_steps * config.batch_size)
+        fields["training_s"], fields["training_interval_80_s"] = training
+        times["training_usd"] = training
     if price is not None:
         usd_per_s = price.usd_per_hour / S_PER_HOUR
-        fields["training_usd"] = training_s * usd_per_s
-        fields["training_interval_80_usd"] = [each * usd_per_s for each in training_interval_s]
+        fields["usd_per_hour"] = price.usd_per_hour
+        for name, (time_s, ends_s) in times.items():
+            fields[name] = time_s * usd_per_s
+            fields[f"{name}_interval_80"] = [end_s * usd_per_s for end_s in ends_s]
     return fields
 
 
@@ -210,35 +264,114 @@ def _published_examples(config: Config) -> int:
     return sizes.get("cifar10" if config.data.source == "cifar10_batches" else name, 0)
 
 
-def prediction_lines(config: Config, answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the lines of a table of `predict_targets`' answers, and of what each rests on."""
-    rows, notes = [], []
-    unit = f"{noun(config.data.sequence_length)}/s"
-    for name, answer in answers.items():
-        predicted = answer["predicted"]
-        if predicted is None:
-            rows.append([name, f"{answer['batch_size']:,}", *["-"] * (len(_HEADINGS) - 2)])
-            notes.append(f"{name}: not predicted, because {answer['not_predicted']}")
-            continue
-        spans = [
-            " to ".join(map(plain, predicted[f"interval_{level * 100:.0f}"]))
-            for level in fitted.LEVELS
-        ]
-        share = predicted["parts_s"][predicted["bound_by"]] / predicted["step_s"]
-        training = "-"
-        if "training_s" in predicted:
-            training = duration(predicted["training_s"])
-            if "training_usd" in predicted:
-                low, high = predicted["training_interval_80_usd"]
-                training += f", {low:,.2f} to {high:,.2f} USD"
-        rate = f"{plain(predicted['images_per_s'])} {unit}"
-        most = f"{predicted['bound_by']} {share:.0%}"
-        rows.append([name, f"{answer['batch_size']:,}", rate, *spans, most, training])
-        basis = predicted["basis"]
-        new = "a new generation; " if basis["new_generation"] else ""
-        network = basis["network"] or f"a {basis['family']} network"
-        notes.append(
-            f"{name}: {new}{basis['generation']}, {network}, {basis['software']}; the interval is "
-            f"from {' and '.join(basis['interval_from'])}"
-        )
-    return [TITLE, *text_table(_HEADINGS, rows, _HEADINGS[-2:]), *notes]
+def add_efficiency(scalings: Sequence[str | None], answers: Sequence[Mapping[str, Any]]) -> None:
+    """Add to predictions the rate of a device over that of the first of its kind of scaling."""
+    first: dict[str | None, float] = {}
+    for scaling, answer in zip(scalings, answers, strict=True):
+        if predicted := answer["predicted"]:
+            rate = predicted["images_per_s"] / answer["num_devices"]
+            predicted["efficiency"] = rate / first.setdefault(scaling, rate)
+
+
+def prediction_lines(config: Config, answers: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the lines of a table of a `Predictor`'s answers, and of what they rest on."""
+    cells = {
+        "90 %": lambda predicted: _span(predicted["interval_90"]),
+        "efficiency": lambda predicted: f"{predicted['efficiency']:.0%}",
+        "most of a step": _bound_by,
+    }
+    if not any("efficiency" in (answer["predicted"] or {}) for answer in answers):
+        del cells["efficiency"]
+    return [
+        TITLE,
+        *_table(config, [("", one) for one in answers], cells, ("most of a step", "training")),
+    ]
+
+
+def ranked(answers: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return answers with their possible ranks in words, the cheapest first."""
+    predictions = [answer["predicted"] or {} for answer in answers]
+    rates = [
+        Estimate(one["images_per_s"], *one["interval_80"]) if one else Estimate()
+        for one in predictions
+    ]
+    costs = costs_to_expect(rates, [one.get("usd_per_hour") for one in predictions])
+    return [(words, answers[index]) for index, words in rank(costs)]
+
+
+def ranking_lines(config: Config, answers: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the lines of a table of a `Predictor`'s answers, the cheapest first."""
+    cells = {
+        "USD/h": lambda predicted: plain(predicted.get("usd_per_hour")),
+        "USD per million": lambda predicted: _span(
+            predicted.get("usd_per_million_images_interval_80")
+        ),
+    }
+    if not any("usd_per_hour" in (answer["predicted"] or {}) for answer in answers):
+        cells = {}
+    by = f"USD per million {noun(config.data.sequence_length)}" if cells else "rate"
+    title = (
+        f"Predicted, not measured, with 80 % intervals; ranked by {by}. Machines whose intervals "
+        "overlap are not told apart and have several possible ranks."
+    )
+    return [title, *_table(config, ranked(answers), cells, ("batch", "80 %", "USD/h", "rate"))]
+
+
+def _table(
+    config: Config,
+    answers: Sequence[tuple[str, Mapping[str, Any]]],
+    cells: Mapping[str, Callable[[Mapping[str, Any]], str]],
+    spare: Sequence[str],
+) -> list[str]:
+    """Return the lines of a table, and of what its predictions rest on.
+
+    Args:
+      config: the experiment.
+      answers: with their ranks, or "".
+      cells: {heading: what a prediction shows below it}.
+      spare: the columns that a narrow console leaves out first.
+    """
+    unit = noun(config.data.sequence_length)
+    cells = {
+        "rate": lambda predicted: f"{plain(predicted['images_per_s'])} {unit}/s",
+        "80 %": lambda predicted: _span(predicted["interval_80"]),
+        **cells,
+        "training": _training,
+    }
+    rows: list[list[str]] = []
+    notes: dict[str, list[str]] = {}
+    for ranks, answer in answers:
+        predicted, name = answer["predicted"], answer["target"]
+        shown = [show(predicted) if predicted else "-" for show in cells.values()]
+        rows.append([*filter(None, [ranks]), name, f"{answer['batch_size']:,}", *shown])
+        note = f"not predicted, because {answer.get('not_predicted')}"
+        notes.setdefault(basis_words(predicted["basis"]) if predicted else note, []).append(name)
+    headings = [*(["rank"] if answers[0][0] else []), "target", "batch", *cells]
+    told = [f"{', '.join(dict.fromkeys(names))}: {note}" for note, names in notes.items()]
+    return [*text_table(headings, rows, spare), *told]
+
+
+def _span(interval: Sequence[float] | None) -> str:
+    return " to ".join(map(plain, interval)) if interval else "-"
+
+
+def _bound_by(predicted: Mapping[str, Any]) -> str:
+    share = predicted["parts_s"][predicted["bound_by"]] / predicted["step_s"]
+    return f"{predicted['bound_by']} {share:.0%}"
+
+
+def _training(predicted: Mapping[str, Any]) -> str:
+    if "training_s" not in predicted:
+        return "-"
+    usd = predicted.get("training_usd_interval_80")
+    return duration(predicted["training_s"]) + (f", {_span(usd)} USD" if usd else "")
+
+
+def basis_words(basis: Mapping[str, Any]) -> str:
+    """Return what a prediction rests on, in a line."""
+    new = "a new generation; " if basis["new_generation"] else ""
+    network = basis["network"] or f"a {basis['family']} network"
+    return (
+        f"{new}{basis['generation']}, {network}, {basis['software']}; the interval is from "
+        f"{' and '.join(basis['interval_from'])}"
+    )

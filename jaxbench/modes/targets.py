@@ -3,7 +3,8 @@
 A compiler runs in a child process (`ask_compiler`): its variables must be set before JAX is
 imported, and its crash is a result. `describe_targets` prints the answers, `compile_for` records
 them. Nothing is measured: what the compiler reports is `compiled`, and a ceiling on the rate is
-`predicted` from it and the machine's peak rates.
+`predicted` from it and the machine's peak rates. The rate to expect is predicted without a
+compiler, and if none is installed, that is all.
 """
 
 import contextlib
@@ -41,7 +42,7 @@ from jaxbench.hardware.targets.target import (
     split_targets,
 )
 from jaxbench.modes.describe import list_layers, print_network
-from jaxbench.modes.predictions import load_calibration, predict_targets, prediction_lines
+from jaxbench.modes.predictions import Predictor, add_efficiency, prediction_lines
 from jaxbench.modes.runner import Measurement, RunContext, RunResult, describe_program, run_mode
 from jaxbench.parallel.child import run_child
 from jaxbench.parallel.mesh import DataMesh
@@ -79,19 +80,17 @@ def needed_bytes(refusal: str) -> int | None:
     return int(float(size) * 1024 ** " KMGT".index(unit or " "))
 
 
-def check_target(experiment: Experiment, name: str, *, compiled: bool = True) -> Target:
+def check_target(experiment: Experiment, name: str) -> Target:
     """Return the target of this name.
 
     Raises:
-      BadInput: an unknown or impossible target, a batch that does not split over its devices, an
-        experiment without a network, or, if it will be compiled for, no compiler.
+      BadInput: an unknown or impossible target, a batch that does not split over its devices, or an
+        experiment without a network.
     """
     if not isinstance(experiment, Config):
         raise BadInput(f"--target: {experiment.name} trains no network; only those are compiled")
     experiment.validate()
     target = parse_target(name)
-    if compiled:
-        compiler_version(target)
     BatchLayout.create(experiment, target.num_devices)
     return target
 
@@ -234,6 +233,8 @@ def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, di
             link_bytes_per_s=target.link_bytes_per_s,
         )
         limits |= {"origin": "predicted", "peak": peak and peak._asdict(), "link": target.link}
+        clock_hz = 1e6 * float(target.specs.get("clock_mhz") or 0)
+        cycles = work["estimated_cycles"] if clock_hz else 0
         compiled_record = dataclasses.replace(
             record,
             # A TPU's compiler has refused what does not fit.
@@ -247,6 +248,8 @@ def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, di
             flops_per_image=program.training_flops,
             bytes_lower_bound=program.analysis.bytes_lower_bound(batch, state_bytes),
             ceiling=limits | {"least_moved_bytes": least_moved_bytes},
+            estimated_cycles=cycles or None,
+            estimated_images_per_s=layout.images_per_step * clock_hz / cycles if cycles else None,
             **{name: work[name] for name in _WORK},
         )
         return compiled_record, network
@@ -293,19 +296,25 @@ def compile_for(
     arguments: Sequence[str],
     *,
     scaling: str | None = None,
+    price: Price | None = None,
+    calibration: str | None = None,
+    anchors: Sequence[str] = (),
 ) -> RunResult:
-    """Compile the training step for a target and record what the compiler reports.
+    """Predict a training step's rate on a target, compile it if its compiler is here, and record.
 
     Args:
       target: the machine's name.
       config, workdir: see `prepare_run`.
       arguments: see `ask_compiler`.
+      price: what an hour of the target costs.
+      calibration, anchors: see `Predictor`.
       scaling: weak | strong | both: compile for ever more devices of the target, up to all; a size
         on which the step does not fit is a result. None: the run's status says whether it fits.
 
     Raises:
-      BadInput: see `check_target`.
-      DoesNotFit: the compiler refuses the step, or its estimate is more than the memory.
+      BadInput: see `check_target` and `Predictor`.
+      DoesNotFit: the compiler refuses the step, or its estimate or the least that is predicted is
+        more than the memory.
       CompilerFailed: it crashed, or failed otherwise, for one of the sizes.
     """
     machine = check_target(config, target)
@@ -314,16 +323,24 @@ def compile_for(
         kinds = ("weak", "strong") if scaling == "both" else (scaling,)
         sizes = [size for kind in kinds for size in _sizes(config, machine, kind)]
     check_workdir(workdir, config.name)
+    predictor = Predictor(config, [machine], calibration, anchors)
     config, unused = without_unused(config.for_all_devices())
-    # No device is used here. JAX would look for all, and its plugins complain about missing ones.
-    jax.config.update("jax_platforms", "cpu")
+    try:
+        compiler_version(machine)
+        not_compiled = None
+    except BadInput as error:
+        not_compiled = str(error).partition(": ")[2]
     with contextlib.closing(create_console()) as console:
         numbers, kind = range(machine.num_devices), machine.kind
         devices = tuple(StandIn(number, machine.platform, kind) for number in numbers)
         mesh = DataMesh(devices, config.parallelism)
         setup = RunContext(config, Clock(), console, mesh, unused)
-        compilation = Compilation(setup, arguments, machine, sizes, scaling)
-        compilation.ask(*sizes[0][1:])
+        compilation = Compilation(
+            setup, arguments, machine, sizes, scaling, predictor, price, not_compiled
+        )
+        if not_compiled is None:
+            compilation.ask(*sizes[0][1:])
+        # Without the price: nothing is paid for here.
         return run_mode(compilation, workdir, telemetry_s=0.0)
 
 
@@ -339,20 +356,26 @@ def _sizes(config: Config, machine: Target, kind: str) -> Iterator[tuple[str, Ta
 
 @dataclasses.dataclass
 class Compilation(Measurement):
-    """The training step, compiled for one size after the other."""
+    """The training step, predicted and compiled for one size after the other.
+
+    Attributes:
+      sizes: weak | strong, the machine, the global batch.
+      not_compiled: why nothing is compiled; None if the compiler is here.
+    """
 
     arguments: Sequence[str]
     machine: Target
-    sizes: Sequence[tuple[str | None, Target, int]]  # weak | strong, the machine, the global batch
+    sizes: Sequence[tuple[str | None, Target, int]]
     scaling: str | None
+    predictor: Predictor
+    price: Price | None
+    not_compiled: str | None
     answers: dict[tuple[str, int], Answer] = dataclasses.field(default_factory=dict)
     mode = "compile"
 
     def document(self) -> dict[str, Any]:
-        first = next(iter(self.answers.values()))
-        network = {name: value for name, value in first.network.items() if name != "layers"}
         scaling = {"scaling": self.scaling} if self.scaling else {}
-        return {"target": self.machine.name} | scaling | network
+        return {"target": self.machine.name} | scaling | self.predictor.network
 
     def ask(self, target: Target, batch_size: int) -> Answer:
         """Return the compiler's answer; both kinds of scaling end in the same step, asked once."""
@@ -366,28 +389,48 @@ class Compilation(Measurement):
         return self.answers[step]
 
     def measure(self, recorder: Recorder) -> None:
+        # The price is of the whole machine.
+        most = self.machine.num_devices
+        predictions = [
+            self.predictor.predict(one, self.price if one.num_devices == most else None, batch_size)
+            for _, one, batch_size in self.sizes
+        ]
+        if self.scaling:
+            add_efficiency([scaling for scaling, *_ in self.sizes], predictions)
+        for line in prediction_lines(self.predictor.config, predictions):
+            self.setup.console.say(line)
+        if self.not_compiled:
+            self.setup.console.say(f"not compiled: {self.not_compiled}")
         records: list[TargetRecord] = []
         smallest: dict[str | None, TargetRecord] = {}
         failed = []
-        for scaling, machine, batch_size in self.sizes:
-            answer = self.ask(machine, batch_size)
-            if answer.record is None:
-                failed.append(f"{machine.name}: {answer.failed}")
-                continue
-            record = dataclasses.replace(answer.record, scaling=scaling)
+        for (scaling, machine, batch_size), predicted in zip(self.sizes, predictions, strict=True):
+            record = TargetRecord(
+                **predicted, origin="predicted", device_memory_bytes=machine.usable_bytes
+            )
+            if self.not_compiled is None:
+                answer = self.ask(machine, batch_size)
+                if answer.record is None:
+                    failed.append(f"{machine.name}: {answer.failed}")
+                    continue
+                record = _with_prediction(answer.record, predicted)
+            record = dataclasses.replace(record, scaling=scaling)
             base = smallest.setdefault(scaling, record)
             records.append(dataclasses.replace(record, **_efficiency(record, base)))
             recorder.write(records[-1])
-        for line in [*target_table(records), *compiled_facts(records[-1:])]:
-            self.setup.console.say(line)
+        if self.not_compiled is None:
+            for line in [*target_table(records), *compiled_facts(records[-1:])]:
+                self.setup.console.say(line)
         if failed:
             raise CompilerFailed("; ".join(failed))
         record = records[-1]
-        if self.scaling is None and not record.fits:
-            why = record.refusal or (
-                f"the step needs {record.needed_bytes / 2**30:.2f} GiB on each device and may use "
-                f"{record.device_memory_bytes / 2**30:.2f}"
-            )
+        if self.scaling is None and record.fits is False:
+            why = record.refusal or record.not_predicted
+            if record.needed_bytes is not None and record.refusal is None:
+                why = (
+                    f"the step needs {record.needed_bytes / 2**30:.2f} GiB on each device and may "
+                    f"use {record.device_memory_bytes / 2**30:.2f}"
+                )
             raise DoesNotFit(f"{record.target}: {why}")
 
     def summarize(self, status: str, records: Sequence[TargetRecord]) -> CompileSummary:
@@ -395,14 +438,32 @@ class Compilation(Measurement):
         if not records:
             return CompileSummary(status=status)
         last = records[-1]
+        predicted = last.predicted or {}
+        low, high = predicted.get("interval_80", (None, None))
         return CompileSummary(
             status=status,
             planned_bytes_per_device=last.needed_bytes,
             device_memory_bytes=last.device_memory_bytes,
+            predicted_images_per_s=predicted.get("images_per_s"),
+            predicted_images_per_s_low=low,
+            predicted_images_per_s_high=high,
             ceiling_images_per_s=last.ceiling and last.ceiling["images_per_s"],
             ceiling_bound_by=last.ceiling and last.ceiling["bound_by"],
             compile_s=sum((r.lower_s or 0.0) + (r.compile_s or 0.0) for r in records) or None,
         )
+
+
+def _with_prediction(record: TargetRecord, answer: Mapping[str, Any]) -> TargetRecord:
+    """Return a compiler's record with a `Predictor`'s answer; what does not fit has no rate."""
+    if record.fits:
+        expected = {name: answer.get(name) for name in ("predicted", "not_predicted")}
+        if (predicted := expected["predicted"]) and record.estimated_cycles:
+            names = ("estimated_cycles", "estimated_images_per_s")
+            beside = {name: getattr(record, name) for name in names}
+            expected["predicted"] = predicted | {"basis": predicted["basis"] | beside}
+    else:
+        expected = {"not_predicted": "the compiler says that it does not fit"}
+    return dataclasses.replace(record, **expected)
 
 
 def _efficiency(record: TargetRecord, base: TargetRecord) -> dict[str, float]:
@@ -428,7 +489,7 @@ def describe_targets(
     arguments: Sequence[str],
     *,
     as_json: bool,
-    price: Price | None = None,
+    prices: Mapping[str, Price],
     calibration: str | None = None,
     anchors: Sequence[str] = (),
 ) -> int:
@@ -440,28 +501,25 @@ def describe_targets(
       arguments: see `ask_compiler`.
       as_json: print an object with the fields of `TargetRecord` and `predicted`, or a list of
         several targets' objects, not tables.
-      price: what an hour of each target costs.
-      calibration: a file of `jaxbench calibrate`; None takes jaxbench's.
-      anchors: run directories of devices of the targets' kinds, to shift predictions by.
+      prices: {target: what an hour of it costs}.
+      calibration, anchors: see `Predictor`.
 
     Returns:
       The exit code: 1 if a compiler failed.
 
     Raises:
-      BadInput: see `check_target` and `split_targets`.
+      BadInput: see `check_target`, `split_targets` and `Predictor`.
     """
     if RESULT_VARIABLE in os.environ:
         write_answer(experiment, names)  # type: ignore[arg-type]
         return 0
-    targets = [check_target(experiment, name, compiled=False) for name in split_targets(names)]
+    targets = [check_target(experiment, name) for name in split_targets(names)]
     assert isinstance(experiment, Config)  # check_target refuses others
     answers: dict[str, Answer] = {}
     console = Console(sys.stderr)  # standard output is for the answers
-    # No device is used here. JAX would look for all, and its plugins complain about missing ones.
-    jax.config.update("jax_platforms", "cpu")
-    fit = load_calibration(calibration)
     with console.phase("tracing the network"):
-        predictions = predict_targets(experiment, targets, fit, price, anchors)
+        predictor = Predictor(experiment, targets, calibration, anchors)
+    predictions = {one.name: predictor.predict(one, prices.get(one.name)) for one in targets}
     uncompiled: dict[str, str] = {}
     for target in targets:
         try:
@@ -472,11 +530,16 @@ def describe_targets(
         with console.phase(f"compiling for {target.name}"):
             answers[target.name] = ask_compiler(arguments, target, strict=len(targets) == 1)
     failed = {name: answer.failed for name, answer in answers.items() if answer.failed}
-    records = [answer.record for answer in answers.values() if answer.record]
+    records = [
+        _with_prediction(answer.record, predictions[name])
+        for name, answer in answers.items()
+        if answer.record
+    ]
+    predictions |= {
+        one.target: predictions[one.target] | {"predicted": None} | one.to_json() for one in records
+    }
     if as_json:
-        rows = predictions | {
-            one.target: predictions[one.target] | one.to_json() for one in records
-        }
+        rows = dict(predictions)
         for name, why in failed.items():
             rows[name] = rows[name] | {"failed": why}
         for name, why in uncompiled.items():
@@ -488,7 +551,7 @@ def describe_targets(
     if records:
         print_network(answers[records[0].target].network)
         print()
-    for line in prediction_lines(experiment, predictions):
+    for line in prediction_lines(experiment, [*predictions.values()]):
         console.say(line)
     if records:
         console.say("")

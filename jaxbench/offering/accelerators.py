@@ -7,12 +7,16 @@ or PCIe; its first target is the one that it is compiled for.
 
 import dataclasses
 import functools
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from jaxbench.analysis.pricing import Price
 from jaxbench.errors import BadInput, one_of
 from jaxbench.files import read_table
+from jaxbench.hardware.peak_table import devices_per_chip
 from jaxbench.hardware.targets.target import Target, parse_target
+from jaxbench.metrics import words
 
 # The most GPUs of one host that clouds rent.
 _MOST_GPUS = 16
@@ -66,6 +70,34 @@ def catalogue_names(device_kind: str, num_devices: int | None) -> frozenset[str]
             if fits and target.kind.removeprefix("NVIDIA ") == kind:
                 names |= {row["name"].lower(), row["skypilot"].lower()}
     return frozenset(names)
+
+
+def is_price_of(price: Price, num_devices: int | None, *kinds: str) -> bool:
+    """Return whether a price is of a device by one of its names, and of enough of its chips.
+
+    A catalogue has names of its own.
+    """
+    names = {kind.casefold() for kind in kinds} | catalogue_names(kinds[0], num_devices)
+    # Four devices are written "4x TPU v2" too.
+    named = re.sub(r"^\d+ ?[x×] ?", "", words(price.hardware).casefold())
+    enough = price.devices is None or price.devices >= num_chips(kinds[0], num_devices)
+    return named in names and enough
+
+
+def num_chips(device_kind: str, num_devices: int | None) -> int:
+    """Return the chips of so many devices."""
+    return math.ceil((num_devices or 1) / devices_per_chip(device_kind))
+
+
+def lowest_price(listed: Iterable[Price], device_kind: str, num_devices: int) -> Price | None:
+    """Return the lowest of the prices that are of just this machine."""
+    counts = (None, num_chips(device_kind, num_devices))
+    fitting = [
+        price
+        for price in listed
+        if price.devices in counts and is_price_of(price, num_devices, device_kind)
+    ]
+    return min(fitting, key=lambda price: price.usd_per_hour, default=None)
 
 
 def catalogue_offer(name: str) -> str:

@@ -5,8 +5,8 @@ import json
 import pathlib
 import shutil
 import subprocess
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import msgspec
 
@@ -15,6 +15,7 @@ from jaxbench.files import read_text
 from jaxbench.offering.accelerators import Accelerator
 from jaxbench.offering.tasks import ARCHIVE, SENT, Task, Work, dstack_task, skypilot_task
 from jaxbench.paths import check_can_be_made
+from jaxbench.records.schema import Predicted
 
 OFFERS = "offers.json"
 _IGNORE_FILES = (".skyignore", ".dstackignore")
@@ -29,6 +30,8 @@ class Offer:
     label: str  # what runs on it: an experiment, or qualify
     folder: pathlib.Path  # for its results, below the folder of the offers
     target: str  # the machine as --target takes it
+    predicted: Predicted | None = None  # the rate to expect
+    not_predicted: str | None = None  # why there is none
 
 
 class _Listed(msgspec.Struct):
@@ -36,6 +39,8 @@ class _Listed(msgspec.Struct):
     # Nothing that an edited file points at elsewhere.
     folder: Annotated[str, msgspec.Meta(pattern=r"^(?!\.+$)[^/]+$")]
     target: str
+    predicted: Predicted | None = None
+    not_predicted: str | None = None
 
 
 class _List(msgspec.Struct):
@@ -67,6 +72,7 @@ def write_offers(
     out: pathlib.Path,
     work: Work,
     accelerators: Sequence[Accelerator],
+    predictions: Mapping[str, Mapping[str, Any]],
     command: str,
     user_file: pathlib.Path | None = None,
 ) -> dict[str, list[Task]]:
@@ -74,12 +80,15 @@ def write_offers(
 
     Args:
       out: new or empty, see `check_new`.
+      predictions: {accelerator: the fields of its prediction}.
       command: what makes it again, for people.
       user_file: the user's experiment file, which is sent too.
     """
     tasks = {one.name: [skypilot_task(work, one), dstack_task(work, one)] for one in accelerators}
     offers = [
-        {"name": one.name, "folder": one.folder, "target": one.target.name} for one in accelerators
+        {"name": one.name, "folder": one.folder, "target": one.target.name}
+        | {name: predictions.get(one.name, {}).get(name) for name in ("predicted", "not_predicted")}
+        for one in accelerators
     ]
     document = {"command": command, "label": work.label, "offers": offers}
     try:
@@ -114,7 +123,17 @@ def read_offers(folder: pathlib.Path) -> list[Offer]:
         return []
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{path}: cannot be read as a list of offers: {error}") from error
-    return [Offer(one.name, listed.label, folder / one.folder, one.target) for one in listed.offers]
+    return [
+        Offer(
+            one.name,
+            listed.label,
+            folder / one.folder,
+            one.target,
+            one.predicted,
+            one.not_predicted,
+        )
+        for one in listed.offers
+    ]
 
 
 def _git(*arguments: str) -> str:

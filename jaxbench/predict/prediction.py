@@ -63,6 +63,10 @@ class NotPredicted(BadInput):
     """Says in one line why there is no prediction."""
 
 
+class RunsOutOfMemory(NotPredicted):
+    """Says that a device has less memory than the step needs at least."""
+
+
 def setting_of(
     shape: NetworkShape, target: Target, precision: str, batch_per_device: float
 ) -> Setting:
@@ -114,7 +118,7 @@ def predict(setting: Setting, calibration: Calibration, anchors: Sequence[Rate] 
         )
     needed = least_memory_bytes(setting)
     if needed > target.usable_bytes:
-        raise NotPredicted(
+        raise RunsOutOfMemory(
             f"it runs out of memory: a device needs at least {needed / 2**30:.1f} GiB and has "
             f"{target.usable_bytes / 2**30:.1f}"
         )

@@ -22,6 +22,8 @@ SCHEMA_VERSION = 2
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Amount = Annotated[float, Meta(ge=0)]
+Above0 = Annotated[float, Meta(gt=0)]
+Interval = Annotated[list[Above0], Meta(min_length=2, max_length=2)]
 Fraction = Annotated[float, Meta(ge=0, le=1.0001)]
 # A record keeps the text.
 Date = Annotated[Moment, Meta(tz=True)]
@@ -110,7 +112,7 @@ class RecordedPrice(TypedDict, total=False):
     offer: str
     hardware: str
     devices: Positive | None
-    usd_per_hour: Required[Annotated[float, Meta(gt=0)]]
+    usd_per_hour: Required[Above0]
     date: str
     source: str
 
@@ -187,6 +189,30 @@ class Ceiling(TypedDict, total=False):
     bound_by: str | None
     assumptions: str
     peak: Peak | None
+
+
+class Predicted(TypedDict, total=False):
+    """The rate to expect of a step, see modes/predictions.py."""
+
+    images_per_s: Required[Above0]
+    interval_80: Required[Interval]
+    interval_90: Required[Interval]
+    step_s: Amount
+    bound_by: str
+    parts_s: dict[str, Amount]
+    origin: str
+    basis: dict[str, Any]
+    tokens_per_s: Amount
+    efficiency: Amount
+    epoch_s: Amount
+    epoch_interval_80_s: Interval
+    training_s: Amount
+    training_interval_80_s: Interval
+    usd_per_hour: Above0
+    usd_per_million_images: Above0
+    usd_per_million_images_interval_80: Interval
+    training_usd: Amount
+    training_usd_interval_80: Interval
 
 
 class Efficiency(TypedDict):

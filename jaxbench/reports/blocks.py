@@ -78,7 +78,7 @@ class Dot(NamedTuple):
     Attributes:
       tooltip: what the bar is.
       runs: the values that it is of, drawn as small dots.
-      below: of a ceiling, which is drawn as a bar, the dots in its row; None for any other value.
+      below: of a prediction, whose interval is drawn as a bar, the dots in its row; else None.
     """
 
     label: str

@@ -197,7 +197,7 @@ def _to_target(context: ReportContext, run: ReportedRun, bare: _Row) -> Iterator
 
 
 def _compiled(context: ReportContext) -> Iterator[_Row]:
-    """Yield what compilers report of machines that are not here, and the predicted ceilings."""
+    """Yield what compilers report of machines that are not here, predicted rates and ceilings."""
     names = ("name", "status", "reason", "experiment", "mode", "framework")
     sizes = ("precision", "batch_size", "num_devices", "scaling", "device_memory_bytes")
     outcomes = ("needed_bytes", "compile_s")
@@ -209,10 +209,16 @@ def _compiled(context: ReportContext) -> Iterator[_Row]:
             row["hardware"] = run.devices(record.num_devices)
             outcome = {name: getattr(record, name) for name in outcomes}
             outcome |= {"fits": str(record.fits), "source": record.compiler}
-            yield row | outcome | {"origin": "compiled", "stage": "compile"}
+            if record.compiler:
+                yield row | outcome | {"origin": "compiled", "stage": "compile"}
+            row["origin"] = "predicted"
+            if predicted := record.predicted:
+                rate = Estimate(predicted["images_per_s"], *predicted["interval_80"])
+                expected = {"stage": "train_step", "source": "published rates; 80 % interval"}
+                yield row | expected | _ends("images_per_s", rate)
             rate = (record.ceiling or {}).get("images_per_s")
             if rate is not None and record.fits:
-                yield row | {"origin": "predicted", "stage": "ceiling", "images_per_s": rate}
+                yield row | {"stage": "ceiling", "images_per_s": rate}
 
 
 def _published(context: ReportContext) -> Iterator[_Row]:

@@ -251,7 +251,7 @@ def _draw_dots(chart: DotChart) -> dict[str, Any]:
     dots = [one for dot in chart.dots for one in (dot, *(dot.below or ()))]
     values = [x for d in dots for x in (d.value, d.low, d.high, *d.runs) if x is not None]
     values += [] if chart.x_log else [0.0]
-    # Values stand behind their marks; those below a ceiling, behind its own.
+    # Values are behind the marks of their row.
     room = _VALUE * (1 + max(len(dot.below or ()) for dot in chart.dots))
     x_axis = Axis(values, left, _RIGHT - room, log=chart.x_log, from_zero=True)
     rows = []
@@ -267,7 +267,8 @@ def _draw_dots(chart: DotChart) -> dict[str, Any]:
         row["tooltip"] += f"; {dot.tooltip}" if dot.tooltip else ""
         ends = [] if None in (dot.low, dot.high) else [dot.low, dot.high]
         row["ends"] = [*map(x_axis, ends)]
-        row["last"] = max(map(x_axis, [dot.value, *ends, *dot.runs]))
+        below = [one.value for one in dot.below or ()]
+        row["last"] = max(map(x_axis, [dot.value, *ends, *dot.runs, *below]))
         rows.append(row)
     height = _TOP + sum(heights) + _BOTTOM
     return {"x": x_axis, "left": left, "height": height, "rows": rows}

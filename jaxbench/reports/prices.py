@@ -1,17 +1,19 @@
 """Which prices hold for which run."""
 
 import dataclasses
-import math
-import re
 from collections.abc import Iterable, Sequence
 
 from jaxbench.analysis import pricing
 from jaxbench.analysis.pricing import Price
 from jaxbench.analysis.statistics import Estimate
 from jaxbench.errors import BadInput
-from jaxbench.hardware.peak_table import devices_per_chip
 from jaxbench.metrics import plain, words
-from jaxbench.offering.accelerators import catalogue_names, catalogue_offer
+from jaxbench.offering.accelerators import (
+    catalogue_names,
+    catalogue_offer,
+    is_price_of,
+    num_chips,
+)
 from jaxbench.reports.runs import ReportedRun
 
 
@@ -107,8 +109,9 @@ def price_mark(price: Price, run: ReportedRun) -> str:
     if is_of_other_hardware(price, run):
         return f"PRICE OF OTHER HARDWARE: {words(price.hardware)}"
     devices = price.devices or 0
-    more = price.hardware and devices > _chips(run)
-    return f"PRICE OF {devices:.0f} CHIPS, THE RUN USED {_chips(run)}" if more else ""
+    chips = num_chips(run.device_kind, run.num_devices)
+    more = price.hardware and devices > chips
+    return f"PRICE OF {devices:.0f} CHIPS, THE RUN USED {chips}" if more else ""
 
 
 def is_of_other_hardware(price: Price, run: ReportedRun) -> bool:
@@ -117,19 +120,6 @@ def is_of_other_hardware(price: Price, run: ReportedRun) -> bool:
     return bool(price.hardware) and not _fits(price, run)
 
 
-def _chips(run: ReportedRun) -> int:
-    return math.ceil((run.num_devices or 1) / devices_per_chip(run.device_kind))
-
-
 def _fits(offer: Price, run: ReportedRun) -> bool:
-    """Return whether an offer is of the run's hardware: its very name, and chips enough.
-
-    A catalogue has names of its own for it.
-    """
-    names = {run.device_kind.casefold(), (run.processor or run.device_kind).casefold()}
-    names |= catalogue_names(run.device_kind, run.num_devices)
-    devices = offer.devices
-    enough = devices is None or devices >= _chips(run)
-    # Four devices are written "4x TPU v2" too.
-    named = re.sub(r"^\d+ ?[x×] ?", "", words(offer.hardware).casefold())
-    return named in names and enough
+    """Return whether an offer is of the run's hardware: its very name, and chips enough."""
+    return is_price_of(offer, run.num_devices, run.device_kind, run.processor or run.device_kind)

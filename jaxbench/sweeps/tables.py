@@ -28,10 +28,10 @@ from jaxbench.tables.text import text_table
 
 # Columns that are shown even if the console is narrow.
 _MAIN = ("images_per_s", "eval_top1", "eval_dice", "needed_bytes_per_device")
-_MAIN += ("ceiling_images_per_s",)
 # Metrics whose best trial is marked.
 _MARKED = ("images_per_s", "eval_top1", "eval_dice")
 _FEWEST_SEEDS, _MOST_WARNINGS = 5, 3
+_MAIN += ("predicted_images_per_s", "ceiling_images_per_s")
 
 
 def figures_of(run: RunRecords, status: str | None = None) -> TrialFigures:
@@ -138,8 +138,9 @@ def _shown(result: TrialResult) -> dict[str, str]:
         steadier = name == "images_per_s_whole_run" and figures.images_per_s is not None
         if value is not None and not steadier and (well or METRICS[name].unit == "GiB"):
             shown[name] = METRICS[name].show(value)
-    if "images_per_s_low" in shown:
-        shown["images_per_s_low"] += f" to {plain(figures.images_per_s_high)}"
+    for name in ("images_per_s", "predicted_images_per_s"):
+        if f"{name}_low" in shown:
+            shown[f"{name}_low"] += f" to {plain(figures.value(f'{name}_high'))}"
     if figures.compile_cache == "hit" and "compile_s" in shown:
         shown["compile_s"] += " (cached)"
     return shown

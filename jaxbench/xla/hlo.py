@@ -24,6 +24,7 @@ _CALLED = re.compile(
     r"|branch_computations=\{([^}]*)\}"
 )
 # How often a loop runs, in the configuration of its instruction.
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _CONDITION = re.compile(r"\bcondition=%?([\w.\-]+)")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
@@ -159,6 +160,7 @@ def count_work(hlo: str, activation_sizes: Collection[int], cache_bytes: int = 0
           gathered from, the result counts; of one that is updated in place, the update. Branches of
           a conditional and workspaces of library calls count nothing.
         uncached_bytes: of them what the cache cannot hold: of each array what is more than that.
+        estimated_cycles: the sum of what a TPU's compiler estimates of each fusion; else 0.
     """
     program = _Program(hlo)
     runs = program.runs()
@@ -171,8 +173,11 @@ def count_work(hlo: str, activation_sizes: Collection[int], cache_bytes: int = 0
         "converts": {"count": 0, "bytes": 0},
         "moved_bytes": 0,
         "uncached_bytes": 0,
+        "estimated_cycles": 0,
     }
     for instruction in writing:
+        if cycles := _CYCLES.search(instruction.rest):
+            record["estimated_cycles"] += runs[instruction.computation] * int(cycles[1])
         if instruction.opcode in _NAMES_ONLY or instruction.opcode.endswith(_ENDS):
             continue
         times = runs[instruction.computation]

@@ -126,7 +126,7 @@ def test_a_step_larger_than_what_jax_takes_of_a_gpu_does_not_fit(
     monkeypatch.setattr("jaxbench.hardware.targets.target._GPU_MEMORY_SHARE", 1e-6)
     done = run_cli(*MEMORY, "--target=gpu:h100", "--workdir=run")
     assert done.returncode == 1 and "GiB on each device and may use 0.00" in done.stderr
-    row = next(line for line in done.stdout.splitlines() if " no " in line)
+    row = next(line for line in done.stdout.splitlines() if line.split()[2:3] == ["no"])
     assert row.split().count("-") == 2, row  # no ceiling of what does not fit
     run = load_run(str(tmp_path / "run"))
     [record] = run.of_kind(TargetRecord)
@@ -295,14 +295,35 @@ def test_a_target_is_for_a_network_and_its_grid_for_its_fields(children, refused
         refused(*sweep, f"--grid={axis}", module="jaxbench.sweep", told=told)
 
 
-@pytest.mark.parametrize("mode", ["memory", "scaling"])
-def test_a_plugin_of_another_version_than_jaxlib(refused, monkeypatch, tmp_path, mode):
+def test_without_a_compiler_the_rate_is_predicted(run_cli, refused, monkeypatch, tmp_path):
     package = tmp_path / "packages" / "jax_cuda12_plugin-0.1.0.dist-info"
     package.mkdir(parents=True)
     (package / "METADATA").write_text("Name: jax-cuda12-plugin\nVersion: 0.1.0\n")
     monkeypatch.syspath_prepend(package.parent)
     told = "jax-cuda12-plugin 0.1.0 does not go with jaxlib"
-    refused(f"--experiment={MICRO}", f"--mode={mode}", "--target=gpu:h100", told=told)
+    resnet50 = "--experiment=resnet50:synthetic"
+    args = (resnet50, "--mode=scaling", "--scaling=weak", "--target=gpu:h100:2", "--workdir=run")
+    done = run_cli(*args, "--usd_per_hour=3.6")
+    assert done.returncode == 0 and f"not compiled: {told}" in " ".join(done.stdout.split())
+    run = load_run(str(tmp_path / "run"))
+    one, two = run.of_kind(TargetRecord)
+    assert (one.num_devices, two.num_devices, two.origin) == (1, 2, "predicted")
+    assert (
+        one.fits is None and one.compiler is None and "usd_per_million_images" not in one.predicted
+    )
+    predicted = two.predicted
+    assert predicted["usd_per_million_images"] == pytest.approx(1e3 / predicted["images_per_s"])
+    ratio = predicted["images_per_s"] / one.predicted["images_per_s"]
+    assert one.predicted["efficiency"] == 1 and predicted["efficiency"] == pytest.approx(ratio / 2)
+    assert run.document.parameters > 25e6 and run.document.price is None
+    low = run.document.summary["predicted_images_per_s_low"]
+    assert low == predicted["interval_80"][0] < predicted["images_per_s"]
+    # What cannot fit is a result too.
+    done = run_cli(resnet50, "--mode=memory", "--target=gpu:rtx3090", "--workdir=large")
+    assert done.returncode == 1 and "it runs out of memory" in done.stderr
+    assert load_run(str(tmp_path / "large")).document.status == "oom"
+    search = ("--find_max_batch", "--target=gpu:h100", "--sweepdir=sweep")
+    refused(resnet50, *search, module="jaxbench.sweep", told=told)
 
 
 def test_the_list_of_targets_needs_no_experiment(run_cli):

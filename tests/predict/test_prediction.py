@@ -9,12 +9,14 @@ import pytest
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import parse_target
-from jaxbench.modes.predictions import predict_targets, read_shape
+from jaxbench.modes import predictions
+from jaxbench.modes.predictions import Predictor, read_shape
 from jaxbench.predict.calibration import ANCHOR_WEIGHT, LEVELS, error_quantile, load
 from jaxbench.predict.model import errors, fit
 from jaxbench.predict.networks import NETWORKS, identify, public_network
 from jaxbench.predict.prediction import predict, setting_of
 from jaxbench.predict.rates import Rate, read_rates
+from tests.cards import made
 from tests.recorded import trained
 
 # Multiply-accumulates [1e9] and parameters [1e6], as papers and libraries print them.
@@ -39,14 +41,31 @@ _PUBLISHED = {
 _RESNET = ["--experiment.precision=bf16", "--experiment.batch_size=256"]
 
 
+_TRACED = {}
+
+
+@pytest.fixture(autouse=True)
+def traced_once(monkeypatch):
+    """A network is traced once for all tests."""
+
+    def traced(config):
+        key = config.name, config.precision
+        if key not in _TRACED:
+            _TRACED[key] = read_shape(config)
+        return _TRACED[key]
+
+    monkeypatch.setattr(predictions, "read_shape", traced)
+
+
 @pytest.fixture(scope="module")
 def resnet50():
     return entry_point.load_experiment("resnet50:synthetic", _RESNET)
 
 
-def predicted(config, *targets, calibration=None, price=None, anchors=()):
+def predicted(config, *targets, price=None, anchors=()):
     machines = [parse_target(name) for name in targets]
-    return predict_targets(config, machines, calibration or load(), price, anchors)
+    predictor = Predictor(config, machines, anchors=anchors)
+    return {machine.name: predictor.predict(machine, price) for machine in machines}
 
 
 @pytest.mark.parametrize("network", _PUBLISHED)
@@ -59,7 +78,7 @@ def test_public_networks_have_the_published_counts(network):
 
 
 def test_a_traced_network_is_read_as_the_public_one_is_described(resnet50):
-    traced, public = read_shape(resnet50), public_network("resnet50")
+    (traced, _), public = read_shape(resnet50), public_network("resnet50")
     assert (traced.macs, traced.weights) == (public.macs, public.weights)
     assert traced.touched == pytest.approx(public.touched, rel=0.1)
     assert sorted(layer[:5] for layer in traced.layers) == sorted(
@@ -149,6 +168,28 @@ def test_what_nothing_like_it_was_measured_is_not_predicted(overrides, target, w
     assert answer["predicted"] is None and why in answer["not_predicted"]
 
 
+def test_the_networks_of_a_card_are_anchors(resnet50, tmp_path):
+    made.write(tmp_path / "card", made.judged(made.networks(4 * 1_500.0)))
+    target = "gpu:h100:8"
+    alone = predicted(resnet50, target)[target]["predicted"]
+    for path in (tmp_path / "card", tmp_path / "card" / "card.json"):
+        shifted = predicted(resnet50, target, anchors=[str(path)])[target]["predicted"]
+        # The card has this network with a stated and with a larger batch.
+        assert shifted["basis"]["anchor"]["rates"] >= 1
+        assert shifted["images_per_s"] < 0.8 * alone["images_per_s"]
+    other = entry_point.load_experiment("wrn28_10", ["--experiment.precision=fp16"])
+    for config, name, told in (
+        (other, target, "no rate of this network in fp16"),
+        (resnet50, "gpu:a100", "measured on NVIDIA H100"),
+    ):
+        with pytest.raises(BadInput, match=told):
+            predicted(config, name, anchors=[str(tmp_path / "card")])
+    damaged = tmp_path / "card" / "card.json"
+    damaged.write_text(damaged.read_text().replace("6000.0", "6001.0", 1))
+    with pytest.raises(BadInput, match="altered or damaged"):
+        predicted(resnet50, target, anchors=[str(damaged)])
+
+
 def test_a_step_of_launches_is_not_predicted():
     config = entry_point.load_experiment("quickstart", ["--experiment.batch_size=8"])
     assert "launches" in predicted(config, "gpu:h100")["gpu:h100"]["not_predicted"]
@@ -184,7 +225,7 @@ def test_own_rates_move_the_prediction_of_their_machine(tmp_path):
 
 
 def test_a_run_of_the_machine_shifts_the_prediction_and_shrinks_the_interval(resnet50):
-    setting = setting_of(read_shape(resnet50), parse_target("gpu:a100"), "bf16", 256)
+    setting = setting_of(read_shape(resnet50)[0], parse_target("gpu:a100"), "bf16", 256)
     eight = setting._replace(target=parse_target("gpu:a100:8"), num_devices=8)
     alone = predict(eight, load())
     slow_s = 1.3 * float(load().model.step_s([setting])[0])
@@ -196,7 +237,7 @@ def test_a_run_of_the_machine_shifts_the_prediction_and_shrinks_the_interval(res
 
 
 def test_a_recorded_run_is_an_anchor(resnet50, tmp_path):
-    macs, config = read_shape(resnet50).macs, {"precision": "bf16", "batch_size": 256}
+    macs, config = read_shape(resnet50)[0].macs, {"precision": "bf16", "batch_size": 256}
     run = str(trained(tmp_path / "run", 1500.0, forward_macs_per_image=macs, config=config))
     target = "gpu:h200:4"
     alone = predicted(resnet50, target)[target]["predicted"]

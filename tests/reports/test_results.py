@@ -3,8 +3,11 @@
 tests/test_texts.py reads the measurements beside them.
 """
 
+import csv
+
 from jaxbench.cards.card_file import CARD, read_card
 from jaxbench.cards.submission import MOST_BYTES
+from jaxbench.hardware.targets.target import parse_target
 from jaxbench.paths import hide_paths
 from jaxbench.reports.collect import collect
 from jaxbench.reports.write import render_markdown
@@ -21,6 +24,10 @@ def test_what_lies_in_results_can_be_published():
     records = {path.parent / name for path in cards for name in read_card(path).files}
     belong = {RESULTS / "README.md", *cards, *table}
     assert belong <= files <= belong | records, "something does not belong here"
+    for path in RESULTS.glob("targets/*.csv"):
+        rows = list(csv.DictReader(path.read_text().splitlines()))
+        assert rows and {row["fits"] for row in rows} == {"yes", "no"}
+        assert all(parse_target(row["target"]) and row["date"] and row["compiler"] for row in rows)
     if not cards:
         return
     for card in cards:

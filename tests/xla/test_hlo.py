@@ -189,7 +189,17 @@ def test_work_is_counted_where_it_reaches_memory():
         # conv, relu, copy, copy of the kernel, convert.
         "moved_bytes": (1024 + 18 + 1024) + 2048 + 2048 + 36 + 3072,
         "uncached_bytes": (1024 + 18 + 1024) + 2048 + 2048 + 36 + 3072,
+        "estimated_cycles": 0,
     }
+
+
+def test_the_cycles_of_a_loop_count_as_often_as_it_runs():
+    estimate = ', backend_config={"estimated_cycles":"7"}'
+    outside = WORK.replace("calls=%fused_relu", f"calls=%fused_relu{estimate}")
+    known = 'body=%body, backend_config={"known_trip_count":{"n":"4"}}'
+    both = outside.replace("copy(%g)", f"copy(%g){estimate}").replace("body=%body", known)
+    cycles = [count_work(text, ())["estimated_cycles"] for text in (WORK, outside, both)]
+    assert cycles == [0, 7, 7 + 4 * 7]
 
 
 def test_what_a_loop_moves_counts_as_often_as_it_runs():

@@ -40,6 +40,17 @@ def _facts(record: TargetRecord) -> list[str]:
         + _sized("converts", record.converts),
         f"  memory traffic: {plain(record.moved_bytes / 1e6)} MB{_distance(record)}",
         "  state: " + ("donated whole" if record.state_donated else "not donated whole"),
+        *_cycles(record),
+    ]
+
+
+def _cycles(record: TargetRecord) -> list[str]:
+    if not record.estimated_cycles:
+        return []
+    rate = plain(record.estimated_images_per_s)
+    return [
+        f"  estimated cycles: {record.estimated_cycles:,}, {rate}/s at the device's clock (no part "
+        "of the predicted rate)"
     ]
 
 

@@ -1,4 +1,4 @@
-"""Machines to rent: what compilers report of them, what was measured and published, and offers."""
+"""Machines to rent: rates to expect, what compilers report, was measured and published; offers."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -7,6 +7,9 @@ from typing import Any
 from jaxbench.analysis import pricing
 from jaxbench.analysis.pricing import Price
 from jaxbench.analysis.published import load_published
+from jaxbench.analysis.ranking import costs_to_expect, rank
+from jaxbench.analysis.statistics import Estimate
+from jaxbench.hardware.peak_table import find_peak
 from jaxbench.metrics import METRICS, UNKNOWN, count, plain
 from jaxbench.offering.folder import Offer
 from jaxbench.records.schema import TargetRecord
@@ -18,7 +21,7 @@ from jaxbench.reports.prices import price_words
 from jaxbench.reports.published import Row, Sources, other_images, published_devices, published_rate
 from jaxbench.reports.runs import ReportedRun, RunRecord
 from jaxbench.reports.sections.cards import status_cell as card_status
-from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns
+from jaxbench.tables.columns import Cell, Column, interval, metric_column, metric_columns
 from jaxbench.tables.table import make_table
 
 _MOST_DOTS = 16
@@ -31,10 +34,11 @@ _TABLES = ("throughput", "training_runs")
 
 @dataclasses.dataclass(eq=False)
 class CompiledStep:
-    """A training step that was compiled for a machine.
+    """A training step that was predicted, and mostly compiled, for a machine.
 
     Attributes:
       record: None if the compiler came to none.
+      ranks: the possible ones among the steps of its experiment, by cost, in words.
       largest: the largest batch of the machine and setting, in words.
       setting: what tells it apart from the other steps of its experiment and machine.
       measured: the best rate that a run of this report measured of the same work on that machine.
@@ -49,10 +53,21 @@ class CompiledStep:
     measured: Measurement | None = None
     published: Row | None = None
     price: Price | None = None
+    ranks: str = UNKNOWN
 
     batch_size = property(lambda self: self.run.batch_size)
     fits = property(lambda self: self.record and self.record.fits)
     limit = property(lambda self: (self.record and self.record.ceiling) or {})
+
+    @property
+    def predicted(self) -> Estimate:
+        """Images/s to expect, with the 80 % interval."""
+        return _rate(self.record)
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """The report's price of the machine, or the one that its predictions were asked with."""
+        return _usd_per_hour(self.record, self.price)
 
     @property
     def ceiling(self) -> float | None:
@@ -98,7 +113,31 @@ def compiled_steps(context: ReportContext, sources: Sources) -> list[CompiledSte
             step.measured = _nearest(step, rates.get(_work(step.run), ()))
             step.published = _best_published(sources, step)
             step.price = context.prices.lowest(step.run)
-    return [step for machines in steps.values() for same in machines.values() for step in same]
+    return [step for machines in steps.values() for step in _ranked([*machines.values()])]
+
+
+def _ranked(machines: Sequence[Sequence[CompiledStep]]) -> list[CompiledStep]:
+    """Return an experiment's steps with their ranks, the cheapest to expect first."""
+    steps = [step for same in machines for step in same]
+    ranks = rank(
+        costs_to_expect([step.predicted for step in steps], [step.usd_per_hour for step in steps])
+    )
+    for index, words in ranks:
+        steps[index].ranks = words
+    return [steps[index] for index, _ in ranks]
+
+
+def _usd_per_hour(of: TargetRecord | Offer | None, price: Price | None) -> float | None:
+    recorded = ((of and of.predicted) or {}).get("usd_per_hour")
+    return price.usd_per_hour if price else recorded
+
+
+def _rate(of: TargetRecord | Offer | None) -> Estimate:
+    """Return the rate to expect, with its 80 % interval."""
+    predicted = of and of.predicted
+    if not predicted:
+        return Estimate()
+    return Estimate(predicted["images_per_s"], *predicted["interval_80"])
 
 
 def _largest(steps: Sequence[CompiledStep], fits: float | None) -> str:
@@ -152,7 +191,9 @@ def _best_published(sources: Sources, step: CompiledStep) -> Row | None:
     run, network = step.run, step.run.published_network
     if network is None:
         return None
-    arithmetic = {run.config.get("precision"), (step.limit.get("peak") or {}).get("arithmetic")}
+    precision = run.config.get("precision")
+    peak = find_peak(run.device_kind, precision or "")
+    arithmetic = {precision, peak and peak.arithmetic}
 
     def is_same(row: Row) -> bool:
         return (
@@ -176,10 +217,11 @@ def _row(step: CompiledStep) -> dict[str, Any]:
     row = vars(step) | dict.fromkeys(("measured", "published", "published_with", "price"))
     row |= {name: getattr(step, name) for name in ("batch_size", "ceiling", "bytes_over_least")}
     # A compiler that crashed said nothing.
-    row["fits"] = status_cell(run.status) if step.fits is None else _yes_or_no(step.fits)
+    row["fits"] = _fits(step.record) if step.record else status_cell(run.status)
     row["bound_by"] = step.ceiling and step.limit["bound_by"]
-    # Nobody trains for less.
-    row["usd_per_million_images"] = _usd_per_million(step.ceiling, price)
+    usd = step.usd_per_hour
+    row["predicted"] = step.predicted
+    [row["usd"]] = costs_to_expect([step.predicted], [usd]) if usd else [Estimate()]
     if rate:
         batch, id = rate.run.batch_size, rate.run.id
         at = "" if batch in (step.batch_size, None) else f"batch {count(batch)}, "
@@ -191,26 +233,38 @@ def _row(step: CompiledStep) -> dict[str, Any]:
         row["published_with"] = f"{theirs['precision']}, batch {batch}, {theirs['cited']}"
     if price:
         row["price"] = f"{plain(price.usd_per_hour)} USD/h; {price_words(price, run)}"
-    reason = (run.reason or "no reason given").removeprefix(f"{run.target}: ")
-    row["why_not"] = None if step.fits else reason.split("\n", 1)[0][:160]
+    reason = run.reason or (step.record and step.record.not_predicted) or ""
+    reason = reason.removeprefix(f"{run.target}: ")
+    row["why_not"] = reason.split("\n", 1)[0][:160]
     return row
 
 
-def _yes_or_no(fits: object) -> Cell:
-    return Cell("yes", "good") if fits is True else Cell("no", "bad")
+def _fits(record: TargetRecord) -> Cell:
+    if record.fits is None:
+        return Cell("not compiled", "soft")
+    return Cell("yes", "good") if record.fits else Cell("no", "bad")
 
 
 def _usd_per_million(rate: float | None, price: Price | None) -> float | None:
     return pricing.usd_per_million_images(rate, price.usd_per_hour) if rate and price else None
 
 
+_EXPECTED = (
+    metric_column("predicted_images_per_s", "predicted.value"),
+    Column("80 % interval (predicted)", "predicted", interval(plain)),
+    metric_column("usd_per_million_images", "usd.value", " (predicted)"),
+    Column("USD, 80 % interval (predicted)", "usd", interval(plain)),
+)
 _COLUMNS = (
+    Column("rank by cost (predicted)", "ranks"),
     Column("target", lambda row: Cell(row["run"].target, run=row["run"].id)),
     Column("machine", "run.hardware"),
     *shared("precision"),
     Column("setting", "setting"),
-    Column("fits (compiled)", "fits", left=True),
     metric_column("batch_size"),
+    *_EXPECTED,
+    Column("price", "price", left=True),
+    Column("fits (compiled)", "fits", left=True),
     Column("largest batch (compiled)", "largest", str),
     metric_column("record.needed_bytes", more=" (compiled)"),
     metric_column("record.device_memory_bytes"),
@@ -220,8 +274,6 @@ _COLUMNS = (
     Column("measured " + METRICS["images_per_s"].title, "measured", left=True),
     Column("published " + METRICS["images_per_s"].title, "published", left=False),
     Column("published with", "published_with"),
-    metric_column("usd_per_million_images", more=" at the ceiling (predicted)"),
-    Column("price", "price", left=True),
     metric_column("record.compile_s"),
     Column("why not", "why_not", left=True),
 )
@@ -231,9 +283,16 @@ _SCALING = (
     Column("scaling", "record.scaling"),
     *shared("precision"),
     *metric_columns("record.num_devices", "record.batch_size", "record.batch_per_device"),
-    Column("fits (compiled)", lambda row: _yes_or_no(row.record.fits), left=True),
+    Column("fits (compiled)", lambda row: _fits(row.record), left=True),
     metric_column("record.needed_bytes", more=" (compiled)"),
     metric_column("exchanged_bytes", lambda row: _exchanged_bytes(row.record), " (compiled)"),
+    metric_column("predicted_images_per_s", lambda row: _rate(row.record).value),
+    Column("80 % interval (predicted)", lambda row: _rate(row.record), interval(plain)),
+    metric_column(
+        "efficiency",
+        lambda row: (row.record.predicted or {}).get("efficiency"),
+        " to expect (predicted)",
+    ),
     metric_column(
         "ceiling_images_per_s",
         lambda row: (row.record.ceiling or {}).get("images_per_s") if row.record.fits else None,
@@ -252,7 +311,7 @@ def before_you_rent(context: ReportContext) -> Section | None:
     table = make_table(
         _COLUMNS,
         rows,
-        title="What the compilers say",
+        title="By machine",
         note=_note(steps, sources),
         group=lambda row: row["run"].experiment,
     )._replace(folded=False)
@@ -266,19 +325,20 @@ def before_you_rent(context: ReportContext) -> Section | None:
     return make_section(
         "before-you-rent",
         "Before you rent",
-        "Training steps compiled for machines that are not here. Whether a step fits is what the "
-        "machine's own compiler says (compiled). The ceiling is the most images/s that the "
-        "machine's peak rates allow (predicted): real rates are lower, often by far. Only what is "
-        "marked measured or published was run on such a machine.",
+        "Training steps for machines that are not here, the cheapest first. The rate is what to "
+        "expect from published rates, with an 80 % interval (predicted). Whether a step fits is "
+        "what the machine's own compiler says (compiled). No rate exceeds the ceiling, and most "
+        "stay far below. Only what is marked measured or published was run on such a machine.",
         [
             table,
             make_table(
                 _SCALING,
                 scaled,
                 title="Scaling, predicted",
-                note="The step compiled for ever more devices of the machine. Efficiency: of the "
-                "ceilings, against the fewest devices, if nothing of the all-reduces overlaps with "
-                "the step (nothing hidden), or all of them (all hidden).",
+                note="The step on ever more devices of the machine. Efficiency to expect: of the "
+                "predicted rates, against the fewest devices. The other two: of the ceilings, if "
+                "nothing of the all-reduces overlaps with the step (nothing hidden), or all of "
+                "them (all hidden).",
             ),
         ],
         [chart for group in by_experiment for chart in _chart(group)],
@@ -287,10 +347,17 @@ def before_you_rent(context: ReportContext) -> Section | None:
 
 def _note(steps: Sequence[CompiledStep], sources: Sources) -> str:
     assumed = dict.fromkeys(filter(None, (step.limit.get("assumptions") for step in steps)))
-    compilers = dict.fromkeys(step.record.compiler for step in steps if step.record)
+    compilers = dict.fromkeys(
+        step.record.compiler for step in steps if step.record and step.record.compiler
+    )
     notes = [
-        f"The ceiling assumes {'; or '.join(assumed)}." if assumed else _NO_CEILING,
-        "Bound by: which of them takes longest.",
+        "Rank: by USD per million images, or without any price by images/s. Machines whose "
+        "intervals overlap are not told apart and have several possible ranks."
+        * any(step.ranks != UNKNOWN for step in steps),
+        f"The ceiling assumes {'; or '.join(assumed)}."
+        if assumed
+        else _NO_CEILING * bool(compilers),
+        "Bound by: which of them takes longest." * bool(assumed),
         "Bytes moved: what the compiled kernels read from memory and write to it, over the least "
         "if no activation stays on the chip (jaxbench/xla/least_bytes.py has the rules)."
         * any(step.bytes_over_least for step in steps),
@@ -310,8 +377,9 @@ def _note(steps: Sequence[CompiledStep], sources: Sources) -> str:
 
 
 def _chart(steps: Sequence[CompiledStep]) -> list[DotChart]:
-    """Return an experiment's ceilings by machine; of a machine and setting, the highest."""
-    drawn = sorted((step for step in steps if step.ceiling), key=lambda step: step.ceiling)
+    """Return an experiment's rates to expect; of a machine and setting, the highest."""
+    drawn = [step for step in steps if step.predicted.value]
+    drawn.sort(key=lambda step: step.predicted.value)
     best = {(step.run.target, step.run.precision, step.setting): step for step in drawn}
     drawn = [*best.values()][-_MOST_DOTS:]
     if len(drawn) < 2 and not any(map(_dots_below, drawn)):
@@ -321,16 +389,14 @@ def _chart(steps: Sequence[CompiledStep]) -> list[DotChart]:
     dots = []
     for step, setting in zip(drawn, settings, strict=True):
         parts = [step.run.hardware, *(part for part in setting if part not in common)]
-        label = f"{', '.join(parts)} ({step.limit['bound_by']})"
-        dots.append(Dot(label, step.ceiling, below=_dots_below(step)))
+        dots.append(Dot(", ".join(parts), *step.predicted.span, below=_dots_below(step)))
     more = f"; the highest {_MOST_DOTS} of {len(best)}" if len(best) > _MOST_DOTS else ""
     note = (
-        f"{'; '.join([*common, ''])}bars end at the ceiling, which is predicted, in brackets what "
-        "bounds it; ● measured in this report, ○ published by others; logarithmic; the assumptions "
-        f"are below the table{more}"
+        f"{'; '.join([*common, ''])}lines are predicted rates with their 80 % intervals; "
+        f"● measured in this report, ○ published by others; logarithmic{more}"
     )
     unit = "sequences/s" if steps[0].run.sequence_length else METRICS["images_per_s"].title
-    title = f"{steps[0].run.experiment}: {unit} at most, by machine"
+    title = f"{steps[0].run.experiment}: {unit} to expect, by machine"
     return [DotChart(title, note, unit, dots, x_log=True)]
 
 
@@ -371,32 +437,35 @@ _OFFERS = (
         "price: offer, date, source",
         lambda row: row["price"] and price_words(row["price"], row["run"]),
     ),
-    metric_column("ceiling_images_per_s", "ceiling", " (predicted)"),
-    Column("compiles as", "offer.target"),
+    metric_column("predicted_images_per_s", "predicted.value"),
+    Column("80 % interval (predicted)", "predicted", interval(plain)),
+    metric_column("usd_per_million_images", "usd.value", " (predicted)"),
+    Column("USD, 80 % interval (predicted)", "usd", interval(plain)),
+    Column("rank by cost (predicted)", "ranks"),
+    Column("why not predicted", "offer.not_predicted"),
+    Column("target", "offer.target"),
 )
 
 
 def offers(context: ReportContext) -> Section | None:
     """Return a table of the offers: those that came back with their figures, and the others."""
     listed = context.collection.offers
-    ceilings: dict[tuple, float | None] = {}
-    for step in compiled_steps(context, Sources()) if listed else ():
-        key = step.run.target, step.run.experiment
-        ceilings[key] = max(step.ceiling or 0.0, ceilings.get(key) or 0.0) or None
+    prices = [context.prices.of_offer(offer.name) for offer in listed]
+    hourly = [_usd_per_hour(*pair) for pair in zip(listed, prices, strict=True)]
+    costs = costs_to_expect([_rate(offer) for offer in listed], hourly)
     rows = [
-        row | {"ceiling": ceilings.get((offer.target, offer.label))}
-        for offer in listed
+        row
+        | {"predicted": _rate(offer), "usd": costs[index] if any(hourly) else None, "ranks": ranks}
+        for index, ranks in rank(costs)
+        for offer in [listed[index]]
         for row in _offered(context, offer)
     ]
     waiting = [row["offer"] for row in rows if not row["source"]]
     note = (
         "USD: at the lowest price that the report knows of just this hardware; what was paid may "
-        "differ. The ceiling is predicted, see Before you rent."
+        "differ. Predicted: when the offers were made. Rank: by predicted USD per million images, "
+        "or without any price by images/s; offers whose intervals overlap are not told apart."
     )
-    if waiting and not ceilings:
-        # The section Before you rent is made of such a sweep.
-        targets = ",".join(dict.fromkeys(offer.target for offer in waiting))
-        note += f" Ask the compiler first: jaxbench sweep --experiment=... --target={targets}."
     return make_section(
         "offers",
         "Offers",
