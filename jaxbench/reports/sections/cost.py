@@ -91,18 +91,15 @@ def cost(context: ReportContext) -> Section | None:
         columns,
         priced,
         title="What rates and runs cost",
-        note="images/s: median of n epochs from the 2nd on, or of n windows. The interval (n of 6 "
-        "or more) is that of the rate; the price is taken as exact. A whole run includes "
-        "compilation and evaluations, and all that --mode=throughput measures.",
+        note="The interval is that of the rate; the price is taken as exact. A whole run includes "
+        "compilation and evaluations.",
     )
     published_table = make_table(
         _PUBLISHED,
         beside,
         title="Published rates at the prices of their day",
-        note="Estimated from the published rate and price, each with the offers of the machine "
-        "that it names; no interval was published. The article prints prices rounded to 0.1 USD/h: "
-        "its 374 images/s per USD/h (reserved instance) comes out as 372.4 by 8.4 USD/h. "
-        f"{sources.note}",
+        note="Estimated from the published rate and price; no interval was published. The article "
+        f"rounds prices: its 374 images/s per USD/h is 372.4 here. {sources.note}",
     )
     electricity = _electricity(context, {row["run"] for row in priced})
     unknown = [f"{run.id}: {run.changed_price}." for run in context.runs if run.changed_price]
@@ -331,11 +328,8 @@ def _seeds_table(context: ReportContext, targets: Sequence[TimeToTarget]) -> Tab
         _TOGETHER,
         [_together(context, group, label) for label, group in groups],
         title="Time to the target, seeds together",
-        note="n: runs that differ only in their seed. The mean is infinite if one of them never "
-        "reached the target, the median if half of them did not. Epochs alone: with evaluations, "
-        "without start-up, reading and compilation. Training: operations of the network alone, "
-        "forward and backward. Energy is that of training, as telemetry "
-        "measured it.",
+        note="The mean is infinite if one seed never reached the target, the median if half did "
+        "not. Epochs alone: with evaluations, without start-up, reading and compilation.",
     )
 
 

@@ -35,14 +35,10 @@ _MOST_ROWS = 30
 # Machines with large values; settings in the chart.
 _MOST_ANSWERS, _MOST_DOTS = 3, 12
 _NOTE = (
-    "images/s: over all devices together, of the fastest setting with an interval: the median of "
-    "a run, or the geometric mean of three or more. Score: of the last epoch, the median of the "
-    "seeds of the best setting. Time to the target: since the run's start, the median of the "
-    "seeds of the fastest setting; seeds that failed never get there. USD: that time at the "
-    "lowest known price. In brackets: the 95 % interval, and how many epochs or windows (n), runs "
-    "or seeds. Grey, “only”: no interval, or fewer than five seeds, and nothing better. Speed-up: "
-    "over the slowest machine, if experiment, images, precision and global batch are equal; "
-    "otherwise none is given."
+    "images/s: of all devices; the median of a run, or the geometric mean of three or more. Score "
+    "and time to the target: medians over seeds; those that failed never get there. USD: at the "
+    "lowest known price. In brackets: the 95 % interval and what it is of. Grey: no interval, or "
+    "fewer than five seeds. Speed-up: over the slowest machine at equal work."
 )
 
 

@@ -55,9 +55,8 @@ def rates(context: ReportContext) -> Section | None:
         [*_RUN, *setting_column(context), *_COLUMNS, *measured_share(context)],
         rows,
         title="All rates",
-        note="n: epochs (from the 2nd on) or windows that the median and its interval are of; "
-        f"fewer than {FEWEST_FOR_INTERVAL} give none. Latencies are of steps closed one by one, as "
-        "many as “steps” says.",
+        note=f"n: epochs (from the 2nd on) or windows; fewer than {FEWEST_FOR_INTERVAL} give no "
+        "interval. Latencies are of single steps.",
     )
     charts: list[LineChart | DotChart] = []
     for group in grouped(drawn, lambda row: row.work).values():
@@ -341,9 +340,8 @@ def scaling(context: ReportContext) -> Section | None:
     return make_section(
         "scaling",
         "Scaling efficiency",
-        "Weak: each device has the same batch, however many take part. Strong: all devices share "
-        "one batch. Efficiency is rate_N / (N × rate_1). Simulated devices share one "
-        "processor: their efficiencies, and predictions from them, are not those of accelerators.",
+        "Weak: each device has the same batch. Strong: all devices share one batch. Efficiency is "
+        "rate_N / (N × rate_1). Simulated devices share one processor.",
         [
             _scaling_table(measured),
             make_table(_ALL_REDUCES, all_reduces, "An all-reduce of the gradient's size"),
