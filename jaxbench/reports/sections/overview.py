@@ -154,7 +154,8 @@ def _answer(row: dict[str, Any], comparison: _Comparison, heading: str) -> Answe
     sentence = f"No setting of {row['name']} has an interval yet: run longer, or three times."
     if first.has_interval:
         ends = interval(plain)(first.rate)
-        sentence = f"{_setting_words(first)} is fastest: {plain(first.value)} images/s ({ends})."
+        is_fastest = "is fastest" if others else "is the only setting"
+        sentence = f"{_setting_words(first)} {is_fastest}: {plain(first.value)} images/s ({ends})."
         if second := next((other for other in others if other.has_interval), None):
             overlap = (second.rate.high or 0.0) >= (first.rate.low or 0.0)
             apart = "their intervals overlap" if overlap else "their intervals do not overlap"
