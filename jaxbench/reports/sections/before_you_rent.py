@@ -368,9 +368,10 @@ def _note(steps: Sequence[CompiledStep], sources: Sources) -> str:
         "An image of a language model is a sequence."
         * any(step.run.sequence_length for step in steps),
         "Needed: what the compiler plans for the step; a resident data set comes on top. Usable: "
-        "of a GPU 75 %, which JAX takes by default, of a TPU what its compiler says.",
+        "of a GPU 75 %, which JAX takes by default, of a TPU what its compiler says."
+        * bool(compilers),
         "Largest batch: of those that were tried, and behind “not” the smallest above it that does "
-        "not fit; “at least” if all fit.",
+        "not fit; “at least” if all fit." * bool(compilers),
         "Measured: a run of this report of the same work on as many of the same devices. "
         "Published: by others, with other software; of a training, the images/s of its median "
         "epoch.",
