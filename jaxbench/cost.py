@@ -129,9 +129,13 @@ def _predict(spec: str | None, overrides: Sequence[str], paths: Sequence[str]) -
         )
     predictor = Predictor(experiment)
     answers = [predictor.predict(target, prices.get(target.name)) for target in targets]
+    if not any(answer["predicted"] for answer in answers):
+        raise BadInput(
+            f"{answers[0]['target']}: not predicted, because {answers[0]['not_predicted']}"
+        )
     if _JSON.value:
         rows = [
-            answer | {"rank": rank, "price": vars(price) if price else None}
+            {**answer, "rank": rank, "price": vars(price) if price else None}
             for rank, answer in ranked(answers)
             for price in [prices.get(answer["target"])]
         ]

@@ -52,7 +52,7 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
         refused = [f"--experiment={spec}"] * (spec is not None) + main_flags.given_flags()
         if refused:
             raise BadInput(f"{refused[0]} with --qualify: the card has fixed settings")
-        experiment: Experiment | None = None
+        experiment: Any = None
         parts, user_file = ("qualify", "jaxbench.qualify", (), "--out", ()), None
     else:
         prices = _take_prices()
@@ -104,7 +104,7 @@ def _predict(
 
 
 def _run(
-    experiment: Experiment,
+    experiment: Any,
     spec: str,
     overrides: Sequence[str],
     accelerators: Sequence[Accelerator],

@@ -1,8 +1,9 @@
 """Rank machines by what an image costs there, if the rates are known with intervals."""
 
+import functools
 from collections.abc import Sequence
 
-from jaxbench.analysis.pricing import usd_per_million_images
+from jaxbench.analysis.pricing import usd
 from jaxbench.analysis.statistics import Estimate
 from jaxbench.metrics import UNKNOWN
 
@@ -16,9 +17,10 @@ def costs_to_expect(
     """
     if not any(usd_per_hour):
         return [rate.map(lambda one: 1 / one) for rate in rates]
+    million_s = [rate.map(lambda one: 1e6 / one) for rate in rates]
     return [
-        rate.map(lambda one, usd=usd: usd_per_million_images(one, usd)) if usd else Estimate()
-        for rate, usd in zip(rates, usd_per_hour, strict=True)
+        time_s.map(functools.partial(usd, usd_per_hour=hourly)) if hourly else Estimate()
+        for time_s, hourly in zip(million_s, usd_per_hour, strict=True)
     ]
 
 

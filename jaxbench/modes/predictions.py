@@ -102,6 +102,7 @@ def read_anchor(path: str, config: Config, shape: NetworkShape) -> list[Rate]:
             figure.labels["batch"]: figure.value
             for figure in figures
             if figure.name == "images_per_s"
+            and figure.value > 0
             and figure.labels["precision"] == config.precision
             and math.isclose(flops.get(figure.key[1:], 0.0), training_flops, rel_tol=1e-3)
         }
@@ -120,19 +121,19 @@ def read_anchor(path: str, config: Config, shape: NetworkShape) -> list[Rate]:
     target = target_of_kind(str(kind), count or 1)
     if target is None:
         raise BadInput(f"--anchor={path}: {kind} is not among --target=list")
-    if not rates or not all(isinstance(batch, int) and batch > 0 for batch in rates):
+    sizes = [batch for batch in rates if isinstance(batch, int) and batch > 0]
+    if not sizes:
         only = "only the same network and precision help"
         raise BadInput(f"--anchor={path}: {problem}; {only}")
     return [
         Rate(
             setting_of(shape, target, config.precision, batch / target.num_devices),
-            batch / rate,
+            batch / rates[batch],
             False,
             path,
             "",
         )
-        for batch, rate in rates.items()
-        if rate > 0
+        for batch in sizes
     ]
 
 

@@ -230,7 +230,9 @@ def differences(results: Sequence[TrialResult], hardware: Collection[str] = ()) 
     elsewhere = {result.hostname for result in results} - {None, platform.node()}
     if elsewhere and not hardware:
         warnings.append(f"warning: some trials ran on {', '.join(sorted(elsewhere))}")
-    for name in ("device_kind", "commit", "versions"):
+    # Targets are meant to differ.
+    targets = any("target" in result.place for result in results)
+    for name in ("commit", "versions") if targets else ("device_kind", "commit", "versions"):
         values = [getattr(result, name) for result in results]
         kinds = {str(value) for value in values if value is not None}
         if len(kinds) > 1:

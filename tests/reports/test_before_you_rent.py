@@ -113,7 +113,7 @@ def test_the_cheapest_is_first_and_overlapping_intervals_share_ranks(tmp_path):
         Price("c", "GeForce RTX 2080 Ti", 2, 0.36, "2026-03-04", "a page"),
     ]
     assert told(tmp_path, *names, prices=Prices(listed=offers)).splitlines() == [
-        "1 | gpu:rtx2080ti:2 | 0.05000",
+        "1 | gpu:rtx2080ti:2 | 0.0500",
         "2 to 3 | tpu:v2:2x2 | 0.1000",
         "2 to 3 | gpu:h100:8 | 0.1042",
         "– | gpu:h100:8 | –",

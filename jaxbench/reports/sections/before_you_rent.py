@@ -1,7 +1,7 @@
 """Machines to rent: rates to expect, what compilers report, was measured and published; offers."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jaxbench.analysis import pricing
@@ -21,7 +21,7 @@ from jaxbench.reports.prices import price_words
 from jaxbench.reports.published import Row, Sources, other_images, published_devices, published_rate
 from jaxbench.reports.runs import ReportedRun, RunRecord
 from jaxbench.reports.sections.cards import status_cell as card_status
-from jaxbench.tables.columns import Cell, Column, interval, metric_column, metric_columns
+from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns
 from jaxbench.tables.table import make_table
 
 _MOST_DOTS = 16
@@ -249,12 +249,17 @@ def _usd_per_million(rate: float | None, price: Price | None) -> float | None:
     return pricing.usd_per_million_images(rate, price.usd_per_hour) if rate and price else None
 
 
-_EXPECTED = (
-    metric_column("predicted_images_per_s", "predicted.value"),
-    Column("80 % interval (predicted)", "predicted", interval(plain)),
-    metric_column("usd_per_million_images", "usd.value", " (predicted)"),
-    Column("USD, 80 % interval (predicted)", "usd", interval(plain)),
-)
+def _expected(rate: str | Callable, usd: str | Callable | None = None) -> list[Column]:
+    """Return the columns of a rate to expect, and of what a million images cost at it."""
+    columns = [metric_column("predicted_images_per_s", rate, ends=ends) for ends in ("", "only")]
+    columns[1] = columns[1]._replace(title="80 % interval (predicted)")
+    if usd:
+        name = "usd_per_million_images"
+        columns += [metric_column(name, usd, " (predicted)", ends=ends) for ends in ("", "only")]
+        columns[3] = columns[3]._replace(title="USD, 80 % interval (predicted)")
+    return columns
+
+
 _COLUMNS = (
     Column("rank by cost (predicted)", "ranks"),
     Column("target", lambda row: Cell(row["run"].target, run=row["run"].id)),
@@ -262,7 +267,7 @@ _COLUMNS = (
     *shared("precision"),
     Column("setting", "setting"),
     metric_column("batch_size"),
-    *_EXPECTED,
+    *_expected("predicted", "usd"),
     Column("price", "price", left=True),
     Column("fits (compiled)", "fits", left=True),
     Column("largest batch (compiled)", "largest", str),
@@ -286,8 +291,7 @@ _SCALING = (
     Column("fits (compiled)", lambda row: _fits(row.record), left=True),
     metric_column("record.needed_bytes", more=" (compiled)"),
     metric_column("exchanged_bytes", lambda row: _exchanged_bytes(row.record), " (compiled)"),
-    metric_column("predicted_images_per_s", lambda row: _rate(row.record).value),
-    Column("80 % interval (predicted)", lambda row: _rate(row.record), interval(plain)),
+    *_expected(lambda row: _rate(row.record)),
     metric_column(
         "efficiency",
         lambda row: (row.record.predicted or {}).get("efficiency"),
@@ -364,9 +368,10 @@ def _note(steps: Sequence[CompiledStep], sources: Sources) -> str:
         "An image of a language model is a sequence."
         * any(step.run.sequence_length for step in steps),
         "Needed: what the compiler plans for the step; a resident data set comes on top. Usable: "
-        "of a GPU 75 %, which JAX takes by default, of a TPU what its compiler says.",
+        "of a GPU 75 %, which JAX takes by default, of a TPU what its compiler says."
+        * bool(compilers),
         "Largest batch: of those that were tried, and behind “not” the smallest above it that does "
-        "not fit; “at least” if all fit.",
+        "not fit; “at least” if all fit." * bool(compilers),
         "Measured: a run of this report of the same work on as many of the same devices. "
         "Published: by others, with other software; of a training, the images/s of its median "
         "epoch.",
@@ -437,10 +442,7 @@ _OFFERS = (
         "price: offer, date, source",
         lambda row: row["price"] and price_words(row["price"], row["run"]),
     ),
-    metric_column("predicted_images_per_s", "predicted.value"),
-    Column("80 % interval (predicted)", "predicted", interval(plain)),
-    metric_column("usd_per_million_images", "usd.value", " (predicted)"),
-    Column("USD, 80 % interval (predicted)", "usd", interval(plain)),
+    *_expected("predicted", "usd"),
     Column("rank by cost (predicted)", "ranks"),
     Column("why not predicted", "offer.not_predicted"),
     Column("target", "offer.target"),
