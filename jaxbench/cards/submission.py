@@ -50,7 +50,7 @@ def submit(path: str, out: str) -> Iterator[str]:
             if (source / run / "run.json").is_file():
                 records = _records(source / run)
                 files |= {f"{run}/{name}": host.sub("host", text) for name, text in records}
-        # What may be left out, the last first: readings of sensors, then runs, the soak last of all.
+        # What may be left out, the last first: readings of sensors, then runs, the soak at last.
         spare = [[f"{run}/run.json", f"{run}/metrics.jsonl"] for run in reversed(runs)]
         spare += sorted(([n] for n in files if n.endswith(".csv")), key=lambda n: len(files[n[0]]))
         card_bytes = write_card(folder, card).stat().st_size + _SPARE
@@ -85,9 +85,9 @@ def _records(run: pathlib.Path) -> Iterator[tuple[str, str]]:
     yield "run.json", _compact(document)
     yield "metrics.jsonl", "".join(map(_compact, kept))
     samples = run / "telemetry.csv"
-    if telemetry and samples.is_file() and samples.stat().st_size < DOCUMENT_BYTES:
-        if rows := _of_devices(samples):
-            yield samples.name, rows
+    is_small = samples.is_file() and samples.stat().st_size < DOCUMENT_BYTES
+    if telemetry and is_small and (rows := _of_devices(samples)):
+        yield samples.name, rows
 
 
 def _compact(content: Any) -> str:
