@@ -163,7 +163,7 @@ class Expected(_PartOfCard):
     basis: Literal["fleet", "predicted", "floor"]
     source: str
     expected: Annotated[float, msgspec.Meta(gt=0)] | None
-    low: float
+    low: Annotated[float, msgspec.Meta(gt=0)]
     high: float | None = None
     name: str = ""
     device: int | None = None

@@ -165,9 +165,13 @@ def custom_limits(card: Card) -> str | None:
     changed = [
         f"{name} {_limit(limits[name])} in place of {_limit(limit)}"
         for name, limit in load_thresholds().items()
-        if limits[name] != limit
+        if limits[name] != limit and (card.verdict is None or name in card.verdict.thresholds)
     ]
-    return f"judged by custom limits: {', '.join(changed)}" if changed else None
+    stated = card.verdict.thresholds if card.verdict else limits
+    missing = dict.fromkeys(name.partition(".")[0] for name in limits if name not in stated)
+    lines = [f"judged by custom limits: {', '.join(changed)}"] if changed else []
+    lines += [f"judged without the newer rules {', '.join(missing)}"] if missing else []
+    return "; ".join(lines) or None
 
 
 def _limits(card: Card) -> Thresholds:

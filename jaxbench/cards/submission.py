@@ -13,7 +13,7 @@ import msgspec
 from jaxbench.cards.card_file import CARD, card_path, hidden_paths, read_card, write_card
 from jaxbench.cards.check import check_card
 from jaxbench.errors import BadInput
-from jaxbench.files import read_text
+from jaxbench.files import DOCUMENT_BYTES, read_text
 from jaxbench.paths import check_can_be_made, user_path
 
 MOST_BYTES = 200_000
@@ -42,24 +42,23 @@ def submit(path: str, out: str) -> Iterator[str]:
     host = re.compile(rf"(?<![\w.-]){re.escape(card.environment['hostname'])}(?![\w-])")
     text = host.sub("host", json.dumps(msgspec.to_builtins(card)))
     card = msgspec.structs.replace(msgspec.convert(json.loads(text), type(card)), files={})
+    runs = [run for run in dict.fromkeys(one.run for one in card.figures()) if run]
     files: dict[str, str] = {}
-    for run in dict.fromkeys(figure.run for figure in card.figures() if figure.run):
-        if (source / run / "run.json").is_file():
-            files |= {f"{run}/{name}": text for name, text in _records(source / run)}
-    files = {name: host.sub("host", text) for name, text in files.items()}
-    # What may be left out: readings, the smallest last, then runs; the soak stays.
-    samples = sorted((name for name in files if name.endswith(".csv")), key=lambda n: len(files[n]))
-    runs = [name.removesuffix("/run.json") for name in files if name.endswith("/run.json")]
-    spare = [[f"{run}/run.json", f"{run}/metrics.jsonl"] for run in runs if "soak" not in run]
-    spare += [[name] for name in samples]
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for run in runs:
+            if (source / run / "run.json").is_file():
+                records = _records(source / run)
+                files |= {f"{run}/{name}": host.sub("host", text) for name, text in records}
+        # What may be left out, the last first: readings of sensors, then runs, the soak at last.
+        spare = [[f"{run}/run.json", f"{run}/metrics.jsonl"] for run in reversed(runs)]
+        spare += sorted(([n] for n in files if n.endswith(".csv")), key=lambda n: len(files[n[0]]))
         card_bytes = write_card(folder, card).stat().st_size + _SPARE
         while spare and card_bytes + sum(len(t) + _DIGEST for t in files.values()) > MOST_BYTES:
             names = spare.pop()
             yield f"{names[0]}: left out, because the folder would be larger than 200 kB"
             for name in names:
-                del files[name]
+                files.pop(name, None)
         for name, text in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
@@ -68,7 +67,8 @@ def submit(path: str, out: str) -> Iterator[str]:
         raise BadInput(f"--out={out}: {error.strerror}") from error
     if problems := check_card(folder):
         raise BadInput(f"--out={out}: is refused by `jaxbench qualify check`: {problems[0]}")
-    yield f"{folder / CARD}: {len(files) + 1} files, {size / 1e3:.0f} kB; check passes"
+    result = "check passes" if size <= MOST_BYTES else "more than the 200 kB of results/"
+    yield f"{folder / CARD}: {len(files) + 1} files, {size / 1e3:.0f} kB; {result}"
 
 
 def _records(run: pathlib.Path) -> Iterator[tuple[str, str]]:
@@ -85,7 +85,8 @@ def _records(run: pathlib.Path) -> Iterator[tuple[str, str]]:
     yield "run.json", _compact(document)
     yield "metrics.jsonl", "".join(map(_compact, kept))
     samples = run / "telemetry.csv"
-    if telemetry and samples.is_file() and (rows := _of_devices(samples)):
+    is_small = samples.is_file() and samples.stat().st_size < DOCUMENT_BYTES
+    if telemetry and is_small and (rows := _of_devices(samples)):
         yield samples.name, rows
 
 

@@ -317,5 +317,7 @@ def summary_of(card: Card) -> str:
     if not slower:
         return f"as expected (by {by})"
     worst = min(slower, key=lambda one: one.value / expectations[one.key].low)
-    words = expectations[worst.key].judge(worst)
-    return f"{len(slower)} of {len(figures)} rates {words}{' or less' * (len(slower) > 1)}"
+    one = expectations[worst.key]
+    off = 1 - worst.value / (one.expected or one.low)
+    most = ", at most" * (len(slower) > 1)
+    return f"{len(slower)} of {len(figures)} rates slower than expected by {off:.0%}{most}"

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import shlex
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from jaxbench.cards.card import Card
@@ -11,7 +12,7 @@ from jaxbench.cards.verdict import summary_of
 from jaxbench.clock import duration
 from jaxbench.terminal import four_digits, printable
 
-_WIDTH, _MOST_NAMED = 80, 2
+_WIDTH, _MOST_LINES = 80, 2
 # A card says by how much it took longer from here on.
 _LATE = 1.2
 # What a machine is first asked about: the first of each that was measured.
@@ -37,21 +38,24 @@ def answer_lines(card: Card, folder: pathlib.Path) -> Iterator[str]:
     """Yield the machine, the verdict, three metrics, what failed, and what to do next."""
     when, verdict = card.created_at[:16].replace("T", " "), card.verdict
     taken_s, asked_s = 60 * card.minutes_taken, 60 * card.minutes_asked
-    late = f", {taken_s / asked_s - 1:.0%} too long" * (taken_s > _LATE * asked_s)
+    late = f", {taken_s / asked_s - 1:.0%} longer than asked" * (taken_s > _LATE * asked_s)
     # The gravest findings; of a card that passes there are none to name.
     bad = [one for one in verdict.findings if one.status == verdict.outcome]
     bad = bad if verdict.outcome not in ("pass", "not_judged") else []
     outcome = verdict.outcome.replace("_", " ")
     unjudged = sum(one.status == "not_judged" for one in verdict.findings)
-    more = f"{len(bad) - _MOST_NAMED} more in the report; " * (len(bad) > _MOST_NAMED)
+    named, left = [], len(bad)
+    for one in bad:
+        text = f"{outcome}: {one.part}: {one.rule.replace('_', ' ')}: {printable(one.text)}"
+        wrapped = textwrap.wrap(text, _WIDTH, max_lines=_MOST_LINES, subsequent_indent="  ")
+        if len(named) + len(wrapped) <= _MOST_LINES:
+            named, left = named + wrapped, left - 1
+    more = f"{left} more in the report; " * (left > 0)
     lines = [
         f"{card.label}, {card.preset}, {when}, {duration(taken_s)}{late}",
         f"verdict: {outcome.upper()}; {summary_of(card)}",
         *_main_metrics(card),
-        *(
-            f"{outcome}: {one.part}: {one.rule.replace('_', ' ')}: {one.text}"
-            for one in bad[:_MOST_NAMED]
-        ),
+        *named,
         f"{more}{unjudged} of {len(verdict.findings)} rules did not apply",
         f"next: {_next_step(card)}",
     ]

@@ -72,6 +72,20 @@ IMPOSSIBLE = {
         "472.5 at most",
     ),
     "a call": (ceiling("dispatch_latency_s", value=1e-14, interval=None), "1e-06 at least"),
+    "memory": (relabelled(batch=400_000), "of 79.6 GiB of a device's memory"),
+    "power of a board": (of_sensors(power_mean_w=1000.0), "945 at most"),
+    "int8": (
+        replace(made.ceilings(), figures=(measured("matmul_int8_tflops", 6000.0, device=0),)),
+        "0 at least, 5144.88 at most",
+    ),
+    "a device that is not there": (
+        ceiling("copy_gb_per_s", device=7),
+        "no such device",
+    ),
+    "share": (
+        ceiling("triad_gb_per_s", share_of_nominal=0.5),
+        "its share of the peak is 0.5, not",
+    ),
     "heat": (of_sensors(temperature_max_c=4000.0), "-20 at least, 125 at most"),
     "peak": (
         ceiling("triad_gb_per_s", nominal=6000.0, share_of_nominal=0.5),
@@ -263,7 +277,7 @@ def test_a_card_from_before_a_rule_is_not_judged_by_it(tmp_path):
 
     made.alter(path, forget_rule)
     assert check_card(path) == []
-    assert "device_spread.fail none in place of 0.15" in custom_limits(read_card(path))
+    assert custom_limits(read_card(path)) == "judged without the newer rules device_spread"
 
 
 def test_limits_that_are_not_the_shipped_ones_are_said(run_cli, tmp_path):

@@ -5,6 +5,8 @@ import random
 import pytest
 from msgspec.structs import replace
 
+from jaxbench.cards.card import HostLoad
+from jaxbench.cards.card_file import read_card
 from jaxbench.cards.expected import expect, load_fleet
 from jaxbench.cards.verdict import judge, summary_of
 from jaxbench.errors import BadInput
@@ -149,6 +151,42 @@ def test_without_a_fleet_published_rates_and_floors_tell():
 def test_a_machine_that_nobody_knows_has_no_expectation():
     card = judged(made.card(kind="NVIDIA H400"), [])
     assert card.verdict.expected == () and summary_of(card) == "no expectation"
+
+
+def faster(card, factor, at):
+    """The recorded card as of a quiet machine that does so much more."""
+    parts = [
+        replace(
+            part,
+            figures=tuple(
+                replace(
+                    one,
+                    value=one.value * factor,
+                    interval=(one.value * factor * 0.995, one.value * factor * 1.005),
+                )
+                if one.name == RATE or one.name.startswith(("matmul", "copy", "scale", "triad"))
+                else one
+                for one in part.figures
+            ),
+        )
+        for part in card.parts
+        if part.name != "soak"
+    ]
+    load = HostLoad(other_cpu_percent=0.5)
+    return quiet(replace(card, parts=tuple(parts), load=load, created_at=at))
+
+
+@pytest.mark.parametrize(
+    ("factor", "told"),
+    [(1.004, "as expected"), (0.8, "7 of 7 rates slower than expected by 20%, at most")],
+)
+def test_three_real_cards_hold_the_fourth(recorded, factor, told):
+    card = read_card(recorded)
+    others = [faster(card, 1 + off, f"day {off}") for off in (-0.005, 0.0, 0.005)]
+    fourth = judged(faster(card, factor, "today"), others)
+    assert summary_of(fourth).startswith(told), summary_of(fourth)
+    slow = [one for one in fourth.verdict.findings if one.rule == "slower_than_fleet"]
+    assert {one.status for one in slow} - {"not_judged"} == {"pass" if factor > 1 else "fail"}
 
 
 def test_processors_are_a_fleet_by_their_name():
