@@ -53,7 +53,7 @@ def lines(names: list[str]) -> list[str]:
         config = registry.load(name)
         if not isinstance(config, Config):
             continue
-        shape = read_shape(config)
+        shape, _ = read_shape(config)
         what = noun(config.data.sequence_length)
         cells = [f"{config.batch_size:,} {what}, {config.precision}"]
         for card in CARDS.values():

@@ -20,9 +20,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-import jax
-
-from jaxbench.batch_layout import BatchLayout
 from jaxbench.cards import card
 from jaxbench.cards.figures import FIGURES, FigureKind
 from jaxbench.cards.verdict import load_thresholds
@@ -32,9 +29,8 @@ from jaxbench.fields import describe_type
 from jaxbench.metrics import metric_of
 from jaxbench.models.convolution import Conv2dConfig
 from jaxbench.modes.options import modes_of_flags
-from jaxbench.parallel.mesh import DataMesh
+from jaxbench.modes.predictions import read_shape
 from jaxbench.records.schema import RECORDS, MaxBatchResult, RunDocument, TrialFigures, TrialResult
-from jaxbench.train import build_program
 
 # Classes whose fields metrics.csv explains, and the kind that a line of it may be for.
 KINDS = {
@@ -234,14 +230,11 @@ def _network_and_data(config: Experiment) -> tuple[str, str]:
     """Return an experiment's network with its number of parameters, and its data, in words."""
     if not isinstance(config, Config):
         return "one convolution", "synthetic"
-    data = config.data
-    mesh = DataMesh(tuple(jax.devices("cpu")[:1]), config.parallelism)
-    one = dataclasses.replace(config, num_devices=1)
-    program = build_program(one, mesh, BatchLayout.create(one, 1), steps_per_epoch=1)
+    data, (_, network) = config.data, read_shape(config)
     what = "x".join(map(str, data.example_shape)) + (" tokens" if data.sequence_length else "")
     source = data.name if data.source == "tfds" else data.source
-    network = config.model.network_name.removesuffix("Config")
-    return f"{network}, {program.num_parameters() / 1e6:,.3g} M", f"{source}, {what}"
+    parameters = f"{network['parameters'] / 1e6:,.3g} M"
+    return f"{network['model']}, {parameters}", f"{source}, {what}"
 
 
 def _sentence(docstring: str, *heads: str) -> str:

@@ -448,7 +448,7 @@ def test_what_fits_where_is_the_table_of_the_documentation(load_script):
 
 def test_what_fits_is_the_largest_power_of_two(load_script):
     script, config = load_script("what_fits"), registry.load("cnn10")
-    shape, target = read_shape(config), parse_target("gpu:rtx3070")
+    (shape, _), target = read_shape(config), parse_target("gpu:rtx3070")
     config.batch_size = 4096
     cell = script.describe(config, shape, target, calibration.load())
     batch = int(re.search(r"\*\*([\d,]+)\*\*: [\d,.]+/s", cell)[1].replace(",", ""))

@@ -27,7 +27,7 @@ from jaxbench.modes.runner import describe_program
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.precision import get_precision
 from jaxbench.predict import calibration as fitted
-from jaxbench.predict.layers import NetworkShape, read_network
+from jaxbench.predict.layers import NetworkShape
 from jaxbench.predict.prediction import (
     NotPredicted,
     Prediction,
@@ -40,7 +40,6 @@ from jaxbench.records.reader import load_run
 from jaxbench.records.writers.rows import noun
 from jaxbench.tables.text import text_table
 from jaxbench.train import build_program
-from jaxbench.training.network_analysis import trace_network
 from jaxbench.xla.jaxpr import FLOPS_PER_MAC
 
 _CARD_FLOPS = "flops_per_image"
@@ -62,9 +61,7 @@ def read_shape(config: Config) -> tuple[NetworkShape, dict[str, Any]]:
     with get_precision(config.precision).enabled():
         program = build_program(one, mesh, BatchLayout.create(one, 1), steps_per_epoch=1)
         program.check()
-        shapes = vars(program.abstract_train_state())
-        traced = trace_network(program.model, program.mesh, program.input_shape, shapes)
-        return read_network(traced.jaxpr.jaxpr), describe_program(program)
+        return program.shape, describe_program(program)
 
 
 def load_calibration(path: str | None) -> fitted.Calibration:
