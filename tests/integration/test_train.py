@@ -103,3 +103,14 @@ def test_quickstart_learns_as_in_fp32_in_fp16(train):
     result = train("quickstart", precision="fp16", num_devices=1)
     assert result.summary["eval_top1"] >= 0.97
     assert step_losses(result)[-1] < 0.1
+
+
+@pytest.mark.slow
+def test_a_profile_does_not_show_the_names_of_older_code(run_main, tmp_path):
+    """Its programs are kept apart: one that lacks today's names would do for any other run."""
+    one = ("--experiment=quickstart:tiny", "--compile_cache=kept", "--experiment.epochs=1")
+    for run, flags in (("plain", ()), ("profiled", ("--profile=2:3",))):
+        done = run_main(*one, f"--workdir={run}", *flags)
+        assert done.returncode == 0, done.stderr
+        outcomes = {r["function"]: r["compile_cache"] for r in records(tmp_path / run, "compile")}
+        assert outcomes["train_step"] == "miss"
