@@ -107,7 +107,7 @@ def load_fleet(folder: str | None) -> list[Card]:
             cards.append(read_card(file))
         except BadInput as error:
             warn(f"jaxbench: {error}: left out of the fleet")
-    if folder is not None and not cards:
+    if folder is not None and not (folder and cards):
         raise BadInput(f"--fleet={folder}: there is no card in it")
     return cards
 

@@ -22,7 +22,7 @@ _BY_RULE = {
     "mismatches": "repeat; replace a device whose results differ again",
     **dict.fromkeys(
         ("slower_than_fleet", "slower_than_predicted", "below_floor", "device_spread"),
-        "look for a power limit, heat, a slow slot or other jobs (nvidia-smi -q)",
+        "look for a power limit, heat, a slow slot or other jobs",
     ),
 }
 _NEXT = {

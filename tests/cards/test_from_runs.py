@@ -129,38 +129,56 @@ def test_altered_records_are_refused_even_if_their_digest_follows(recorded, name
     assert problems and all("\n" not in line for line in problems)
 
 
-def hot(recorded, celsius):
-    """The card of a GPU whose sensor's readings say 71 degrees, and whose card says `celsius`."""
+def with_samples(recorded, run, part, **figures):
+    """Give a run the samples of a GPU of 300 W that warms up to 71 degrees; the card, figures."""
     rows = [
-        {"time": "2026-11-26T00:00:00+00:00", "elapsed_s": second, "device": "gpu0", "kind": "gpu"}
-        | {"temperature_c": 60 + second, "power_w": 300.0}
-        for second in range(12)
+        {"time": f"2026-11-26T00:00:{tenth / 10:06.3f}+00:00", "elapsed_s": tenth / 10}
+        | {"device": "gpu0", "kind": "gpu", "power_w": 300.0, "energy_j": 30.0 * tenth}
+        | {"temperature_c": 59 + tenth // 10}
+        for tenth in range(121)
     ]
-    with open(recorded / SOAK / "telemetry.csv", "w", newline="") as file:
+    with open(recorded / run / "telemetry.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         writer.writerows(rows)
-    document = json.loads((recorded / SOAK / "run.json").read_text())
+    document = json.loads((recorded / run / "run.json").read_text())
+    # Its summary agrees with the card.
+    celsius = figures.get("temperature_max_c", 71.0)
     devices = {"gpu0": {"kind": "gpu", "temperature_c_max": celsius}}
-    document["summary"]["telemetry"] = {"windows": [[1.0, 10.0, 1]], "devices": devices}
-    (recorded / SOAK / "run.json").write_text(json.dumps(document))
+    document["summary"]["telemetry"] = {"windows": [[1.0, 10.0, 900]], "devices": devices}
+    (recorded / run / "run.json").write_text(json.dumps(document))
+    labels = {"network": "cnn10:tiny", "precision": "fp32", "batch": 16}
 
     def add(content):
-        [soak] = [part for part in content["parts"] if part["name"] == "soak"]
-        figure = {"name": "temperature_max_c", "value": celsius, "origin": "measured"}
-        soak["figures"].append(figure | {"device": 0, "run": SOAK})
+        [where] = [one for one in content["parts"] if one["name"] == part]
+        for name, value in figures.items():
+            of = {"labels": labels} if part == "networks" else {"device": 0}
+            where["figures"].append(
+                {"name": name, "value": value, "origin": "measured", "run": run} | of
+            )
         for name in ("telemetry.csv", "run.json"):
-            content["files"][f"{SOAK}/{name}"] = digest_file(recorded / SOAK / name)
+            content["files"][f"{run}/{name}"] = digest_file(recorded / run / name)
 
     made.alter(recorded / CARD, add)
 
 
-@pytest.mark.parametrize(("celsius", "is_right"), [(71.0, True), (60.0, False)])
-def test_sensors_follow_from_their_readings(recorded, celsius, is_right):
-    hot(recorded, celsius)
+@pytest.mark.parametrize(
+    ("run", "part", "figures", "wrong"),
+    [
+        (SOAK, "soak", {"temperature_max_c": 71.0, "power_mean_w": 300.0}, None),
+        (SOAK, "soak", {"temperature_max_c": 60.0}, "temperature_max_c, device 0: 60"),
+        (SOAK, "soak", {"power_mean_w": 290.0}, "power_mean_w, device 0: 290"),
+        # 300 W for 9 seconds and 900 images.
+        (RUN, "networks", {"energy_j_per_image": 3.0, "energy_covered_share": 1.0}, None),
+        (RUN, "networks", {"energy_j_per_image": 2.9}, "energy_j_per_image"),
+        (RUN, "networks", {"energy_longest_gap_s": 0.5}, "energy_longest_gap_s"),
+    ],
+)
+def test_sensors_and_energy_follow_from_their_samples(recorded, run, part, figures, wrong):
+    with_samples(recorded, run, part, **figures)
     problems = check_card(recorded)
-    assert (problems == []) is is_right
-    assert is_right or "temperature_max_c, device 0: 60" in problems[0]
+    assert bool(problems) == bool(wrong), problems
+    assert not wrong or problems[0].startswith(wrong)
 
 
 def test_the_time_of_a_step_by_two_batches():
@@ -195,7 +213,7 @@ def test_a_submission_has_the_records_and_no_more(recorded, tmp_path):
 
 
 def test_a_submission_that_would_be_too_large_says_what_it_leaves_out(recorded, tmp_path):
-    hot(recorded, 71.0)
+    with_samples(recorded, SOAK, "soak", temperature_max_c=71.0)
     rows = (recorded / SOAK / "telemetry.csv").read_text().splitlines(keepends=True)
     rows[-1:] = [rows[-1]] * 5000
     (recorded / SOAK / "telemetry.csv").write_text("".join(rows))
