@@ -19,7 +19,7 @@ from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import parse_target
 from jaxbench.modes.predictions import read_shape
 from jaxbench.predict import calibration
-from jaxbench.predict.prediction import least_memory_bytes, setting_of
+from jaxbench.predict.prediction import memory_bytes, setting_of
 from jaxbench.records.schema import ThroughputRecord
 from tests.conftest import ROOT
 from tests.recorded import filled, recorded_run
@@ -413,7 +413,7 @@ def test_a_run_that_was_broken_off_is_no_result(load_script, tmp_path):
     [
         (("--only=wrn_rat",), "did you mean 'wrn_rate'"),
         (("--only=speed_run",), "needs CIFAR-10"),
-        (("--only=speed_run", "--machine=v5e-8"), "must be among wrn_rate, resnet_rate, card"),
+        (("--only=speed_run", "--machine=v5e-8"), "must be one of wrn_rate, resnet_rate, card"),
         (("--tiny", "--data_dir=x"), "synthetic"),
     ],
 )
@@ -453,7 +453,7 @@ def test_what_fits_is_the_largest_power_of_two(load_script):
     cell = script.describe(config, shape, target, calibration.load())
     batch = int(re.search(r"\*\*([\d,]+)\*\*: [\d,.]+/s", cell)[1].replace(",", ""))
     setting = setting_of(shape, target, config.precision, batch)
-    assert least_memory_bytes(setting) <= target.usable_bytes
-    assert least_memory_bytes(setting._replace(batch=2 * batch)) > target.usable_bytes
+    assert memory_bytes(setting) <= target.usable_bytes
+    assert memory_bytes(setting._replace(batch=2 * batch)) > target.usable_bytes
     config.precision = "fp16"
     assert script.describe(config, shape, parse_target("gpu:titanx"), None) == "no fp16"

@@ -64,7 +64,7 @@ class NotPredicted(BadInput):
 
 
 class RunsOutOfMemory(NotPredicted):
-    """Says that a device has less memory than the step needs at least."""
+    """Says that a device has less memory than the step needs without recomputing activations."""
 
 
 def setting_of(
@@ -116,11 +116,11 @@ def predict(setting: Setting, calibration: Calibration, anchors: Sequence[Rate] 
             f"no rate of a network like this ({family}) in {what} on a {target.platform.upper()} "
             "was published for XLA"
         )
-    needed = least_memory_bytes(setting)
+    needed = memory_bytes(setting)
     if needed > target.usable_bytes:
         raise RunsOutOfMemory(
-            f"it runs out of memory: a device needs at least {needed / 2**30:.1f} GiB and has "
-            f"{target.usable_bytes / 2**30:.1f}"
+            f"it runs out of memory, unless the compiler recomputes activations: a device needs "
+            f"{needed / 2**30:.1f} GiB and has {target.usable_bytes / 2**30:.1f}"
         )
     parts_s = {name: float(part[0]) for name, part in calibration.model.parts([setting]).items()}
     step_s = sum(parts_s.values())
@@ -171,7 +171,7 @@ def _latency_s(setting: Setting, calibration: Calibration) -> float:
     return 6 * launches * math.exp(parameters["launch_xla_s"]) + exchange_s
 
 
-def least_memory_bytes(setting: Setting) -> float:
-    """Return what a device needs at least: the state, and what the backward pass reads."""
+def memory_bytes(setting: Setting) -> float:
+    """Return what a device needs: the state, and what the backward pass reads."""
     shape = setting.shape
     return shape.state_bytes + shape.kept_bytes(setting.element_bytes) * setting.batch
