@@ -59,7 +59,7 @@ def main(paths: list[str]) -> int:
     for comparison in comparisons if _BASELINE.value else ():
         if different := list(filter(is_work, comparison["differences"])):
             names = ", ".join(different)
-            raise BadInput(f"--baseline: is of the same work; the runs differ in {names}")
+            raise BadInput(f"--baseline: needs runs of the same work; these differ in {names}")
     if _JSON.value:
         print(json.dumps({"comparisons": comparisons, "not_compared": missing}))
     else:

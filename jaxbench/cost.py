@@ -17,6 +17,7 @@ from jaxbench.analysis.pricing import Price
 from jaxbench.analysis.statistics import Estimate
 from jaxbench.analysis.steady_rate import describe_steady_rate
 from jaxbench.cli import entry_point
+from jaxbench.cli.flag_table import define_flags
 from jaxbench.cli.price_flags import (
     PRICES,
     check_fraction,
@@ -33,18 +34,8 @@ from jaxbench.reports.runs import ReportedRun, read_run, time_to_target
 from jaxbench.tables.columns import Column, metric_column, metric_columns
 from jaxbench.terminal import print_wrapped, printable
 
-_LIST_OFFERS = flags.DEFINE_bool("list_offers", False, "Show the offers that are known.")
-_TARGET_ACCURACY = flags.DEFINE_float(
-    "target_accuracy", None, "What it takes to reach this top-1 (or Dice), as a fraction: 0.94."
-)
-_USD_PER_KWH = flags.DEFINE_float("usd_per_kwh", None, "What a kWh of electricity costs.")
-_IMAGES_PER_S = flags.DEFINE_float("images_per_s", None, "A rate, in place of a run.")
-_EPOCHS = flags.DEFINE_float("epochs", None, "With --images_per_s: how long to train.")
-_IMAGES_PER_EPOCH = flags.DEFINE_integer("images_per_epoch", None, "With --epochs.")
-_TARGET = flags.DEFINE_string(
-    "target", None, "With --experiment: machines that are not here, with commas between them."
-)
-_JSON = flags.DEFINE_bool("json", False, "Print one JSON object.")
+_LIST_OFFERS, _TARGET_ACCURACY, _USD_PER_KWH, *_OF_A_RATE, _TARGET, _JSON = define_flags("cost")
+_IMAGES_PER_S, _EPOCHS, _IMAGES_PER_EPOCH = _OF_A_RATE
 
 _NO_PRICE = "give --usd_per_hour or --offer (--list_offers shows them)"
 _HYPOTHETICAL = ("images_per_s", "epochs", "images_per_epoch")

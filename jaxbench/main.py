@@ -115,7 +115,7 @@ def _compiler_arguments(spec: str | None, overrides: Sequence[str]) -> list[str]
     """Return the arguments of a process that compiles for a target."""
     for override in overrides:
         if override.lstrip("-").startswith("experiment.num_devices="):
-            raise BadInput(f"{override} with --target: a target has as many as its name says")
+            raise BadInput(f"{override} with --target: the target's name says how many")
     forwarded = [flags.FLAGS[name] for name in ("compile_cache", "xla_flags")]
     forwarded = [f"--{flag.name}={flag.value}" for flag in forwarded if flag.present]
     return [f"--experiment={spec}", *overrides, *forwarded]

@@ -25,32 +25,14 @@ import sys
 from absl import flags
 
 from jaxbench.cli import entry_point, process_flags
+from jaxbench.cli.flag_table import define_flags
 from jaxbench.cli.importing import importing
 from jaxbench.errors import BadInput, one_of
 from jaxbench.parallel import processes
 from jaxbench.parallel.launch_local import run_local_processes
 from jaxbench.terminal import print_wrapped, printable
 
-_MINUTES = flags.DEFINE_float("minutes", 10.0, "How long it may take; 1 at least.")
-_OUT = flags.DEFINE_string(
-    "out",
-    None,
-    "A new or empty folder for the card and its runs; default runs/qualify/TIME. With submit: "
-    "the folder to publish. With table: the file, which ends in .md or .html; default cards.md.",
-)
-_FLEET = flags.DEFINE_string(
-    "fleet",
-    None,
-    "A folder with cards of such machines. Three or more say what to expect of this one; default: "
-    "the results/ of jaxbench's checkout.",
-)
-_SOAK_MINUTES = flags.DEFINE_float(
-    "soak_minutes", None, "Minutes for the soak; default: the time that remains; 0: skip it."
-)
-_STORAGE = flags.DEFINE_bool("storage", False, "Measure decoding, reads and checkpoints, too.")
-_THRESHOLDS = flags.DEFINE_string(
-    "thresholds", None, "A CSV file with custom limits, as jaxbench/cards/thresholds.csv."
-)
+_MINUTES, _OUT, _FLEET, _SOAK_MINUTES, _STORAGE, _THRESHOLDS = define_flags("qualify")
 _POWER_LIMITS = flags.DEFINE_list(
     "power_limits",
     [],

@@ -320,7 +320,7 @@ def test_different_work_gets_no_verdict(run_compare, tmp_path, how, field):
     [found] = compared(a, b)["stages"].values()
     assert found["verdict"] == f"no verdict, they differ in {field}"
     done = run_compare(a, b, "--baseline")
-    assert done.returncode == 2 and f"the runs differ in {field}" in done.stderr
+    assert done.returncode == 2 and f"these differ in {field}" in done.stderr
 
 
 def test_how_data_are_read_is_no_work(tmp_path):

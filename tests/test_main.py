@@ -201,7 +201,7 @@ Q = "--experiment=quickstart"
         ([], "give --experiment=NAME"),
         (["wrn28_10"], "did you mean --experiment=wrn28_10?"),
         (["--experimnt=quickstart"], "did you mean --experiment?"),
-        ([Q, Q], "is also given; give one"),
+        ([Q, Q], "is given, too; give one"),
         ([Q, "cnn10"], "flags begin with --"),
         (["--experiment=quikstart"], "did you mean 'quickstart'?"),
         (["--experiment="], "no experiment ''"),

@@ -186,7 +186,7 @@ def take_experiment(argv: Sequence[str]) -> tuple[list[str], str | None, list[st
         elif spec is None:
             spec = arg.partition("=")[2]
         else:
-            raise BadInput(f"{arg}: --experiment={spec} is also given; give one")
+            raise BadInput(f"{arg}: --experiment={spec} is given, too; give one")
     return rest, spec, overrides
 
 

@@ -5,7 +5,7 @@ import sys
 
 from absl import flags
 
-from jaxbench.modes.options import OPTIONS, PRICE, PRICED, modes_of_flags
+from jaxbench.modes.options import PRICE, PRICED, modes_of_flags
 from jaxbench.terminal import wrap
 
 _INDENT = 24
@@ -23,8 +23,7 @@ def help_text(takes_experiment: bool) -> str:
     groups: dict[str, dict[str, str]] = {name: {} for name in _GROUPS}
     groups["Flags"] |= _EXPERIMENT if takes_experiment else {}
     for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0]):
-        group = _group(flag.name) if takes_experiment else "Flags"
-        groups[group][f"--{flag.name}"] = _first_sentence(flag)
+        groups[_group(flag.name)][f"--{flag.name}"] = _first_sentence(flag)
     lines: list[str] = []
     for part in (sys.modules["__main__"].__doc__ or "").strip().split("\n\n"):
         is_text = not re.search(r"^[ *]", part, re.MULTILINE)
@@ -42,19 +41,19 @@ def help_text(takes_experiment: bool) -> str:
 def _first_sentence(flag: flags.Flag) -> str:
     text = re.split(r"[.;] ", " ".join(flag.help.split()))[0].rstrip(".")
     # The group says for which mode a flag is.
-    text = re.sub("^With --mode=(train|describe): (with --target: )?", "", text)
+    text = re.sub("^With --mode=(train|describe[^:]*): (with --target: )?", "", text)
     default = (flag.default_as_str or "").strip("'")
     return text[:1].upper() + text[1:] + f" (default {default})" * (default not in _NO_DEFAULTS)
 
 
 def _group(flag: str) -> str:
-    modes = modes_of_flags().get(flag, ())
-    if flag in PRICE:
-        return "Price"
-    if flag not in OPTIONS:
-        return "Several processes" if modes == PRICED else "Flags"
+    module, modes = flags.FLAGS.find_module_defining_flag(flag), modes_of_flags().get(flag, ())
+    if not module.startswith("jaxbench.cli.") or flag in ("mode", "workdir"):
+        return "Flags"
+    if not module.endswith(".main_flags"):
+        return "Price" if flag in PRICE else "Several processes"
     if "describe" in modes:
         return "Other machines"
     if not modes or len(modes) > len(PRICED):
-        return "Any run" if flag not in ("mode", "workdir") else "Flags"
+        return "Any run"
     return "Training" if "train" in modes else "Other modes"

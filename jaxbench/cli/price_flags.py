@@ -7,25 +7,13 @@ from absl import flags
 
 from jaxbench import fields
 from jaxbench.analysis.pricing import Price, find_price, load_prices, read_prices
+from jaxbench.cli.flag_table import define_flags
 from jaxbench.clock import now
 from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import Target
 from jaxbench.offering.accelerators import lowest_price
 
-USD_PER_HOUR = flags.DEFINE_float(
-    "usd_per_hour", None, "What an hour of the hardware costs, all of it."
-)
-OFFER = flags.DEFINE_string(
-    "offer",
-    None,
-    "The name of an offer with its price; jaxbench cost --list_offers shows them.",
-)
-PRICES = flags.DEFINE_string(
-    "prices",
-    None,
-    "A CSV file of your own offers: offer,hardware,devices,usd_per_hour,date,source; or a "
-    "catalogue of SkyPilot, of which each accelerator's lowest price counts (spot prices do not).",
-)
+USD_PER_HOUR, OFFER, PRICES = define_flags("price")
 
 
 def target_prices(targets: Iterable[Target]) -> dict[str, Price]:

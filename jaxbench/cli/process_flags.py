@@ -34,7 +34,7 @@ def check_processes() -> None:
         return
     names = ", ".join(f"--{name}" for name in values)
     if distributed:
-        raise BadInput(f"--distributed={distributed}: auto detects what {names} say; give either")
+        raise BadInput(f"--distributed={distributed}: it detects {names}; give either")
     if missing:
         raise BadInput(f"{' and '.join(missing)} missing: {names} go together")
     address, num_processes, process_id = values.values()

@@ -117,7 +117,7 @@ class TrialRunner:
                     waiting.insert(0, attempt)
                     self._live.add(attempt.trial)
                     lost = f"lost with {ended.host or 'its machine'} ({ended.process.reason})"
-                    self.console.say(f"{attempt.what}: {lost}; it is run again")
+                    self.console.say(f"{attempt.what}: {lost}; it runs again")
                 else:
                     yield self._keep(attempt, ended, len(waiting) + len(self._running))
             self._draw(len(waiting))

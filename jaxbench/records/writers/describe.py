@@ -35,7 +35,7 @@ SHORTEST_S = 0.05
 _WORDS = {
     **{"train": "training", "eval": "evaluating", "measure": "measuring", "run": "running"},
     **{"startup": "starting up", "warm_up": "warming up"},
-    **{"data_wait": "waiting for data", "checkpoint": "checkpoints", "records": "records"},
+    **{"data_wait": "waiting for data", "checkpoint": "checkpoints", "records": "writing records"},
     **{"lost_work": "lost work", "down": "between processes", "first_step": "first step"},
 }
 
