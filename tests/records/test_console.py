@@ -70,7 +70,7 @@ def test_a_long_line_is_wrapped_and_a_long_word_has_its_own(monkeypatch):
     assert wrapped == ["records in", f"  {path}", "  since then"]
     assert terminal.wrap("the whole run took a very long time 12.5 s")[1] == "  12.5 s"
     monkeypatch.delenv("COLUMNS")
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((3, 3)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((3, 3)))
     assert terminal.width() == 40
 
 
