@@ -5,7 +5,16 @@ import dataclasses
 import datetime
 import json
 import types
-from typing import Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Annotated,
+    Literal,
+    Required,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 import pytest
 
@@ -31,10 +40,19 @@ STEP = {"kind": "step", "step": 4, "epoch": 1, "loss": 2.0, "learning_rate": 0.1
 
 def value_of(type_):
     """A value of a field's type, of msgspec's kind."""
+    if get_origin(type_) is Required:
+        return value_of(get_args(type_)[0])
+    if get_origin(type_) is Annotated:
+        base, *limits = get_args(type_)
+        size = max((getattr(limit, "min_length", None) or 0 for limit in limits), default=0)
+        return [value_of(get_args(base)[0])] * size if size else value_of(base)
     if get_origin(type_) is Literal:
         return get_args(type_)[0]
     if is_typeddict(type_):
-        return {name: value_of(hint) for name, hint in get_type_hints(type_).items()}
+        return {
+            name: value_of(hint)
+            for name, hint in get_type_hints(type_, include_extras=True).items()
+        }
     args = [one for one in get_args(type_) if one is not type(None)]
     if get_origin(type_) in (Union, types.UnionType):
         return value_of(args[0])
@@ -45,7 +63,7 @@ def value_of(type_):
 
 def line_of(cls):
     """A line with every field of a kind of record."""
-    hints = get_type_hints(cls)
+    hints = get_type_hints(cls, include_extras=True)
     fields = {field.name: value_of(hints[field.name]) for field in dataclasses.fields(cls)}
     return {"kind": cls.kind, **fields}
 
