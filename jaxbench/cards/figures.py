@@ -35,8 +35,6 @@ class FigureKind(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     part: str
-    title: str = ""
-    unit: str = ""
     labels: str = ""
     better: str = ""
     min: float = 0.0
