@@ -106,10 +106,9 @@ def _needed_bytes(figure: Figure, card: Card) -> float:
         return float(figure.labels["bytes"])
     if figure.name != "images_per_s" or not (setting := setting_of_figure(figure, card)):
         return 0.0
-    from jaxbench.predict.prediction import memory_bytes  # imports JAX
+    from jaxbench.predict.prediction import least_memory_bytes  # imports JAX
 
-    # XLA was seen to recompute activations until a step fitted in half of this.
-    return memory_bytes(setting) / 3
+    return least_memory_bytes(setting)
 
 
 def _most(figure: Figure, device_kind: str, card: Card, figures: Mapping[tuple, Figure]) -> float:

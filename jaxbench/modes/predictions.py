@@ -372,4 +372,5 @@ def basis_words(basis: Mapping[str, Any]) -> str:
     return (
         f"{new}{basis['generation']}, {network}, {basis['software']}; the interval is from "
         f"{' and '.join(basis['interval_from'])}"
+        f"{'; may run out of memory' if basis['may_run_out_of_memory'] else ''}"
     )

@@ -64,7 +64,7 @@ class NotPredicted(BadInput):
 
 
 class RunsOutOfMemory(NotPredicted):
-    """Says that a device has less memory than the step needs without recomputing activations."""
+    """Says that a device has less memory than the step needs at the least."""
 
 
 def setting_of(
@@ -116,11 +116,11 @@ def predict(setting: Setting, calibration: Calibration, anchors: Sequence[Rate] 
             f"no rate of a network like this ({family}) in {what} on a {target.platform.upper()} "
             "was published for XLA"
         )
-    needed = memory_bytes(setting)
-    if needed > target.usable_bytes:
+    needed, least = memory_bytes(setting), least_memory_bytes(setting)
+    if least > target.usable_bytes:
         raise RunsOutOfMemory(
-            f"it runs out of memory, unless the compiler recomputes activations: a device needs "
-            f"{needed / 2**30:.1f} GiB and has {target.usable_bytes / 2**30:.1f}"
+            f"it runs out of memory: a device needs {least / 2**30:.1f} GiB at least and has "
+            f"{target.usable_bytes / 2**30:.1f}"
         )
     parts_s = {name: float(part[0]) for name, part in calibration.model.parts([setting]).items()}
     step_s = sum(parts_s.values())
@@ -153,6 +153,7 @@ def predict(setting: Setting, calibration: Calibration, anchors: Sequence[Rate] 
         "rates": calibration.num_rates,
         "interval_from": [f"each {name} left out" for name in evidence],
         "median_error": float(np.median(np.abs(np.expm1([row.error for row in rows])))),
+        "may_run_out_of_memory": needed > target.usable_bytes,
         "anchor": {"rates": len(anchors), "shift": shift} if anchors else None,
     }
     return Prediction(
@@ -172,6 +173,18 @@ def _latency_s(setting: Setting, calibration: Calibration) -> float:
 
 
 def memory_bytes(setting: Setting) -> float:
-    """Return what a device needs: the state, and what the backward pass reads."""
+    """Return what a device needs: the state, and what the backward pass reads.
+
+    XLA plans 0.7 to 1.2 of it for networks that have room (`results/targets/`).
+    """
     shape = setting.shape
     return shape.state_bytes + shape.kept_bytes(setting.element_bytes) * setting.batch
+
+
+def least_memory_bytes(setting: Setting) -> float:
+    """Return what a device needs if the compiler computes most activations again.
+
+    XLA was seen to fit ViT-S/16 into 0.46 of `memory_bytes`, and ResNet-50 into 0.64.
+    """
+    state_bytes = setting.shape.state_bytes
+    return state_bytes + 0.4 * (memory_bytes(setting) - state_bytes)
