@@ -27,7 +27,7 @@ _WIDTH, _HEIGHT = 420, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 386, 12, 44
 _MOST_MARKERS = 40
 # So many points are listed below a chart.
-_MOST_LISTED = 48
+_MOST_LISTED = 40
 # How far bars of neighbouring series are drawn apart.
 _ASIDE = 4
 # The least distance of ticks at the values themselves.
@@ -119,10 +119,11 @@ class Axis:
         """Return ticks without those whose numbers would lie on the one before."""
         least = _NUMBER_WIDTH if self._end > self._start else _LINE
         kept: list[float] = []
-        for tick in ticks:
-            if not kept or abs(self(tick) - self(kept[-1])) >= least:
+        # Powers of ten come first.
+        for tick in sorted(ticks, key=lambda tick: (math.log10(tick) % 1 > 0, tick)):
+            if all(abs(self(tick) - self(other)) >= least for other in kept):
                 kept.append(tick)
-        return kept
+        return sorted(kept)
 
     def name(self, tick: float) -> str:
         """Return a tick's number: as many decimals as its neighbours need, no more."""
@@ -308,9 +309,8 @@ def numbers(chart: LineChart) -> Table:
         groups[len(rows)] = one.label
         for p in thinned(one.points, _MOST_LISTED):
             value = with_interval(plain)(Estimate(p.y, p.low, p.high))
-            rows.append([Cell(_exact(p.x)), Cell(value), Cell(p.tooltip, left=True)])
-    columns = [chart.x_label, chart.y_label, "of"]
-    return Table(columns, rows, text_columns=(2,), groups=groups)
+            rows.append([Cell(_exact(p.x)), Cell(value)])
+    return Table([chart.x_label, chart.y_label], rows, text_columns=(), groups=groups)
 
 
 TEMPLATES = jinja2.Environment(

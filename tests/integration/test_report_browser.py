@@ -55,7 +55,7 @@ SECTIONS = (
     *("scaling", "roofline", "telemetry", "conv2d", "cost", "target"),
 )
 # Those that are tables alone where no published network was trained.
-WITHOUT_CHARTS = {"cards", "offers", "runs", "batches", "history"}
+WITHOUT_CHARTS = {"cards", "card-details", "offers", "runs", "batches", "history"}
 DAMAGED = "corrupt <b>"
 MARKUP = '<script>alert(1)</script>/"><img src=x onerror=alert(2)>'
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
