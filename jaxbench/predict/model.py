@@ -162,8 +162,13 @@ class Kernels:
         self.optimizer_bytes = _OPTIMIZER_BYTES * weights
         self.launches = np.array([sum(each.times for each in one.shape.layers) for one in settings])
         self.exchanged_bytes = np.array(
-            [ring_bytes(one.num_devices, 4 * one.shape.weights) for one in settings]
+            [ring_bytes(one.num_devices, 4 * one.shape.weights) * _crowd(one) for one in settings]
         )
+
+
+def _crowd(setting: Setting) -> float:
+    """Return how many pairs of devices share a link; those through the host share its memory."""
+    return setting.num_devices / 2 if setting.link == "through the host" else 1.0
 
 
 def _has_tensor_cores(setting: Setting) -> bool:

@@ -319,7 +319,8 @@ def test_without_a_compiler_the_rate_is_predicted(run_cli, refused, monkeypatch,
     low = run.document.summary["predicted_images_per_s_low"]
     assert low == predicted["interval_80"][0] < predicted["images_per_s"]
     # What cannot fit is a result too.
-    done = run_cli(resnet50, "--mode=memory", "--target=gpu:rtx3090", "--workdir=large")
+    large = (resnet50, "--experiment.batch_size=8192", "--target=gpu:rtx3090")
+    done = run_cli(*large, "--mode=memory", "--workdir=large")
     assert done.returncode == 1 and "it runs out of memory" in done.stderr
     assert load_run(str(tmp_path / "large")).document.status == "oom"
     search = ("--find_max_batch", "--target=gpu:h100", "--sweepdir=sweep")
