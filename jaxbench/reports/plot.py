@@ -9,7 +9,7 @@ import itertools
 import math
 import pathlib
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jinja2
@@ -46,8 +46,8 @@ _MARKERS = (
 )
 # A bar with the gap below it; a line of a label in several.
 _BAR, _LINE = 32, 14
-# What a value needs.
-_VALUE = 60
+# Between the marks of a row and its value.
+_GAP = 9
 # The widest number below an axis, 100,000, with a gap.
 _NUMBER_WIDTH = 52
 # Of the text, as in page.css; a character's width in ems, about, of the page's font.
@@ -135,9 +135,7 @@ class Axis:
                 if size <= power < size + 3:
                     return f"{tick / 10.0**size:g}{letter}"
             return f"{tick:.0e}".replace("e-0", "e-").replace("e+0", "e")
-        if len(self.ticks) > 1 and self.ticks[0] + self.ticks[-1] != 0:
-            return f"{tick:,.6g}" if abs(tick) < 1000 else f"{tick:,.0f}"
-        return f"{tick:g}"
+        return f"{tick:,.6g}" if abs(tick) < 1000 else f"{tick:,.0f}"
 
 
 def _multiples(low: float, high: float, most: float) -> list[float]:
@@ -252,9 +250,21 @@ def _draw_dots(chart: DotChart) -> dict[str, Any]:
     dots = [one for dot in chart.dots for one in (dot, *(dot.below or ()))]
     values = [x for d in dots for x in (d.value, d.low, d.high, *d.runs) if x is not None]
     values += [] if chart.x_log else [0.0]
-    # Values are behind the marks of their row.
-    room = _VALUE * (1 + max(len(dot.below or ()) for dot in chart.dots))
-    x_axis = Axis(values, left, _RIGHT - room, log=chart.x_log, from_zero=True)
+
+    def row_ends(axis: Axis) -> Iterator[float]:
+        """Yield where the marks of each row end."""
+        for dot in chart.dots:
+            below = [one.value for one in dot.below or ()]
+            ends = [end for end in (dot.low, dot.high) if end is not None]
+            yield max(map(axis, [dot.value, *ends, *dot.runs, *below]))
+
+    # Values are behind the marks of their row: the axis is as long as leaves room for each.
+    written = [[plain(one.value) for one in (dot, *(dot.below or ()))] for dot in chart.dots]
+    rooms = [_GAP + _FONT * _CHARACTER * (len("".join(w)) + 3 * len(w)) for w in written]
+    for end in range(_RIGHT, int(left), -4):
+        x_axis = Axis(values, left, end, log=chart.x_log, from_zero=True)
+        if all(last + room <= _WIDTH for last, room in zip(row_ends(x_axis), rooms, strict=True)):
+            break
     rows = []
     for dot, lines, top, height in zip(chart.dots, labels, tops, heights, strict=False):
         row: dict[str, Any] = {
@@ -268,9 +278,9 @@ def _draw_dots(chart: DotChart) -> dict[str, Any]:
         row["tooltip"] += f"; {dot.tooltip}" if dot.tooltip else ""
         ends = [] if None in (dot.low, dot.high) else [dot.low, dot.high]
         row["ends"] = [*map(x_axis, ends)]
-        below = [one.value for one in dot.below or ()]
-        row["last"] = max(map(x_axis, [dot.value, *ends, *dot.runs, *below]))
         rows.append(row)
+    for row, last in zip(rows, row_ends(x_axis), strict=True):
+        row["last"] = last
     height = _TOP + sum(heights) + _BOTTOM
     return {"x": x_axis, "left": left, "height": height, "rows": rows}
 
