@@ -6,6 +6,7 @@ The forward pass is traced for one example on this machine's CPU; `jaxbench.pred
 import dataclasses
 import math
 import pathlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -242,6 +243,7 @@ def _schedule(config: Config, prediction: Prediction, price: Price | None) -> di
     if examples := config.data.train_examples or _published_examples(config):
         steps = max(1, examples // config.batch_size)
         total_steps = min(math.ceil(steps * config.epochs), config.max_steps or math.inf)
+        fields["train_examples"] = examples
         fields["epoch_s"], fields["epoch_interval_80_s"] = takes(steps * config.batch_size)
         training = takes(total_steps * config.batch_size)
         fields["training_s"], fields["training_interval_80_s"] = training
@@ -256,10 +258,17 @@ def _schedule(config: Config, prediction: Prediction, price: Price | None) -> di
 
 
 def _published_examples(config: Config) -> int:
-    """Return how many training examples a public data set has, 0 if the name is unknown."""
-    name = config.data.name.partition(":")[0].partition("/")[0]
-    sizes = {public: examples for examples, _, _, public in PUBLIC_SETS.values()}
-    return sizes.get("cifar10" if config.data.source == "cifar10_batches" else name, 0)
+    """Return how many training examples a public data set has, 0 if it is unknown.
+
+    A folder of images is taken for the public set of its shape and number of classes.
+    """
+    data = config.data
+    name = "cifar10" if data.source == "cifar10_batches" else re.split("[:/]", data.name)[0]
+    for examples, shape, classes, public in PUBLIC_SETS.values():
+        is_like_it = (tuple(data.image_shape), data.num_classes) == (shape, classes)
+        if name == public or (data.source == "folder" and is_like_it):
+            return examples
+    return 0
 
 
 def add_efficiency(scalings: Sequence[str | None], answers: Sequence[Mapping[str, Any]]) -> None:
@@ -282,7 +291,12 @@ def prediction_lines(config: Config, answers: Sequence[Mapping[str, Any]]) -> li
         del cells["efficiency"]
     return [
         TITLE,
-        *_table(config, [("", one) for one in answers], cells, ("most of a step", "training")),
+        *_table(
+            config,
+            [("", one) for one in answers],
+            cells,
+            ("most of a step", "90 %", "batch", "training"),
+        ),
     ]
 
 
