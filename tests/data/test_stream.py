@@ -197,6 +197,13 @@ def test_ctrl_c_while_the_sending_thread_starts_ends_it(monkeypatch, split):
 @pytest.mark.parametrize("num_threads", [1, 4])
 def test_as_many_threads_prepare_as_asked_for(monkeypatch, num_threads):
     feed, prepared = feed_of(monkeypatch, num_threads=num_threads)
+    assemble, meeting = StreamFeed.assemble, threading.Barrier(num_threads)
+
+    def meet(self, *args):  # so each thread prepares, however busy the machine is
+        meeting.wait(30)
+        return assemble(self, *args)
+
+    monkeypatch.setattr(StreamFeed, "assemble", meet)
     assert len(list(feed.train_batches(0, 16))) == len(prepared) == 16
     assert len(set(prepared)) == num_threads
 
