@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> int:
 def _qualify() -> int:
     # Imported here, so that a typo in a flag is answered before JAX is loaded.
     with importing():
-        from jaxbench.cards.expected import load_fleet
+        from jaxbench.cards.expected import load_fleet, load_floors
         from jaxbench.cards.verdict import load_thresholds
         from jaxbench.hardware.accelerators import check_platforms
         from jaxbench.hardware.backend_flags import prepare_backend
@@ -86,6 +86,7 @@ def _qualify() -> int:
     check_platforms()
     process_flags.check_processes()
     thresholds, fleet = load_thresholds(_THRESHOLDS.value), load_fleet(_FLEET.value)
+    load_floors()  # what is wrong with them is said before anything is measured
     watts = parse_watts(_POWER_LIMITS.value) if _POWER_LIMITS.present else []
     if process_flags.LOCAL_PROCESSES.value:
         return run_local_processes(sys.orig_argv, process_flags.LOCAL_PROCESSES.value)

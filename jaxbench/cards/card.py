@@ -1,6 +1,5 @@
 """The card: what the accelerators of a machine can do and did, measured in some minutes."""
 
-import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -11,6 +10,8 @@ from jaxbench.hardware.system import Check
 from jaxbench.records import schema
 from jaxbench.terminal import four_digits
 
+# No metric is near it, and squares of smaller ones are finite.
+_MOST = 1e100
 # Twice the longest that a card may be asked to take.
 Minutes = Annotated[float, msgspec.Meta(gt=0, le=14 * 24 * 60)]
 
@@ -57,7 +58,7 @@ class Figure(_PartOfCard):
     interval: tuple[float, float] | None = None
     device: int | None = None
     labels: dict[str, str | int] = {}
-    run: str | None = None
+    run: Annotated[str, msgspec.Meta(pattern=r"^runs/[^/.][^/]*$")] | None = None
     nominal: Annotated[float, msgspec.Meta(gt=0)] | None = None
     share_of_nominal: float | None = None
 
@@ -66,8 +67,10 @@ class Figure(_PartOfCard):
             raise ValueError(f"origin of {self.name} must be {_origin(self.name)}")
         if {*self.labels} != {*FIGURES[self.name].labels.split()}:
             raise ValueError(f"labels of {self.name} must be {FIGURES[self.name].labels or 'none'}")
-        if not all(map(math.isfinite, (self.value, *self.ends))):
-            raise ValueError(f"{self.name} is not finite")
+        if not all(abs(value) < _MOST for value in (self.value, *self.ends)):
+            raise ValueError(f"{self.name} is not below {_MOST:g}")
+        if self.origin == "counted" and self.value != int(self.value):
+            raise ValueError(f"{self.name} must be a whole number")
 
     @property
     def key(self) -> tuple[str, int | None, tuple]:
@@ -131,6 +134,11 @@ class Part(_PartOfCard):
     reason: str | None = None
     figures: tuple[Figure, ...] = ()
     checks: tuple[Check, ...] = ()
+
+    def __post_init__(self):
+        for figure in self.figures:
+            if FIGURES[figure.name].part != self.name:
+                raise ValueError(f"{figure.name} is no figure of {self.name}")
 
     def named(self, *names: str) -> Iterator[Figure]:
         """Yield the figures of these names."""

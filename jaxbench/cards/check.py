@@ -1,14 +1,15 @@
 """Check a card that somebody hands in: its files, its figures and its verdict."""
 
+import collections
 import math
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jaxbench.cards.card import Card, Figure
+from jaxbench.cards.card import Card, Figure, Verdict
 from jaxbench.cards.card_file import card_path, digest_file, list_files, read_card
 from jaxbench.cards.expected import setting_of_figure
-from jaxbench.cards.figures import FIGURES, MATMULS, published_peak
+from jaxbench.cards.figures import FIGURES, MATMULS, PARTS, published_peak
 from jaxbench.cards.from_runs import contradictions
 from jaxbench.cards.preset import PRESETS
 from jaxbench.cards.verdict import Thresholds, judge, load_thresholds
@@ -58,16 +59,28 @@ def _altered(card: Card, folder: pathlib.Path) -> Iterator[str]:
 def impossible(card: Card) -> Iterator[str]:
     """Yield which figures of a card cannot be true: figures.csv has the bounds."""
     # A day for clocks that are set wrong.
-    if (seconds_ago(card.created_at) or 0) < -24 * 3600:
-        yield f"created_at is {card.created_at}, which is in the future"
+    age_s = seconds_ago(card.created_at)
+    if age_s is None or age_s < -24 * 3600:
+        yield f"created_at is {card.created_at!r:.60}, which is in the future or no time"
+    time_s = sum(part.time_s for part in card.parts if not PARTS[part.name].measured_in)
+    if time_s > 1.01 * 60 * card.minutes_taken:
+        yield f"its parts took {time_s:.0f} s of {60 * card.minutes_taken:.0f} s"
     preset = PRESETS.get(card.preset)
     if preset is None:
         yield f"preset {card.preset[:60]!r}: this jaxbench has {', '.join(PRESETS)}"
     operations = {one.spec: one.flops_per_image for one in preset.networks} if preset else {}
+    num_devices, device_kind = card.environment["num_devices"], card.environment["device_kind"]
     kinds: dict[int | None, str] = {one["id"]: one["kind"] for one in card.environment["devices"]}
-    kinds[None] = card.environment["device_kind"]
-    target = target_of_kind(kinds[None], card.environment["num_devices"])
+    is_cpu, named = card.environment["backend"] == "cpu", ", ".join(sorted({*kinds.values()}))
+    if (len(kinds), named) != (num_devices, device_kind) or is_cpu != (device_kind == "cpu"):
+        yield f"{card.hardware}: its environment has {len(kinds)} x {named}"
+    kinds[None] = device_kind
+    target = target_of_kind(device_kind, num_devices)
     figures = {figure.key: figure for figure in card.figures()}
+    counts = collections.Counter([*(part.name for part in card.parts), *map(str, card.figures())])
+    for name, count in counts.items():
+        if count > 1:
+            yield f"{name}: is on the card {count} times"
     for figure in figures.values():
         if figure.device not in kinds:
             yield f"{figure}: the card has no such device"
@@ -153,10 +166,19 @@ def _misjudged(card: Card) -> Iterator[str]:
     """Yield if the verdict is not what the figures give by the limits that it names."""
     if card.verdict is None:
         yield "it has no verdict"
-    elif (
-        outcome := judge(card, _limits(card), card.verdict.expected).outcome
-    ) != card.verdict.outcome:
-        yield f"its verdict is {card.verdict.outcome}, its figures give {outcome}"
+        return
+    stated, verdict = card.verdict, judge(card, _limits(card), card.verdict.expected)
+    if stated.outcome != verdict.outcome:
+        yield f"its verdict is {stated.outcome}, its figures give {verdict.outcome}"
+    elif changed := sorted({*_judged(stated)} ^ {*_judged(verdict)}):
+        yield f"its verdict does not follow from its figures: {': '.join(changed[0])}"
+
+
+def _judged(verdict: Verdict) -> Iterator[tuple[str, str, str]]:
+    """Yield what rules say; a card that is older than a rule says nothing by it."""
+    for one in verdict.findings:
+        if one.status != "not_judged":
+            yield one.part, one.rule, one.status
 
 
 def custom_limits(card: Card) -> str | None:

@@ -10,18 +10,21 @@ The first of these that there is says what to expect of a metric:
 """
 
 import collections
+import functools
 import math
 import pathlib
 import statistics
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
 
 from jaxbench.cards.card import Card, Expected, Figure
 from jaxbench.cards.card_file import CARD, read_card
 from jaxbench.cards.figures import MATMULS, MEMORY, published_peak
 from jaxbench.cards.preset import PRESETS
-from jaxbench.errors import BadInput
-from jaxbench.files import read_table
+from jaxbench.errors import BadInput, one_of
+from jaxbench.files import parse_rows, read_text
 from jaxbench.hardware.targets.target import target_of_kind
 from jaxbench.paths import user_path
 from jaxbench.terminal import warn
@@ -35,6 +38,39 @@ LEAST_FRACTION, SIGMAS = 0.02, 3.0
 FEWEST_ROBUST = 5
 _LEVEL = 0.9
 _FLOOR_BYTES = 2**28
+
+
+class _Floor(msgspec.Struct, frozen=True):
+    """A line of floors.csv, which explains the columns."""
+
+    device: str | None
+    link: str | None
+    nodes: Annotated[int, msgspec.Meta(ge=1)]
+    metric: str
+    least: str
+    source: str
+    date: str
+
+    def __post_init__(self):
+        number, _, quantity = self.least.partition(" ")
+        if not 0 < float(number) < math.inf or quantity not in ("", "peak"):
+            raise ValueError(f"least {self.least:.60}: must be above 0, alone or followed by peak")
+        if (name := self.metric.partition(" ")[0]) not in _RATES:
+            raise ValueError(f"metric {name:.60}: {one_of(name[:60], _RATES)}")
+
+
+@functools.cache
+def load_floors() -> Sequence[_Floor]:
+    """Return the rows of floors.csv, those of any device first.
+
+    Raises:
+      BadInput: a row is none.
+    """
+    path = pathlib.Path(__file__).with_name("floors.csv")
+    try:
+        return sorted(parse_rows(read_text(path), _Floor), key=lambda row: row.device or "")
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: {error}") from error
 
 
 class Spread(NamedTuple):
@@ -64,7 +100,7 @@ def spread_of(values: Sequence[float], sigma: float = 0.0) -> Spread:
 def kind_of(card: Card) -> tuple:
     """Return what cards share that are of one kind of machine; processors differ by their name."""
     environment: Any = card.environment
-    kind = environment["device_kind"], card.preset
+    kind = environment["device_kind"], card.preset, environment.get("num_processes") or 1
     if environment["backend"] == "cpu":
         kind += environment.get("cpu"), environment.get("cpu_cores"), environment["num_devices"]
     return kind
@@ -94,17 +130,22 @@ def comparable(figure: Figure, card: Card, by_device: bool) -> tuple[tuple, floa
 def load_fleet(folder: str | None) -> list[Card]:
     """Return the cards in or below a folder; None is the results of this checkout, if it is one.
 
-    Cards that cannot be read are named and left out.
+    Cards that cannot be read or true are named and left out.
 
     Raises:
       BadInput: there is no such folder, or no card in it.
     """
     shipped = pathlib.Path(__file__).parents[2] / "results"
     path = shipped if folder is None else user_path(folder)
+    from jaxbench.cards.check import impossible  # it imports this module
+
     cards = []
     for file in sorted(path.rglob(CARD)):
         try:
-            cards.append(read_card(file))
+            card = read_card(file)
+            if problem := next(impossible(card), None):
+                raise BadInput(f"{file}: {problem}")
+            cards.append(card)
         except BadInput as error:
             warn(f"jaxbench: {error}: left out of the fleet")
     if folder is not None and not (folder and cards):
@@ -118,14 +159,14 @@ def expect(card: Card, others: Sequence[Card]) -> tuple[Expected, ...]:
     Args:
       others: cards that may be of the same kind.
     """
-    fleet = [
-        other
-        for other in others
-        if kind_of(other) == kind_of(card) and other.parts != card.parts and _is_sound(other)
-    ]
+    # A copy of a card, as a submission is one, is not another machine.
+    sound = (one for one in others if kind_of(one) == kind_of(card) and _is_sound(one))
+    machines = {tuple(figure.value for figure in one.figures()): one for one in sound}
+    machines.pop(tuple(figure.value for figure in card.figures()), None)
+    fleet = [*machines.values()]
     by_device = differ_in_size([card, *fleet])
     spreads = _fleet_spreads(fleet, by_device) if len(fleet) >= FEWEST_CARDS else {}
-    floors, found = _floors(card), []
+    found = []
     for figure in card.figures():
         if figure.name not in _RATES:
             continue
@@ -134,7 +175,7 @@ def expect(card: Card, others: Sequence[Card]) -> tuple[Expected, ...]:
         if key and (spread := spreads.get(key[0])) and spread.half < spread.middle:
             middle, half = spread.middle / key[1], spread.half / key[1]
             one = Expected("fleet", f"{len(fleet)} cards", middle, middle - half, middle + half)
-        elif not (one := _predicted(figure, card) or _floor(figure, card, floors)):
+        elif not (one := _predicted(figure, card) or _floor(figure, card)):
             continue
         found.append(one.of(figure))
     return tuple(found)
@@ -152,7 +193,8 @@ def _fleet_spreads(fleet: Sequence[Card], by_device: bool) -> dict[tuple, Spread
     values: dict[tuple, list[float]] = collections.defaultdict(list)
     for card in fleet:
         for figure in card.figures():
-            if figure.name in _RATES and (key := comparable(figure, card, by_device)):
+            key = comparable(figure, card, by_device)
+            if key and figure.name in _RATES and figure.value > 0:
                 values[key[0]].append(figure.value * key[1])
     values = {key: some for key, some in values.items() if len(some) >= FEWEST_CARDS}
     # Few values tell little of their deviation: all metrics of a name together tell more.
@@ -201,31 +243,25 @@ def _predicted(figure: Figure, card: Card) -> Expected | None:
     return Expected("predicted", text, prediction.examples_per_s, low, high)
 
 
-def _floors(card: Card) -> list[dict[str, str]]:
-    """Return the rows of floors.csv for a card's devices, links and hosts, its device's last."""
-    environment: Any = card.environment
+def _floor(figure: Figure, card: Card) -> Expected | None:
+    """Return the floor of a figure by its device, links and hosts; one of its device counts."""
+    name, environment = figure.name, card.environment
     kind = environment["device_kind"]
     target = target_of_kind(kind, environment["num_devices"])
-    rows = [
-        row
-        for row in read_table(__file__, "floors.csv")
-        if row["device"] in ("", kind)
-        and row["link"] in ("", target and target.link)
-        and int(row["nodes"]) == (environment.get("num_processes") or 1)
-    ]
-    return sorted(rows, key=lambda row: row["device"])
-
-
-def _floor(figure: Figure, card: Card, floors: Sequence[dict[str, str]]) -> Expected | None:
-    name = figure.name
     if "collective" in figure.labels:
         if int(figure.labels["bytes"]) < _FLOOR_BYTES:
             return None
         name += f" {figure.labels['collective']}"
-    peak = published_peak(figure.name, card.environment["device_kind"])
-    for row in reversed(floors):
-        number, _, quantity = row["least"].partition(" ")
-        if row["metric"] == name and (not quantity or peak):
-            least = float(number) * (peak if quantity else 1)  # type: ignore[operator]
-            return Expected("floor", f"{row['source']} ({row['date']})", None, least)
+    peak = published_peak(figure.name, kind)
+    for row in reversed(load_floors()):
+        number, _, quantity = row.least.partition(" ")
+        if (
+            row.metric == name
+            and row.device in (None, kind)
+            and row.link in (None, target and target.link)
+            and row.nodes == (environment.get("num_processes") or 1)
+            and (peak or not quantity)
+        ):
+            least = float(number) * (peak if peak and quantity else 1)
+            return Expected("floor", f"{row.source} ({row.date})", None, least)
     return None

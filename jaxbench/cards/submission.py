@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from jaxbench.cards.card import Card
 from jaxbench.cards.card_file import CARD, card_path, hidden_paths, read_card, write_card
 from jaxbench.cards.check import check_card
 from jaxbench.errors import BadInput
@@ -21,6 +22,9 @@ MOST_BYTES = 200_000
 _DIGEST, _SPARE = 140, 1000
 _KINDS = {"throughput": ("stage", "train_step"), "compile": ("function", "train_step")}
 _SUMMARY = ("kind", "status", "telemetry")
+# Whose values are hosts, such as TPU_WORKER_HOSTNAMES; whose values are texts that may name one.
+_HOSTS = re.compile(r"(?i)hostname|address|^TPU_NAME$")
+_TEXTS = ("found", "advice", "reason", "text", "variables")
 
 
 def submit(path: str, out: str) -> Iterator[str]:
@@ -39,17 +43,15 @@ def submit(path: str, out: str) -> Iterator[str]:
     if folder.exists() and any(folder.iterdir()):
         raise BadInput(f"--out={out}: nothing is overwritten, name a new or empty folder")
     card = read_card(path)
-    host = re.compile(rf"(?<![\w.-]){re.escape(card.environment['hostname'])}(?![\w-])")
-    text = host.sub("host", json.dumps(msgspec.to_builtins(card)))
-    card = msgspec.structs.replace(msgspec.convert(json.loads(text), type(card)), files={})
+    name = card.environment["hostname"]
+    card = msgspec.convert(_without_host(msgspec.to_builtins(card), name) | {"files": {}}, Card)
     runs = [run for run in dict.fromkeys(one.run for one in card.figures()) if run]
     files: dict[str, str] = {}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for run in runs:
             if (source / run / "run.json").is_file():
-                records = _records(source / run)
-                files |= {f"{run}/{name}": host.sub("host", text) for name, text in records}
+                files |= {f"{run}/{file}": text for file, text in _records(source / run, name)}
         # What may be left out, the last first: readings of sensors, then runs, the soak at last.
         spare = [[f"{run}/run.json", f"{run}/metrics.jsonl"] for run in reversed(runs)]
         spare += sorted(([n] for n in files if n.endswith(".csv")), key=lambda n: len(files[n[0]]))
@@ -71,9 +73,26 @@ def submit(path: str, out: str) -> Iterator[str]:
     yield f"{folder / CARD}: {len(files) + 1} files, {size / 1e3:.0f} kB; {result}"
 
 
-def _records(run: pathlib.Path) -> Iterator[tuple[str, str]]:
+def _without_host(value: Any, host: str, is_text: bool = False) -> Any:
+    """Return JSON values without the name of a host, with or without its domain, in their texts."""
+    if isinstance(value, dict):
+        return {
+            key: "host"
+            if _HOSTS.search(key)
+            else _without_host(one, host, is_text or key in _TEXTS)
+            for key, one in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_without_host(one, host, is_text) for one in value]
+    if not is_text or not host or not isinstance(value, str):
+        return value
+    names = "|".join(map(re.escape, dict.fromkeys((host, host.partition(".")[0]))))
+    return re.sub(rf"(?i)(?<![\w.-])({names})(\.[\w-]+)*(?![\w-])", "host", value)
+
+
+def _records(run: pathlib.Path, host: str) -> Iterator[tuple[str, str]]:
     """Yield the records of a run that a card follows from: (name of the file, its text)."""
-    document = json.loads(read_text(run / "run.json"))
+    document = _without_host(json.loads(read_text(run / "run.json")), host)
     summary = document.get("summary") or {}
     telemetry = summary.get("telemetry")
     document["summary"] = {name: summary[name] for name in _SUMMARY if name in summary}

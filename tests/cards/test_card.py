@@ -85,6 +85,13 @@ REFUSED = {
     "label": (lambda c: _figure(c, "mfu")["labels"].update(batch=[]), ".labels[...]`"),
     "interval": (lambda c: _figure(c, "mfu").update(interval=[1]), "`array` of length 2, got 1"),
     "count": (lambda c: _figure(c, "rounds").update(origin="measured"), "must be counted"),
+    "no count": (lambda c: _figure(c, "rounds").update(value=8.5), "must be a whole number"),
+    "huge": (lambda c: _figure(c, "mfu").update(value=1e200), "is not below 1e+100"),
+    "outside": (lambda c: _figure(c, "mfu").update(run="runs/../../a"), "- at `$.parts[3].fig"),
+    "part": (
+        lambda c: c["parts"][0].update(figures=c["parts"][5]["figures"]),
+        "figure of doctor",
+    ),
     "environment": (lambda c: c["environment"].pop("hostname"), "field `hostname`"),
     "device": (
         lambda c: c["environment"].update(devices=[{"id": [1], "kind": "a"}]),

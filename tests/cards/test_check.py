@@ -115,6 +115,35 @@ def test_a_card_of_tomorrow_or_of_an_unknown_preset_is_named():
     assert "preset 'standard-9': this jaxbench has standard-1, cpu-1" in lines
 
 
+def other_findings(card):
+    findings = [replace(one, status="pass") for one in card.verdict.findings]
+    return replace(card, verdict=replace(card.verdict, findings=(*findings,)))
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda c: replace(c, created_at="yesterday"), "created_at is 'yesterday'"),
+        (lambda c: replace(c, minutes_taken=1.0), "its parts took 381 s of 60 s"),
+        (lambda c: replace(c, environment=c.environment | {"num_devices": 8}), "has 4 x NVIDIA"),
+        (lambda c: replace(c, environment=c.environment | {"device_kind": "cpu"}), "4 x cpu: its"),
+        (lambda c: replace(c, environment=c.environment | {"backend": "cpu"}), "its environment"),
+        (lambda c: replace(c, parts=(*c.parts, made.doctor())), "doctor: is on the card 2 times"),
+        (other_findings, "verdict does not follow from its figures: "),
+    ],
+)
+def test_a_card_that_contradicts_itself(change, message, tmp_path):
+    lines = check_card(made.write(tmp_path, change(made.judged(made.soak(errors=1)))))
+    assert any(message in line for line in lines), lines
+
+
+def test_a_figure_is_on_a_card_once():
+    part = made.ceilings()
+    double = replace(part.figures[0], value=1e9)
+    [line, *_] = impossible(made.card(replace(part, figures=(double, *part.figures))))
+    assert line == "matmul_bf16_tflops, device 0: is on the card 2 times"
+
+
 def cpu(tflops, cores):
     figures = (measured("matmul_fp32_tflops", tflops, device=0),)
     card = made.card(replace(made.ceilings(), figures=figures), kind="cpu", backend="cpu")

@@ -5,6 +5,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
+from jaxbench.cards import expected
 from jaxbench.cards.card import HostLoad
 from jaxbench.cards.card_file import read_card
 from jaxbench.cards.expected import expect, load_fleet
@@ -80,8 +81,10 @@ def test_three_cards_hold_the_fourth(rate, words, outcome):
         fleet(load=(60.0, 0)),  # busy hosts
         [replace(one, verdict=judge(made.card(made.soak(errors=1)))) for one in fleet()],
         [replace(one, verdict=None) for one in fleet()],
+        fleet()[:1] * 3,
+        [replace(one, environment=one.environment | {"num_processes": 2}) for one in fleet()],
     ],
-    ids=["two", "another kind", "busy", "failed", "not judged"],
+    ids=["two", "another kind", "busy", "failed", "not judged", "copies", "several hosts"],
 )
 def test_what_makes_no_fleet(others):
     card = judged(made.card(), others)
@@ -97,6 +100,29 @@ def test_a_fleet_that_differs_too_much_tells_nothing():
     rates = (10_000.0, 3_000.0, 20_000.0)
     wild = [quiet(made.card(made.networks(rate), host=str(rate))) for rate in rates]
     assert of(judged(made.card(), wild), RATE, **RESNET)[1].basis == "predicted"
+
+
+def test_rates_of_zero_are_no_fleet():
+    stopped = [quiet(made.card(made.ceilings(triad=0.0), made.networks(9e3 + n))) for n in range(3)]
+    assert of(judged(made.card(), stopped), "triad_gb_per_s")[1].basis == "floor"
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        (",,one,copy_gb_per_s,5,a,2026", "got `str` - at `$.nodes`"),
+        (",,1,copy_gb_per_s,-5,a,2026", "least -5: must be above 0"),
+        (",,1,copy_gb_per_s,5 peek,a,2026", "least 5 peek: must be"),
+        (",,1,copy_gbps,5,a,2026", "metric copy_gbps: did you mean 'copy_gb_per_s'?"),
+        (",,1,copy_gb_per_s", "- at `$.least`"),
+    ],
+)
+def test_a_floor_that_is_none_is_a_line(row, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(expected, "__file__", str(tmp_path / "expected.py"))
+    (tmp_path / "floors.csv").write_text(f"device,link,nodes,metric,least,source,date\n{row}\n")
+    with pytest.raises(BadInput) as error:
+        expected.load_floors.__wrapped__()
+    assert message in str(error.value)
 
 
 def with_devices(card, devices):
@@ -200,11 +226,13 @@ def test_processors_are_a_fleet_by_their_name():
 
 
 def test_the_cards_of_a_folder(tmp_path, capsys):
-    for number, card in enumerate(fleet()):
+    for number, card in enumerate([*fleet(), quiet(made.card(made.networks(1e9)))]):
         made.write(tmp_path / f"n{number}", card)
     made.alter(tmp_path / "n1" / "card.json", lambda c: c.update(preset="x"), digest=False)
     assert [one.environment["hostname"] for one in load_fleet(str(tmp_path))] == ["node0", "node2"]
-    assert "altered or damaged: its digest is not that of its content" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "altered or damaged: its digest is not that of its content" in error
+    assert "images_per_s, network resnet50, precision bf16, batch 256: 1e+09" in error
     with pytest.raises(BadInput, match="^--fleet=.*none: there is no card in it$"):
         load_fleet(str(tmp_path / "none"))
     # Those of the checkout.

@@ -205,6 +205,23 @@ def test_a_submission_names_no_host_and_no_path(tmp_path):
         [*submit(str(tmp_path / "a"), str(out))]
 
 
+@pytest.mark.parametrize("host", ["cpu", "runs", "1", "", "w\u00f6rk", "Lab.example.org"])
+def test_any_name_of_a_host_is_hidden(host, recorded, tmp_path):
+    """Whatever else has that name; so are the hosts that variables list."""
+    text = f"at {host} and {host.lower()}.a.b: no"
+
+    def name_hosts(content):
+        content["environment"] |= {"hostname": host, "variables": {"TPU_WORKER_HOSTNAMES": "a,b"}}
+        content["parts"][0]["checks"][0]["found"] = text
+
+    made.alter(recorded / CARD, name_hosts)
+    [*submit(str(recorded), str(tmp_path / "out"))]
+    card = read_card(tmp_path / "out")
+    assert card.environment["hostname"] == "host" and card.environment["backend"] == "cpu"
+    assert card.environment["variables"] == {"TPU_WORKER_HOSTNAMES": "host"}
+    assert card.parts[0].checks[0].found == ("at host and host: no" if host else text)
+
+
 def test_a_submission_has_the_records_and_no_more(recorded, tmp_path):
     [*submit(str(recorded), str(tmp_path / "out"))]
     assert read_card(tmp_path / "out").files == read_card(recorded).files
