@@ -21,6 +21,8 @@ _ENERGY = {
     "energy_longest_gap_s": "energy_longest_gap_s",
     "energy_covered_share": "energy_covered",
 }
+# What a card and its runs have of the same machine; bounds depend on it.
+_HARDWARE = ("device_kind", "devices", "num_devices", "num_processes", "cpu_cores")
 # A number may lose its last digits in a file.
 _ROUNDING = 1e-9
 
@@ -173,6 +175,10 @@ def contradictions(card: Card, folder: pathlib.Path) -> Iterator[str]:
 
 def _figures_of_run(card: Card, folder: pathlib.Path, name: str) -> Iterator[Figure]:
     run = load_run(str(folder))
+    for key in _HARDWARE:
+        stated, recorded = card.environment.get(key), run.document.environment.get(key)
+        if stated != recorded:
+            raise ValueError(f"{key} is {recorded!s:.60}, not {stated!s:.60}")
     telemetry = _telemetry(run, folder)
     if any(one.run == name and one.name == "drift_percent" for one in card.figures()):
         [step] = run.of_kind(ThroughputRecord)

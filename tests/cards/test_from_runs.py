@@ -181,6 +181,12 @@ def test_sensors_and_energy_follow_from_their_samples(recorded, run, part, figur
     assert not wrong or problems[0].startswith(wrong)
 
 
+def test_runs_are_of_the_machine_of_the_card(recorded):
+    made.alter(recorded / CARD, lambda c: c["environment"].update(cpu_cores=200))
+    problems = check_card(recorded)
+    assert len(problems) == 3 and all("cpu_cores is 2, not 200" in one for one in problems)
+
+
 def test_the_time_of_a_step_by_two_batches():
     """10 ms and 1 ms an image."""
     labels = {"network": "a", "precision": "bf16"}
