@@ -67,6 +67,8 @@ class Figure(_PartOfCard):
             raise ValueError(f"origin of {self.name} must be {_origin(self.name)}")
         if {*self.labels} != {*FIGURES[self.name].labels.split()}:
             raise ValueError(f"labels of {self.name} must be {FIGURES[self.name].labels or 'none'}")
+        if not all(isinstance(self.labels.get(name, 0), int) for name in ("bytes", "round")):
+            raise ValueError(f"bytes and round of {self.name} must be whole numbers")
         if not all(abs(value) < _MOST for value in (self.value, *self.ends)):
             raise ValueError(f"{self.name} is not below {_MOST:g}")
         if self.origin == "counted" and self.value != int(self.value):

@@ -51,7 +51,10 @@ def submit(path: str, out: str) -> Iterator[str]:
         folder.mkdir(parents=True, exist_ok=True)
         for run in runs:
             if (source / run / "run.json").is_file():
-                files |= {f"{run}/{file}": text for file, text in _records(source / run, name)}
+                try:
+                    files |= {f"{run}/{file}": text for file, text in _records(source / run, name)}
+                except (csv.Error, LookupError, TypeError, ValueError) as error:
+                    raise BadInput(f"{source / run}: damaged records: {error}") from error
         # What may be left out, the last first: readings of sensors, then runs, the soak at last.
         spare = [[f"{run}/run.json", f"{run}/metrics.jsonl"] for run in reversed(runs)]
         spare += sorted(([n] for n in files if n.endswith(".csv")), key=lambda n: len(files[n[0]]))

@@ -83,6 +83,10 @@ REFUSED = {
     "figure": (lambda c: _figure(c, "mfu").update(name="mfuu"), "'mfuu' - at `$.parts[3].figures"),
     "labels": (lambda c: _figure(c, "mfu").update(labels={}), "labels of mfu must be network"),
     "label": (lambda c: _figure(c, "mfu")["labels"].update(batch=[]), ".labels[...]`"),
+    "bytes": (
+        lambda c: _figure(c, "bus_gb_per_s")["labels"].update(bytes="a"),
+        "bytes and round of bus_gb_per_s must be whole numbers",
+    ),
     "interval": (lambda c: _figure(c, "mfu").update(interval=[1]), "`array` of length 2, got 1"),
     "count": (lambda c: _figure(c, "rounds").update(origin="measured"), "must be counted"),
     "no count": (lambda c: _figure(c, "rounds").update(value=8.5), "must be a whole number"),

@@ -228,6 +228,17 @@ def test_any_name_of_a_host_is_hidden(host, recorded, tmp_path):
     assert card.parts[0].checks[0].found == ("at host and host: no" if host else text)
 
 
+def test_damaged_records_are_not_submitted(recorded, tmp_path):
+    """The last line of a killed run may be torn: a check reads what is before it."""
+    path = recorded / SOAK / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"kind')
+    digest = digest_file(path)
+    made.alter(recorded / CARD, lambda c: c["files"].update({f"{SOAK}/metrics.jsonl": digest}))
+    assert check_card(recorded) == []
+    with pytest.raises(BadInput, match="soak: damaged records: "):
+        [*submit(str(recorded), str(tmp_path / "out"))]
+
+
 def test_a_submission_has_the_records_and_no_more(recorded, tmp_path):
     [*submit(str(recorded), str(tmp_path / "out"))]
     assert read_card(tmp_path / "out").files == read_card(recorded).files
