@@ -179,12 +179,6 @@ class Expected(_PartOfCard):
     device: int | None = None
     labels: dict[str, str | int] = {}
 
-    def of(self, figure: Figure) -> "Expected":
-        """Return the same for a figure."""
-        return msgspec.structs.replace(
-            self, name=figure.name, device=figure.device, labels=figure.labels
-        )
-
     @property
     def key(self) -> tuple[str, int | None, tuple]:
         """The key of its figure."""

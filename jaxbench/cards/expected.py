@@ -177,7 +177,8 @@ def expect(card: Card, others: Sequence[Card]) -> tuple[Expected, ...]:
             one = Expected("fleet", f"{len(fleet)} cards", middle, middle - half, middle + half)
         elif not (one := _predicted(figure, card) or _floor(figure, card)):
             continue
-        found.append(one.of(figure))
+        of = {"name": figure.name, "device": figure.device, "labels": figure.labels}
+        found.append(msgspec.structs.replace(one, **of))
     return tuple(found)
 
 

@@ -1,20 +1,24 @@
 """Which networks a card has: fixed and numbered, so that cards can be compared."""
 
+import pathlib
 from typing import NamedTuple
 
-from jaxbench.files import read_table
+import msgspec
+
+from jaxbench.files import parse_rows, read_text
 
 # The largest batch is a multiple of this number of images on each device.
 MULTIPLE = 8
 
 
-class PresetNetwork(NamedTuple):
+class PresetNetwork(msgspec.Struct, frozen=True):
     """A line of networks.csv, which explains the columns."""
 
     spec: str
     batch_per_device: int
     flops_per_image: int
-    public: str = ""
+    public: str | None = None
+    preset: str = ""
 
 
 class Preset(NamedTuple):
@@ -36,13 +40,8 @@ class Preset(NamedTuple):
 
 
 def _networks(preset: str) -> tuple[PresetNetwork, ...]:
-    return tuple(
-        PresetNetwork(
-            row["spec"], int(row["batch_per_device"]), int(row["flops_per_image"]), row["public"]
-        )
-        for row in read_table(__file__, "networks.csv")
-        if row["preset"] == preset
-    )
+    rows = parse_rows(read_text(pathlib.Path(__file__).with_name("networks.csv")), PresetNetwork)
+    return tuple(row for row in rows if row.preset == preset)
 
 
 STANDARD = Preset("standard-1", _networks("standard-1"), ("bf16", "fp32"), True, 4096)

@@ -9,7 +9,6 @@ is or the load of the host is not known, `incomplete`, `warn`, `pass`. The exit 
 only.
 """
 
-import csv
 import itertools
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ import msgspec
 from jaxbench.cards.card import Card, Expected, Figure, Finding, HostLoad, Part, Verdict
 from jaxbench.cards.figures import FIGURES, MATMULS, MEMORY, PARTS
 from jaxbench.errors import BadInput, closest
-from jaxbench.files import read_text
+from jaxbench.files import parse_rows, read_text
 from jaxbench.paths import user_path
 from jaxbench.terminal import four_digits
 
@@ -57,7 +56,7 @@ def load_thresholds(path: str | None = None) -> Thresholds:
         changed = _read_limits(user_path(path))
     except OSError as error:
         raise BadInput(f"--thresholds={path}: {error.strerror}") from error
-    except (csv.Error, ValueError) as error:
+    except ValueError as error:
         raise BadInput(f"--thresholds={path}: {error}") from error
     for name in changed:
         if name not in limits:
@@ -70,11 +69,7 @@ def load_thresholds(path: str | None = None) -> Thresholds:
 
 
 def _read_limits(path: pathlib.Path) -> dict[str, float | None]:
-    text = read_text(path, _MOST_BYTES, "utf-8-sig")
-    lines = (line for line in text.splitlines() if line[:1] != "#")
-    table = csv.DictReader(lines, strict=True, skipinitialspace=True)
-    stated = [{column: cell or None for column, cell in cells.items()} for cells in table]
-    rows = msgspec.convert(stated, list[_Row], strict=False)
+    rows = parse_rows(read_text(path, _MOST_BYTES, "utf-8-sig"), _Row)
     return {f"{row.name}.{row.level}": row.limit for row in rows}
 
 

@@ -7,7 +7,7 @@ that fit. If the time ends, what is left is noted and not run.
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from jaxbench.analysis.largest_batch import estimate_largest
@@ -180,9 +180,3 @@ class Networks:
         needed_bytes = {batch: record.memory["total_bytes"] for batch, record in records.items()}
         limit_bytes = _SHARE_OF_MEMORY * first.device_memory_bytes
         return estimate_largest(needed_bytes, limit_bytes, self._unit)
-
-
-def energy_j_per_image(telemetry: Mapping[str, Any] | None) -> float | None:
-    """Return the energy of an image by a run's telemetry; None if the windows were too short."""
-    is_known = telemetry and telemetry.get("energy_window_long_enough")
-    return telemetry["joules_per_image"] if is_known else None

@@ -23,7 +23,7 @@ from jaxbench.hardware.telemetry.nvml import (
 )
 from jaxbench.modes.throughput import measure_throughput
 from jaxbench.qualification.bench import RUNS, Bench, InnerConsole
-from jaxbench.qualification.networks import energy_j_per_image, make_config, name_of, pace_of
+from jaxbench.qualification.networks import make_config, name_of, pace_of
 from jaxbench.tables.text import text_table
 from jaxbench.terminal import four_digits
 
@@ -107,7 +107,9 @@ def measure(bench: Bench, time_s: float) -> None:
                 **pace,
             )
             rates = [result.summary.get(name) for name in _RATES]
-            energy_j = energy_j_per_image(result.summary.get("telemetry"))
+            telemetry = result.summary.get("telemetry") or {}
+            is_known = telemetry.get("energy_window_long_enough")
+            energy_j = telemetry["joules_per_image"] if is_known else None
             rows.append([limit_w, *rates, energy_j])
             with open(bench.folder / _FILE, "w", encoding="utf-8", newline="") as file:
                 csv.writer(file).writerows([COLUMNS, *rows])

@@ -4,6 +4,7 @@ import types
 
 import jax
 import pytest
+from msgspec.structs import replace
 
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.cards.card import measured
@@ -85,7 +86,7 @@ def test_the_largest_batch(bench, ran, monkeypatch, estimate, tried, told):
 
 
 def test_a_stated_batch_that_does_not_fit_is_no_failure(bench, ran):
-    network = bench.preset.networks[0]._replace(batch_per_device=64)
+    network = replace(bench.preset.networks[0], batch_per_device=64)
     bench.part, bench.preset = "networks", bench.preset._replace(networks=(network,))
     networks.measure(bench, 60.0)
     [note] = bench.notes["networks"]
