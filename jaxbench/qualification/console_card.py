@@ -42,6 +42,8 @@ def answer_lines(card: Card, folder: pathlib.Path) -> Iterator[str]:
     # The gravest findings; of a card that passes there are none to name.
     bad = [one for one in verdict.findings if one.status == verdict.outcome]
     bad = bad if verdict.outcome not in ("pass", "not_judged") else []
+    order = [*_BY_RULE]  # the first one says what to do next
+    bad.sort(key=lambda one: order.index(one.rule) if one.rule in order else len(order))
     outcome = verdict.outcome.replace("_", " ")
     unjudged = sum(one.status == "not_judged" for one in verdict.findings)
     named, left = [], len(bad)

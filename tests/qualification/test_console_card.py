@@ -15,7 +15,7 @@ CARDS = {
     "fails": made.judged(made.corruption(mismatches=2), load=(40.0, 1)),
     "slow": made.judged(made.ceilings(500.0), made.networks(3_000.0)),
     "a broken board": made.judged(made.soak(counter="row_remapping_failed", before=1)),
-    "corrupted": made.judged(made.corruption(mismatches=2)),
+    "corrupted": made.judged(made.corruption(mismatches=2), made.ceilings(300.0)),
     "a problem": made.judged(made.doctor(driver="problem")),
     "left out": made.judged(made.skipped("soak"), made.skipped("networks", "failed")),
     "busy": made.judged(load=(40.0, 0)),
