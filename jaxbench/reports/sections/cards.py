@@ -157,7 +157,7 @@ def cards(context: ReportContext) -> Section | None:
     return make_section(
         "cards",
         "Cards",
-        "What `jaxbench qualify` measured. A value measured on each device is shown as the median "
+        "What jaxbench qualify measured. A value measured on each device is shown as the median "
         "over the devices of the host. Brackets contain the percentage of the published peak. "
         "Collectives are shown by their highest rate.",
         [*context.collection.card_notes, *wrong, table, *_networks(cards)],
