@@ -62,6 +62,8 @@ def variant_2025(config: Config) -> Config:
     pixels stay within 0 to 255; unsure images are chosen within an evaluation batch
     (`--experiment.eval_batch_size=10000` chooses among all); moved views have half of the weight of
     unmoved ones; Muon's kernels do not decay.
+    Seen: 94.00 % as the mean of five seeds with test-time augmentation, 93.08 % without (fp32, two
+    CPU cores).
     Hardware: one GPU of 16 GB; its time has not been measured.
     """
     # The bias of the whitening trains for 7 steps of 32.

@@ -8,8 +8,8 @@ time of the first and only call on 1 to 8 V100 (14,898 ms to 722 ms) and K80 (3,
 against 222 ms for `scipy.signal.convolve2d`; it concludes that the CPU wins. Here compiling, both
 transfers and computing are timed apart, for kernels of 3 to 10, 1 to 10 channels, and data that
 stays on the device. Only the article's problem: `--experiment.kernels=3, --experiment.channels=1,`.
-Hardware: anything; about ten minutes on two CPU cores, where SciPy takes about as long as XLA and
-moving data to a simulated "device" may cost nothing.
+On two CPU cores SciPy takes about as long as XLA, and transfers to a simulated device may be free.
+Hardware: anything; about ten minutes on two CPU cores.
 """
 
 from jaxbench.models.convolution import Conv2dConfig

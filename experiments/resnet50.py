@@ -12,7 +12,7 @@ FOLDER holds `train/<class>/*.JPEG` and `val/`; images are decoded on the fly, o
 `--experiment.data.feed=resident` read whole (as many as fit: `--experiment.data.train_examples`)
 and centre-cropped. A TFDS copy: `--experiment.data.source=tfds --experiment.data.name=imagenet2012
 --experiment.data.eval_split=validation`. The top-1 above has not been tried yet.
-Hardware: one or more GPUs or TPUs of 32 GB for 256 images each: a V100 needs 19.06 GiB for them.
+Hardware: one or more GPUs or TPUs, of 32 GB each for a batch of 256 images a device.
 Expected: 76.4 % top-1 after 86 epochs, as published.
 """
 

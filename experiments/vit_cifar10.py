@@ -7,7 +7,7 @@ few epochs it stays well below `cnn10`. On an accelerator: `--experiment.model.w
 --experiment.model.depth=6 --experiment.epochs=100 --experiment.data.rand_augment=(2,10)
 --experiment.data.mixup=0.2`.
 Seen: 72.4 % top-1 (seed 0, two CPU cores, 26 minutes).
-Hardware: anything.
+Hardware: anything; 26 minutes on two CPU cores.
 """
 
 from jaxbench.config import Config, DataConfig, OptimizerConfig

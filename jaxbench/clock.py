@@ -141,7 +141,7 @@ def rough_duration(seconds: float) -> str:
     """Return a duration to about two digits: 0.8 s, 33 s, 3 min 20 s."""
     if seconds < 99.5:
         return f"{seconds:.{int(seconds < 9.95)}f} s"
-    return duration(seconds)
+    return duration(round(seconds))
 
 
 def duration(seconds: float) -> str:

@@ -26,7 +26,7 @@ def help_text(takes_experiment: bool) -> str:
         groups[_group(flag.name)][f"--{flag.name}"] = _first_sentence(flag)
     lines: list[str] = []
     for part in (sys.modules["__main__"].__doc__ or "").strip().split("\n\n"):
-        is_text = not re.search(r"^[ *]", part, re.MULTILINE)
+        is_text = not re.search(r"^([ *]|jaxbench )", part, re.MULTILINE)
         lines += ["", *(wrap(" ".join(part.split()), "") if is_text else [part])]
     for group, texts in groups.items():
         if texts and group in _NAMES_ONLY:

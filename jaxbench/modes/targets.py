@@ -557,9 +557,9 @@ def describe_targets(
         console.say("")
     for line in [*target_table(records), *compiled_facts(records)]:
         console.say(line)
-    if uncompiled:
-        # One line for all: they differ by the machine's name only.
-        console.say(f"not compiled: {next(iter(uncompiled.values())).partition(': ')[2]}")
+    # The machine's name is left out: one line for all GPUs.
+    for why in dict.fromkeys(line.partition(": ")[2] for line in uncompiled.values()):
+        console.say(f"not compiled: {why}")
     for name, reason in failed.items():
         console.say(f"{name}: failed: {reason}")
     return int(bool(failed))

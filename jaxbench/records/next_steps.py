@@ -49,14 +49,15 @@ def say_next_steps(console: Console, run_dir: RunDir) -> None:
 
 
 def say_resume(console: Console, **flags: str) -> None:
-    """Print this process's command with these flags; of flags given twice the last one counts.
+    """Print this process's command with these flags; of two values of a flag the last one counts.
 
     If the command line is not that of the run (in a notebook, or in one process of several), print
     only the flags.
     """
     changed = [f"--{flag}={value}" for flag, value in flags.items()]
     if _is_own_command():
-        say_command(console, "resume", *sys.orig_argv, *changed)
+        missing = [word for word in changed if word not in sys.orig_argv]
+        say_command(console, "resume", *sys.orig_argv, *missing)
     else:
         console.say(f"resume: the same command with {' '.join(changed)}")
 

@@ -249,11 +249,11 @@ def repeated_warnings(results: Sequence[TrialResult]) -> list[str]:
             kind.setdefault(result.key, warning)
     lines = []
     for kind in sorted(kinds.values(), key=len, reverse=True):
-        such_as = ", such as" if len(set(kind.values())) > 1 else ""
+        example = ", for example" if len(set(kind.values())) > 1 else ""
         first = next(iter(kind.values()))
-        lines.append(f"warning ({len(kind)} of {len(results)} trials{such_as}): {first}")
+        lines.append(f"warning ({len(kind)} of {len(results)} trials{example}): {first}")
     more = len(lines) - _MOST_WARNINGS
-    return lines[:_MOST_WARNINGS] + [f"{more} other warnings: see the report"] * (more > 0)
+    return lines[:_MOST_WARNINGS] + [f"{more} more warning(s) in the report"] * (more > 0)
 
 
 def exit_code(statuses: Iterable[str]) -> int:

@@ -145,7 +145,8 @@ class TrialRunner:
 
     def _draw(self, waiting: int) -> None:
         for key, attempt in self._running.items():
-            line = self._live.output[key] = self.launcher.last_line(key)
+            line = " ".join(self.launcher.last_line(key).split())
+            self._live.output[key] = line
             if not self.console.show(lambda: self._live):
                 ended = len(self._wall_s)
                 total = ended + len(self._running) + waiting

@@ -410,13 +410,13 @@ def test_warnings_of_trials_are_told_once():
     told = [("others took 59 % of 2 processors",), ("others took 61 % of 2 processors", "odd"), ()]
     results = [dataclasses.replace(RESULT, key=str(n), warnings=own) for n, own in enumerate(told)]
     assert repeated_warnings(results) == [
-        "warning (2 of 3 trials, such as): others took 59 % of 2 processors",
+        "warning (2 of 3 trials, for example): others took 59 % of 2 processors",
         "warning (1 of 3 trials): odd",
     ]
     many = [dataclasses.replace(RESULT, warnings=tuple("abcde"))]
     assert repeated_warnings(many)[2:] == [
         "warning (1 of 1 trials): c",
-        "2 other warnings: see the report",
+        "2 more warning(s) in the report",
     ]
     line = json.loads(json.dumps(results[1].to_json()))
     assert msgspec.convert(line, TrialResult).row()["warnings"] == "; ".join(told[1])

@@ -271,8 +271,8 @@ def compiler_version(target: Target) -> str:
     versions = [(package, version) for package, version in installed.items() if version]
     if not versions:
         raise BadInput(
-            f"--target={target.name}: compiling for it needs {' or '.join(installed)}: "
-            + pip_command(_EXTRAS[target.platform])
+            f"--target={target.name}: compiling for {target.platform.upper()}s needs "
+            f"{' or '.join(installed)}: " + pip_command(_EXTRAS[target.platform])
         )
     [(package, version), *_], jaxlib = versions, installed_version("jaxlib")
     if target.platform == "gpu" and version != jaxlib:

@@ -157,9 +157,9 @@ def cards(context: ReportContext) -> Section | None:
     return make_section(
         "cards",
         "Cards",
-        "What each machine measured of itself. Of figures by device, the median over the devices "
-        "of the host, and in brackets the share of the peak that the maker publishes; of "
-        "collectives the highest.",
+        "What jaxbench qualify measured. A value measured on each device is shown as the median "
+        "over the devices of the host. Brackets contain the percentage of the published peak. "
+        "Collectives are shown by their highest rate.",
         [*context.collection.card_notes, *wrong, table, *_networks(cards)],
     )
 
@@ -195,7 +195,7 @@ def card_details(context: ReportContext) -> Section | None:
     return make_section(
         "card-details",
         "Cards in detail",
-        "Each rule names its limit. A share is that of the peak that the maker publishes.",
+        "Each rule names its limit. Percentages are of the published peak.",
         [*tables, *map(_pairs, cards)],
     )
 

@@ -135,8 +135,8 @@ def overview(context: ReportContext) -> Section | None:
     return make_section(
         "overview",
         "Overview",
-        "The best that each machine came to. Training and the training step alone, and the feeds, "
-        "are never mixed.",
+        "The best values of each machine. Whole trainings are not mixed with single training "
+        "steps, nor one feed with another.",
         [*trust(context), *answers.values(), *_chart(comparisons), *tables],
     )
 
@@ -278,8 +278,8 @@ def _setting_words(rate: _Rate) -> str:
     batch = rate.setting.get("batch_size")
     busy = rate.run.telemetry.get("host_busy") is True
     size = f"batch {count(batch)}" if batch else ""
-    parts = (rate.run.precision, size, "host was busy" * busy)
-    return ", ".join(filter(None, parts))
+    words = ", ".join(filter(None, (rate.run.precision, size)))
+    return words + " (the host was busy)" * busy
 
 
 def _headings(comparisons: Sequence[_Comparison]) -> Iterator[str]:
@@ -302,13 +302,14 @@ def _speedup_words(comparison: _Comparison) -> str:
 
 
 def _compare_machines(context: ReportContext) -> list[_Comparison]:
-    """Return the machines of each experiment, stage and feed; whole trainings come first."""
+    """Return the machines of each work; whole trainings come first, tiny networks last."""
     by_work = work.grouped(_rates(context), lambda rate: rate.work)
     experiments = [*dict.fromkeys(one.run.experiment for one in context.measurements)]
     stages = [*STAGES.values(), "weak scaling", "strong scaling"]
     comparisons = sorted(
         (_compare(context, rates) for rates in by_work.values()),
         key=lambda one: (
+            one.first.run.experiment.endswith(":tiny"),
             experiments.index(one.first.run.experiment),
             stages.index(one.first.stage),
         ),

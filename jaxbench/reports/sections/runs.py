@@ -84,7 +84,7 @@ def trust(context: ReportContext) -> list[Banner]:
         ],
         "had simulated devices, which share one processor: their rates and efficiencies are not "
         "those of accelerators": [run for run in runs if run.are_simulated(run.num_devices)],
-        f"did not end well ({', '.join(f'{n} {status}' for status, n in ended.items())})": [
+        f"did not complete ({', '.join(f'{n} {status}' for status, n in ended.items())})": [
             run for run in runs if run.status != "done"
         ],
     }
