@@ -74,7 +74,8 @@ def main(arguments: list[str]) -> int:
 def _qualify() -> int:
     # Imported here, so that a typo in a flag is answered before JAX is loaded.
     with importing():
-        from jaxbench.cards.expected import load_fleet, load_floors
+        from jaxbench.cards.check import load_fleet
+        from jaxbench.cards.expected import load_floors
         from jaxbench.cards.verdict import load_thresholds
         from jaxbench.hardware.accelerators import check_platforms
         from jaxbench.hardware.backend_flags import prepare_backend

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxbench.cards.card import Card, Figure, Verdict
-from jaxbench.cards.card_file import card_path, digest_file, list_files, read_card
+from jaxbench.cards.card_file import CARD, card_path, digest_file, list_files, read_card
 from jaxbench.cards.expected import setting_of_figure
 from jaxbench.cards.figures import FIGURES, MATMULS, PARTS, published_peak
 from jaxbench.cards.from_runs import contradictions
@@ -17,6 +17,8 @@ from jaxbench.clock import seconds_ago
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peak_table import accelerator_limit
 from jaxbench.hardware.targets.target import most_link_bytes_per_s, target_of_kind
+from jaxbench.paths import user_path
+from jaxbench.terminal import warn
 
 # The types that a network of a precision may be multiplied in.
 _MULTIPLIED_IN = {"fp32": ("fp32", "tf32", "bf16"), "bf16": ("bf16",), "fp16": ("fp16",)}
@@ -54,6 +56,30 @@ def _altered(card: Card, folder: pathlib.Path) -> Iterator[str]:
                 yield f"{name}: is not the file that the card was made of"
         except OSError as error:
             yield f"{name}: {error.strerror}"
+
+
+def load_fleet(folder: str | None) -> list[Card]:
+    """Return the cards in or below a folder; None is the results of this checkout, if it is one.
+
+    Cards that cannot be read or true are named and left out.
+
+    Raises:
+      BadInput: there is no such folder, or no card in it.
+    """
+    shipped = pathlib.Path(__file__).parents[2] / "results"
+    path = shipped if folder is None else user_path(folder)
+    cards = []
+    for file in sorted(path.rglob(CARD)):
+        try:
+            card = read_card(file)
+            if problem := next(impossible(card), None):
+                raise BadInput(f"{file}: {problem}")
+            cards.append(card)
+        except BadInput as error:
+            warn(f"jaxbench: {error}: left out of the fleet")
+    if folder is not None and not (folder and cards):
+        raise BadInput(f"--fleet={folder}: there is no card in it")
+    return cards
 
 
 def impossible(card: Card) -> Iterator[str]:

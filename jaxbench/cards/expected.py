@@ -20,14 +20,11 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from jaxbench.cards.card import Card, Expected, Figure
-from jaxbench.cards.card_file import CARD, read_card
 from jaxbench.cards.figures import MATMULS, MEMORY, published_peak
 from jaxbench.cards.preset import PRESETS
 from jaxbench.errors import BadInput, one_of
 from jaxbench.files import parse_rows, read_text
 from jaxbench.hardware.targets.target import target_of_kind
-from jaxbench.paths import user_path
-from jaxbench.terminal import warn
 
 # Rates that do not follow from one another; of all of them more is better.
 _RATES = (*MATMULS, *MEMORY, "h2d_gb_per_s", "d2h_gb_per_s", "bus_gb_per_s", "images_per_s")
@@ -125,32 +122,6 @@ def comparable(figure: Figure, card: Card, by_device: bool) -> tuple[tuple, floa
         labels = labels | {"batch": f"{batch / devices:g} (of a device)"}
         factor = 1 / devices if figure.name == "images_per_s" else 1.0
     return (figure.name, tuple(sorted(labels.items()))), factor
-
-
-def load_fleet(folder: str | None) -> list[Card]:
-    """Return the cards in or below a folder; None is the results of this checkout, if it is one.
-
-    Cards that cannot be read or true are named and left out.
-
-    Raises:
-      BadInput: there is no such folder, or no card in it.
-    """
-    shipped = pathlib.Path(__file__).parents[2] / "results"
-    path = shipped if folder is None else user_path(folder)
-    from jaxbench.cards.check import impossible  # it imports this module
-
-    cards = []
-    for file in sorted(path.rglob(CARD)):
-        try:
-            card = read_card(file)
-            if problem := next(impossible(card), None):
-                raise BadInput(f"{file}: {problem}")
-            cards.append(card)
-        except BadInput as error:
-            warn(f"jaxbench: {error}: left out of the fleet")
-    if folder is not None and not (folder and cards):
-        raise BadInput(f"--fleet={folder}: there is no card in it")
-    return cards
 
 
 def expect(card: Card, others: Sequence[Card]) -> tuple[Expected, ...]:

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from jaxbench.cards import expected
 from jaxbench.cards.card import HostLoad
 from jaxbench.cards.card_file import read_card
-from jaxbench.cards.expected import expect, load_fleet
+from jaxbench.cards.check import load_fleet
+from jaxbench.cards.expected import expect
 from jaxbench.cards.verdict import judge, summary_of
 from jaxbench.errors import BadInput
 from tests.cards import made
