@@ -56,8 +56,8 @@ def say_resume(console: Console, **flags: str) -> None:
     """
     changed = [f"--{flag}={value}" for flag, value in flags.items()]
     if _is_own_command():
-        missing = [word for word in changed if word not in sys.orig_argv]
-        say_command(console, "resume", *sys.orig_argv, *missing)
+        given = [word for word in sys.orig_argv if word not in changed]
+        say_command(console, "resume", *given, *changed)
     else:
         console.say(f"resume: the same command with {' '.join(changed)}")
 
