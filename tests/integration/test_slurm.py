@@ -156,7 +156,7 @@ def test_a_killed_sweep_takes_up_its_jobs(slurm, killed_sweep):
         *(("large", "0", "oom"), ("large", "1", "oom")),
         *(("long", "0", "timeout"), ("long", "1", "failed")),
     ], done.stdout
-    assert "Out of memory" in rows[2]["reason"]
+    assert "GiB on each device" in rows[2]["reason"]
     assert rows[4]["reason"] == "took longer than Slurm's time limit, 1:00"
     assert rows[5]["reason"] == "cancelled in Slurm"
     # None was started twice.
