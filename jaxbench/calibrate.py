@@ -23,8 +23,8 @@ def main(paths: list[str]) -> int:
 
     rates = [*read_rates(), *(rate for path in paths for rate in read_rates(pathlib.Path(path)))]
     out = pathlib.Path(_OUT.value)
-    if not out.parent.is_dir():
-        raise BadInput(f"--out={out}: {out.parent} is no folder")
+    if out.is_dir() or not out.parent.is_dir():
+        raise BadInput(f"--out={out}: must be a file in a folder that exists")
     save(calibrate(rates, lambda line: print(line, file=sys.stderr)), out)
     print(f"{len(rates)} rates; written to {out}")
     return 0

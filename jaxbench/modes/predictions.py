@@ -75,7 +75,7 @@ def load_calibration(path: str | None) -> fitted.Calibration:
         return fitted.load()
     try:
         return fitted.load(pathlib.Path(path).expanduser())
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise BadInput(f"--calibration={path}: no calibration: {error}") from None
 
 

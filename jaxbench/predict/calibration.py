@@ -14,7 +14,9 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from jaxbench.predict.model import Model, errors, fit
+import msgspec
+
+from jaxbench.predict.model import PARAMETERS, Model, errors, fit
 from jaxbench.predict.rates import Rate, Setting
 
 FILE = pathlib.Path(__file__).with_name("calibration.json")
@@ -26,6 +28,7 @@ LEFT_OUT: dict[str, Callable[[Rate], str]] = {
     "network": lambda rate: str(rate.setting.network),
     "generation": lambda rate: rate.setting.generation,
 }
+_SEEN = ("network", "device", "generation", "arithmetic, family")
 _SLOW_LINKS = ("PCIe", "through the host")
 _LEFT_OUT_STEPS = 5
 # A prediction is shifted by this fraction of its anchor's error. benchmarks/prediction_error.py
@@ -195,7 +198,17 @@ def save(calibration: Calibration, path: pathlib.Path) -> None:
 
 @functools.cache
 def load(path: pathlib.Path = FILE) -> Calibration:
-    """Return the calibration in a file, jaxbench's by default."""
-    content = json.loads(path.read_text())
-    left_out = {name: [LeftOut(*row) for row in rows] for name, rows in content["left_out"].items()}
-    return Calibration(Model(**content["model"]), left_out, content["seen"], content["num_rates"])
+    """Return the calibration in a file, jaxbench's by default.
+
+    Raises:
+      OSError, ValueError: the file is missing or no calibration.
+    """
+    calibration = msgspec.json.decode(path.read_bytes(), type=Calibration)
+    needed = {
+        "a parameter": calibration.model.parameters.keys() >= PARAMETERS.keys(),
+        "what was seen": calibration.seen.keys() >= {*_SEEN},
+        "errors of rows left out": all(calibration.left_out.get(name) for name in LEFT_OUT),
+    }
+    if missing := [name for name, is_there in needed.items() if not is_there]:
+        raise ValueError(f"it lacks {missing[0]}")
+    return calibration

@@ -8,7 +8,9 @@ time of a whole training with its evaluations.
 import dataclasses
 import functools
 import pathlib
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
+
+from msgspec import Meta
 
 from jaxbench.errors import BadInput, one_of
 from jaxbench.files import parse_rows
@@ -122,11 +124,11 @@ class _Row:
 
     network: str
     device: str
-    num_devices: int
+    num_devices: Annotated[int, Meta(ge=1)]
     precision: Literal["fp16", "bf16", "tf32", "fp32"]
-    batch_size: int
+    batch_size: Annotated[int, Meta(ge=1)]
     software: str
-    examples_per_s: float
+    examples_per_s: Annotated[float, Meta(gt=0, le=1e12)]
     batch_assumed: str | None = None
     lower_bound: str | None = None
     source: str | None = None
@@ -139,6 +141,8 @@ def _read(path: str) -> list[Rate]:
         rows = parse_rows(pathlib.Path(path).read_text(encoding="utf-8"), _Row)
     except (OSError, ValueError) as error:
         raise BadInput(f"{path}: {error}") from None
+    if not rows:
+        raise BadInput(f"{path}: has no rate below its first line")
     rates = []
     for number, row in enumerate(rows, 1):
         try:
@@ -151,8 +155,6 @@ def _read(path: str) -> list[Rate]:
 def _rate(row: _Row) -> Rate:
     if row.network not in NETWORKS:
         raise BadInput(f"network {row.network!r}: {one_of(row.network, NETWORKS)}")
-    if min(row.num_devices, row.batch_size, row.examples_per_s) <= 0:
-        raise BadInput("num_devices, batch_size and examples_per_s must be above 0")
     target = one_device(row.device)
     # Published rates count chips. Each of two JAX devices on a chip has half of its batch.
     count = row.num_devices * devices_per_chip(target.kind)
@@ -174,7 +176,9 @@ def _rate(row: _Row) -> Rate:
 def one_device(name: str) -> Target:
     """Return the target of a device's name without a size, such as gpu:a100 or tpu:v3."""
     if not name.startswith("tpu:"):
-        return parse_target(name)
+        if (target := parse_target(name)).num_devices > 1:
+            raise BadInput(f"device {name!r}: must name one; num_devices says how many")
+        return target
     flat = name.partition(":")[2] not in ("v4", "v5p", "tpu7x")
     return parse_target(f"{name}:{'1x1' if flat else '1x1x1'}")
 

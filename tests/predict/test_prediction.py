@@ -11,7 +11,7 @@ from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import parse_target
 from jaxbench.modes import predictions
 from jaxbench.modes.predictions import Predictor, read_shape
-from jaxbench.predict.calibration import ANCHOR_WEIGHT, LEVELS, error_quantile, load
+from jaxbench.predict.calibration import ANCHOR_WEIGHT, FILE, LEVELS, error_quantile, load
 from jaxbench.predict.model import errors, fit
 from jaxbench.predict.networks import NETWORKS, identify, public_network
 from jaxbench.predict.prediction import predict, setting_of
@@ -201,13 +201,40 @@ def test_a_wrong_row_of_rates_is_named(tmp_path):
         ("vgg61,gpu:a100,1,bf16,256,JAX,2000", "did you mean 'vgg16'"),
         ("resnet50,gpu:a101,1,bf16,256,JAX,2000", "must name a GPU"),
         ("resnet50,gpu:a100,1,bf17,256,JAX,2000", "bf17"),
-        ("resnet50,gpu:a100,1,bf16,0,JAX,2000", "above 0"),
+        ("resnet50,gpu:a100,1,bf16,0,JAX,2000", "batch_size"),
+        ("resnet50,gpu:a100,1,bf16,256,JAX,nan", "examples_per_s"),
+        ("resnet50,gpu:a100:8,1,bf16,256,JAX,2000", "must name one"),
+        ("", "has no rate"),
     ):
         path = tmp_path / f"{abs(hash(row))}.csv"
         path.write_text(head + row + "\n")
         with pytest.raises(BadInput, match=words) as caught:
             read_rates(path)
         assert str(path) in str(caught.value)
+
+
+def _without_a_parameter(calibration):
+    del calibration["model"]["parameters"]["norm"]
+
+
+def _not_a_number(calibration):
+    calibration["model"]["parameters"]["norm"] = float("nan")
+
+
+def _without_errors(calibration):
+    calibration["left_out"]["network on device"] = []
+
+
+@pytest.mark.parametrize("damage", [_without_a_parameter, _not_a_number, _without_errors])
+def test_a_damaged_calibration_is_refused(damage, tmp_path):
+    calibration = json.loads(FILE.read_text())
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(calibration))
+    assert predictions.load_calibration(str(path)).num_rates == len(read_rates())
+    damage(calibration)
+    (damaged := tmp_path / "damaged.json").write_text(json.dumps(calibration))
+    with pytest.raises(BadInput, match="no calibration"):
+        predictions.load_calibration(str(damaged))
 
 
 def test_own_rates_move_the_prediction_of_their_machine(tmp_path):
