@@ -38,6 +38,7 @@ _PUBLISHED = {
     "llama2_7b": (None, 6740),
     "llama3_70b": (None, 70600),
 }
+_PRECISIONS = ("fp16", "fp32")
 _RESNET = ["--experiment.precision=bf16", "--experiment.batch_size=256"]
 
 
@@ -193,6 +194,15 @@ def test_the_networks_of_a_card_are_anchors(resnet50, tmp_path):
 def test_a_step_of_launches_is_not_predicted():
     config = entry_point.load_experiment("quickstart", ["--experiment.batch_size=8"])
     assert "launches" in predicted(config, "gpu:h100")["gpu:h100"]["not_predicted"]
+
+
+def test_sixteen_bits_are_not_slower_on_any_gpu_with_tensor_cores():
+    shape, batch = public_network("vgg16"), 64
+    for name in ("a100", "rtx3090", "rtx4090", "rtx5090", "rtxpro6000", "h100", "b200"):
+        settings = [setting_of(shape, parse_target(f"gpu:{name}"), p, batch) for p in _PRECISIONS]
+        short, long = load().model.step_s(settings)
+        assert short < long, name
+        assert settings[1].arithmetic == "tf32", name
 
 
 def test_a_wrong_row_of_rates_is_named(tmp_path):
