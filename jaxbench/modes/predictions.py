@@ -44,7 +44,7 @@ from jaxbench.train import build_program
 from jaxbench.xla.jaxpr import FLOPS_PER_MAC
 
 _CARD_FLOPS = "flops_per_image"
-TITLE = "Predicted, not measured, from published rates; 80 % and 90 % intervals."
+TITLE = "Predicted, not measured, from published rates, with intervals."
 
 
 def read_shape(config: Config) -> tuple[NetworkShape, dict[str, Any]]:

@@ -23,6 +23,8 @@ from jaxbench.predict.rates import Rate, Setting, arithmetic_of
 SOFTWARE = "JAX"
 # Launches, dispatch and latency are not calibrated well enough to be most of a step.
 _MOST_OVERHEAD = 0.5
+# No row that was left out is further off than 2.4 times; a slowed device may be.
+_MOST_ANCHOR_ERROR = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +136,13 @@ def predict(setting: Setting, calibration: Calibration, anchors: Sequence[Rate] 
     rate = setting.batch * setting.num_devices / step_s
     shift = 1.0
     if anchors:
-        shift = math.exp(-ANCHOR_WEIGHT * np.mean(errors(calibration.model, anchors)))
+        error = float(np.mean(errors(calibration.model, anchors)))
+        if abs(error) > math.log(_MOST_ANCHOR_ERROR):
+            raise NotPredicted(
+                f"the anchor's rate is {math.exp(-error):.3g} times what is expected of such a "
+                f"device; more than {_MOST_ANCHOR_ERROR} times is none of its rates"
+            )
+        shift = math.exp(-ANCHOR_WEIGHT * error)
     rate, parts_s = rate * shift, {name: part / shift for name, part in parts_s.items()}
     widths = {
         level: calibration.half_width(setting, level, has_anchor=bool(anchors)) for level in LEVELS

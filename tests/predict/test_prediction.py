@@ -185,6 +185,9 @@ def test_the_networks_of_a_card_are_anchors(resnet50, tmp_path):
     ):
         with pytest.raises(BadInput, match=told):
             predicted(config, name, anchors=[str(tmp_path / "card")])
+    made.write(tmp_path / "fast", made.judged(made.networks(4 * 150_000.0)))
+    fast = predicted(resnet50, target, anchors=[str(tmp_path / "fast")])[target]
+    assert fast["predicted"] is None and "times what is expected" in fast["not_predicted"]
     damaged = tmp_path / "card" / "card.json"
     damaged.write_text(damaged.read_text().replace("6000.0", "6001.0", 1))
     with pytest.raises(BadInput, match="altered or damaged"):
