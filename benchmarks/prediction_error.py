@@ -81,7 +81,7 @@ def anchored_errors(rates: list[Rate], rows: list[LeftOut], same_network: bool) 
 
 
 def print_order(rates: list[Rate], rows: list[LeftOut]) -> None:
-    """Print how many pairs of devices are told apart by their intervals, and in which order."""
+    """Print how many pairs of devices have overlapping intervals, and how many are in order."""
     widths = {
         group: error_quantile([row for row in rows if row.group != group], LEVELS[0])
         for group in {row.group for row in rows}

@@ -23,7 +23,7 @@ _EXPERIMENT = flags.DEFINE_list("experiment", [], "Only these experiments; all i
 # A card of each size.
 CARDS = {"8 GB": "rtx3070", "16 GB": "rtx4080", "24 GB": "rtx4090", "40 GB": "a100-40gb"}
 CARDS |= {"80 GB": "h100"}
-# A larger batch than so many times the experiment's is another experiment.
+# The largest batch shown, in batches of the experiment: a larger one would train differently.
 _MOST_TIMES = 8
 
 

@@ -202,8 +202,8 @@ def experiments_page(experiments: dict[str, Experiment]) -> str:
     rows = []
     for name, config in experiments.items():
         link = f"[`{name}`](#{_anchor(name)})"
-        told = [_sentence(texts[name], *heads) for heads in (("Hardware",), ("Expected", "Seen"))]
-        rows.append((link, *_network_and_data(config), *map(_escape, told)))
+        cells = [_sentence(texts[name], *heads) for heads in (("Hardware",), ("Expected", "Seen"))]
+        rows.append((link, *_network_and_data(config), *map(_escape, cells)))
     head = ("`--experiment=`", "network and parameters", "data", "hardware and time", "result")
     lines = [
         "# Experiments",

@@ -30,7 +30,7 @@ def say_next_steps(console: Console, run_dir: RunDir) -> None:
     if status in ("done", "invalid"):
         say_command(console, "report", "jaxbench", "report", str(path))
         experiment = [word for word in sys.orig_argv if word.startswith("--experiment")]
-        if run_dir.document["mode"] == "train" and experiment and _is_own_command():
+        if run_dir.document["mode"] == "train" and experiment and _started_this_command():
             size = run_dir.document["config"]["batch_size"]
             experiment = [word for word in experiment if ".batch_size=" not in word]
             grid = f"--grid=batch_size={size},{2 * size}"
@@ -55,14 +55,14 @@ def say_resume(console: Console, **flags: str) -> None:
     only the flags.
     """
     changed = [f"--{flag}={value}" for flag, value in flags.items()]
-    if _is_own_command():
+    if _started_this_command():
         given = [word for word in sys.orig_argv if word not in changed]
         say_command(console, "resume", *given, *changed)
     else:
         console.say(f"resume: the same command with {' '.join(changed)}")
 
 
-def _is_own_command() -> bool:
+def _started_this_command() -> bool:
     """Return whether this process's command line is that of the whole run."""
     words = sys.orig_argv
     is_command = any(re.fullmatch(r"(.*/)?jaxbench(\.main|\.sweep)?", word) for word in words)
