@@ -88,10 +88,8 @@ def main(spec: str | None, overrides: list[str]) -> int:
         def loop(epoch: int) -> float:
             nonlocal state
             watch = Stopwatch()
-            steps_left = run.begin_epoch(epoch)
-            batches = run.take_batches(epoch, len(steps_left))
             with graceful_stop() as stop_requested:
-                state = train_epoch(run, meter, state, steps_left, batches, stop_requested)
+                state = train_epoch(run, meter, state, epoch, stop_requested)
             run.progress.epoch_metrics = None
             return watch.elapsed_s()
 

@@ -11,8 +11,7 @@ tokens). JAX returns before the devices have begun, so a step that was called is
 """
 
 import functools
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import flax
@@ -35,15 +34,16 @@ from jaxbench.parallel.signals import defer_signals, graceful_stop
 from jaxbench.records.schema import EpochRecord
 from jaxbench.records.validity import impossible_epoch
 from jaxbench.tasks import pack_sums
+from jaxbench.training.compilation import jit_init
 from jaxbench.training.loss_scale import LossScale, all_finite, first_loss_scale
 from jaxbench.training.optimizers import num_updates
-from jaxbench.training.prediction import predict
+from jaxbench.training.prediction import predict_views
 from jaxbench.training.program import Program
 from jaxbench.training.run import (
-    MetricsQueue,
     StepMeter,
     TrainRun,
-    describe_models,
+    as_they_arrive,
+    means_over_models,
     write_step_record,
 )
 
@@ -70,10 +70,13 @@ def train_step(
     and a step whose gradients overflow changes only `step` and the loss scale: the optimizer's own
     count stays, and so does the learning rate. Under fsdp the arguments are those of all devices.
     """
-    compute = program.device_step(compute_gradients, gradients=True)
-    # Devices compute gradients without the optimizer's arrays.
+    compute = bind(compute_gradients, program)
+    if program.sharding:  # under fsdp only the gradients are computed on each device
+        compute = program.sharding.per_device(compute, gradients=True)
+    # Without the optimizer's arrays, which fsdp would gather.
     grads, batch_stats, sums_M = compute(state.replace(opt_state=()), train_data, batch)
     with jax.named_scope("optimizer"):
+        # Not `state.step`, which counts the steps that fp16 skips too.
         learning_rate = program.schedule(num_updates(state.opt_state))
         new_state = apply_gradients(program, state, grads, batch_stats)
         # Not summed over the devices: all devices of a model have the same values.
@@ -83,8 +86,9 @@ def train_step(
         values = jnp.stack([jnp.asarray(value, sums_M.dtype) for value in values])
         sums_M = jnp.concatenate([sums_M, values])
     new_state = new_state.replace(step=state.step + 1)
-    # Only fsdp has a `sharding`.
-    return program.sharding.constrain(new_state) if program.sharding else new_state, sums_M
+    if program.sharding:
+        new_state = program.sharding.constrain(new_state)
+    return new_state, sums_M
 
 
 def compute_gradients(
@@ -100,10 +104,12 @@ def compute_gradients(
         inputs_Bx = augment.network_inputs(
             examples.inputs_Bx, train_data, config.data, program.precision
         )
-    rows = (examples.labels_Bx, examples.mask_B, augment.dropout_keys(keys_B), mixture)
     loss = functools.partial(loss_fn, program)
+    if state.loss_scale:
+        loss = state.loss_scale.scaled(loss)
+    rows = (examples.labels_Bx, examples.mask_B, augment.dropout_keys(keys_B), mixture)
     grads, batch_stats, sums_M = accumulate_gradients(
-        state.loss_scale.scaled(loss) if state.loss_scale else loss,
+        loss,
         state.params,
         state.batch_stats,
         (inputs_Bx, *rows),
@@ -136,7 +142,8 @@ def loss_fn(
         variables = {"params": params, "batch_stats": batch_stats}
         return program.model.apply(variables, inputs_Bx, train=True, keys_B=keys_B)
 
-    # Under fsdp no parameter is kept whole for the backward pass; `block_options` has the blocks'.
+    # Under fsdp the backward pass gathers the parameters again. Transformers do so block by block,
+    # see `block_options`.
     gathers = config.parallelism == "fsdp" and not config.model.has_blocks
     if config.remat == "save_dots" or gathers:
         forward = jax.checkpoint(forward, policy=keep_products_and_sums)
@@ -157,7 +164,7 @@ def loss_fn(
 
 
 def accumulate_gradients(
-    loss_fn: Callable,
+    loss: Callable,
     params: Any,
     batch_stats: Any,
     batch: tuple,
@@ -168,14 +175,14 @@ def accumulate_gradients(
     """Differentiate the mean loss of a batch, `num_parts` equal parts one after the other.
 
     Args:
-      loss_fn: (params, batch_stats, *part) -> (mean loss, (batch_stats, sums_M)).
+      loss: (params, batch_stats, *part) -> (mean loss, (batch_stats, sums_M)).
       batch: arrays whose first axis, B, `num_parts` divides.
 
     Returns:
       The gradients of the mean over all B, the batch statistics after the last part, and the
       metrics summed over the parts.
     """
-    grad_fn = jax.grad(loss_fn, has_aux=True)
+    grad_fn = jax.grad(loss, has_aux=True)
     if num_parts == 1:
         grads, (batch_stats, sums_M) = grad_fn(params, batch_stats, *batch)
         return grads, batch_stats, sums_M
@@ -223,6 +230,7 @@ def eval_step(program: Program, state: TrainState, eval_data: Any, batch: Any) -
     """Return sums_M, named by `Task.eval_sums`; padded rows count for nothing."""
     config, task = program.config, program.task
     with jax.named_scope("data"):
+        # An evaluation batch has an order of one row, so that its step is 0.
         examples = UNPACK_BATCH[config.data.feed](eval_data, batch, jnp.zeros((), jnp.int32))
         inputs_Bx = augment.network_inputs(
             examples.inputs_Bx, eval_data, config.data, program.precision
@@ -233,7 +241,7 @@ def eval_step(program: Program, state: TrainState, eval_data: Any, batch: Any) -
         return program.model.apply(variables, inputs_Bx, train=False)[0]
 
     with jax.named_scope("forward"):
-        outputs_Bx, mean_Bx = predict(network, inputs_Bx, examples.mask_B, config)
+        outputs_Bx, mean_Bx = predict_views(network, inputs_Bx, examples.mask_B, config)
     with jax.named_scope("loss"):
         losses_B = task.losses(outputs_Bx, examples.labels_Bx, 0.0)
     with jax.named_scope("metrics"):
@@ -250,8 +258,7 @@ def eval_step(program: Program, state: TrainState, eval_data: Any, batch: Any) -
 
 def create_train_state(program: Program, seed: jax.Array) -> TrainState:
     """Initialise one model's state, on the default device or split over all."""
-    zeros_Bx = jnp.zeros(program.input_shape.shape, program.input_shape.dtype)
-    variables = program.model.init(jax.random.key(seed), zeros_Bx)
+    variables = program.model.init(jax.random.key(seed), jnp.zeros_like(program.input_shape))
     state = TrainState(
         step=jnp.zeros((), jnp.int32),
         params=variables["params"],
@@ -267,24 +274,33 @@ def build_program(
 ) -> Program:
     """Build the network, its optimizer and both steps for a mesh; see `Program`."""
     program = Program(config, mesh, layout, steps_per_epoch)
-    # XLA's CPU compiler takes up to 20 s to optimise a random draw for every parameter, which runs
-    # once: for networks of up to 36 M parameters the plain code was quicker in all.
-    options: dict[str, Any] = {"xla_backend_optimization_level": 0}
-    if jax.__version_info__ < (0, 11):  # then it had another emitter: quicker, with equal results
-        options["xla_cpu_use_fusion_emitters"] = False
-
-    def init(seed):
-        return create_train_state(program, seed)
-
-    program.init = jax.jit(
-        init, compiler_options=options if jax.default_backend() == "cpu" else None
-    )
+    program.init = jit_init(bind(create_train_state, program))
     # The state is donated: its memory holds the new state, and the old one must not be read.
-    # Under pmap a step runs on each device; under fsdp `train_step` is one of all devices, and
-    # splits only its gradients.
-    program.train_step = program.on_all_devices(program.bind(train_step), donate=(0,))
-    program.eval_step = program.on_all_devices(program.device_step(eval_step))
+    program.train_step = on_all_devices(program, bind(train_step, program), donate=(0,))
+    evaluation = bind(eval_step, program)
+    if program.sharding:
+        evaluation = program.sharding.per_device(evaluation)
+    program.eval_step = on_all_devices(program, evaluation)
     return program
+
+
+def bind(step: Callable, program: Program) -> Callable:
+    """Return step(program, ...) as a function of its other arguments."""
+    bound: Any = functools.partial(step, program)
+    bound.__name__ = step.__name__
+    return bound
+
+
+def on_all_devices(program: Program, step: Callable, donate: tuple[int, ...] = ()) -> Any:
+    """Return step(state, data, batch) of one device as a call of all; it donates these arguments.
+
+    Under fsdp it is a step of all devices already.
+    """
+    if program.sharding:
+        return jax.jit(step, donate_argnums=donate)
+    # With independent replicas each device has a state and metrics.
+    rows = program.config.replicas == "independent"
+    return program.mesh.pmap(step, sharded=(rows, False, True), sharded_output=rows, donate=donate)
 
 
 # ---------------------------------------------------------------------------- the loop
@@ -302,22 +318,19 @@ def train_and_evaluate(run: TrainRun, state: TrainState) -> TrainState:
     try:
         while not run.is_done:
             epoch = len(run.progress.epochs)
-            with run.clock.phase("train"):
-                steps = run.begin_epoch(epoch)
-                with meter.timed(), run.clock.phase("data_wait"):
-                    batches = run.take_batches(epoch, len(steps))
-                with graceful_stop() as stop_requested:
-                    state_is_valid = False  # each step donates the state before it
-                    state = train_epoch(run, meter, state, steps, batches, stop_requested)
-                    state_is_valid = True
+            # A signal is raised at the end of the `with`.
+            with run.clock.phase("train"), graceful_stop() as stop_requested:
+                state_is_valid = False  # each step donates the state before it
+                state = train_epoch(run, meter, state, epoch, stop_requested)
+                state_is_valid = True
             eval_sums, eval_time_s = None, 0.0
-            if run.plan.is_evaluated(epoch):
+            if run.plan.evaluates_after(epoch):
                 eval_sums, eval_time_s = evaluate(run, state)
             write_epoch_record(run, eval_sums, eval_time_s)
             if run.checkpoint_due(epoch + 1, last=run.is_done):
                 run.save_checkpoint(state)
     except (KeyboardInterrupt, Terminated):
-        # The other processes, whose parts it needs, may not be where this one is.
+        # Under fsdp other processes have parts of the state, and may not be where this one is.
         if state_is_valid and not run.program.is_state_across_processes:
             run.save_checkpoint(state)
         raise
@@ -328,19 +341,21 @@ def train_epoch(
     run: TrainRun,
     meter: StepMeter,
     state: TrainState,
-    steps: Sequence[int],
-    batches: Iterator[Any],
+    epoch: int,
     stop_requested: Callable[[], bool],
 ) -> TrainState:
-    """Train these steps of an epoch; a request to stop ends them early.
+    """Train the steps that are left of an epoch; a request to stop ends them early.
 
-    The run's hooks are called between two steps, and at both ends of the epoch with None for the
-    step that is missing: hook(run, meter, state, last_step, next_step).
+    The run's hooks are called before each step, hook(run, meter, state, step), and after the last
+    one with None for the step.
     """
+    steps = run.begin_epoch(epoch)
     with run.profiler, meter.timed(steps):
-        for last_step, step in itertools.pairwise([None, *steps, None]):
+        with run.clock.phase("data_wait"):
+            batches = run.take_batches(epoch, len(steps))
+        for step in [*steps, None]:
             for hook in run.hooks:
-                hook(run, meter, state, last_step, step)
+                hook(run, meter, state, step)
             # A trace is short, and is not cut by a request to stop.
             if step is None or (stop_requested() and not run.profiler.is_tracing):
                 break
@@ -348,9 +363,10 @@ def train_epoch(
             with jax.profiler.StepTraceAnnotation("train", step_num=step):
                 with run.clock.phase("data_wait"), jax.profiler.TraceAnnotation("data_wait"):
                     batch = next(batches)
-                # The old state is donated: from here on only the new one may be read.
                 state, sums_M = run.program.train_step(state, run.feed.train_data, batch)
-            meter.push(sums_M)  # takes the sums of earlier steps, which have arrived
+            # Counts the earlier steps whose sums have arrived: step records, progress, time left.
+            # A loss that is not finite ends the run here.
+            meter.push(sums_M)
             if step == 1 and not meter.is_paused:
                 meter.drain(state)
                 run.progress.end_first_step(watch.elapsed_s(), run.clock.wall_s())
@@ -358,31 +374,31 @@ def train_epoch(
     return state
 
 
-def checkpoint_hook(run, meter, state, last_step, next_step) -> None:
-    """Write a checkpoint between two steps if it is time for one."""
-    if last_step and next_step and run.checkpoint_due():
+def checkpoint_hook(run, meter, state, step) -> None:
+    """Write a checkpoint before a step if it is time for one."""
+    # Within a trace its time would be taken for that of steps.
+    if step and not meter.is_paused and run.checkpoint_due():
         meter.drain(state)
         meter.pause()
         run.save_checkpoint(state)
         meter.resume()
 
 
-def profile_hook(run, meter, state, last_step, next_step) -> None:
+def profile_hook(run, meter, state, step) -> None:
     """Start and stop the trace of the steps that the profiler is to trace.
 
     Their time, waiting for data included, is in the phase `profile` and in no other metric.
     """
-    profiler = run.profiler
-    if profiler.is_tracing == (next_step in profiler.steps):
-        return
-    meter.drain(state)
-    if not profiler.is_tracing:
+    profiler, is_traced = run.profiler, step in run.profiler.steps
+    if is_traced and not profiler.is_tracing:
+        meter.drain(state)
         if run.progress.epoch_metrics.interval_steps:
             write_step_record(run)
         meter.pause()
-        end = run.plan.steps(run.progress.epoch_metrics.epoch).stop
-        profiler.start(range(next_step, min(profiler.steps.stop, end)), run.clock, run.console)
-    else:
+        end = run.plan.steps(run.progress.epoch_metrics.epoch).stop  # of the epoch, and the trace
+        profiler.start(range(step, min(profiler.steps.stop, end)), run.clock, run.console)
+    elif profiler.is_tracing and not is_traced:
+        meter.drain(state)
         profiler.close()
         write_step_record(run, profiled=True)
         meter.resume()
@@ -397,14 +413,11 @@ def evaluate(run: TrainRun, state: TrainState) -> tuple[dict[str, np.ndarray], f
     watch, feed = Stopwatch(), run.feed
     sums = {name: np.zeros(len(run.seeds_R)) for name in run.program.task.eval_sums}
 
-    def eval_steps() -> Iterator[np.ndarray]:
-        queue = MetricsQueue()
-        for batch in feed.eval_batches():
-            yield from queue.push(run.program.eval_step(state, feed.eval_data, batch))
-        yield from queue.drain()
-
     with run.clock.phase("eval"):
-        for done, sums_M in enumerate(eval_steps(), 1):
+        queued = (
+            run.program.eval_step(state, feed.eval_data, batch) for batch in feed.eval_batches()
+        )
+        for done, sums_M in enumerate(as_they_arrive(queued), 1):
             for name, sums_R in run.program.unpack_eval_sums(sums_M).items():
                 sums[name] += sums_R
             title = f"evaluating epoch {len(run.progress.epochs) + 1}/{run.plan.num_epochs}"
@@ -431,7 +444,7 @@ def write_epoch_record(
     utilization = program.utilization(images_per_s) if images_per_s else {}
     evaluated = {}
     if eval_sums:
-        evaluated = describe_models(run, "eval_", eval_sums, program.task.eval_metrics)
+        evaluated = means_over_models(run, "eval_", eval_sums, program.task.eval_metrics)
         evaluated["eval_count"] = run.feed.eval_count
     record = EpochRecord(
         epoch=trained.epoch + 1,
@@ -448,7 +461,7 @@ def write_epoch_record(
         tokens_per_s=utilization.get("tokens_per_s"),
         mfu=utilization.get("mfu"),
         profiled_steps=trained.profiled_steps,
-        **describe_models(run, "train_", trained.total, program.task.train_metrics),
+        **means_over_models(run, "train_", trained.total, program.task.train_metrics),
         **evaluated,
         learning_rate=run.progress.learning_rate,
         **run.loss_scales.describe(),

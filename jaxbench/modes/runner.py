@@ -233,10 +233,7 @@ class RunSetup(RunContext):
         with self.clock.phase("init"), self.console.phase(title):
             if wait_for_init:
                 wait_for_init()
-            if saved is None:
-                state = self.program.place_train_state()
-            else:
-                state = self.program.place_saved_state(saved)
+            state = self.program.place_train_state(saved)
             wait_until(lambda: all_ready(state))
             return state
 

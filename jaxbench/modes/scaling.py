@@ -350,7 +350,7 @@ class ScalingTrial(StepWindows):
         """Place the state, compile, take the first step; return the compile record."""
         setup, feed = self.setup, self.setup.feed
         with setup.clock.phase("place_data"):
-            self.stepper.state = setup.program.place_saved_state(initial)
+            self.stepper.state = setup.program.place_train_state(initial)
             batch = next(feed.train_batches(0, 1))
         self.batches = itertools.repeat(batch)
         args = (self.stepper.state, feed.train_data, batch)

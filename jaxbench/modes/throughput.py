@@ -36,7 +36,7 @@ from jaxbench.records.recorder import Recorder
 from jaxbench.records.schema import CompileRecord, Record, ThroughputRecord, ThroughputSummary
 from jaxbench.records.validity import impossible
 from jaxbench.records.writers.console import Console
-from jaxbench.train import TrainState, train_step
+from jaxbench.train import TrainState, on_all_devices, train_step
 from jaxbench.training.profiler import Profiler, check_end, parse_steps
 from jaxbench.training.program import Program
 from jaxbench.training.run import DispatchLimiter
@@ -225,7 +225,7 @@ def repeat_train_step(program: Program, num_steps: int) -> Any:
         state, metrics_S = jax.lax.scan(one, state, length=num_steps)
         return state, metrics_S[-1]
 
-    return program.on_all_devices(steps, donate=(0,))
+    return on_all_devices(program, steps, donate=(0,))
 
 
 # Steps closed one by one in each round.

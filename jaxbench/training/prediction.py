@@ -10,7 +10,7 @@ from jaxbench.config import Config
 from jaxbench.data.augment import evaluation_views
 
 
-def predict(
+def predict_views(
     network: Callable[[jax.Array], jax.Array],
     images_BxHxWxC: jax.Array,
     mask_B: jax.Array,

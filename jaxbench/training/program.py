@@ -79,28 +79,6 @@ class Program:
         self.sharding = StateSharding(mesh) if config.parallelism == "fsdp" else None
         self.data_dependent_params: Callable[[], dict[str, Any]] = dict
 
-    def bind(self, step: Callable) -> Callable:
-        """Return step(program, state, data, batch) as a function of the last three."""
-        bound: Any = functools.partial(step, self)
-        bound.__name__ = step.__name__
-        return bound
-
-    def device_step(self, step: Callable, gradients: bool = False) -> Callable:
-        """Return a bound step of one device; under fsdp, as a step of all devices.
-
-        `gradients` says whether it returns (gradients from `mean_gradients`, ...).
-        """
-        bound = self.bind(step)
-        return self.sharding.per_device(bound, gradients=gradients) if self.sharding else bound
-
-    def on_all_devices(self, step: Callable, donate: tuple[int, ...] = ()) -> Any:
-        """Return a bound step as a call of all devices; under fsdp it is one of all already."""
-        if self.sharding:
-            return jax.jit(step, donate_argnums=donate)
-        # If each device trains a model, each has a state and metrics.
-        rows = self.config.replicas == "independent"
-        return self.mesh.pmap(step, sharded=(rows, False, True), sharded_output=rows, donate=donate)
-
     def unpack_train_sums(self, packed: Any) -> dict[str, np.ndarray]:
         """Return {metric: values_R} of a training step's packed metrics; wait for them.
 
@@ -114,25 +92,25 @@ class Program:
         """Return {metric: values_R} of an evaluation step's packed metrics; wait for them."""
         return sums_by_name(self.task.eval_sums, packed)
 
-    def place_train_state(self) -> Any:
-        """Initialise the state and place it: on each device whole, a part, or its own model's."""
-        if self.config.replicas == "data_parallel":
-            return self.place_saved_state(self.initial_state())
-        seeds_R = self.config.seeds(self.mesh.num_devices)
-        states = [jax.device_get(self.initial_state(seed)) for seed in seeds_R]
-        return self.place_saved_state(jax.tree.map(lambda *leaves: np.stack(leaves), *states))
+    def place_train_state(self, state: Any = None) -> Any:
+        """Place a state: on each device whole, a part, or its own model's.
+
+        None initialises it; else it is as `device_get` fetched it from there.
+        """
+        if self.config.replicas == "independent":
+            if state is None:
+                seeds_R = self.config.seeds(self.mesh.num_devices)
+                states = [jax.device_get(self.initial_state(seed)) for seed in seeds_R]
+                state = jax.tree.map(lambda *leaves: np.stack(leaves), *states)
+            return self.mesh.shard(state)
+        if state is None:
+            state = self.initial_state()
+        return self.sharding.place(state) if self.sharding else self.mesh.replicate(state)
 
     @property
     def is_state_across_processes(self) -> bool:
         """Return whether no process has the whole state on its devices."""
         return self.sharding is not None and self.mesh.process[1] > 1
-
-    def place_saved_state(self, state: Any) -> Any:
-        """Place a state that `device_get` fetched from where `place_train_state` put it."""
-        if self.sharding:
-            return self.sharding.place(state)
-        rows = self.config.replicas == "independent"
-        return self.mesh.shard(state) if rows else self.mesh.replicate(state)
 
     def initial_state(self, seed: int | None = None) -> Any:
         """Initialise one model's state on the default device, from the config's seed if None."""

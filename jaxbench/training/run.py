@@ -86,7 +86,7 @@ class TrainPlan:
         start = epoch * self.steps_per_epoch + 1
         return range(start, min(start + self.steps_per_epoch, self.total_steps + 1))
 
-    def is_evaluated(self, epoch: int) -> bool:
+    def evaluates_after(self, epoch: int) -> bool:
         """Return whether an evaluation follows this epoch; one always follows the last."""
         return (epoch + 1) % self.eval_every_epochs == 0 or epoch + 1 == self.num_epochs
 
@@ -421,6 +421,14 @@ class MetricsQueue:
         return finished
 
 
+def as_they_arrive(queued: Iterable[jax.Array]) -> Iterator[np.ndarray]:
+    """Yield the sums_M of evaluation steps, in order, once they have been computed."""
+    queue = MetricsQueue()
+    for sums_M in queued:
+        yield from queue.push(sums_M)
+    yield from queue.drain()
+
+
 class StepMeter:
     """Add steps and their time to the metrics of the current epoch, and write their records."""
 
@@ -550,7 +558,7 @@ def write_step_record(run: TrainRun, *, profiled: bool = False) -> None:
     record = StepRecord(
         step=run.progress.step,
         epoch=epoch.epoch + 1,
-        **describe_models(run, "", epoch.interval, run.program.task.train_metrics),
+        **means_over_models(run, "", epoch.interval, run.program.task.train_metrics),
         learning_rate=run.progress.learning_rate,
         **run.loss_scales.describe(),
         elapsed_s=run.clock.wall_s(),
@@ -566,7 +574,7 @@ def write_step_record(run: TrainRun, *, profiled: bool = False) -> None:
     epoch.begin_interval()
 
 
-def describe_models(
+def means_over_models(
     run: TrainRun, prefix: str, sums: Mapping[str, np.ndarray], names: Sequence[str]
 ) -> dict[str, Any]:
     """Return the metrics of some sums as the fields of a record: means over the models.

@@ -19,7 +19,7 @@ from jaxbench.modes.runner import _data_dependent_params, prepare_run
 from jaxbench.records.writers.console import Console
 from jaxbench.tasks import get_task, sums_by_name
 from jaxbench.training.network_analysis import trace_network
-from jaxbench.training.prediction import predict
+from jaxbench.training.prediction import predict_views
 from tests.conftest import config_of, program_of, refusal
 from tests.data.encoded_images import write_folder
 from tests.micro import SmallConfig
@@ -237,7 +237,9 @@ def test_only_images_of_which_the_network_is_unsure_are_seen_in_views():
         config = config_with(
             test_time_augmentation="mirror", test_time_augmentation_fraction=fraction
         )
-        return map(np.asarray, predict(network, jnp.asarray(images), jnp.asarray(mask), config))
+        return map(
+            np.asarray, predict_views(network, jnp.asarray(images), jnp.asarray(mask), config)
+        )
 
     logits, every = predicted(1.0)
     again, some = predicted(0.4)

@@ -75,7 +75,7 @@ class Steps:
 
     def take(self, state, row, steps=1):
         """Returns the placed state after so many steps on a row, and the last one's metrics."""
-        placed = self.program.place_saved_state(state)
+        placed = self.program.place_train_state(state)
         data = self.mesh.replicate({"mean": np.full(1, 128.0, "f4"), "std": np.full(1, 64.0, "f4")})
         for _ in range(steps):
             placed, metrics = self.program.train_step(placed, data, self.mesh.shard(row))

@@ -146,8 +146,8 @@ def test_a_whole_epoch_can_be_traced(train, slow_host):
 
 
 def test_an_error_in_the_middle_stops_the_trace(tmp_path, train, monkeypatch):
-    def fall_over(run, meter, state, last_step, next_step):
-        if last_step == 3:
+    def fall_over(run, meter, state, step):
+        if step == 4:
             raise RuntimeError("the second step fell over")
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="fell over"):

@@ -133,7 +133,7 @@ def test_epochs_make_up_the_run_and_the_last_is_evaluated(plan):
     epochs = range(plan.num_epochs)
     steps = [step for epoch in epochs for step in plan.steps(epoch)]
     assert steps == list(range(1, plan.total_steps + 1))
-    evaluated = [epoch for epoch in epochs if plan.is_evaluated(epoch)]
+    evaluated = [epoch for epoch in epochs if plan.evaluates_after(epoch)]
     every = plan.eval_every_epochs
     assert evaluated == sorted({*epochs[every - 1 :: every], epochs[-1]})
     for done in epochs:
