@@ -34,8 +34,8 @@ class Experiment(HoldsCode):
         numbers.
     """
 
-    # The mode that runs it.
-    job: typing.ClassVar[str] = ""
+    # The mode that runs it if no --mode says otherwise.
+    default_mode: typing.ClassVar[str] = ""
 
     name: str = plain("")
     seed: int = number(0, high=2**32 - 1)
@@ -95,7 +95,7 @@ class Config(Experiment):
       step_log: Print a line for each `step` record, and record the steps' time and rate.
     """
 
-    job: typing.ClassVar[str] = "train"
+    default_mode: typing.ClassVar[str] = "train"
 
     # A custom flax module class or function becomes a ModelConfig, a custom task a `Code`.
     model: ModelConfig = dataclasses.field(metadata={"custom": model_config})
@@ -129,9 +129,11 @@ class Config(Experiment):
         task, data, problem = self.task, self.data, ""
         is_text = bool(data.sequence_length)
         # Masks would stay as they were, and only some losses mix as labels do.
-        varied = {"data.mixup": data.mixup, "data.rand_augment": data.rand_augment}
-        varied["test_time_augmentation"] = self.test_time_augmentation
-        varied = [f"{name}={v!r}" for name, v in varied.items() if v not in ("none", 0, (0, 0))]
+        image_only = {"data.mixup": data.mixup, "data.rand_augment": data.rand_augment}
+        image_only["test_time_augmentation"] = self.test_time_augmentation
+        image_only = [
+            f"{name}={v!r}" for name, v in image_only.items() if v not in ("none", 0, (0, 0))
+        ]
         masked = ("tfds", "npz", "synthetic", "custom")
         if task == "segmentation" and data.source not in masked:
             problem = f"{task=} with data.source={data.source!r}: masks need {', '.join(masked)}"
@@ -139,8 +141,8 @@ class Config(Experiment):
             problem = f"data.num_classes={data.num_classes}: {task=} has 2, foreground, background"
         elif isinstance(task, str) and (task == "language_model") != is_text:
             problem = f"{task=}: only task=language_model takes data.sequence_length, and needs it"
-        elif varied and task != "classification":
-            problem = f"{varied[0]} with {task=}: it needs classification"
+        elif image_only and task != "classification":
+            problem = f"{image_only[0]} with {task=}: it needs classification"
         elif self.remat == "blocks" and not self.model.has_blocks:
             network = self.model.network_name
             problem = f"remat='blocks' with {network}: only transformers have blocks"

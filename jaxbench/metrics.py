@@ -114,9 +114,9 @@ class Metric(NamedTuple):
         """Show a value; see `decimals`."""
         if form := _FORMS.get(self.unit):
             return form(value)
-        _, own = _UNITS[self.unit]
+        _, unit_decimals = _UNITS[self.unit]
         value = value * self.factor if is_number(value) else None
-        return plain(value, decimals if own is None else own)
+        return plain(value, decimals if unit_decimals is None else unit_decimals)
 
     def decimals(self, values: Iterable[Any]) -> int | None:
         """Return the decimals that all values of a column have, so that they can be compared.

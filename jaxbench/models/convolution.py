@@ -61,7 +61,7 @@ class Conv2dConfig(Experiment):
       scipy_rounds: Rounds in which SciPy does the same on one CPU thread; 0 leaves it out.
     """
 
-    job: typing.ClassVar[str] = "conv2d"
+    default_mode: typing.ClassVar[str] = "conv2d"
 
     images: int = number(840, low=1)
     image_shape: tuple[int, ...] = number((100, 100), low=1)

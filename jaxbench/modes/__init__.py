@@ -24,14 +24,14 @@ class Mode(NamedTuple):
 
     Attributes:
       options: those of modes/options.py that it takes, beside those that all modes take.
-      job: the experiments that it is for, see `Experiment.job`.
+      experiments: those that it is for, by their `Experiment.default_mode`.
     """
 
     module: str
     function: str
     help: str
     options: tuple[str, ...] = ()
-    job: str = "train"
+    experiments: str = "train"
 
 
 MODES = {
@@ -60,7 +60,7 @@ MODES = {
         ("page_cache",),
     ),
     "memory": Mode("memory", "measure_memory", "find out whether the batch fits", ("feed",)),
-    "conv2d": Mode("conv2d", "measure_conv2d", "measure single convolutions", job="conv2d"),
+    "conv2d": Mode("conv2d", "measure_conv2d", "measure single convolutions", experiments="conv2d"),
 }
 
 
@@ -70,10 +70,10 @@ def find_mode(experiment: "Experiment", mode: str | None) -> str:
     Raises:
       BadInput: there is no such mode, or it is not for the experiment.
     """
-    mode = mode or experiment.job
+    mode = mode or experiment.default_mode
     if mode not in (*MODES, "describe"):
         raise BadInput(f"--mode={mode}: {one_of(mode, [*MODES, 'describe'])}")
-    allowed = [name for name, each in MODES.items() if each.job == experiment.job]
+    allowed = [name for name, each in MODES.items() if each.experiments == experiment.default_mode]
     if mode not in (*allowed, "describe"):
         raise BadInput(
             f"--mode={mode}: {experiment.name} is an experiment for --mode="

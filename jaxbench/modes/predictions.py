@@ -359,8 +359,8 @@ def _table(
         note = f"not predicted, because {answer.get('not_predicted')}"
         notes.setdefault(basis_words(predicted["basis"]) if predicted else note, []).append(name)
     headings = [*(["rank"] if answers[0][0] else []), "target", "batch", *cells]
-    told = [f"{', '.join(dict.fromkeys(names))}: {note}" for note, names in notes.items()]
-    return [*text_table(headings, rows, spare), *told]
+    footnotes = [f"{', '.join(dict.fromkeys(names))}: {note}" for note, names in notes.items()]
+    return [*text_table(headings, rows, spare), *footnotes]
 
 
 def _span(interval: Sequence[float] | None) -> str:

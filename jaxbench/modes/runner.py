@@ -72,10 +72,6 @@ class RunContext:
         """Return run.json's fields at the start."""
         return {"config": config_record(self.config)}
 
-    def document_at_end(self) -> dict[str, Any]:
-        """Return run.json's fields that take seconds to compute."""
-        return {}
-
     def warnings_at_start(self) -> list[str]:
         """Return what is doubtful about the run before anything is compiled."""
         return [*self.unused]
@@ -136,13 +132,11 @@ class RunSetup(RunContext):
             else None,
         }
 
-    def document_at_end(self) -> dict[str, Any]:
-        return {"training_flops_per_image": self.program.training_flops}
-
     def warnings_at_start(self) -> list[str]:
         config, layout, shape = self.config, self.program.layout, self.program.shape
         memory_gib = memory_bytes(self.mesh.local_devices[0]) / 2**30
-        state_gib = shape.state_bytes / self._state_parts / 2**30
+        parts = layout.num_devices if self.program.sharding else 1
+        state_gib = shape.state_bytes / parts / 2**30
         element_bytes = np.dtype(self.program.precision.compute_dtype).itemsize
         example_gib = shape.kept_bytes(element_bytes) / 2**30
         accumulated = layout.gradient_accumulation_steps
@@ -160,18 +154,12 @@ class RunSetup(RunContext):
         ]
 
     def check_memory(self) -> None:
-        state = jax.tree.leaves(self.program.abstract_train_state())
-        needed = sum(leaf.size * leaf.dtype.itemsize for leaf in state) / self._state_parts
+        needed = self.program.state_bytes_per_device()
         if needed > (memory := memory_bytes(self.mesh.local_devices[0])):
             raise DoesNotFit(
                 f"the parameters and the optimizer's values take {needed / 2**30:.3g} GiB on each "
                 f"device, which has {memory / 2**30:.3g}"
             )
-
-    @property
-    def _state_parts(self) -> int:
-        """In how many parts the devices hold the state."""
-        return self.mesh.num_devices if self.program.sharding else 1
 
     def warnings(self, records: Sequence[Record]) -> list[str]:
         warnings = self.program.analysis.warnings(self.config, self.program.precision)
@@ -516,8 +504,9 @@ def run_mode(
             recorder.writers.add(CsvWriter(recorder.folder / f"{record.kind}.csv", record))
         setup.check_memory()
         measurement.measure(recorder)
-        if recorder.run_dir:
-            recorder.run_dir.update(**setup.document_at_end())
+        if recorder.run_dir and isinstance(setup, RunSetup):
+            # It takes seconds to count, so no start waits for it.
+            recorder.run_dir.update(training_flops_per_image=setup.program.training_flops)
     return RunResult(recorder.records, recorder.summary, recorder.run_dir)
 
 

@@ -56,8 +56,8 @@ def say_resume(console: Console, **flags: str) -> None:
     """
     changed = [f"--{flag}={value}" for flag, value in flags.items()]
     if _started_this_command():
-        given = [word for word in sys.orig_argv if word not in changed]
-        say_command(console, "resume", *given, *changed)
+        words = [word for word in sys.orig_argv if word not in changed]
+        say_command(console, "resume", *words, *changed)
     else:
         console.say(f"resume: the same command with {' '.join(changed)}")
 

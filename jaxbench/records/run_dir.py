@@ -124,9 +124,9 @@ def check_workdir(workdir: str | None, run_name: str) -> None:
     path = user_path(workdir or pathlib.Path("runs", folder_name(run_name)))
     try:
         if workdir and (path.is_file() or (path.is_dir() and _is_used(path))):
-            what = "is a file" if path.is_file() else "is not empty"
+            state = "is a file" if path.is_file() else "is not empty"
             raise BadInput(
-                f"--workdir={workdir}: {what}; nothing is overwritten, name a new or empty folder"
+                f"--workdir={workdir}: {state}; nothing is overwritten, name a new or empty folder"
             )
         check_can_be_made(path, "workdir")
     except OSError as error:
