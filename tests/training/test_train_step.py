@@ -142,7 +142,7 @@ def test_each_step_is_traced_and_compiled_exactly_once(train, parallelism):
     for names in (traced, compiled):
         assert len([name for name in names if "step" in name or "_fun" in name]) == 2, names
     # Of the network beside the steps: once to make its state, once to count its arithmetic.
-    assert [traced.count(name) for name in ("init", "forward")] == [1, 1], traced
+    assert [traced.count(name) for name in ("create_train_state", "forward")] == [1, 1], traced
 
 
 @pytest.mark.parametrize(
