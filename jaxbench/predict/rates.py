@@ -17,7 +17,7 @@ from jaxbench.files import parse_rows
 from jaxbench.hardware.peak_table import devices_per_chip, find_bandwidth, find_peak
 from jaxbench.hardware.targets.target import Target, parse_target
 from jaxbench.predict.layers import NetworkShape
-from jaxbench.predict.networks import NETWORKS, public_network
+from jaxbench.predict.networks import NETWORKS
 
 # NVIDIA's generations by the compute capability's first digits.
 _GENERATIONS = {
@@ -160,7 +160,7 @@ def _rate(row: _Row) -> Rate:
     count = row.num_devices * devices_per_chip(target.kind)
     arithmetic = "16" if row.precision in ("bf16", "fp16") else row.precision
     setting = Setting(
-        shape=public_network(row.network),
+        shape=NETWORKS[row.network],
         network=row.network,
         target=target,
         num_devices=count,
