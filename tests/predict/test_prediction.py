@@ -12,6 +12,7 @@ from jaxbench.hardware.targets.target import parse_target
 from jaxbench.modes import predictions
 from jaxbench.modes.predictions import Predictor, read_shape
 from jaxbench.predict.calibration import ANCHOR_WEIGHT, FILE, LEVELS, error_quantile, load
+from jaxbench.predict.layers import Layer, NetworkShape
 from jaxbench.predict.model import errors, fit
 from jaxbench.predict.networks import NETWORKS, identify
 from jaxbench.predict.prediction import predict, setting_of
@@ -86,6 +87,13 @@ def test_a_traced_network_is_read_as_the_public_one_is_described(resnet50):
         layer[:5] for layer in public.layers
     )
     assert identify(traced) == "resnet50" and traced.family == "residual"
+
+
+def test_the_least_bytes_are_those_of_the_products():
+    first = Layer(rows=1, cols=8, depth=2, groups=1, inputs=2, outputs=8, weights=16)
+    second = Layer(rows=1, cols=4, depth=8, groups=1, inputs=8, outputs=4, weights=32, times=5)
+    shape = NetworkShape((first, second), touched=100)
+    assert shape.least_bytes(element_bytes=4) == 4 * (2 * (2 + 8) + 3 * 5 * (8 + 4))
 
 
 def test_the_shipped_calibration_is_the_fit_to_the_shipped_rates():
