@@ -167,10 +167,8 @@ def calibrate(
         progress(f"leaving out each {name}")
         left_out[name] = leave_out(rates, name, model)
     xla = [rate.setting for rate in rates if rate.setting.uses_xla]
-    kinds, generations = (
-        collections.Counter(one.kind for one in xla),
-        collections.Counter(rate.setting.generation for rate in rates),
-    )
+    kinds = collections.Counter(one.kind for one in xla)
+    generations = collections.Counter(rate.setting.generation for rate in rates)
     seen = {
         "network": sorted({str(one.network) for one in xla}),
         "device": sorted(kind for kind, count in kinds.items() if count >= _ENOUGH),

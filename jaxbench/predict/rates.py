@@ -129,7 +129,6 @@ class _Row:
     batch_size: Annotated[int, Meta(ge=1)]
     software: str
     examples_per_s: Annotated[float, Meta(gt=0, le=1e12)]
-    batch_assumed: str | None = None
     lower_bound: str | None = None
     source: str | None = None
     date: str | None = None
