@@ -112,9 +112,7 @@ def anchored(rows: Sequence[LeftOut]) -> list[LeftOut]:
 
 def error_quantile(rows: Sequence[LeftOut], level: float) -> float:
     """Return the quantile of the rows' absolute errors, each group with the same weight."""
-    sizes = collections.defaultdict(int)
-    for row in rows:
-        sizes[row.group] += 1
+    sizes = collections.Counter(row.group for row in rows)
     pairs = sorted((abs(row.error), 1 / sizes[row.group]) for row in rows)
     # As if a further group with the largest error were there.
     total = sum(weight for _, weight in pairs) + 1

@@ -19,6 +19,7 @@ from jaxbench.hardware.targets.target import Target, parse_target
 from jaxbench.predict.layers import NetworkShape
 from jaxbench.predict.networks import NETWORKS
 
+FILE = pathlib.Path(__file__).with_name("rates.csv")
 # NVIDIA's generations by the compute capability's first digits.
 _GENERATIONS = {
     "5.2": "Maxwell",
@@ -109,15 +110,6 @@ def arithmetic_of(target: Target, precision: str) -> tuple[str, int]:
     return ("16" if on_tpu else peak.arithmetic if peak else "fp32"), 4
 
 
-def read_rates(path: pathlib.Path | None = None) -> list[Rate]:
-    """Return the rows of a calibration table, jaxbench's if None.
-
-    Raises:
-      BadInput: the file has an unknown network, device or value; with its line.
-    """
-    return _read(str(path or pathlib.Path(__file__).with_name("rates.csv")))
-
-
 @dataclasses.dataclass
 class _Row:
     """A line of the table."""
@@ -135,9 +127,14 @@ class _Row:
 
 
 @functools.cache
-def _read(path: str) -> list[Rate]:
+def read_rates(path: pathlib.Path = FILE) -> list[Rate]:
+    """Return the rows of a calibration table, jaxbench's by default.
+
+    Raises:
+      BadInput: the file has an unknown network, device or value; with its line.
+    """
     try:
-        rows = parse_rows(pathlib.Path(path).read_text(encoding="utf-8"), _Row)
+        rows = parse_rows(path.read_text(encoding="utf-8"), _Row)
     except (OSError, ValueError) as error:
         raise BadInput(f"{path}: {error}") from None
     if not rows:
