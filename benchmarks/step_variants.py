@@ -202,7 +202,7 @@ class Form:
                 "xla_flops": cost.get("flops"),
                 "xla_bytes": cost.get("bytes accessed"),
                 **count_work(text, sizes),
-                "bytes_lower_bound": program.analysis.bytes_lower_bound(
+                "bytes_lower_bound": program.bytes_lower_bound(
                     steps * layout.batch_per_device, steps * state_bytes
                 ),
                 "collectives": count_collectives(text),

@@ -28,11 +28,9 @@ _SCALARS = (bool, int, float, str)
 # The arguments that jaxbench passes to a network that takes them; `rngs` are NNX's.
 _ARGUMENTS = ("num_classes", "dtype", "param_dtype", "axis_name", "rngs")
 # A task's attributes with names of sums or metrics, and the names that each must contain.
-_NAMES: dict[str, tuple[str, ...]] = {
-    "train_sums": ("loss", "count"),
-    "eval_sums": ("loss", "count"),
-}
-_NAMES |= {"train_metrics": ("loss",), "eval_metrics": ("loss",)}
+_NAMES: dict[str, tuple[str, ...]]
+_NAMES = dict.fromkeys(("train_sums", "eval_sums"), ("loss", "count"))
+_NAMES |= dict.fromkeys(("train_metrics", "eval_metrics"), ("loss",))
 _METHODS = ("label_shape", "output_shape", "losses", "metric_sums", "compute")
 
 
@@ -164,8 +162,7 @@ class CustomModelConfig(ModelConfig):
         parameters = _parameters(self.code.value)
         values = (num_classes, dtype, param_dtype, norm_axis)
         arguments = {n: v for n, v in zip(_ARGUMENTS, values, strict=False) if n in parameters}
-        names = [field.name for field in dataclasses.fields(self) if field.name != "code"]
-        arguments |= {name: getattr(self, name) for name in names}
+        arguments |= {name: value for name, value in vars(self).items() if name != "code"}
         if _is_nnx(self.code.value) or "rngs" in parameters:
             from flax import nnx
 

@@ -190,12 +190,12 @@ def setting_of_figure(figure: Figure, card: Card) -> Any:
     if not name or not target or not isinstance(batch, int):
         return None
     # Imported late, because it imports JAX.
-    from jaxbench.predict.networks import public_network
+    from jaxbench.predict.networks import NETWORKS
     from jaxbench.predict.prediction import NotPredicted, setting_of
 
     per_device = batch / target.num_devices
     try:
-        return setting_of(public_network(name), target, str(figure.labels["precision"]), per_device)
+        return setting_of(NETWORKS[name], target, str(figure.labels["precision"]), per_device)
     except NotPredicted:
         return None
 

@@ -47,11 +47,9 @@ class Conv2dConfig(Experiment):
     Attributes:
       images: Number of images.
       image_shape: Height and width of an image, in pixels.
-      kernels: Sides of the square kernels to measure, in pixels.
+      kernels: Sides of the square kernels to measure, in pixels. Kernel, channels and devices vary
+        one at a time; the others keep their first value (devices: the fewest and the most).
       channels: Numbers of input channels to measure.
-      sweep: Which combinations are measured. axes: devices, kernel and channels vary one at a time,
-        and the others keep their first value (devices: the fewest and the most). grid: all
-        combinations.
       filters: Number of output channels.
       device_counts: Numbers of devices that share the images; () takes every number, 1 to all, that
         divides `images`.
@@ -67,7 +65,6 @@ class Conv2dConfig(Experiment):
     image_shape: tuple[int, ...] = number((100, 100), low=1)
     kernels: tuple[int, ...] = number((3,), low=1)
     channels: tuple[int, ...] = number((1,), low=1)
-    sweep: str = choice("axes", "grid")
     filters: int = number(1, low=1)
     device_counts: tuple[int, ...] = number((), low=1)
     precision: str = choice("fp32", "bf16", "fp16")
@@ -92,11 +89,8 @@ class Conv2dConfig(Experiment):
 
     def problems(self) -> list[Problem]:
         """Return the convolutions to measure, in order."""
-        if self.sweep == "grid":
-            pairs = [(kernel, channels) for channels in self.channels for kernel in self.kernels]
-        else:
-            pairs = [(kernel, self.channels[0]) for kernel in self.kernels]
-            pairs += [(self.kernels[0], channels) for channels in self.channels[1:]]
+        pairs = [(kernel, self.channels[0]) for kernel in self.kernels]
+        pairs += [(self.kernels[0], channels) for channels in self.channels[1:]]
         height, width = self.image_shape
         return [
             Problem(self.images, height, width, channels, self.filters, kernel)

@@ -13,7 +13,7 @@ import dataclasses
 import flax.linen as nn
 import jax.numpy as jnp
 
-from jaxbench.fields import number, plain
+from jaxbench.fields import number
 from jaxbench.model_config import ModelConfig
 from jaxbench.models.layers import Network, classify, max_pool
 
@@ -25,13 +25,10 @@ class ResNetConfig(ModelConfig):
     Attributes:
       stages: Bottleneck blocks of each stage: (3,4,6,3) is ResNet-50, (3,4,23,3) ResNet-101.
       width: Channels inside the first stage's blocks; each stage doubles them.
-      zero_init: Start with every block as the identity: its last batch norm scales by 0 (Goyal et
-        al. 2017).
     """
 
     stages: tuple[int, ...] = number((3, 4, 6, 3), low=1)
     width: int = number(64, low=1)
-    zero_init: bool = plain(True)
 
     def create(self, **options):
         return ResNet(config=self, **options)
@@ -42,20 +39,19 @@ class Bottleneck(Network):
 
     channels: int
     stride: int
-    zero_init: bool
 
     @nn.compact
     def __call__(self, x_BxHxWxC, train: bool):
         conv, norm = self.layers(train)
         strides = (self.stride, self.stride)
-        last_scale = nn.initializers.zeros if self.zero_init else nn.initializers.ones
 
         y = norm(name="norm1", relu=True)(conv(self.channels, (1, 1), name="conv1")(x_BxHxWxC))
         # One pixel on each side whatever the stride; "SAME" would pad a stride of 2 on one.
         y = conv(self.channels, (3, 3), strides, padding=((1, 1), (1, 1)), name="conv2")(y)
         y = norm(name="norm2", relu=True)(y)
         y = conv(4 * self.channels, (1, 1), name="conv3")(y)
-        y = norm(name="norm3", scale_init=last_scale)(y)
+        # The block starts as the identity (Goyal et al. 2017).
+        y = norm(name="norm3", scale_init=nn.initializers.zeros)(y)
         shortcut = x_BxHxWxC
         if shortcut.shape != y.shape:
             shortcut = conv(4 * self.channels, (1, 1), strides, name="projection")(shortcut)
@@ -84,7 +80,6 @@ class ResNet(Network):
                 x = Bottleneck(
                     channels=config.width * 2**stage,
                     stride=2 if stage > 0 and block == 0 else 1,
-                    zero_init=config.zero_init,
                     norm_axis=self.norm_axis,
                     **self.types,
                     name=f"stage{stage + 1}_block{block + 1}",

@@ -90,7 +90,7 @@ class Conv2dBenchmark(Measurement):
         total_macs = sum(problem.macs for problem in problems) * config.rounds
         for problem in problems:
             counts = self.counts
-            if config.sweep == "axes" and problem != problems[0]:
+            if problem != problems[0]:
                 counts = sorted({counts[0], counts[-1]})
             images_NxHxWxC, kernel = inputs = make_inputs(problem, config.seed)
             meshes = [dataclasses.replace(mesh, devices=mesh.devices[:count]) for count in counts]

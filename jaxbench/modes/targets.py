@@ -246,7 +246,7 @@ def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, di
             state_donated=memory["alias_bytes"] >= state_bytes,
             collectives=compiled.collectives or {},
             flops_per_image=program.training_flops,
-            bytes_lower_bound=program.analysis.bytes_lower_bound(batch, state_bytes),
+            bytes_lower_bound=program.bytes_lower_bound(batch, state_bytes),
             ceiling=limits | {"least_moved_bytes": least_moved_bytes},
             estimated_cycles=cycles or None,
             estimated_images_per_s=layout.images_per_step * clock_hz / cycles if cycles else None,

@@ -24,7 +24,6 @@ from jaxbench.checkpoints.resume import (
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
 from jaxbench.custom import config_record
-from jaxbench.data.eval_split import eval_split_warnings
 from jaxbench.errors import BadInput, Terminated
 from jaxbench.fields import without_unused
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
@@ -247,7 +246,7 @@ class Training(Measurement):
         if goodput:  # unknown of a run that branched off from another
             goodput = {"num_resumes": len(attempts) - 1, **goodput._asdict()}
         is_evaluated = any(epoch.eval_count is not None for epoch in epochs)
-        warnings = eval_split_warnings(dataset) if dataset and is_evaluated else []
+        warnings = dataset.eval_split_warnings() if dataset and is_evaluated else []
         if change := self._describe_changes("batch_norm_examples"):
             warnings.append(f"{change}: losses are not those of an undisturbed run")
         summary = summarize(

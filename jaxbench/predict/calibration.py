@@ -112,9 +112,7 @@ def anchored(rows: Sequence[LeftOut]) -> list[LeftOut]:
 
 def error_quantile(rows: Sequence[LeftOut], level: float) -> float:
     """Return the quantile of the rows' absolute errors, each group with the same weight."""
-    sizes = collections.defaultdict(int)
-    for row in rows:
-        sizes[row.group] += 1
+    sizes = collections.Counter(row.group for row in rows)
     pairs = sorted((abs(row.error), 1 / sizes[row.group]) for row in rows)
     # As if a further group with the largest error were there.
     total = sum(weight for _, weight in pairs) + 1
@@ -167,10 +165,8 @@ def calibrate(
         progress(f"leaving out each {name}")
         left_out[name] = leave_out(rates, name, model)
     xla = [rate.setting for rate in rates if rate.setting.uses_xla]
-    kinds, generations = (
-        collections.Counter(one.kind for one in xla),
-        collections.Counter(rate.setting.generation for rate in rates),
-    )
+    kinds = collections.Counter(one.kind for one in xla)
+    generations = collections.Counter(rate.setting.generation for rate in rates)
     seen = {
         "network": sorted({str(one.network) for one in xla}),
         "device": sorted(kind for kind, count in kinds.items() if count >= _ENOUGH),

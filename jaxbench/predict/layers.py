@@ -13,7 +13,6 @@ from jax.extend.core import Literal
 
 from jaxbench.xla.jaxpr import CUDNN_ATTENTION, inner_jaxprs
 
-FAMILIES = ("residual", "plain", "thin", "unet", "transformer")
 # Multiply-accumulates for each element that elementwise kernels move; a network with fewer is thin.
 _THIN = 70
 # Weights, gradients and the optimizer's values, of a parameter.
@@ -79,9 +78,18 @@ class NetworkShape(NamedTuple):
         kept = sum(layer.times * (layer.inputs + layer.outputs) for layer in self.layers)
         return kept * element_bytes
 
+    def least_bytes(self, element_bytes: int) -> int:
+        """Return the least bytes that training on an example moves if none stays on the chip.
+
+        A product's forward pass and its two gradients each move its input and output once, and all
+        else is fused into them. The first product has only one gradient.
+        """
+        first = self._replace(layers=self.layers[:1])
+        return 3 * self.kept_bytes(element_bytes) - first.kept_bytes(element_bytes)
+
     @property
     def family(self) -> str:
-        """One of `FAMILIES`, by rules that a custom network follows too."""
+        """Residual, plain, thin, unet or transformer, by rules for custom networks too."""
         if any(layer.transposed for layer in self.layers):
             return "unet"
         if sum(layer.macs for layer in self.layers if not layer.channels) > 0.5 * self.macs:

@@ -12,6 +12,7 @@ All are fitted together, to the logarithms of the rates, by Gauss-Newton steps w
 
 import dataclasses
 import itertools
+import types
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -92,7 +93,7 @@ def offsets_of(setting: Setting) -> list[tuple[str, str]]:
     return list(levels.items())
 
 
-class Kernels:
+class Kernels(types.SimpleNamespace):
     """The kernels of settings, as arrays: a kernel of all the settings after the other.
 
     Attributes:
@@ -104,17 +105,6 @@ class Kernels:
       fast: whether fast algorithms can compute it.
       times: how often it runs.
     """
-
-    setting: np.ndarray
-    flops: np.ndarray
-    bytes: np.ndarray
-    depth: np.ndarray
-    columns: np.ndarray
-    tiles: np.ndarray
-    channels: np.ndarray
-    product: np.ndarray
-    fast: np.ndarray
-    times: np.ndarray
 
     def __init__(self, settings: Sequence[Setting]):
         parts = []
@@ -145,8 +135,7 @@ class Kernels:
                     "fast": (taps == 9) & plain,
                 }
                 parts.append(part)
-        for name in parts[0]:
-            setattr(self, name, np.concatenate([part[name] for part in parts]))
+        vars(self).update({name: np.concatenate([p[name] for p in parts]) for name in parts[0]})
         self.first = np.flatnonzero(np.diff(self.setting, prepend=-1))
         peaks = np.array([peaks_of(one) for one in settings])
         self.peak, self.accumulating, self.bandwidth = peaks.T
@@ -281,7 +270,8 @@ def fit(rates: Sequence[Rate], start: Model | None = None, steps: int = 14) -> M
     design = np.zeros((len(rates), len(order)))
     for number, one in enumerate(settings):
         design[number, [order[pair] for pair in offsets_of(one)]] = 1.0
-    names = [*PARAMETERS, *generations, *softwares]
+    ends = [*itertools.accumulate(map(len, (PARAMETERS, generations, softwares)))]
+    laws, generation_part, fixed_part, offset_part = map(slice, (0, *ends), (*ends, None))
     generation_of = np.array([generations.index(_generation(one)) for one in settings])
     software_of = np.array([softwares.index(one.software) for one in settings])
     known = [*PARAMETERS.values(), *[(0.0, _GENERATION_SD)] * len(generations)]
@@ -290,46 +280,37 @@ def fit(rates: Sequence[Rate], start: Model | None = None, steps: int = 14) -> M
     before, spread = np.array(known).T
     theta = before.copy()
     if start is not None:
-        theta = np.array(
-            [
-                *(start.parameters[name] for name in PARAMETERS),
-                *(start.generations.get(name, 0.0) for name in generations),
-                *(start.fixed.get(name, _fixed_prior(name)[0]) for name in softwares),
-                *(start.offsets.get(kind, {}).get(level, 0.0) for kind, level in order),
-            ]
-        )
+        theta[laws] = [start.parameters[name] for name in PARAMETERS]
+        theta[generation_part] = [start.generations.get(name, 0.0) for name in generations]
+        theta[fixed_part] = [start.fixed.get(name, _fixed_prior(name)[0]) for name in softwares]
+        theta[offset_part] = [start.offsets.get(kind, {}).get(level, 0.0) for kind, level in order]
     weight = np.array([_weight(rate) for rate in rates])
-    num_laws, cut = len(PARAMETERS), len(names)
 
     def log_time(theta: np.ndarray) -> np.ndarray:
-        values = dict(zip(PARAMETERS, theta[:num_laws], strict=True))
-        offset = theta[num_laws : num_laws + len(generations)][generation_of]
-        fixed_s = np.exp(theta[num_laws + len(generations) : cut][software_of])
-        return np.log(sum(step_parts(values, offset, fixed_s, kernels).values()))
+        values = dict(zip(PARAMETERS, theta[laws], strict=True))
+        offset, fixed_s = theta[generation_part][generation_of], np.exp(theta[fixed_part])
+        return np.log(sum(step_parts(values, offset, fixed_s[software_of], kernels).values()))
 
     def loss(residual: np.ndarray, theta: np.ndarray) -> float:
         robust = 2 * (np.sqrt(1 + (residual / _ROBUST) ** 2) - 1)
         return float(np.sum(weight * robust) + np.sum(((theta - before) / spread) ** 2))
 
     predicted = log_time(theta)
-    residual = log_step_s - predicted - design @ theta[cut:]
+    residual = log_step_s - predicted - design @ theta[offset_part]
     best = loss(residual, theta)
     for _ in range(steps):
         jacobian = np.zeros((len(rates), len(theta)))
-        for column in range(num_laws):
+        for column in range(laws.stop):
             moved = theta.copy()
             moved[column] += _STEP
             jacobian[:, column] = (log_time(moved) - predicted) / _STEP
         # Each setting has one generation and one software: one difference serves all of them.
-        for begin, end, index in (
-            (num_laws, num_laws + len(generations), generation_of),
-            (num_laws + len(generations), cut, software_of),
-        ):
+        for part, index in ((generation_part, generation_of), (fixed_part, software_of)):
             moved = theta.copy()
-            moved[begin:end] += _STEP
+            moved[part] += _STEP
             slope = (log_time(moved) - predicted) / _STEP
-            jacobian[np.arange(len(rates)), begin + index] = slope
-        jacobian[:, cut:] = design
+            jacobian[np.arange(len(rates)), part.start + index] = slope
+        jacobian[:, offset_part] = design
         weights = weight / np.sqrt(1 + (residual / _ROBUST) ** 2) / _ROBUST**2
         slope = jacobian.T @ (weights * residual) - (theta - before) / spread**2
         curvature = (jacobian * weights[:, None]).T @ jacobian + np.diag(spread**-2)
@@ -337,7 +318,7 @@ def fit(rates: Sequence[Rate], start: Model | None = None, steps: int = 14) -> M
         for scale in (1.0, 0.5, 0.25, 0.1, 0.03):
             tried = theta + scale * step
             tried_time = log_time(tried)
-            tried_residual = log_step_s - tried_time - design @ tried[cut:]
+            tried_residual = log_step_s - tried_time - design @ tried[offset_part]
             if (value := loss(tried_residual, tried)) < best:
                 break
         else:
@@ -346,15 +327,13 @@ def fit(rates: Sequence[Rate], start: Model | None = None, steps: int = 14) -> M
         theta, predicted, residual, best = tried, tried_time, tried_residual, value
         if gain < 0.02:
             break
-    ends = itertools.accumulate((num_laws, len(generations), len(softwares)))
-    one, two, three = ends
     offsets: dict[str, dict[str, float]] = {kind: {} for kind in OFFSETS}
-    for (kind, level), value in zip(order, theta[three:].tolist(), strict=True):
+    for (kind, level), value in zip(order, theta[offset_part].tolist(), strict=True):
         offsets[kind][level] = value
     return Model(
-        dict(zip(PARAMETERS, theta[:one].tolist(), strict=True)),
-        dict(zip(generations, theta[one:two].tolist(), strict=True)),
-        dict(zip(softwares, theta[two:three].tolist(), strict=True)),
+        dict(zip(PARAMETERS, theta[laws].tolist(), strict=True)),
+        dict(zip(generations, theta[generation_part].tolist(), strict=True)),
+        dict(zip(softwares, theta[fixed_part].tolist(), strict=True)),
         offsets,
     )
 

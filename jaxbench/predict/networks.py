@@ -5,34 +5,49 @@ published counts. jaxbench trains none of them but ResNet-50, WRN-28-10, ViT-S/1
 of its experiments are traced instead (`layers.read_network`).
 """
 
+import dataclasses
 import functools
-from collections.abc import Callable
 
 from jaxbench.predict.layers import Layer, NetworkShape
 
+_POOL = "pool"  # 3x3 with stride 2
 
+
+@dataclasses.dataclass
 class _Images:
-    """Layers over images of size x channels, stacked by calls.
+    """Images of height x width and channels, and the layers that made them.
 
-    `touches` is how often elementwise kernels move a layer's outputs: 3 times for batch norm and
-    ReLU (once for the statistics, then read and written), twice for a ReLU, once more for a sum.
+    `moved` is what elementwise kernels move. `touches` is how often they move a layer's outputs: 3
+    times for batch norm and ReLU (once for the statistics, then read and written), twice for a
+    ReLU, once more for a sum.
     """
 
-    def __init__(self, size: int, channels: int = 3, stack: "_Images | None" = None):
-        self.size, self.channels = (size, size), channels
-        self.layers: list[Layer] = stack.layers if stack else []
-        self.moved: list[float] = stack.moved if stack else []
+    size: tuple[int, int]
+    channels: int = 3
+    layers: list[Layer] = dataclasses.field(default_factory=list)
+    moved: list[float] = dataclasses.field(default_factory=list)
 
     def branch(self) -> "_Images":
-        """Return a second stack on the same images, whose layers go to the same list."""
-        other = _Images(0, self.channels, self)
-        other.size = self.size
-        return other
+        """Return the same images, whose further layers go to the same list."""
+        return dataclasses.replace(self)
+
+    def apply(self, *steps):
+        """Apply convolutions, each given by its channels or by all arguments, and `_POOL`."""
+        for step in steps:
+            if step == _POOL:
+                self.pool(3, 2)
+            else:
+                self.conv(*(step if isinstance(step, tuple) else (step,)))
+        return self
+
+    def split(self, *branches: list) -> "_Images":
+        """Return the outputs of branches, each a list of `apply`'s steps, side by side."""
+        return _concat(*(self.branch().apply(*branch) for branch in branches))
 
     def shape(self) -> NetworkShape:
         return NetworkShape(tuple(self.layers), sum(self.moved))
 
-    def conv(self, channels, kernel=1, stride=1, *, groups=1, valid=False, touches=3.0, up=False):
+    def conv(self, channels, kernel=1, stride=1, valid=False, *, groups=1, touches=3.0, up=False):
         kh, kw = (kernel, kernel) if isinstance(kernel, int) else kernel
         h, w = self.size
         if up:
@@ -41,12 +56,10 @@ class _Images:
             oh, ow = (h - kh) // stride + 1, (w - kw) // stride + 1
         else:
             oh, ow = -(-h // stride), -(-w // stride)
-        cin = self.channels
-        rows = h * w if up else oh * ow
-        taps = kh * kw
+        cin, taps = self.channels, kh * kw
         self.layers.append(
             Layer(
-                rows=rows,
+                rows=h * w if up else oh * ow,
                 cols=channels * (taps if up else 1) // groups,
                 depth=(1 if up else taps) * cin // groups,
                 groups=groups,
@@ -69,12 +82,12 @@ class _Images:
         )
         return self
 
-    def dense(self, units, touches=2.0):
+    def dense(self, units):
         """On all pixels and channels at once; `global_pool` first if they are averaged."""
         h, w = self.size
-        depth = h * w * self.channels
-        self.layers.append(Layer(1, units, depth, 1, depth, units, depth * units))
-        self.moved.append(touches * units)
+        layer, moved = _dense(1, h * w * self.channels, units, 2.0)
+        self.layers.append(layer)
+        self.moved.append(moved)
         self.size, self.channels = (1, 1), units
         return self
 
@@ -84,7 +97,6 @@ class _Images:
 
 
 def _concat(*branches: _Images) -> _Images:
-    """Return a stack on the branches' channels side by side."""
     joined = branches[0].branch()
     joined.channels = sum(branch.channels for branch in branches)
     # Copied side by side: read and written.
@@ -93,47 +105,55 @@ def _concat(*branches: _Images) -> _Images:
     return joined
 
 
-def resnet(
-    blocks, *, bottleneck=True, width=64, groups=1, v1=False, size=224, classes=1000, stages=4
-):
-    def build():
-        x = _Images(size).conv(64, 7, 2).pool(3, 2, valid=False)
-        for stage, count in enumerate(blocks):
-            outer = (256 if bottleneck else 64) * 2**stage
-            inner = width * groups * 2**stage if bottleneck else outer
-            for block in range(count):
-                stride = 2 if stage and not block else 1
-                if not block and (stage or bottleneck):
-                    x.branch().conv(outer, 1, stride, touches=2.0)
-                if bottleneck:
-                    x.conv(inner, 1, stride if v1 else 1)
-                    x.conv(inner, 3, 1 if v1 else stride, groups=groups).conv(outer, 1, touches=4.0)
-                else:
-                    x.conv(outer, 3, stride).conv(outer, 3, touches=4.0)
-        return x.global_pool().dense(classes).shape()
+def _dense(rows: int, depth: int, cols: int, touches: float, times: int = 1) -> tuple[Layer, float]:
+    """Return a product with weights, and what elementwise kernels move of its outputs."""
+    sizes = (rows * depth, rows * cols, depth * cols)
+    return Layer(rows, cols, depth, 1, *sizes, times=times), touches * rows * cols * times
 
-    return build
+
+def _bottlenecks(x, count, outer, inner, stride, *, groups=1, v1=False):
+    """Append a stage of blocks of 1x1, 3x3 and 1x1; in v1 the first of them strides."""
+    for block in range(count):
+        step = 1 if block else stride
+        if not block:
+            x.branch().conv(outer, 1, step, touches=2.0)
+        x.conv(inner, 1, step if v1 else 1)
+        x.conv(inner, 3, 1 if v1 else step, groups=groups).conv(outer, 1, touches=4.0)
+
+
+def _basic_blocks(x, count, channels, stride, *, projects, touches):
+    """Append a stage of blocks of two 3x3; `touches` is that of the projection of its input."""
+    for block in range(count):
+        step = 1 if block else stride
+        if projects and not block:
+            x.branch().conv(channels, 1, step, touches=touches)
+        x.conv(channels, 3, step).conv(channels, 3, touches=4.0)
+
+
+def resnet(blocks, *, bottleneck=True, width=64, groups=1, v1=False):
+    x = _Images((224, 224)).conv(64, 7, 2).pool(3, 2, valid=False)
+    for stage, count in enumerate(blocks):
+        stride, scale = 2 if stage else 1, 2**stage
+        if bottleneck:
+            inner = width * groups * scale
+            _bottlenecks(x, count, 256 * scale, inner, stride, groups=groups, v1=v1)
+        else:
+            _basic_blocks(x, count, 64 * scale, stride, projects=stage > 0, touches=2.0)
+    return x.global_pool().dense(1000).shape()
 
 
 def wrn28_10():
-    x = _Images(32).conv(16, 3)
+    x = _Images((32, 32)).conv(16, 3)
     for stage, channels in enumerate((160, 320, 640)):
-        for block in range(4):
-            stride = 2 if stage and not block else 1
-            if not block:
-                x.branch().conv(channels, 1, stride, touches=1.0)
-            x.conv(channels, 3, stride).conv(channels, 3, touches=4.0)
+        _basic_blocks(x, 4, channels, 2 if stage else 1, projects=True, touches=1.0)
     return x.global_pool().dense(10).shape()
 
 
 def vgg(plan, touches=2.0):
-    def build():
-        x = _Images(224)
-        for step in plan:
-            x = x.pool() if step == "M" else x.conv(step, 3, touches=touches)
-        return x.dense(4096).dense(4096).dense(1000).shape()
-
-    return build
+    x = _Images((224, 224))
+    for step in plan:
+        x = x.pool() if step == "M" else x.conv(step, 3, touches=touches)
+    return x.dense(4096).dense(4096).dense(1000).shape()
 
 
 VGG11 = (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M")
@@ -142,214 +162,135 @@ VGG16 = (64, 64, "M", 128, 128, "M", *[256] * 3, "M", *[512] * 3, "M", *[512] * 
 
 def alexnet():
     """The one-tower variant of tf_cnn_benchmarks, at 224."""
-    x = _Images(224).conv(64, 11, 4, valid=True, touches=2.0).pool(3, 2)
+    x = _Images((224, 224)).conv(64, 11, 4, True, touches=2.0).pool(3, 2)
     x.conv(192, 5, touches=2.0).pool(3, 2)
     x.conv(384, 3, touches=2.0).conv(384, 3, touches=2.0).conv(256, 3, touches=2.0).pool(3, 2)
     return x.dense(4096).dense(4096).dense(1000).shape()
 
 
+def _forked(x, first, forks, channels, last):
+    """Return the module of Inception in which branches end in a row and a column side by side."""
+    stems = [x.branch().apply(*fork) for fork in forks]
+    kernels = ((1, 3), (3, 1))
+    return _concat(
+        x.branch().conv(first),
+        *(stem.branch().conv(channels, kernel) for stem in stems for kernel in kernels),
+        x.branch().conv(last),
+    )
+
+
 def inception_v3():
-    x = _Images(299).conv(32, 3, 2, valid=True).conv(32, 3, valid=True).conv(64, 3).pool(3, 2)
-    x.conv(80, 1, valid=True).conv(192, 3, valid=True).pool(3, 2)
+    row, column = (1, 7), (7, 1)
+    x = _Images((299, 299)).conv(32, 3, 2, True).conv(32, 3, 1, True).conv(64, 3).pool(3, 2)
+    x.conv(80).conv(192, 3, 1, True).pool(3, 2)
     for pooled in (32, 64, 64):
-        x = _concat(
-            x.branch().conv(64),
-            x.branch().conv(48).conv(64, 5),
-            x.branch().conv(64).conv(96, 3).conv(96, 3),
-            x.branch().conv(pooled),
-        )
-    x = _concat(
-        x.branch().conv(384, 3, 2, valid=True),
-        x.branch().conv(64).conv(96, 3).conv(96, 3, 2, valid=True),
-        x.branch().pool(3, 2),
-    )
+        x = x.split([64], [48, (64, 5)], [64, (96, 3), (96, 3)], [pooled])
+    x = x.split([(384, 3, 2, True)], [64, (96, 3), (96, 3, 2, True)], [_POOL])
     for c in (128, 160, 160, 192):
-        x = _concat(
-            x.branch().conv(192),
-            x.branch().conv(c).conv(c, (1, 7)).conv(192, (7, 1)),
-            x.branch().conv(c).conv(c, (7, 1)).conv(c, (1, 7)).conv(c, (7, 1)).conv(192, (1, 7)),
-            x.branch().conv(192),
-        )
-    x = _concat(
-        x.branch().conv(192).conv(320, 3, 2, valid=True),
-        x.branch().conv(192).conv(192, (1, 7)).conv(192, (7, 1)).conv(192, 3, 2, valid=True),
-        x.branch().pool(3, 2),
-    )
+        far = [c, (c, column), (c, row), (c, column), (192, row)]
+        x = x.split([192], [c, (c, row), (192, column)], far, [192])
+    far = [192, (192, row), (192, column), (192, 3, 2, True)]
+    x = x.split([192, (320, 3, 2, True)], far, [_POOL])
     for _ in range(2):
-        b1 = x.branch().conv(384)
-        b2 = x.branch().conv(448).conv(384, 3)
-        x = _concat(
-            x.branch().conv(320),
-            b1.branch().conv(384, (1, 3)),
-            b1.branch().conv(384, (3, 1)),
-            b2.branch().conv(384, (1, 3)),
-            b2.branch().conv(384, (3, 1)),
-            x.branch().conv(192),
-        )
+        x = _forked(x, 320, ([384], [448, (384, 3)]), 384, 192)
     return x.global_pool().dense(1000).shape()
 
 
 def inception_v4():
-    x = _Images(299).conv(32, 3, 2, valid=True).conv(32, 3, valid=True).conv(64, 3)
-    x = _concat(x.branch().pool(3, 2), x.branch().conv(96, 3, 2, valid=True))
-    x = _concat(
-        x.branch().conv(64).conv(96, 3, valid=True),
-        x.branch().conv(64).conv(64, (7, 1)).conv(64, (1, 7)).conv(96, 3, valid=True),
-    )
-    x = _concat(x.branch().conv(192, 3, 2, valid=True), x.branch().pool(3, 2))
+    row, column = (1, 7), (7, 1)
+    x = _Images((299, 299)).conv(32, 3, 2, True).conv(32, 3, 1, True).conv(64, 3)
+    x = x.split([_POOL], [(96, 3, 2, True)])
+    x = x.split([64, (96, 3, 1, True)], [64, (64, column), (64, row), (96, 3, 1, True)])
+    x = x.split([(192, 3, 2, True)], [_POOL])
     for _ in range(4):
-        x = _concat(
-            x.branch().conv(96),
-            x.branch().conv(64).conv(96, 3),
-            x.branch().conv(64).conv(96, 3).conv(96, 3),
-            x.branch().conv(96),
-        )
-    x = _concat(
-        x.branch().conv(384, 3, 2, valid=True),
-        x.branch().conv(192).conv(224, 3).conv(256, 3, 2, valid=True),
-        x.branch().pool(3, 2),
-    )
+        x = x.split([96], [64, (96, 3)], [64, (96, 3), (96, 3)], [96])
+    x = x.split([(384, 3, 2, True)], [192, (224, 3), (256, 3, 2, True)], [_POOL])
     for _ in range(7):
-        x = _concat(
-            x.branch().conv(384),
-            x.branch().conv(192).conv(224, (1, 7)).conv(256, (7, 1)),
-            x.branch()
-            .conv(192)
-            .conv(192, (7, 1))
-            .conv(224, (1, 7))
-            .conv(224, (7, 1))
-            .conv(256, (1, 7)),
-            x.branch().conv(128),
-        )
-    x = _concat(
-        x.branch().conv(192).conv(192, 3, 2, valid=True),
-        x.branch().conv(256).conv(256, (1, 7)).conv(320, (7, 1)).conv(320, 3, 2, valid=True),
-        x.branch().pool(3, 2),
-    )
+        far = [192, (192, column), (224, row), (224, column), (256, row)]
+        x = x.split([384], [192, (224, row), (256, column)], far, [128])
+    far = [256, (256, row), (320, column), (320, 3, 2, True)]
+    x = x.split([192, (192, 3, 2, True)], far, [_POOL])
     for _ in range(3):
-        b1 = x.branch().conv(384)
-        b2 = x.branch().conv(384).conv(448, (3, 1)).conv(512, (1, 3))
-        x = _concat(
-            x.branch().conv(256),
-            b1.branch().conv(256, (1, 3)),
-            b1.branch().conv(256, (3, 1)),
-            b2.branch().conv(256, (1, 3)),
-            b2.branch().conv(256, (3, 1)),
-            x.branch().conv(256),
-        )
+        x = _forked(x, 256, ([384], [384, (448, (3, 1)), (512, (1, 3))]), 256, 256)
     return x.global_pool().dense(1000).shape()
 
 
 def unet572():
-    x, skips = _Images(572, 1), []
+    x, skips = _Images((572, 572), 1), []
     for channels in (64, 128, 256, 512):
-        x.conv(channels, 3, valid=True, touches=2.0).conv(channels, 3, valid=True, touches=2.0)
+        x.conv(channels, 3, 1, True, touches=2.0).conv(channels, 3, 1, True, touches=2.0)
         skips.append(channels)
         x.pool()
-    x.conv(1024, 3, valid=True, touches=2.0).conv(1024, 3, valid=True, touches=2.0)
+    x.conv(1024, 3, 1, True, touches=2.0).conv(1024, 3, 1, True, touches=2.0)
     for channels in reversed(skips):
         x.conv(channels, 2, 2, up=True, touches=2.0)
         x.channels = 2 * channels
-        x.conv(channels, 3, valid=True, touches=3.0).conv(channels, 3, valid=True, touches=2.0)
+        x.conv(channels, 3, 1, True, touches=3.0).conv(channels, 3, 1, True, touches=2.0)
     return x.conv(2, 1, touches=3.0).shape()
 
 
-def mbconv(x, expand, channels, kernel, stride, squeeze):
-    inner = x.channels * expand
-    cin = x.channels
-    if expand > 1:
-        x.conv(inner, 1, touches=3.0)
-    x.conv(inner, kernel, stride, groups=inner, touches=5.0 if squeeze else 3.0)
-    if squeeze:
-        _Images(1, inner, x).conv(max(1, cin // 4)).conv(inner)
-    return x.conv(channels, 1, touches=3.0)
-
-
-def efficientnet_b0():
-    x = _Images(224).conv(32, 3, 2)
-    for expand, channels, count, kernel, stride in (
-        (1, 16, 1, 3, 1),
-        (6, 24, 2, 3, 2),
-        (6, 40, 2, 5, 2),
-        (6, 80, 3, 3, 2),
-        (6, 112, 3, 5, 1),
-        (6, 192, 4, 5, 2),
-        (6, 320, 1, 3, 1),
-    ):
+def inverted_residuals(stages, squeeze):
+    """MobileNetV2 and, with squeeze and excitation, EfficientNet-B0."""
+    x = _Images((224, 224)).conv(32, 3, 2)
+    for expand, channels, count, kernel, stride in stages:
         for block in range(count):
-            x = mbconv(x, expand, channels, kernel, 1 if block else stride, True)
+            cin, inner = x.channels, x.channels * expand
+            if expand > 1:
+                x.conv(inner)
+            step = 1 if block else stride
+            x.conv(inner, kernel, step, groups=inner, touches=5.0 if squeeze else 3.0)
+            if squeeze:
+                x.branch().global_pool().conv(max(1, cin // 4)).conv(inner)
+            x.conv(channels)
     return x.conv(1280).global_pool().dense(1000).shape()
 
 
-def mobilenet_v2():
-    x = _Images(224).conv(32, 3, 2)
-    for expand, channels, count, stride in (
-        (1, 16, 1, 1),
-        (6, 24, 2, 2),
-        (6, 32, 3, 2),
-        (6, 64, 4, 2),
-        (6, 96, 3, 1),
-        (6, 160, 3, 2),
-        (6, 320, 1, 1),
-    ):
-        for block in range(count):
-            x = mbconv(x, expand, channels, 3, 1 if block else stride, False)
-    return x.conv(1280).global_pool().dense(1000).shape()
+MOBILENET = ((1, 16, 1, 3, 1), (6, 24, 2, 3, 2), (6, 32, 3, 3, 2), (6, 64, 4, 3, 2))
+MOBILENET += ((6, 96, 3, 3, 1), (6, 160, 3, 3, 2), (6, 320, 1, 3, 1))
+EFFICIENTNET = ((1, 16, 1, 3, 1), (6, 24, 2, 3, 2), (6, 40, 2, 5, 2), (6, 80, 3, 3, 2))
+EFFICIENTNET += ((6, 112, 3, 5, 1), (6, 192, 4, 5, 2), (6, 320, 1, 3, 1))
 
 
 def densenet121():
-    x = _Images(224).conv(64, 7, 2).pool(3, 2, valid=False)
+    x = _Images((224, 224)).conv(64, 7, 2).pool(3, 2, valid=False)
     for number, count in enumerate((6, 12, 24, 16)):
         for _ in range(count):
-            y = x.branch()
             # Norm and ReLU of all that was concatenated come before the convolution.
-            y.conv(128, 1, touches=3.0 + 3.0 * x.channels / 128).conv(32, 3, touches=1.0)
+            y = x.branch().conv(128, 1, touches=3.0 + 3.0 * x.channels / 128)
+            y.conv(32, 3, touches=1.0)
             x.channels += 32
         if number < 3:
-            x.conv(x.channels // 2, 1, touches=1.0)
-            x.size = tuple(n // 2 for n in x.size)
+            x.conv(x.channels // 2, 1, touches=1.0).pool(2, 2)
     return x.global_pool().dense(1000).shape()
 
 
 def convnext(depths, widths):
-    def build():
-        x = _Images(224).conv(widths[0], 4, 4)
-        for stage, (count, width) in enumerate(zip(depths, widths, strict=True)):
-            if stage:
-                x.conv(width, 2, 2)
-            for _ in range(count):
-                x.conv(width, 7, groups=width, touches=4.0)
-                x.conv(4 * width, 1, touches=2.0).conv(width, 1, touches=4.0)
-        return x.global_pool().dense(1000).shape()
-
-    return build
+    x = _Images((224, 224)).conv(widths[0], 4, 4)
+    for stage, (count, width) in enumerate(zip(depths, widths, strict=True)):
+        if stage:
+            x.conv(width, 2, 2)
+        for _ in range(count):
+            x.conv(width, 7, groups=width, touches=4.0)
+            x.conv(4 * width, 1, touches=2.0).conv(width, 1, touches=4.0)
+    return x.global_pool().dense(1000).shape()
 
 
 def ssd300():
-    x = _Images(300).conv(64, 7, 2).pool(3, 2, valid=False)
+    x = _Images((300, 300)).conv(64, 7, 2).pool(3, 2, valid=False)
     for stage, count in enumerate((3, 4, 6)):
-        outer, inner = 256 * 2**stage, 64 * 2**stage
-        for block in range(count):
-            stride = 2 if stage == 1 and not block else 1
-            if not block:
-                x.branch().conv(outer, 1, stride, touches=2.0)
-            x.conv(inner, 1).conv(inner, 3, stride).conv(outer, 1, touches=4.0)
-    maps = []
-    for inner, outer, stride, valid in (
-        (256, 512, 2, 0),
-        (256, 512, 2, 0),
-        (128, 256, 2, 0),
-        (128, 256, 1, 1),
-        (128, 256, 1, 1),
+        _bottlenecks(x, count, 256 * 2**stage, 64 * 2**stage, 2 if stage == 1 else 1)
+    maps = [x.branch()]
+    for inner, outer, *options in (
+        (256, 512, 2),
+        (256, 512, 2),
+        (128, 256, 2),
+        (128, 256, 1, True),
+        (128, 256, 1, True),
     ):
-        maps.append((x.size, x.channels))
-        x.conv(inner, 1).conv(outer, 3, stride, valid=bool(valid))
-    maps.append((x.size, x.channels))
-    for (size, channels), boxes in zip(maps, (4, 6, 6, 6, 4, 4), strict=True):
+        maps.append(x.conv(inner).conv(outer, 3, *options).branch())
+    for images, boxes in zip(maps, (4, 6, 6, 6, 4, 4), strict=True):
         for per_box in (4, 81):
-            head = x.branch()
-            head.size, head.channels = size, channels
-            head.conv(boxes * per_box, 3, touches=2.0)
+            images.branch().conv(boxes * per_box, 3, touches=2.0)
     return x.shape()
 
 
@@ -365,8 +306,8 @@ def transformer(
     kv_heads: int | None = None,
     gated: bool = False,
     fused: bool = False,
-) -> Callable[[], NetworkShape]:
-    """Return a transformer of `count` blocks.
+) -> NetworkShape:
+    """Return the shape of a transformer of `count` blocks.
 
     Args:
       count, width, heads, tokens: as the papers name them.
@@ -376,54 +317,39 @@ def transformer(
       kv_heads: heads of keys and values if there are fewer.
       fused: whether the weights of attention stay on the chip.
     """
-    hidden, kv_heads = hidden or 4 * width, kv_heads or heads
-    head = width // heads
-
-    def build() -> NetworkShape:
-        layers: list[Layer] = []
-        moved = []
-
-        def dense(rows: int, depth: int, cols: int, touches: float, times: int = count) -> None:
-            sizes = (rows * depth, rows * cols, depth * cols)
-            layers.append(Layer(rows, cols, depth, 1, *sizes, times=times))
-            moved.append(touches * rows * cols * times)
-
-        dense(tokens, width, (heads + 2 * kv_heads) * head, 2.0)
-        weights = 0 if fused else tokens * tokens * heads
-        size = tokens * width
-        layers.append(Layer(tokens, tokens, head, heads, 2 * size, weights, 0, times=count))
-        layers.append(Layer(tokens, head, tokens, heads, weights + size, size, 0, times=count))
-        moved.append(4.0 * weights * count)
-        dense(tokens, width, width, 8.0)
-        dense(tokens, width, hidden * (2 if gated else 1), 4.0)
-        dense(tokens, hidden, width, 8.0)
-        if patch:
-            dense(tokens, patch, width, 3.0, 1)
-        dense(tokens if vocabulary else 1, width, vocabulary or 1000, 3.0, 1)
-        return NetworkShape(tuple(layers), sum(moved))
-
-    return build
+    hidden, kv_heads, head = hidden or 4 * width, kv_heads or heads, width // heads
+    weights, size = 0 if fused else tokens * tokens * heads, tokens * width
+    parts = [
+        _dense(tokens, width, (heads + 2 * kv_heads) * head, 2.0, count),
+        (Layer(tokens, tokens, head, heads, 2 * size, weights, 0, times=count), 0.0),
+        (Layer(tokens, head, tokens, heads, weights + size, size, 0, times=count), 0.0),
+        _dense(tokens, width, width, 8.0, count),
+        _dense(tokens, width, hidden * (2 if gated else 1), 4.0, count),
+        _dense(tokens, hidden, width, 8.0, count),
+        *([_dense(tokens, patch, width, 3.0)] if patch else []),
+        _dense(tokens if vocabulary else 1, width, vocabulary or 1000, 3.0),
+    ]
+    layers, moved = zip(*parts, strict=True)
+    return NetworkShape(layers, sum(moved) + 4.0 * weights * count)
 
 
 def mixer_b16() -> NetworkShape:
     """Return MLP-Mixer B/16: 12 blocks of products over 196 tokens and over 768 channels."""
-    sizes = (
-        (768, 196, 384, 3.0, 12),
-        (768, 384, 196, 5.0, 12),
-        (196, 768, 3072, 3.0, 12),
-        (196, 3072, 768, 5.0, 12),
-        (196, 768, 768, 3.0, 1),
-        (1, 768, 1000, 2.0, 1),
+    parts = (
+        _dense(768, 196, 384, 3.0, 12),
+        _dense(768, 384, 196, 5.0, 12),
+        _dense(196, 768, 3072, 3.0, 12),
+        _dense(196, 3072, 768, 5.0, 12),
+        _dense(196, 768, 768, 3.0),
+        _dense(1, 768, 1000, 2.0),
     )
-    layers = tuple(
-        Layer(rows, cols, depth, 1, rows * depth, rows * cols, depth * cols, times=times)
-        for rows, depth, cols, _, times in sizes
-    )
-    return NetworkShape(layers, sum(t * rows * cols * n for rows, _, cols, t, n in sizes))
+    layers, moved = zip(*parts, strict=True)
+    return NetworkShape(layers, sum(moved))
 
 
-_LLAMA = {"gated": True, "fused": True}
-_BUILDERS: dict[str, Callable[[], NetworkShape]] = {
+_llama = functools.partial(transformer, gated=True, fused=True)
+# All are built at once, in some milliseconds: `identify` compares with each of them.
+NETWORKS = {
     "resnet18": resnet((2, 2, 2, 2), bottleneck=False),
     "resnet34": resnet((3, 4, 6, 3), bottleneck=False),
     "resnet50": resnet((3, 4, 6, 3)),
@@ -435,23 +361,23 @@ _BUILDERS: dict[str, Callable[[], NetworkShape]] = {
     "wide_resnet101_2": resnet((3, 4, 23, 3), width=128),
     "resnext50_32x4d": resnet((3, 4, 6, 3), width=4, groups=32),
     "resnext101_32x4d": resnet((3, 4, 23, 3), width=4, groups=32),
-    "wrn28_10": wrn28_10,
+    "wrn28_10": wrn28_10(),
     "vgg11": vgg(VGG11),
     "vgg16": vgg(VGG16),
     "vgg16_bn": vgg(VGG16, 3.0),
-    "alexnet": alexnet,
-    "inception_v3": inception_v3,
-    "inception_v4": inception_v4,
-    "unet572": unet572,
-    "efficientnet_b0": efficientnet_b0,
-    "mobilenet_v2": mobilenet_v2,
-    "densenet121": densenet121,
+    "alexnet": alexnet(),
+    "inception_v3": inception_v3(),
+    "inception_v4": inception_v4(),
+    "unet572": unet572(),
+    "efficientnet_b0": inverted_residuals(EFFICIENTNET, squeeze=True),
+    "mobilenet_v2": inverted_residuals(MOBILENET, squeeze=False),
+    "densenet121": densenet121(),
     "convnext_tiny": convnext((3, 3, 9, 3), (96, 192, 384, 768)),
-    "ssd300": ssd300,
+    "ssd300": ssd300(),
     "vit_tiny": transformer(12, 192, 3, 197, patch=768),
     "vit_s16": transformer(12, 384, 6, 197, patch=768),
     "vit_b16": transformer(12, 768, 12, 197, patch=768),
-    "mixer_b16": mixer_b16,
+    "mixer_b16": mixer_b16(),
     "bert_base_384": transformer(12, 768, 12, 384, vocabulary=2),
     "bert_large_384": transformer(24, 1024, 16, 384, vocabulary=2),
     "bert_large_512": transformer(24, 1024, 16, 512, vocabulary=30522),
@@ -459,36 +385,18 @@ _BUILDERS: dict[str, Callable[[], NetworkShape]] = {
     "gpt2_large": transformer(36, 1280, 20, 1024, vocabulary=50257),
     "opt_13": transformer(24, 2048, 32, 2048, vocabulary=50272),
     "gpt3_xl": transformer(24, 2048, 16, 2048, vocabulary=50257),
-    "llama2_7b": transformer(32, 4096, 32, 4096, hidden=11008, vocabulary=32000, **_LLAMA),
-    "llama2_70b": transformer(
-        80, 8192, 64, 4096, hidden=28672, kv_heads=8, vocabulary=32000, **_LLAMA
-    ),
-    "llama3_8b": transformer(
-        32, 4096, 32, 8192, hidden=14336, kv_heads=8, vocabulary=128256, **_LLAMA
-    ),
-    "llama3_70b": transformer(
-        80, 8192, 64, 8192, hidden=28672, kv_heads=8, vocabulary=128256, **_LLAMA
-    ),
-    "llama3_405b": transformer(
-        126, 16384, 128, 8192, hidden=53248, kv_heads=8, vocabulary=128256, **_LLAMA
-    ),
-    "mistral_7b": transformer(
-        32, 4096, 32, 8192, hidden=14336, kv_heads=8, vocabulary=32000, **_LLAMA
-    ),
+    "llama2_7b": _llama(32, 4096, 32, 4096, hidden=11008, vocabulary=32000),
+    "llama2_70b": _llama(80, 8192, 64, 4096, hidden=28672, kv_heads=8, vocabulary=32000),
+    "llama3_8b": _llama(32, 4096, 32, 8192, hidden=14336, kv_heads=8, vocabulary=128256),
+    "llama3_70b": _llama(80, 8192, 64, 8192, hidden=28672, kv_heads=8, vocabulary=128256),
+    "llama3_405b": _llama(126, 16384, 128, 8192, hidden=53248, kv_heads=8, vocabulary=128256),
+    "mistral_7b": _llama(32, 4096, 32, 8192, hidden=14336, kv_heads=8, vocabulary=32000),
 }
-NETWORKS = tuple(_BUILDERS)
-
-
-@functools.cache
-def public_network(name: str) -> NetworkShape:
-    """Return the shape of one of `NETWORKS`."""
-    return _BUILDERS[name]()
 
 
 def identify(shape: NetworkShape) -> str | None:
     """Return the public network with as many multiply-accumulates and weights, within 2 %."""
-    for name in NETWORKS:
-        public = public_network(name)
+    for name, public in NETWORKS.items():
         if abs(shape.macs / public.macs - 1) < 0.02 > abs(shape.weights / public.weights - 1):
             return name
     return None

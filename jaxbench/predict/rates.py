@@ -17,8 +17,9 @@ from jaxbench.files import parse_rows
 from jaxbench.hardware.peak_table import devices_per_chip, find_bandwidth, find_peak
 from jaxbench.hardware.targets.target import Target, parse_target
 from jaxbench.predict.layers import NetworkShape
-from jaxbench.predict.networks import NETWORKS, public_network
+from jaxbench.predict.networks import NETWORKS
 
+FILE = pathlib.Path(__file__).with_name("rates.csv")
 # NVIDIA's generations by the compute capability's first digits.
 _GENERATIONS = {
     "5.2": "Maxwell",
@@ -109,15 +110,6 @@ def arithmetic_of(target: Target, precision: str) -> tuple[str, int]:
     return ("16" if on_tpu else peak.arithmetic if peak else "fp32"), 4
 
 
-def read_rates(path: pathlib.Path | None = None) -> list[Rate]:
-    """Return the rows of a calibration table, jaxbench's if None.
-
-    Raises:
-      BadInput: the file has an unknown network, device or value; with its line.
-    """
-    return _read(str(path or pathlib.Path(__file__).with_name("rates.csv")))
-
-
 @dataclasses.dataclass
 class _Row:
     """A line of the table."""
@@ -129,16 +121,20 @@ class _Row:
     batch_size: Annotated[int, Meta(ge=1)]
     software: str
     examples_per_s: Annotated[float, Meta(gt=0, le=1e12)]
-    batch_assumed: str | None = None
     lower_bound: str | None = None
     source: str | None = None
     date: str | None = None
 
 
 @functools.cache
-def _read(path: str) -> list[Rate]:
+def read_rates(path: pathlib.Path = FILE) -> list[Rate]:
+    """Return the rows of a calibration table, jaxbench's by default.
+
+    Raises:
+      BadInput: the file has an unknown network, device or value; with its line.
+    """
     try:
-        rows = parse_rows(pathlib.Path(path).read_text(encoding="utf-8"), _Row)
+        rows = parse_rows(path.read_text(encoding="utf-8"), _Row)
     except (OSError, ValueError) as error:
         raise BadInput(f"{path}: {error}") from None
     if not rows:
@@ -160,7 +156,7 @@ def _rate(row: _Row) -> Rate:
     count = row.num_devices * devices_per_chip(target.kind)
     arithmetic = "16" if row.precision in ("bf16", "fp16") else row.precision
     setting = Setting(
-        shape=public_network(row.network),
+        shape=NETWORKS[row.network],
         network=row.network,
         target=target,
         num_devices=count,

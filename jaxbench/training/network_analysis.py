@@ -20,7 +20,6 @@ from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.parallel.mesh import AXIS, DataMesh
 from jaxbench.precision import Precision
 from jaxbench.xla.jaxpr import CUDNN_ATTENTION, Dataflow, MatmulOrConv, find_matmuls_and_convs
-from jaxbench.xla.least_bytes import count_activation_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +35,6 @@ class NetworkAnalysis:
     output_dtype: str  # before the outputs are widened for the loss
     cudnn_attention: bool  # whether attention is cuDNN's
     draws_by_device: bool  # whether outputs depend on the key that a device has for whole arrays
-    # The least bytes of activations that training moves; None if `least_bytes` has no rule for it.
-    activation_bytes: int | None
 
     @property
     def forward_macs(self) -> int:
@@ -47,13 +44,6 @@ class NetworkAnalysis:
     def main_dtype(self) -> str | None:
         """The type of most multiply-accumulates; None without any."""
         return max(self.macs_by_dtype, key=self.macs_by_dtype.get, default=None)
-
-    def bytes_lower_bound(self, images: int, state_bytes: int) -> int | None:
-        """Return the least bytes that a step of this many images moves on a device, or None.
-
-        The state on the device is read and written once.
-        """
-        return self.activation_bytes and images * self.activation_bytes + 2 * state_bytes
 
     def warnings(self, config: Config, precision: Precision) -> list[str]:
         """Return what the network does that differs from the config's fields."""
@@ -121,7 +111,6 @@ def analyze_network(traced: Any) -> NetworkAnalysis:
         output_dtype=output.dtype.name,
         cudnn_attention=CUDNN_ATTENTION in primitives,
         draws_by_device=any("key" in parts for parts in depends[:num_outputs]),
-        activation_bytes=count_activation_bytes(jaxpr),
     )
 
 

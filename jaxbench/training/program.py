@@ -223,6 +223,14 @@ class Program:
         """The network's layers, from which its memory is estimated."""
         return read_network(self._traced.jaxpr.jaxpr)
 
+    def bytes_lower_bound(self, images: int, state_bytes: int) -> int:
+        """Return the least bytes that a step of this many images moves on a device.
+
+        The state on the device is read and written once.
+        """
+        element_bytes = np.dtype(self.precision.compute_dtype).itemsize
+        return images * self.shape.least_bytes(element_bytes) + 2 * state_bytes
+
     @functools.cached_property
     def work(self) -> TrainingWork:
         """What training computes. It takes seconds to count, so no start waits for it."""

@@ -150,7 +150,6 @@ def count_work(hlo: str, activation_sizes: Collection[int], cache_bytes: int = 0
 
     Returns:
       A record:
-        fusions: their number.
         custom_calls: {target: count}, calls of libraries such as cuDNN.
         transposes: {"count", "bytes"} of activations written only to change their layout, by a
           copy, a transpose, or a fusion of nothing else, to memory or on the chip.
@@ -167,7 +166,6 @@ def count_work(hlo: str, activation_sizes: Collection[int], cache_bytes: int = 0
     writing = [one for computation in runs for one in program.inside[computation]]
     targets = (_TARGET.search(one.rest) for one in writing if one.opcode == "custom-call")
     record: dict[str, Any] = {
-        "fusions": sum(one.opcode == "fusion" for one in writing),
         "custom_calls": dict(collections.Counter(match[1] if match else "?" for match in targets)),
         "transposes": {"count": 0, "bytes": 0},
         "converts": {"count": 0, "bytes": 0},

@@ -10,7 +10,6 @@ import pytest
 from jaxbench.cli import registry
 from jaxbench.config import DataConfig
 from jaxbench.data.dataset import Dataset, Split
-from jaxbench.data.eval_split import eval_split_warnings
 from jaxbench.data.sources import cifar10, digits, npz, synthetic, tfds
 from jaxbench.data.sources.load import _SOURCES, load_dataset
 from jaxbench.errors import BadInput
@@ -348,5 +347,5 @@ def test_an_evaluation_split_that_is_small_or_was_trained_on_is_doubtful():
         (images[:203], images[200:], ["3 of the 100 images"]),
     ):
         splits = [Split(of, np.zeros(len(of), np.int32)) for of in (train, held_out)]
-        warnings = eval_split_warnings(Dataset("x", *splits, 10))
+        warnings = Dataset("x", *splits, 10).eval_split_warnings()
         assert len(warnings) == len(told) and all(map(str.__contains__, warnings, told))

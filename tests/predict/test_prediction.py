@@ -12,8 +12,9 @@ from jaxbench.hardware.targets.target import parse_target
 from jaxbench.modes import predictions
 from jaxbench.modes.predictions import Predictor, read_shape
 from jaxbench.predict.calibration import ANCHOR_WEIGHT, FILE, LEVELS, error_quantile, load
+from jaxbench.predict.layers import Layer, NetworkShape
 from jaxbench.predict.model import errors, fit
-from jaxbench.predict.networks import NETWORKS, identify, public_network
+from jaxbench.predict.networks import NETWORKS, identify
 from jaxbench.predict.prediction import predict, setting_of
 from jaxbench.predict.rates import Rate, read_rates
 from tests.cards import made
@@ -72,20 +73,27 @@ def predicted(config, *targets, price=None, anchors=()):
 @pytest.mark.parametrize("network", _PUBLISHED)
 def test_public_networks_have_the_published_counts(network):
     macs, parameters = _PUBLISHED[network]
-    shape = public_network(network)
+    shape = NETWORKS[network]
     if macs:
         assert shape.macs / 1e9 == pytest.approx(macs, rel=0.01)
     assert shape.weights / 1e6 == pytest.approx(parameters, rel=0.02)
 
 
 def test_a_traced_network_is_read_as_the_public_one_is_described(resnet50):
-    (traced, _), public = read_shape(resnet50), public_network("resnet50")
+    (traced, _), public = read_shape(resnet50), NETWORKS["resnet50"]
     assert (traced.macs, traced.weights) == (public.macs, public.weights)
     assert traced.touched == pytest.approx(public.touched, rel=0.1)
     assert sorted(layer[:5] for layer in traced.layers) == sorted(
         layer[:5] for layer in public.layers
     )
     assert identify(traced) == "resnet50" and traced.family == "residual"
+
+
+def test_the_least_bytes_are_those_of_the_products():
+    first = Layer(rows=1, cols=8, depth=2, groups=1, inputs=2, outputs=8, weights=16)
+    second = Layer(rows=1, cols=4, depth=8, groups=1, inputs=8, outputs=4, weights=32, times=5)
+    shape = NetworkShape((first, second), touched=100)
+    assert shape.least_bytes(element_bytes=4) == 4 * (2 * (2 + 8) + 3 * 5 * (8 + 4))
 
 
 def test_the_shipped_calibration_is_the_fit_to_the_shipped_rates():
@@ -200,7 +208,7 @@ def test_a_step_of_launches_is_not_predicted():
 
 
 def test_sixteen_bits_are_not_slower_on_any_gpu_with_tensor_cores():
-    shape, batch = public_network("vgg16"), 64
+    shape, batch = NETWORKS["vgg16"], 64
     for name in ("a100", "rtx3090", "rtx4090", "rtx5090", "rtxpro6000", "h100", "b200"):
         settings = [setting_of(shape, parse_target(f"gpu:{name}"), p, batch) for p in _PRECISIONS]
         short, long = load().model.step_s(settings)

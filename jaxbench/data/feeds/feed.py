@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxbench.batch_layout import BatchLayout
-from jaxbench.config import Config, DataConfig
+from jaxbench.config import Config
 from jaxbench.data.augment import Examples
 from jaxbench.data.dataset import IMAGENET_MEAN, IMAGENET_STD, Dataset
 from jaxbench.data.feeds import stream
@@ -49,6 +49,7 @@ class Feed(Protocol):
 
     def close(self) -> None:
         """End the threads and processes that work ahead."""
+        return  # most feeds have none
 
 
 def create_feed(
@@ -66,11 +67,9 @@ def create_feed(
     Raises:
       BadInput: the data set cannot do what the config asks for.
     """
-    seeds_R = config.seeds(layout.num_devices)
     if dataset is None:
-        label_shape = get_task(config.task).label_shape(config.data.example_shape)
-        seeds_L = device_seeds(layout, seeds_R)
-        return SyntheticFeed(config.data, mesh, layout, seeds_L, label_shape, param_dtype)
+        return SyntheticFeed(config, mesh, layout, param_dtype)
+    seeds_R = config.seeds(layout.num_devices)
     sampler = EpochSampler(
         layout, num_train=len(dataset.train), num_eval=len(dataset.eval), seeds_R=seeds_R
     )
@@ -110,7 +109,7 @@ UNPACK_BATCH = {
 }
 
 
-class ResidentFeed:
+class ResidentFeed(Feed):
     """Place a data set on every device as uint8; send the order in which each epoch reads it.
 
     Nothing else is sent during an epoch: the step gathers its batch.
@@ -157,56 +156,44 @@ class ResidentFeed:
         """Yield the order of each evaluation step, sent once at the start."""
         return iter(self._eval_batches)
 
-    def close(self) -> None:
-        pass
 
-
-class SyntheticFeed:
+class SyntheticFeed(Feed):
     """Hold one batch of random pixels or tokens on the devices, for every step.
 
-    It measures only the devices. `label_shape` is () or a mask's.
+    It measures only the devices.
     """
 
     name = "synthetic"
     steps_per_epoch = 1000  # an epoch has no meaning here; schedules need one
     eval_steps = 1
 
-    def __init__(
-        self,
-        data: DataConfig,
-        mesh: DataMesh,
-        layout: BatchLayout,
-        seeds_L: np.ndarray,
-        label_shape: tuple[int, ...],
-        param_dtype: Any,
-    ):
+    def __init__(self, config: Config, mesh: DataMesh, layout: BatchLayout, param_dtype: Any):
         self.corrupt: dict[str, str] = {}
-        process = layout.process_index
-        generator = np.random.Generator(np.random.Philox(key=[int(seeds_L[0]), process]))
-        shape = (layout.devices_per_process, layout.batch_per_device)
-        if data.sequence_length:
-            whole = (*shape, data.sequence_length + 1)
-            tokens = generator.integers(0, data.num_classes, whole, data.example_dtype)
-            images, labels = tokens[..., :-1], tokens[..., 1:]
-        else:
-            high, dtype = (2, np.uint8) if label_shape else (data.num_classes, np.int32)
-            labels = generator.integers(0, high, (*shape, *label_shape), dtype)
-            images = generator.integers(0, 256, (*shape, *data.image_shape), np.uint8)
-        first = process * layout.batch_per_process
+        data, process = config.data, layout.process_index
+        label_shape = get_task(config.task).label_shape(data.example_shape)
+        statistics, shapes = abstract_args(config, layout, label_shape, param_dtype)
+        seeds_L = device_seeds(layout, config.seeds(layout.num_devices))
+        num_devices, first = len(seeds_L), process * layout.batch_per_process
         indices_N = np.arange(first, first + layout.batch_per_process, dtype=np.int32)
         batch = {
-            "images": images,
-            "labels": labels,
-            "indices": indices_N.reshape(shape),
+            "indices": indices_N.reshape(num_devices, -1),
             "seed": seeds_L,
-            "epoch": np.zeros(shape[0], np.int32),
+            "epoch": np.zeros(num_devices, np.int32),
         }
+        generator = np.random.Generator(np.random.Philox(key=[int(seeds_L[0]), process]))
+        masks = label_shape and not data.sequence_length
+        num_values = {
+            "labels": 2 if masks else data.num_classes,
+            "images": data.num_classes if data.sequence_length else 256,
+        }
+        for name, high in num_values.items():
+            shape = (num_devices, *shapes[name].shape[1:])
+            batch[name] = generator.integers(0, high, shape, shapes[name].dtype)
         self._batch = mesh.shard(batch)
-        statistics = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+        imagenet = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
         statistics_C = {
-            name: np.resize(np.array(values, param_dtype), data.image_shape[-1])
-            for name, values in statistics.items()
-            if not data.sequence_length
+            name: np.resize(np.array(imagenet[name], param_dtype), channels.shape)
+            for name, channels in statistics.items()
         }
         self.train_data = self.eval_data = mesh.replicate(statistics_C)
         self.num_eval = self.eval_count = layout.images_per_step
@@ -224,9 +211,6 @@ class SyntheticFeed:
 
     def eval_batches(self) -> Iterator[Any]:
         return iter([self._batch])
-
-    def close(self) -> None:
-        pass
 
 
 def abstract_args(

@@ -363,7 +363,7 @@ def _note(steps: Sequence[CompiledStep], sources: Sources) -> str:
         else _NO_CEILING * bool(compilers),
         "Bound by: which of them takes longest." * bool(assumed),
         "Bytes moved: what the compiled kernels read from memory and write to it, over the least "
-        "if no activation stays on the chip (jaxbench/xla/least_bytes.py has the rules)."
+        "if no activation stays on the chip and all is fused into the matrix products."
         * any(step.bytes_over_least for step in steps),
         "An image of a language model is a sequence."
         * any(step.run.sequence_length for step in steps),
