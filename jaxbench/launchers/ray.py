@@ -27,6 +27,9 @@ from jaxbench.parallel.child import Child, ProcessResult, last_line, seconds_to_
 from jaxbench.parallel.signals import defer_signals, grace_period_s, set_grace_period
 from jaxbench.xla.variables import decisive_variables
 
+# Ray reads this when it is imported. It would print pages about a node that died.
+os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
+os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."
 try:
     import ray
     from ray._private import ray_constants
@@ -271,7 +274,6 @@ def find_nodes(asked: Mapping[str, float], nodes: Sequence[Mapping[str, Any]]) -
 
 def _connect(address: str | None) -> None:
     """Connect to a Ray cluster, or start a Ray on this machine for this process only."""
-    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
     ray.shutdown()  # what an earlier sweep of a notebook has left, which may be another cluster
     options: dict[str, Any] = {"address": address}
     if address is None:
@@ -284,6 +286,8 @@ def _connect(address: str | None) -> None:
     try:
         if address and address != "auto":  # Ray itself would try for a minute, and abort
             host, _, port = address.rpartition(":")
+            if not port.isdecimal():
+                raise ValueError("it must be auto or HOST:PORT")
             socket.create_connection((host.strip("[]"), port), _CONNECT_S).close()
         ray.init(log_to_driver=False, logging_level="ERROR", **options)
     except (Exception, SystemExit) as error:  # some of Ray's have no other class
