@@ -3,10 +3,12 @@
 import collections
 import io
 import re
+import types
 
 import pytest
 import rich.console
 
+from jaxbench.clock import Stopwatch
 from jaxbench.launchers import local
 from jaxbench.launchers.launcher import LOST
 from jaxbench.parallel.child import ProcessResult
@@ -127,22 +129,17 @@ def test_the_end_of_a_sweep_ends_its_trials(run_cli, monkeypatch):
 
 
 def test_the_table_has_a_line_for_each_running_trial():
-    one, two, three = make("seed=0,1,2")
-    table = LiveTable()
-    for trial in (one, two, three):
-        table.add(trial)
-    table.start(one)
-    table.output[one.key] = "epoch 3"
+    trials, running = {trial.key: trial for trial in make("seed=0,1,2")}, {}
+    first, _, third = trials
+    table = LiveTable(trials, running, {}.get)
 
     def drawn():
         console = rich.console.Console(file=io.StringIO(), width=80)
         console.print(table)
         return console.file.getvalue()
 
+    running[first] = types.SimpleNamespace(watch=Stopwatch(), line="epoch 3")
     assert drawn().count("running") == 1 and drawn().splitlines()[-1].strip() == "epoch 3"
-    table.start(three)
-    table.output[three.key] = "compiling"
+    running[third] = types.SimpleNamespace(watch=Stopwatch(), line="compiling")
     assert drawn().count("running") == 2
     assert drawn().splitlines()[-2:] == ["seed=0: epoch 3", "seed=2: compiling"]
-    table.add(one)  # lost with its machine
-    assert drawn().count("waiting") == 2 and "epoch 3" not in drawn()
