@@ -228,10 +228,8 @@ def running_sweep(
 
 def _default_path(trials: Sequence[Trial]) -> pathlib.Path:
     names = {trial.config.name for trial in trials}
-    parent = pathlib.Path("runs", folder_name(names.pop()) if len(names) == 1 else "several")
-    stamp = now().strftime("%Y%m%d-%H%M%S")
-    numbers = ("", *(f"-{number}" for number in range(2, 1000)))
-    return next(p for n in numbers if not (p := parent / f"sweep-{stamp}{n}").exists())
+    parent = folder_name(names.pop()) if len(names) == 1 else "several"
+    return pathlib.Path("runs", parent, now().strftime("sweep-%Y%m%d-%H%M%S"))
 
 
 def run_trials(runner: TrialRunner, trials: Sequence[Trial]) -> int:
