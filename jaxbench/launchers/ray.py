@@ -57,13 +57,14 @@ class _Task:
 
     Attributes:
       file: for what it has sent of its tar file.
+      line: the last of its output.
       end: how it has ended, and where.
     """
 
     job: TrialJob
     group: Any  # reserves the hosts
     file: Any
-    line: str = ""
+    line: str = "waiting for a free node"
     end: tuple[ProcessResult, str | None] | None = None
     watch: Stopwatch = dataclasses.field(default_factory=Stopwatch)
 
@@ -132,7 +133,10 @@ class RayLauncher(Launcher):
         find = ray.remote(find_address).options(num_cpus=0, scheduling_strategy=place(0))
         address = find.remote() if self._hosts > 1 else ""
         settings = (job, self._limits, _forwarded_variables(), os.getcwd(), self._checkpoints)
-        options = _task_options(self._amounts) | {"_generator_backpressure_num_objects": 4}
+        others = {**self._amounts}
+        cpus, gpus, memory = (others.pop(name, 0) for name in ("CPU", "GPU", "memory"))
+        options = {"num_cpus": cpus, "num_gpus": gpus, "memory": memory, "resources": others}
+        options |= {"max_retries": 0, "_generator_backpressure_num_objects": 4}
         # On the disk that the files are for; that of /tmp may be the memory.
         file = functools.partial(tempfile.TemporaryFile, dir=job.log.parent)
         tasks = self._running[job.key] = [_Task(job, group, file()) for _ in range(self._hosts)]
@@ -228,14 +232,6 @@ def _amounts_text(amounts: Mapping[str, float]) -> str:
     return ",".join(f"{name}:{amount:g}" for name, amount in sorted(amounts.items()))
 
 
-def _task_options(amounts: Mapping[str, float]) -> dict[str, Any]:
-    """Return the options of a task that gets these resources, and is not started again."""
-    others = {**amounts}
-    cpus, gpus, memory = (others.pop(name, 0) for name in ("CPU", "GPU", "memory"))
-    options = {"num_cpus": cpus, "num_gpus": gpus, "memory": memory, "resources": others}
-    return options | {"max_retries": 0}
-
-
 def parse_resources(text: str) -> dict[str, float]:
     """Parse `NAME:NUMBER,...`, and `accelerator_type:NAME` as Ray has it in its resources.
 
@@ -307,10 +303,11 @@ def _check_nodes(nodes: Sequence[_Node], say: Callable[[str], None]) -> list[_No
       BadInput: a node differs from this process or from the first node.
     """
     tasks = []
-    for node, amounts in nodes:
+    for node, _ in nodes:
         place = scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        options = _task_options(amounts) | {"scheduling_strategy": place}
-        tasks.append(ray.remote(describe_node).options(**options).remote(os.getcwd()))
+        # Without resources: another sweep may have them.
+        task = ray.remote(describe_node).options(num_cpus=0, scheduling_strategy=place)
+        tasks.append(task.remote(os.getcwd()))
     watch = Stopwatch()
     expected, usable, refused = describe_node(os.getcwd()), [], 0
     for task, (node, amounts) in zip(tasks, nodes, strict=True):
@@ -323,7 +320,7 @@ def _check_nodes(nodes: Sequence[_Node], say: Callable[[str], None]) -> list[_No
             reason = "; ".join(f"{name} {answer[name]}, not {expected[name]}" for name in wrong)
         except RayError as error:
             status, reason = _explain(error)
-        if status != "done":  # it died or has no time for this sweep, or it is another kind
+        if status != "done":  # it died, or it is another kind
             refused += status == "failed"
             how = "is refused" if status == "failed" else "is left out"
             say(f"{node['NodeManagerHostname']}: {how}: {reason}")

@@ -216,14 +216,11 @@ def running_sweep(
     with open_sweepdir(path) as folder:
         console.say(f"{len(trials)} trials, results in {folder.path}")
         try:
-            with contextlib.closing(launcher):
+            with contextlib.closing(console), contextlib.closing(launcher):
                 yield TrialRunner(folder, console, launcher, retry)
         except BaseException:
-            console.close()
             say_resume(console, sweepdir=str(folder.path))
             raise
-        finally:
-            console.close()
 
 
 def _default_path(trials: Sequence[Trial]) -> pathlib.Path:

@@ -5,7 +5,6 @@ import dataclasses
 import io
 import json
 import math
-import pathlib
 import random
 import re
 
@@ -15,9 +14,8 @@ import pytest
 from jaxbench.analysis.statistics import spread
 from jaxbench.errors import BadInput
 from jaxbench.parallel.child import ProcessResult
-from jaxbench.records.reader import RunRecords, load_run
+from jaxbench.records.reader import load_run
 from jaxbench.records.schema import (
-    CompileRecord,
     MaxBatchResult,
     TrialFigures,
     TrialResult,
@@ -33,7 +31,6 @@ from jaxbench.sweeps.tables import (
     trial_table,
 )
 from jaxbench.sweeps.trials import TrialRunner, run_trials
-from tests.conftest import run_document
 from tests.launchers.fakes import FakeLauncher, make
 from tests.recorded import epochs, filled, recorded_run
 
@@ -213,19 +210,6 @@ def test_the_rate_of_a_training_is_that_of_its_steady_epochs(snapshot):
     one_epoch = TrialFigures(images_per_s_whole_run=8.0, steady_epochs=0)
     trials = of_figures(("done", None, six_epochs), ("done", None, one_epoch))
     assert "\n".join(trial_table(*trials)) == snapshot
-
-
-@pytest.mark.parametrize(
-    ("outcomes", "told"), [(("hit",), "hit"), (("hit", "miss"), "miss"), ((), None)]
-)
-def test_compile_cache_is_marked_in_the_table(outcomes, told):
-    compiled = [filled(CompileRecord, compile_cache=outcome) for outcome in outcomes]
-    summary = {"status": "done", "compile_s": 0.5}
-    document = run_document(status="done", mode="throughput", summary=summary)
-    figures = figures_of(RunRecords(pathlib.Path(), document, compiled))
-    assert figures.compile_cache == told
-    lines = trial_table(make("seed=0"), [dataclasses.replace(RESULT, figures=figures)])
-    assert ("0.5000 (cached)" in lines[1]) == (told == "hit")
 
 
 def test_a_table_shows_what_the_trials_have(monkeypatch, snapshot):
