@@ -76,7 +76,7 @@ def test_a_key_is_the_same_for_the_same_run_only():
     others = [
         make("batch_size=128")[0],
         make("batch_size=64", flags=["--mode=memory"])[0],
-        make("batch_size=64", limits=["memory_limit_mb=100"])[0],
+        one.on(["memory_limit_mb=100"]),
         make("batch_size=64", overrides=["--experiment.seed=1"])[0],
     ]
     assert len({on_other_devices, *(trial.key for trial in (one, *others))}) == 6
