@@ -69,9 +69,8 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
     targets = () if target is None else split_targets(target)
     check_sweep_flags()
     memory_limit_mb, mode = _MEMORY_LIMIT_MB.value, flags.FLAGS["mode"].value
-    limits = [f"memory_limit_mb={memory_limit_mb:g}"] if memory_limit_mb else []
     forwarded = main_flags.given_flags(("mode", "target")) + ([f"--mode={mode}"] if mode else [])
-    trials = make_trials(spec, overrides, parse_grid(_GRID.value), forwarded, limits, targets)
+    trials = make_trials(spec, overrides, parse_grid(_GRID.value), forwarded, targets)
     for trial in trials:
         check_flags(trial.config, chosen_mode(trial.config))
     run, console = run_trials, create_console()
@@ -88,7 +87,8 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
         console.say,
         {name: flag.value for name, flag in options.items() if flag.present},
     )
-    trials = [trial.on(launcher.hardware) for trial in trials]
+    limits = [f"memory_limit_mb={memory_limit_mb:g}"] if memory_limit_mb else []
+    trials = [trial.on([*limits, *launcher.hardware]) for trial in trials]
     with running_sweep(trials, _SWEEPDIR.value, console, launcher, _RETRY.value) as runner:
         if flags.FLAGS["wandb"].present:
             # wandb itself reads it, in every trial.

@@ -213,9 +213,11 @@ def run_compare(run_cli):
 
 
 def test_the_settings_of_one_sweep_are_compared(run_compare, tmp_path):
-    rates = {(64, 0): 50.0, (128, 0): 90.0, (64, 1): 50.1, (128, 1): 90.1}
+    rates = {(32, 0): None, (64, 0): 50.0, (128, 0): 90.0, (64, 1): 50.1, (128, 1): 90.1}
     sweep = write_sweep(tmp_path / "a", rates, spread=0.001)
-    [found] = json.loads(run_compare(sweep, "--json").stdout)["comparisons"]
+    answer = json.loads(run_compare(sweep, "--json").stdout)
+    [found], [left_out] = answer["comparisons"], answer["not_compared"]
+    assert "its status is oom (out of memory)" in left_out
     assert found["differences"] == {"batch_size": [64, 128]} and found["runs"] == [2, 2]
     assert found["stages"]["train_step"]["ratio"] == pytest.approx(1.8, rel=0.01)
     for single in (write_run(tmp_path / "b"), write_sweep(tmp_path / "c", {(64, 0): 50.0})):

@@ -27,6 +27,9 @@ from jaxbench.parallel.child import Child, ProcessResult, last_line, seconds_to_
 from jaxbench.parallel.signals import defer_signals, grace_period_s, set_grace_period
 from jaxbench.xla.variables import decisive_variables
 
+# Ray reads this when it is imported. It would print pages about a node that died.
+os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
+os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."
 try:
     import ray
     from ray._private import ray_constants
@@ -54,13 +57,14 @@ class _Task:
 
     Attributes:
       file: for what it has sent of its tar file.
+      line: the last of its output.
       end: how it has ended, and where.
     """
 
     job: TrialJob
     group: Any  # reserves the hosts
     file: Any
-    line: str = ""
+    line: str = "waiting for a free node"
     end: tuple[ProcessResult, str | None] | None = None
     watch: Stopwatch = dataclasses.field(default_factory=Stopwatch)
 
@@ -129,7 +133,10 @@ class RayLauncher(Launcher):
         find = ray.remote(find_address).options(num_cpus=0, scheduling_strategy=place(0))
         address = find.remote() if self._hosts > 1 else ""
         settings = (job, self._limits, _forwarded_variables(), os.getcwd(), self._checkpoints)
-        options = _task_options(self._amounts) | {"_generator_backpressure_num_objects": 4}
+        others = {**self._amounts}
+        cpus, gpus, memory = (others.pop(name, 0) for name in ("CPU", "GPU", "memory"))
+        options = {"num_cpus": cpus, "num_gpus": gpus, "memory": memory, "resources": others}
+        options |= {"max_retries": 0, "_generator_backpressure_num_objects": 4}
         # On the disk that the files are for; that of /tmp may be the memory.
         file = functools.partial(tempfile.TemporaryFile, dir=job.log.parent)
         tasks = self._running[job.key] = [_Task(job, group, file()) for _ in range(self._hosts)]
@@ -225,14 +232,6 @@ def _amounts_text(amounts: Mapping[str, float]) -> str:
     return ",".join(f"{name}:{amount:g}" for name, amount in sorted(amounts.items()))
 
 
-def _task_options(amounts: Mapping[str, float]) -> dict[str, Any]:
-    """Return the options of a task that gets these resources, and is not started again."""
-    others = {**amounts}
-    cpus, gpus, memory = (others.pop(name, 0) for name in ("CPU", "GPU", "memory"))
-    options = {"num_cpus": cpus, "num_gpus": gpus, "memory": memory, "resources": others}
-    return options | {"max_retries": 0}
-
-
 def parse_resources(text: str) -> dict[str, float]:
     """Parse `NAME:NUMBER,...`, and `accelerator_type:NAME` as Ray has it in its resources.
 
@@ -271,7 +270,6 @@ def find_nodes(asked: Mapping[str, float], nodes: Sequence[Mapping[str, Any]]) -
 
 def _connect(address: str | None) -> None:
     """Connect to a Ray cluster, or start a Ray on this machine for this process only."""
-    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
     ray.shutdown()  # what an earlier sweep of a notebook has left, which may be another cluster
     options: dict[str, Any] = {"address": address}
     if address is None:
@@ -284,6 +282,8 @@ def _connect(address: str | None) -> None:
     try:
         if address and address != "auto":  # Ray itself would try for a minute, and abort
             host, _, port = address.rpartition(":")
+            if not port.isdecimal():
+                raise ValueError("it must be auto or HOST:PORT")
             socket.create_connection((host.strip("[]"), port), _CONNECT_S).close()
         ray.init(log_to_driver=False, logging_level="ERROR", **options)
     except (Exception, SystemExit) as error:  # some of Ray's have no other class
@@ -303,10 +303,11 @@ def _check_nodes(nodes: Sequence[_Node], say: Callable[[str], None]) -> list[_No
       BadInput: a node differs from this process or from the first node.
     """
     tasks = []
-    for node, amounts in nodes:
+    for node, _ in nodes:
         place = scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        options = _task_options(amounts) | {"scheduling_strategy": place}
-        tasks.append(ray.remote(describe_node).options(**options).remote(os.getcwd()))
+        # Without resources: another sweep may have them.
+        task = ray.remote(describe_node).options(num_cpus=0, scheduling_strategy=place)
+        tasks.append(task.remote(os.getcwd()))
     watch = Stopwatch()
     expected, usable, refused = describe_node(os.getcwd()), [], 0
     for task, (node, amounts) in zip(tasks, nodes, strict=True):
@@ -319,7 +320,7 @@ def _check_nodes(nodes: Sequence[_Node], say: Callable[[str], None]) -> list[_No
             reason = "; ".join(f"{name} {answer[name]}, not {expected[name]}" for name in wrong)
         except RayError as error:
             status, reason = _explain(error)
-        if status != "done":  # it died or has no time for this sweep, or it is another kind
+        if status != "done":  # it died, or it is another kind
             refused += status == "failed"
             how = "is refused" if status == "failed" else "is left out"
             say(f"{node['NodeManagerHostname']}: {how}: {reason}")

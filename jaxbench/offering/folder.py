@@ -1,6 +1,5 @@
 """The folder of offers: tasks, the source code that they send, and a list, offers.json."""
 
-import dataclasses
 import json
 import pathlib
 import shutil
@@ -22,32 +21,23 @@ _IGNORE_FILES = (".skyignore", ".dstackignore")
 _CHECKOUT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
-@dataclasses.dataclass(frozen=True)
-class Offer:
+class Offer(msgspec.Struct):
     """An offer of offers.json."""
 
     name: str  # its accelerators, `H100:1`
-    label: str  # what runs on it: an experiment, or qualify
-    folder: pathlib.Path  # for its results, below the folder of the offers
+    # For its results: a name, for an edited file must not point elsewhere; once read, a path.
+    folder: Annotated[str, msgspec.Meta(pattern=r"^(?!\.+$)[^/]+$")]
     target: str  # the machine as --target takes it
     predicted: Predicted | None = None  # the rate to expect
     not_predicted: str | None = None  # why there is none
-
-
-class _Listed(msgspec.Struct):
-    name: str
-    # Nothing that an edited file points at elsewhere.
-    folder: Annotated[str, msgspec.Meta(pattern=r"^(?!\.+$)[^/]+$")]
-    target: str
-    predicted: Predicted | None = None
-    not_predicted: str | None = None
+    label: str = ""  # what runs on it: an experiment, or qualify
 
 
 class _List(msgspec.Struct):
     """The content of offers.json."""
 
     label: str
-    offers: list[_Listed]
+    offers: list[Offer]
 
 
 def check_new(out: pathlib.Path) -> None:
@@ -111,7 +101,7 @@ def write_offers(
 
 
 def read_offers(folder: pathlib.Path) -> list[Offer]:
-    """Return the offers that a folder lists; none if it has no list.
+    """Return the offers that a folder lists, with the paths of their folders; none without a list.
 
     Raises:
       BadInput: its list cannot be read.
@@ -123,17 +113,9 @@ def read_offers(folder: pathlib.Path) -> list[Offer]:
         return []
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{path}: cannot be read as a list of offers: {error}") from error
-    return [
-        Offer(
-            one.name,
-            listed.label,
-            folder / one.folder,
-            one.target,
-            one.predicted,
-            one.not_predicted,
-        )
-        for one in listed.offers
-    ]
+    for offer in listed.offers:
+        offer.label, offer.folder = listed.label, str((folder / offer.folder).resolve())
+    return listed.offers
 
 
 def _git(*arguments: str) -> str:

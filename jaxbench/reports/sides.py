@@ -27,6 +27,10 @@ class Side(NamedTuple):
     def starts(self) -> list[str]:
         return [run.document.started_at for run in self.runs]
 
+    @property
+    def is_done(self) -> bool:
+        return all(run.status == "done" for run in self.runs)
+
     def check(self) -> None:
         """Raise BadInput unless all runs ended well and did the same, and none is a copy."""
         processes = set()
@@ -177,8 +181,11 @@ def match_trials(base: Mapping[str, Side], other: Mapping[str, Side]) -> list[Ma
 
 
 def match_settings(sweep: Mapping[str, Side]) -> list[Match | str]:
-    """Return the match of a sweep's first setting with each other one, or why there is none."""
-    base, *others = sweep.values()
+    """Return the match of a sweep's first setting with each other one, or why there is none.
+
+    A setting with a trial that is not done is not the first.
+    """
+    base, *others = sorted(sweep.values(), key=lambda side: not side.is_done)
     if not others:
         raise BadInput(f"{base.name}: is one setting; give what to compare it with")
     return [_match_or_reason(base, other) for other in others]

@@ -8,8 +8,6 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from markupsafe import escape
-
 from jaxbench.errors import BadInput
 from jaxbench.reports.sides import describe_comparison, judge, match_trials, read_sides
 from jaxbench.results.run import Run
@@ -19,14 +17,7 @@ from jaxbench.results.tables import as_table
 _PRIMARY_STAGES = ("train_step", "training")
 
 
-class _Text:
-    """A notebook shows its text."""
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(repr(self))}</pre>"
-
-
-class SweepResult(_Text, Sequence[Run]):
+class SweepResult(Sequence[Run]):
     """The runs of a sweep, in the order of its trials; prints as the sweep's table.
 
     Attributes:
@@ -77,7 +68,7 @@ def _of_primary_stage(name: str, doc: str) -> property:
     return property(lambda comparison: comparison._primary_stage()[name], doc=doc)
 
 
-class Comparison(_Text):
+class Comparison:
     """What two sides differ in, and how much faster the second is; prints as the command does.
 
     `ratio`, `low`, `high` and `verdict` are of the stage that matters most: the training step of
@@ -123,7 +114,7 @@ class Comparison(_Text):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Description(_Text):
+class Description:
     """An experiment as `--mode=describe` shows it; prints as its tables.
 
     Attributes:

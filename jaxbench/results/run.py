@@ -10,7 +10,7 @@ from jaxbench.metrics import METRICS, plain
 from jaxbench.records.reader import load_run, read_records
 from jaxbench.records.run_lock import is_running
 from jaxbench.reports.runs import ReportedRun
-from jaxbench.results.tables import html_table, records_table, run_row
+from jaxbench.results.tables import records_table, run_row
 
 
 def _of_summary(name: str, doc: str) -> property:
@@ -124,41 +124,26 @@ class Run:
             raise BadInput(f"{self.path}: has no checkpoint{' with a score' if best else ''}")
         return checkpoint.read_checkpoint(folder, names[-1], None).state
 
-    def _overview(self) -> dict[str, str]:
-        """Return what a reader wants to know first, as {name: text}."""
-        row = run_row(self._reported)
-        overview = {"status": self.status + (f": {self.reason}" if self.reason else "")}
+    def __repr__(self) -> str:
+        row, rate = run_row(self._reported), self._reported.rate
+        shown = [self.status + (f": {self.reason}" if self.reason else "")]
         if row["num_devices"] is not None:
-            overview["devices"] = f"{row['num_devices']} x {row['device_kind']}"
+            shown.append(f"{row['num_devices']} x {row['device_kind']}")
         if row["batch_size"] is not None:
-            overview["batch"] = f"{row['batch_size']}, {row['precision']}"
-        rate = self._reported.rate
+            shown.append(f"batch {row['batch_size']}, {row['precision']}")
         if rate.value is not None:
             ends = f" ({rate.ends_in_words})" if rate.ends_in_words else ""
-            overview[METRICS["images_per_s"].title] = plain(rate.value) + ends
+            shown.append(f"{METRICS['images_per_s'].title} {plain(rate.value)}{ends}")
         for name in ("tokens_per_s", "bits_per_byte", "top1", "dice", "mfu"):
             if row[name] is not None:
-                overview[METRICS[name].title] = METRICS[name].show(row[name]) + METRICS[name].unit
+                metric = METRICS[name]
+                shown.append(f"{metric.title} {metric.show(row[name])}{metric.unit}")
         for one in self._reported.summary.efficiencies or ():
             if one["efficiency"] is not None:
-                name = f"{one['scaling']}, {one['num_devices']} device(s)"
-                overview[name] = f"efficiency {one['efficiency']:.1%}"
+                devices = f"{one['scaling']}, {one['num_devices']} device(s)"
+                shown.append(f"{devices} efficiency {one['efficiency']:.1%}")
         if row["wall_s"] is not None:
-            overview["time"] = f"{row['wall_s']:.1f} s"
-        return overview
-
-    def __repr__(self) -> str:
-        overview = self._overview()
-        status = overview.pop("status")
-        shown = ", ".join(
-            words if name in ("devices", "time") else f"{name} {words}"
-            for name, words in overview.items()
-        )
-        warned = f", {len(self.warnings)} warning(s)" if self.warnings else ""
-        return f"<Run {self.path}: {self.experiment} {self.mode}, {status}, {shown}{warned}>"
-
-    def _repr_html_(self) -> str:
-        title = f"{self.experiment} ({self.mode})"
-        rows = [*self._overview().items(), ("path", self.path)]
-        rows += [("warning", line) for line in self.warnings]
-        return html_table(rows, (title, ""))
+            shown.append(f"{row['wall_s']:.1f} s")
+        if self.warnings:
+            shown.append(f"{len(self.warnings)} warning(s)")
+        return f"<Run {self.path}: {self.experiment} {self.mode}, {', '.join(shown)}>"

@@ -1,10 +1,8 @@
-"""Tables: pandas DataFrames if pandas is installed, HTML for notebooks."""
+"""Tables: pandas DataFrames if pandas is installed."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-from markupsafe import escape
 
 from jaxbench.metrics import UNKNOWN
 from jaxbench.reports.collect import collect
@@ -53,16 +51,6 @@ def records_table(records: Iterable[Mapping[str, Any]]) -> Any:
     except ImportError:
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return pandas.DataFrame(columns)
-
-
-def html_table(rows: Iterable[Sequence[Any]], headings: Sequence[str]) -> str:
-    """Return an HTML table of text, for a notebook."""
-    head, *lines = [
-        "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
-        for tag, row in [("th", headings), *(("td", row) for row in rows)]
-    ]
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def run_row(run: ReportedRun) -> dict[str, Any]:

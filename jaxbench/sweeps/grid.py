@@ -70,9 +70,9 @@ class Trial:
         """The arguments of jaxbench.main."""
         return [f"--experiment={self.spec}", *self.overrides, *self.flags]
 
-    def on(self, hardware: Sequence[str]) -> "Trial":
-        """Return the same trial on other hardware: another trial, unless there is none to name."""
-        return dataclasses.replace(self, limits=(*self.limits, *hardware))
+    def on(self, limits: Sequence[str]) -> "Trial":
+        """Return the same trial with these limits."""
+        return dataclasses.replace(self, limits=tuple(limits))
 
     def with_field(self, field: str, value: Any) -> "Trial":
         """Return the same trial with one more field set."""
@@ -116,7 +116,6 @@ def make_trials(
     overrides: Sequence[str],
     grid: Mapping[str, Sequence[str]],
     flags: Sequence[str] = (),
-    limits: Sequence[str] = (),
     targets: Sequence[str] = (),
 ) -> list[Trial]:
     """Return every combination of the grid's values; the last field changes fastest.
@@ -124,7 +123,7 @@ def make_trials(
     Args:
       spec: the experiment, None if the grid names them.
       grid: {field: its values as text}.
-      overrides, flags, limits: those of all trials, see `Trial`.
+      overrides, flags: those of all trials, see `Trial`.
       targets: machines to compile for, as one more field of the grid.
 
     Raises:
@@ -160,7 +159,7 @@ def make_trials(
             from jaxbench.modes.targets import check_target  # imports JAX
 
             own_flags.append(f"--target={check_target(config, place['target']).name}")
-        trial = Trial(own_spec, all_overrides, place, config, tuple(own_flags), tuple(limits))
+        trial = Trial(own_spec, all_overrides, place, config, tuple(own_flags))
         if trial.key in by_key:
             raise BadInput(f"{by_key[trial.key].title} and {trial.title} are the same run")
         by_key[trial.key] = trial

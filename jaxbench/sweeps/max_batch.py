@@ -104,7 +104,7 @@ def _find_max_batch(
 
     def try_batch(batch_size: int) -> BatchFit:
         one = trial.with_field("batch_size", batch_size)
-        known = runner.result(one)
+        known = runner.result(one.key)
         [tried[batch_size]] = [known] if known else runner.run({position: one})
         return _batch_fit(batch_size, tried, memory_limit_mb)
 

@@ -13,10 +13,12 @@ from typing import Any
 
 from jaxbench.errors import BadInput
 from jaxbench.files import end_of_lines, open_own
+from jaxbench.launchers.launcher import TrialJob
 from jaxbench.paths import check_can_be_made
 from jaxbench.records.reader import TRIALS, read_results
 from jaxbench.records.run_dir import close_abandoned
 from jaxbench.records.schema import TrialResult
+from jaxbench.sweeps.grid import Trial
 from jaxbench.tables.spreadsheet import inert_cell
 
 _RESULTS, _LOCK = "results.jsonl", "lock"
@@ -50,32 +52,32 @@ class SweepDir:
             os.fsync(file.fileno())
         self.results[result.key] = result
 
-    def open_attempt(self, folder: str, key: str) -> tuple[pathlib.Path, pathlib.Path] | None:
-        """Return the run directory and log of a trial's last attempt that a launcher has noted.
+    def open_attempt(self, trial: Trial) -> TrialJob | None:
+        """Return a trial's last attempt that a launcher has noted.
 
         None if there is no note, or the attempt has its result.
         """
-        trial = self.path / TRIALS / folder
-        numbers = [re.fullmatch(r"run(\d+)\.job\.json", path.name) for path in trial.glob("run*")]
+        notes = (self.path / TRIALS / trial.folder).glob("run*")
+        numbers = [re.fullmatch(r"run(\d+)\.job\.json", path.name) for path in notes]
         number = max((int(match[1]) for match in numbers if match), default=None)
         if number is None:
             return None
-        run_path, log = trial / f"run{number}", trial / f"run{number}.log"
-        recorded = key in self.results and self.results[key].log == str(log.relative_to(self.path))
-        return None if recorded else (run_path, log)
+        job, result = self._attempt(trial, number), self.results.get(trial.key)
+        recorded = result is not None and result.log == str(job.log.relative_to(self.path))
+        return None if recorded else job
 
-    def new_attempt(self, folder: str) -> tuple[pathlib.Path, pathlib.Path]:
-        """Return a run directory, not made yet, and a log file for a trial's next attempt.
-
-        None of its earlier attempts runs any more.
-        """
-        trial = self.path / TRIALS / folder
-        trial.mkdir(parents=True, exist_ok=True)
-        for earlier in trial.glob("run*/run.json"):
+    def new_attempt(self, trial: Trial) -> TrialJob:
+        """Return a trial's next attempt; none of its earlier ones runs any more."""
+        folder = self.path / TRIALS / trial.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        for earlier in folder.glob("run*/run.json"):
             close_abandoned(earlier.parent, "failed", "killed with its sweep")
-        used = {path.name.partition(".")[0] for path in trial.iterdir()}
-        number = next(n for n in itertools.count(1) if f"run{n}" not in used)
-        return trial / f"run{number}", trial / f"run{number}.log"
+        used = {path.name.partition(".")[0] for path in folder.iterdir()}
+        return self._attempt(trial, next(n for n in itertools.count(1) if f"run{n}" not in used))
+
+    def _attempt(self, trial: Trial, number: int) -> TrialJob:
+        run_path = self.path / TRIALS / trial.folder / f"run{number}"
+        return TrialJob(trial.key, tuple(trial.arguments), run_path, run_path.with_suffix(".log"))
 
     def write_table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Replace a CSV file whole; all rows have the same columns."""

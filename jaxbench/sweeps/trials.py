@@ -6,7 +6,7 @@ import pathlib
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from jaxbench.clock import now, rough_duration
+from jaxbench.clock import Stopwatch, now, rough_duration
 from jaxbench.errors import BadInput, Unreachable
 from jaxbench.launchers.launcher import LOST, Ended, Launcher, TrialJob
 from jaxbench.paths import user_path
@@ -39,24 +39,21 @@ class _Attempt:
 
     Attributes:
       position: in the sweep, such as [2/9].
-      run_path: its run directory, not made yet.
-      log: the file for its output.
+      job: its run directory, not made yet, and its log; None of one that waits.
       losses: how many attempts were lost with their machines.
+      line: the last line of its output.
     """
 
     position: str
     trial: Trial
-    run_path: pathlib.Path | None = None
-    log: pathlib.Path | None = None
+    job: TrialJob | None = None
     losses: int = 0
+    line: str = ""
+    watch: Stopwatch = dataclasses.field(default_factory=Stopwatch)
 
     @property
     def what(self) -> str:
         return f"{self.position} {self.trial.title}"
-
-    @property
-    def job(self) -> TrialJob:
-        return TrialJob(self.trial.key, tuple(self.trial.arguments), self.run_path, self.log)
 
 
 class TrialRunner:
@@ -79,19 +76,19 @@ class TrialRunner:
         # Trials that ended in this process, which runs them only once: {key: seconds}.
         self._wall_s: dict[str, float] = {}
         self._running: dict[str, _Attempt] = {}
-        self._live = LiveTable()
+        # Those of the table on a terminal.
+        self._trials: dict[str, Trial] = {}
+        self._live = LiveTable(self._trials, self._running, self.result)
 
     def show(self, trials: Sequence[Trial]) -> None:
         """Have the table on a terminal hold all trials, also those whose turn is to come."""
-        for trial in trials:
-            self._live.add(trial, self.result(trial))
+        self._trials |= {trial.key: trial for trial in trials}
 
-    def result(self, trial: Trial) -> TrialResult | None:
-        """Return a trial's result, None if it is still to run."""
-        result = self.folder.results.get(trial.key)
-        if result and trial.key not in self._wall_s and result.status in self._retry:
-            return None
-        return result
+    def result(self, key: str) -> TrialResult | None:
+        """Return the result of a trial's key, None if it is still to run."""
+        result = self.folder.results.get(key)
+        retried = result and key not in self._wall_s and result.status in self._retry
+        return None if retried else result
 
     def run(self, trials: Mapping[str, Trial]) -> Iterator[TrialResult]:
         """Run trials; keep and yield each one's result, in the order of their ends.
@@ -107,7 +104,10 @@ class TrialRunner:
         waiting = [attempt for attempt in attempts if not self._attach(attempt)]
         while waiting or self._running:
             while waiting and len(self._running) < self.launcher.slots:
-                self._start(waiting.pop(0))
+                attempt = waiting.pop(0)
+                attempt.job = self.folder.new_attempt(attempt.trial)
+                self.launcher.start(attempt.job)
+                self._begin(attempt)
             if not self._running:
                 raise Unreachable(f"nothing is left to run trials on; {len(waiting)} are to run")
             for ended in self.launcher.wait():
@@ -115,7 +115,6 @@ class TrialRunner:
                 if ended.process.status == LOST and attempt.losses < _MOST_LOSSES:
                     attempt.losses += 1
                     waiting.insert(0, attempt)
-                    self._live.add(attempt.trial)
                     lost = f"lost with {ended.host or 'its machine'} ({ended.process.reason})"
                     self.console.say(f"{attempt.what}: {lost}; it runs again")
                 else:
@@ -123,34 +122,26 @@ class TrialRunner:
             self._draw(len(waiting))
 
     def _attach(self, attempt: _Attempt) -> bool:
-        trial = attempt.trial
-        paths = self.folder.open_attempt(trial.folder, trial.key)
-        if paths is None:
-            return False
-        attempt.run_path, attempt.log = paths
-        if attached := self.launcher.attach(attempt.job):
+        attempt.job = self.folder.open_attempt(attempt.trial)
+        attached = attempt.job is not None and self.launcher.attach(attempt.job)
+        if attached:
             self._begin(attempt)
         return attached
 
-    def _start(self, attempt: _Attempt) -> None:
-        attempt.run_path, attempt.log = self.folder.new_attempt(attempt.trial.folder)
-        self.launcher.start(attempt.job)
-        self._begin(attempt)
-
     def _begin(self, attempt: _Attempt) -> None:
-        self._running[attempt.trial.key] = attempt
-        self._live.start(attempt.trial)
+        key = attempt.trial.key
+        attempt.watch, attempt.line = Stopwatch(), ""
+        self._trials[key], self._running[key] = attempt.trial, attempt
         if not self.console.show(lambda: self._live):
             self.console.say(f"{attempt.what} ...")
 
     def _draw(self, waiting: int) -> None:
         for key, attempt in self._running.items():
-            line = " ".join(self.launcher.last_line(key).split())
-            self._live.output[key] = line
+            attempt.line = " ".join(self.launcher.last_line(key).split())
             if not self.console.show(lambda: self._live):
                 ended = len(self._wall_s)
                 total = ended + len(self._running) + waiting
-                self.console.progress(attempt.what, ended, total, line)
+                self.console.progress(attempt.what, ended, total, attempt.line)
 
     def _keep(self, attempt: _Attempt, ended: Ended, left: int) -> TrialResult:
         result = self._result(attempt, ended)
@@ -158,8 +149,7 @@ class TrialRunner:
         self._wall_s[result.key] = result.wall_s
         at_once = max(1, min(left, self.launcher.slots))
         left_s = left * statistics.fmean(self._wall_s.values()) / at_once
-        left_for = f"about {rough_duration(left_s)} left" if left else ""
-        self._live.end(attempt.trial, result, left_for)
+        self._live.left = left_for = f"about {rough_duration(left_s)} left" if left else ""
         if not self.console.show(lambda: self._live):
             on = f" on {ended.host}" if self.launcher.hardware and ended.host else ""
             outcome = f"{attempt.what}: {describe_outcome(result)}{on}"
@@ -167,7 +157,7 @@ class TrialRunner:
         return result
 
     def _result(self, attempt: _Attempt, ended: Ended) -> TrialResult:
-        trial, process, run_path = attempt.trial, ended.process, attempt.run_path
+        trial, process, run_path = attempt.trial, ended.process, attempt.job.run_path
         status, reason, run = process.status, process.reason, None
         if run_path.exists():
             abandoned = "oom" if status == "oom" else "failed"
@@ -191,7 +181,7 @@ class TrialRunner:
             warnings=tuple(((run and run.document.summary) or {}).get("warnings", ())),
             wall_s=process.wall_s,
             run=str(run_path.relative_to(self.folder.path)) if run else None,
-            log=str(attempt.log.relative_to(self.folder.path)),
+            log=str(attempt.job.log.relative_to(self.folder.path)),
             key=trial.key,
             experiment=trial.spec,
             exit_code=process.exit_code,
@@ -226,22 +216,17 @@ def running_sweep(
     with open_sweepdir(path) as folder:
         console.say(f"{len(trials)} trials, results in {folder.path}")
         try:
-            with contextlib.closing(launcher):
+            with contextlib.closing(console), contextlib.closing(launcher):
                 yield TrialRunner(folder, console, launcher, retry)
         except BaseException:
-            console.close()
             say_resume(console, sweepdir=str(folder.path))
             raise
-        finally:
-            console.close()
 
 
 def _default_path(trials: Sequence[Trial]) -> pathlib.Path:
     names = {trial.config.name for trial in trials}
-    parent = pathlib.Path("runs", folder_name(names.pop()) if len(names) == 1 else "several")
-    stamp = now().strftime("%Y%m%d-%H%M%S")
-    numbers = ("", *(f"-{number}" for number in range(2, 1000)))
-    return next(p for n in numbers if not (p := parent / f"sweep-{stamp}{n}").exists())
+    parent = folder_name(names.pop()) if len(names) == 1 else "several"
+    return pathlib.Path("runs", parent, now().strftime("sweep-%Y%m%d-%H%M%S"))
 
 
 def run_trials(runner: TrialRunner, trials: Sequence[Trial]) -> int:
@@ -251,12 +236,12 @@ def run_trials(runner: TrialRunner, trials: Sequence[Trial]) -> int:
     left = {
         f"[{number}/{len(trials)}]": trial
         for number, trial in enumerate(trials, 1)
-        if runner.result(trial) is None
+        if runner.result(trial.key) is None
     }
     if len(left) < len(trials):
         console.say(f"{len(trials) - len(left)} of them are done already")
     # While trials run, in the order of their ends.
-    if done := [result for trial in trials if (result := runner.result(trial))]:
+    if done := [result for trial in trials if (result := runner.result(trial.key))]:
         folder.write_table("sweep.csv", [result.row() for result in done])
     for result in runner.run(left):
         folder.add_rows("sweep.csv", [result.row()])

@@ -1,4 +1,4 @@
-"""The scripts of launch/, run for real against stand-ins for gcloud and Slurm."""
+"""The scripts of launch/, run for real against a stand-in for gcloud."""
 
 import json
 import os
@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 
 import pytest
 import yaml
@@ -250,55 +249,3 @@ def test_what_is_sent_knows_its_commit(tmp_path):
     )
     expected = {"commit": done.stdout.strip(), "dirty": False}
     assert found.stdout == f"{expected}\n", found.stderr
-
-
-def slurm(tmp_path, job):
-    """Starts slurm.sbatch with stand-ins; srun runs `job`, a line of shell."""
-    binaries = tmp_path / "bin"
-    (tmp_path / ".venv/bin").mkdir(parents=True)
-    (tmp_path / ".venv/bin/activate").touch()
-    binaries.mkdir()
-    said = tmp_path / "said"
-    executable(
-        binaries / "srun",
-        f'#!/bin/bash\nprintf "%s\\n" "$@" > {said}.srun\necho $$ > {said}.pid\n{job}\n',
-    )
-    executable(
-        binaries / "scancel", f'#!/bin/bash\necho "$@" > {said}.scancel\nkill $(<{said}.pid)\n'
-    )
-    executable(binaries / "scontrol", f'#!/bin/bash\necho "$@" > {said}.scontrol\n')
-    return subprocess.Popen(
-        ["bash", LAUNCH / "slurm.sbatch", "--experiment=a b", "--x=$HOME"],
-        cwd=tmp_path,
-        env=os.environ
-        | {"PATH": f"{binaries}:{os.environ['PATH']}"}
-        | {"SLURM_JOB_ID": "12", "SLURM_CPUS_PER_TASK": "8"},
-    )
-
-
-WAITS = "trap 'sleep 0.3; exit 143' TERM; touch waits; for i in {1..100}; do sleep 0.1; done"
-
-
-def test_slurm_requeues_what_ran_out_of_time(tmp_path):
-    process = slurm(tmp_path, WAITS)
-    while not (tmp_path / "waits").exists():
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.send_signal(signal.SIGUSR1)
-    assert process.wait(timeout=30) == 143
-    assert (tmp_path / "said.scancel").read_text() == "--signal=TERM 12\n"
-    assert (tmp_path / "said.scontrol").read_text() == "requeue 12\n"
-    arguments = (tmp_path / "said.srun").read_text().splitlines()
-    # srun itself does not take the job's over.
-    assert "--cpus-per-task=8" in arguments
-    assert arguments[arguments.index("python") :] == [
-        *("python", "-u", "-m", "jaxbench.main", "--grace_period_s=150"),
-        *("--experiment=a b", "--x=$HOME"),
-        *("--distributed=auto", "--workdir=runs/slurm-12", "--resume=auto"),
-    ]
-
-
-@pytest.mark.parametrize("code", [0, 1, 143])
-def test_slurm_requeues_nothing_else(tmp_path, code):
-    assert slurm(tmp_path, f"exit {code}").wait(timeout=30) == code
-    assert not (tmp_path / "said.scontrol").exists()

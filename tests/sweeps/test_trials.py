@@ -1,19 +1,19 @@
 """Trials that run several at once, are lost, or are taken up."""
 
-import collections
 import io
 import re
+import types
 
 import pytest
 import rich.console
 
+from jaxbench.clock import Stopwatch
 from jaxbench.launchers import local
 from jaxbench.launchers.launcher import LOST
 from jaxbench.parallel.child import ProcessResult
 from jaxbench.records.writers.console import Console
-from jaxbench.sweeps.grid import Trial
 from jaxbench.sweeps.live_table import LiveTable
-from jaxbench.sweeps.sweep_dir import SweepDir, open_sweepdir
+from jaxbench.sweeps.sweep_dir import open_sweepdir
 from jaxbench.sweeps.trials import TrialRunner, run_trials
 from tests.launchers.fakes import FakeLauncher, make
 
@@ -48,32 +48,6 @@ def test_as_many_trials_run_at_once_as_there_are_slots(sweep, tmp_path):
     lines = (tmp_path / "s" / "sweep.csv").read_text().splitlines()
     assert [line[0] for line in lines[1:]] == [*"01234"]
     assert {result.hostname for result in results} == {"lab"}
-
-
-def test_what_a_sweep_does_itself_grows_with_its_trials(tmp_path, monkeypatch):
-    """Rows written, and trials' keys hashed: so many for each trial, however many there are."""
-    counts = collections.Counter()
-    add_rows, key = SweepDir.add_rows, Trial.key.fget
-
-    def counted_rows(folder, name, rows):
-        counts["rows"] += len(rows)
-        add_rows(folder, name, rows)
-
-    def counted_key(trial):
-        counts["keys"] += 1
-        return key(trial)
-
-    monkeypatch.setattr(SweepDir, "add_rows", counted_rows)
-    monkeypatch.setattr(Trial, "key", property(counted_key))
-    found = []
-    for number in (4, 12):
-        trials = make("seed=" + ",".join(map(str, range(number))))
-        counts.clear()
-        with open_sweepdir(tmp_path / str(number)) as folder:
-            run_trials(TrialRunner(folder, Console(io.StringIO()), FakeLauncher(done)), trials)
-        found.append({name: count / number for name, count in counts.items()})
-    assert found[1] == found[0]
-    assert found[0]["rows"] == 2  # when it ends, and in the grid's order at the end
 
 
 def test_a_trial_that_never_had_a_host(sweep):
@@ -127,22 +101,17 @@ def test_the_end_of_a_sweep_ends_its_trials(run_cli, monkeypatch):
 
 
 def test_the_table_has_a_line_for_each_running_trial():
-    one, two, three = make("seed=0,1,2")
-    table = LiveTable()
-    for trial in (one, two, three):
-        table.add(trial)
-    table.start(one)
-    table.output[one.key] = "epoch 3"
+    trials, running = {trial.key: trial for trial in make("seed=0,1,2")}, {}
+    first, _, third = trials
+    table = LiveTable(trials, running, {}.get)
 
     def drawn():
         console = rich.console.Console(file=io.StringIO(), width=80)
         console.print(table)
         return console.file.getvalue()
 
+    running[first] = types.SimpleNamespace(watch=Stopwatch(), line="epoch 3")
     assert drawn().count("running") == 1 and drawn().splitlines()[-1].strip() == "epoch 3"
-    table.start(three)
-    table.output[three.key] = "compiling"
+    running[third] = types.SimpleNamespace(watch=Stopwatch(), line="compiling")
     assert drawn().count("running") == 2
     assert drawn().splitlines()[-2:] == ["seed=0: epoch 3", "seed=2: compiling"]
-    table.add(one)  # lost with its machine
-    assert drawn().count("waiting") == 2 and "epoch 3" not in drawn()

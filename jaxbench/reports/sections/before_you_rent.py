@@ -478,16 +478,15 @@ def offers(context: ReportContext) -> Section | None:
 
 def _offered(context: ReportContext, offer: Offer) -> Iterator[dict[str, Any]]:
     """Yield a row for each rate or card in the folder of an offer; without any, one row."""
-    folder = offer.folder.resolve()
     # The catalogue's price of the offer; of a run, the lowest of its own hardware.
     row = dict.fromkeys(("run", "source", "stage", "rate", "to_target", "target_usd"))
     row |= {"offer": offer, "price": context.prices.of_offer(offer.name)}
     measured = [
         one
         for one in context.measurements
-        if one.run.path.resolve().is_relative_to(folder) and one.stage in (None, *STAGES)
+        if one.run.path.resolve().is_relative_to(offer.folder) and one.stage in (None, *STAGES)
     ]
-    cards = [card for card in context.collection.cards if card.path.is_relative_to(folder)]
+    cards = [card for card in context.collection.cards if card.path.is_relative_to(offer.folder)]
     for card in cards:
         verdict = card.card.verdict
         yield row | {"source": card.id, "state": card_status(verdict and verdict.outcome)}
