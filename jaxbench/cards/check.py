@@ -1,22 +1,19 @@
-"""Check a card that somebody hands in: its files, its figures and its verdict."""
+"""Check a card that somebody hands in: its files and its figures."""
 
-import collections
 import math
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from jaxbench.cards.card import Card, Figure, Verdict
+from jaxbench.cards.card import Card, Figure
 from jaxbench.cards.card_file import CARD, card_path, digest_file, list_files, read_card
-from jaxbench.cards.expected import setting_of_figure
-from jaxbench.cards.figures import FIGURES, MATMULS, PARTS, published_peak
-from jaxbench.cards.from_runs import contradictions
+from jaxbench.cards.figures import FIGURES, MATMULS
 from jaxbench.cards.preset import PRESETS
-from jaxbench.cards.verdict import Thresholds, judge, load_thresholds
+from jaxbench.cards.verdict import load_thresholds
 from jaxbench.clock import seconds_ago
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peak_table import accelerator_limit
-from jaxbench.hardware.targets.target import most_link_bytes_per_s, target_of_kind
+from jaxbench.hardware.targets.target import most_link_bytes_per_s
 from jaxbench.paths import user_path
 from jaxbench.terminal import warn
 
@@ -36,9 +33,8 @@ def check_card(path: str | pathlib.Path) -> list[str]:
         card = read_card(path)
     except BadInput as error:
         return [str(error)]
-    folder = card_path(path).parent
-    wrong = [*_altered(card, folder), *impossible(card), *contradictions(card, folder)]
-    return [*wrong, *_misjudged(card)]
+    lines = [*_altered(card, card_path(path).parent), *impossible(card)]
+    return lines if card.verdict else [*lines, "it has no verdict"]
 
 
 def _altered(card: Card, folder: pathlib.Path) -> Iterator[str]:
@@ -88,46 +84,18 @@ def impossible(card: Card) -> Iterator[str]:
     age_s = seconds_ago(card.created_at)
     if age_s is None or age_s < -24 * 3600:
         yield f"created_at is {card.created_at!r:.60}, which is in the future or no time"
-    time_s = sum(part.time_s for part in card.parts if not PARTS[part.name].measured_in)
-    if time_s > 1.01 * 60 * card.minutes_taken:
-        yield f"its parts took {time_s:.0f} s of {60 * card.minutes_taken:.0f} s"
     preset = PRESETS.get(card.preset)
     if preset is None:
         yield f"preset {card.preset[:60]!r}: this jaxbench has {', '.join(PRESETS)}"
     operations = {one.spec: one.flops_per_image for one in preset.networks} if preset else {}
-    num_devices, device_kind = card.environment["num_devices"], card.environment["device_kind"]
-    kinds: dict[int | None, str] = {one["id"]: one["kind"] for one in card.environment["devices"]}
-    is_cpu, named = card.environment["backend"] == "cpu", ", ".join(sorted({*kinds.values()}))
-    if (len(kinds), named) != (num_devices, device_kind) or is_cpu != (device_kind == "cpu"):
-        yield f"{card.hardware}: its environment has {len(kinds)} x {named}"
-    kinds[None] = device_kind
-    target = target_of_kind(device_kind, num_devices)
-    figures = {figure.key: figure for figure in card.figures()}
-    counts = collections.Counter([*(part.name for part in card.parts), *map(str, card.figures())])
-    for name, count in counts.items():
-        if count > 1:
-            yield f"{name}: is on the card {count} times"
-    for figure in figures.values():
-        if figure.device not in kinds:
-            yield f"{figure}: the card has no such device"
-            continue
-        device_kind = kinds[figure.device]
-        least, most = _least(figure, card), _most(figure, device_kind, card, figures)
+    for figure in card.figures():
+        least, most = _least(figure, card), _most(figure, card)
         low, high = figure.ends
         if not least <= low <= figure.value <= high <= most:
             yield (
                 f"{figure}: {figure.value:g} ({low:g} to {high:g}) cannot be: it is {least:g} at "
                 f"least, {most:g} at most"
             )
-        published = published_peak(figure.name, device_kind)
-        if figure.nominal != published:
-            yield f"{figure}: its nominal is {figure.nominal}, the published peak is {published}"
-        share = figure.nominal and figure.value / figure.nominal
-        if figure.share_of_nominal != share:
-            yield f"{figure}: its share of the peak is {figure.share_of_nominal}, not {share}"
-        if target and (needed := _needed_bytes(figure, card)) > target.memory_bytes:
-            gib = f"{needed / 2**30:,.1f} of {target.memory_bytes / 2**30:,.1f} GiB"
-            yield f"{figure}: needs {gib} of a device's memory"
         if figure.name == "flops_per_image" and preset:
             counted = operations.get(str(figure.labels["network"]))
             if figure.value != counted:
@@ -139,42 +107,35 @@ def _least(figure: Figure, card: Card) -> float:
     return kind.min if card.environment["backend"] == "cpu" else kind.min_accelerator or kind.min
 
 
-def _needed_bytes(figure: Figure, card: Card) -> float:
-    """Return the least memory of a device that a figure's work needs; 0 if it is unknown."""
-    if "collective" in figure.labels:
-        return float(figure.labels["bytes"])
-    if figure.name != "images_per_s" or not (setting := setting_of_figure(figure, card)):
-        return 0.0
-    from jaxbench.predict.prediction import least_memory_bytes  # imports JAX
-
-    return least_memory_bytes(setting)
-
-
-def _most(figure: Figure, device_kind: str, card: Card, figures: Mapping[tuple, Figure]) -> float:
+def _most(figure: Figure, card: Card) -> float:
     """Return the most that a figure can be on its hardware."""
     kind, environment = FIGURES[figure.name], card.environment
-    on_cpu = environment["backend"] == "cpu"
+    on_cpu, device_kind = environment["backend"] == "cpu", environment["device_kind"]
     unit: Any
     number, _, quantity = (kind.max_cpu if on_cpu else kind.max_accelerator).partition(" ")
     if quantity == "core":
         unit = environment.get("cpu_cores")
     elif quantity == "peak":
-        unit = published_peak(figure.name, device_kind)
         rate = "tflops" if figure.name in MATMULS else "gb_per_s"
-        unit = unit or accelerator_limit(rate, device_kind)
+        unit = card.peak_of(figure) or accelerator_limit(rate, device_kind)
     elif quantity in ("link", "host_link"):
         unit = most_link_bytes_per_s(device_kind, quantity == "host_link") / 1e9
     elif quantity == "matmul":
-        operations = figures.get(("flops_per_image", *figure.key[1:]))
-        unit = operations and operations.value and _flops_per_s(figure, card) / operations.value
+        operations = _of_same_network("flops_per_image", figure, card)
+        unit = operations and _flops_per_s(figure, card) / operations
     elif quantity == "power":
         unit = accelerator_limit("w", device_kind)
         if figure.name == "energy_j_per_image":
-            images = figures.get(("images_per_s", *figure.key[1:]))
-            unit *= environment["num_devices"] / images.value if images and images.value else 0
+            rate = _of_same_network("images_per_s", figure, card)
+            unit = rate and unit * environment["num_devices"] / rate
     else:
         unit = 1
     return float(number) * unit if number and unit else math.inf
+
+
+def _of_same_network(name: str, figure: Figure, card: Card) -> float:
+    """Return another value of a figure's network, precision and batch; 0 if the card has none."""
+    return next((one.value for one in card.named(name) if one.labels == figure.labels), 0.0)
 
 
 def _flops_per_s(rate: Figure, card: Card) -> float:
@@ -188,45 +149,15 @@ def _flops_per_s(rate: Figure, card: Card) -> float:
     return 1e12 * tflops * count * (_WINOGRAD if precision == "fp32" else 1)
 
 
-def _misjudged(card: Card) -> Iterator[str]:
-    """Yield if the verdict is not what the figures give by the limits that it names."""
-    if card.verdict is None:
-        yield "it has no verdict"
-        return
-    stated, verdict = card.verdict, judge(card, _limits(card), card.verdict.expected)
-    if stated.outcome != verdict.outcome:
-        yield f"its verdict is {stated.outcome}, its figures give {verdict.outcome}"
-    elif changed := sorted({*_judged(stated)} ^ {*_judged(verdict)}):
-        yield f"its verdict does not follow from its figures: {': '.join(changed[0])}"
-
-
-def _judged(verdict: Verdict) -> Iterator[tuple[str, str, str]]:
-    """Yield what rules say; a card that is older than a rule says nothing by it."""
-    for one in verdict.findings:
-        if one.status != "not_judged":
-            yield one.part, one.rule, one.status
-
-
 def custom_limits(card: Card) -> str | None:
     """Return a line with the limits that are not those that ship with jaxbench, None without."""
-    limits = _limits(card)
+    shipped, stated = load_thresholds(), card.verdict.thresholds if card.verdict else {}
     changed = [
-        f"{name} {_limit(limits[name])} in place of {_limit(limit)}"
-        for name, limit in load_thresholds().items()
-        if limits[name] != limit and (card.verdict is None or name in card.verdict.thresholds)
+        f"{name} {_limit(limit)} in place of {_limit(shipped.get(name))}"
+        for name, limit in stated.items()
+        if limit != shipped.get(name)
     ]
-    stated = card.verdict.thresholds if card.verdict else limits
-    missing = dict.fromkeys(name.partition(".")[0] for name in limits if name not in stated)
-    lines = [f"judged by custom limits: {', '.join(changed)}"] if changed else []
-    lines += [f"judged without the newer rules {', '.join(missing)}"] if missing else []
-    return "; ".join(lines) or None
-
-
-def _limits(card: Card) -> Thresholds:
-    """Return the limits of a card's verdict; None for a limit that is newer than the card."""
-    if card.verdict is None:
-        return load_thresholds()
-    return {**dict.fromkeys(load_thresholds()), **card.verdict.thresholds}
+    return f"judged by custom limits: {', '.join(changed)}" if changed else None
 
 
 def _limit(limit: float | None) -> str:

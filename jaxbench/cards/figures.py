@@ -46,15 +46,14 @@ class FigureKind(msgspec.Struct, frozen=True, kw_only=True):
     meaning: str
 
 
-def _load(table: str, kind: type) -> dict[str, Any]:
-    rows = [
-        {name: cell for name, cell in row.items() if cell} for row in read_table(__file__, table)
-    ]
-    return {row["name"]: msgspec.convert(row, kind, strict=False) for row in rows}
+def load_rows(table: str, kind: type) -> list[Any]:
+    """Return the rows of one of the tables here; an empty cell is the field's default."""
+    rows = [{name: one for name, one in row.items() if one} for row in read_table(__file__, table)]
+    return msgspec.convert(rows, list[kind], strict=False)  # type: ignore[valid-type]
 
 
-PARTS = _load("parts.csv", PartKind)
-FIGURES = _load("figures.csv", FigureKind)
+PARTS: dict[str, PartKind] = {row.name: row for row in load_rows("parts.csv", PartKind)}
+FIGURES: dict[str, FigureKind] = {row.name: row for row in load_rows("figures.csv", FigureKind)}
 
 
 def published_peak(name: str, device_kind: str) -> float | None:

@@ -23,7 +23,6 @@ from jax.sharding import SingleDeviceSharding
 from jaxbench.analysis.scaling_model import Interval
 from jaxbench.analysis.statistics import median_interval
 from jaxbench.clock import Stopwatch
-from jaxbench.microbench.interleaved import show_nothing
 
 PINNED = "pinned_host"
 
@@ -38,8 +37,8 @@ def measure_transfers(
     device: jax.Device,
     *,
     most_bytes: int = 2**28,
-    rounds: int = 11,
-    show: Callable[[str], object] = show_nothing,
+    rounds: int,
+    show: Callable[[str], object],
 ) -> dict[tuple[str, str, int], Interval]:
     """Measure both directions and both kinds of host memory, as far as the backend has them.
 

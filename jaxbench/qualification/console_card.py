@@ -44,7 +44,7 @@ def answer_lines(card: Card, folder: pathlib.Path) -> Iterator[str]:
     bad = bad if verdict.outcome not in ("pass", "not_judged") else []
     order = [*_BY_RULE]  # the first one says what to do next
     bad.sort(key=lambda one: order.index(one.rule) if one.rule in order else len(order))
-    outcome = verdict.outcome.replace("_", " ")
+    outcome = card.outcome
     unjudged = sum(one.status == "not_judged" for one in verdict.findings)
     named, left = [], len(bad)
     for one in bad:
@@ -84,7 +84,7 @@ def _next_step(card: Card) -> str:
 def _main_metrics(card: Card) -> Sequence[str]:
     """Return a line for matrix products, memory and a network: measured / expected, a word."""
     matmuls = _MATMULS[::-1] if card.environment["backend"] == "cpu" else _MATMULS
-    rows, expectations = [], card.expectations()
+    rows = []
     for names in (matmuls, ("triad_gb_per_s",), ("images_per_s",)):
         figures = next((some for some in ([*card.named(name)] for name in names) if some), None)
         if figures:
@@ -92,8 +92,7 @@ def _main_metrics(card: Card) -> Sequence[str]:
             is_network = figures[0].name == "images_per_s"
             one = figures[0] if is_network else min(figures, key=lambda one: one.value)
             title = " ".join(str(one.labels[name]) for name in NETWORK) if is_network else one.name
-            expected = expectations.get(one.key)
-            word = expected.judge(one) if expected else "no expectation"
-            rows.append([title, four_digits(one.value), f"/ {expected or '?'}", word])
+            expected = f"/ {one.expected or '?'}"
+            rows.append([title, four_digits(one.value), expected, one.comparison])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

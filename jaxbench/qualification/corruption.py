@@ -15,7 +15,7 @@ from jax import lax
 from jaxbench.cards.card import measured
 from jaxbench.clock import Stopwatch
 from jaxbench.microbench.repeat_check import Mismatch, RepeatCheck
-from jaxbench.qualification.bench import Bench
+from jaxbench.qualification.session import QualifySession
 
 _PART = "corruption"
 _LAYERS, _SEED = 4, 20260304
@@ -45,22 +45,22 @@ def train_step(weights: dict[str, jax.Array], inputs_BxK: jax.Array) -> dict[str
 class CorruptionCheck:
     """Bursts of equal rounds, spread over the soak, all compared with one reference."""
 
-    def __init__(self, bench: Bench):
-        self._bench, width = bench, bench.preset.check_width
+    def __init__(self, session: QualifySession):
+        self._session, width = session, session.preset.check_width
         generator = np.random.default_rng(_SEED)
         names = [f"layer{number}" for number in range(_LAYERS)]
         inputs = (
             {n: generator.normal(0, width**-0.5, (width, width)).astype("f4") for n in names},
             generator.normal(0, 1, (width, width)).astype("f4"),
         )
-        self._check, self._watch = RepeatCheck(train_step, inputs, bench.mesh), Stopwatch()
-        self._counts = {device.id: 0 for device in bench.mesh.devices}
+        self._check, self._watch = RepeatCheck(train_step, inputs, session.mesh), Stopwatch()
+        self._counts = {device.id: 0 for device in session.mesh.devices}
         # With the seconds since the soak began.
         self._named: list[tuple[Mismatch, float]] = []
 
     def burst(self) -> None:
         """Run some rounds on all devices, and compare."""
-        with self._bench.clock.phase(_PART):
+        with self._session.clock.phase(_PART):
             for mismatch in self._check.burst(_ROUNDS):
                 self._counts[mismatch.device_id] += 1
                 if len(self._named) < _MOST_NAMED:
@@ -70,7 +70,7 @@ class CorruptionCheck:
         """Add the figures of all bursts, if any, and note the first mismatch of each device."""
         if not self._check.rounds:
             return
-        figures = self._bench.figures
+        figures = self._session.figures
         figures.append(measured("rounds", self._check.rounds))
         figures += [measured("mismatches", n, device=device) for device, n in self._counts.items()]
         firsts: dict[int, tuple[Mismatch, float]] = {}
@@ -87,4 +87,4 @@ class CorruptionCheck:
             if one.is_tied:
                 others = ", ".join(str(other) for other in firsts if other != device)
                 text += f"; differs from device {others}, and either may be wrong"
-            self._bench.note(f"device {device}", "warning", text, part=_PART)
+            self._session.note(f"device {device}", "warning", text, part=_PART)

@@ -22,8 +22,8 @@ from jaxbench.hardware.telemetry.nvml import (
     set_power_limits,
 )
 from jaxbench.modes.throughput import measure_throughput
-from jaxbench.qualification.bench import RUNS, Bench, InnerConsole
 from jaxbench.qualification.networks import make_config, name_of, pace_of
+from jaxbench.qualification.session import RUNS, InnerConsole, QualifySession
 from jaxbench.tables.text import text_table
 from jaxbench.terminal import four_digits
 
@@ -89,21 +89,21 @@ def restored_at_end(limits: Sequence[PowerLimit]) -> Iterator[None]:
         raise OSError(f"the power limits could not be restored; they were {old_mw} (milliwatts)")
 
 
-def measure(bench: Bench, time_s: float) -> None:
+def measure(session: QualifySession, time_s: float) -> None:
     """Measure the preset's first network at each limit; write and print the table."""
-    watts = bench.power_limits
-    limits = check_power_limits(watts, bench.mesh.devices)
-    network, precision = bench.preset.networks[0], bench.preset.precisions[0]
-    config = make_config(network, precision, bench.mesh.num_devices)
+    watts = session.power_limits
+    limits = check_power_limits(watts, session.mesh.devices)
+    network, precision = session.preset.networks[0], session.preset.precisions[0]
+    config = make_config(network, precision, session.mesh.num_devices)
     pace, rows = pace_of(time_s / len(watts)), []
     with restored_at_end(limits):
         for limit_w in watts:
-            bench.show(f"{name_of(config)} at {limit_w} W")
+            session.show(f"{name_of(config)} at {limit_w} W")
             set_power_limits({limit.address: 1000 * limit_w for limit in limits})
             result = measure_throughput(
                 config,
-                str(bench.folder / RUNS / f"power-{limit_w}w"),
-                InnerConsole(bench, f"{name_of(config)} at {limit_w} W"),
+                str(session.folder / RUNS / f"power-{limit_w}w"),
+                InnerConsole(session, f"{name_of(config)} at {limit_w} W"),
                 **pace,
             )
             rates = [result.summary.get(name) for name in _RATES]
@@ -111,9 +111,9 @@ def measure(bench: Bench, time_s: float) -> None:
             is_known = telemetry.get("energy_window_long_enough")
             energy_j = telemetry["joules_per_image"] if is_known else None
             rows.append([limit_w, *rates, energy_j])
-            with open(bench.folder / _FILE, "w", encoding="utf-8", newline="") as file:
+            with open(session.folder / _FILE, "w", encoding="utf-8", newline="") as file:
                 csv.writer(file).writerows([COLUMNS, *rows])
-    bench.note("table", "ok", f"images/s and energy of {name_of(config)} by limit: {_FILE}")
+    session.note("table", "ok", f"images/s and energy of {name_of(config)} by limit: {_FILE}")
     cells = [["" if value is None else four_digits(value) for value in row] for row in rows]
     for line in text_table(COLUMNS, cells, spare=_RATES[1:]):
-        bench.console.print(line)
+        session.console.print(line)

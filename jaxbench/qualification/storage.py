@@ -15,7 +15,7 @@ from jaxbench.clock import Stopwatch
 from jaxbench.data.images.decode import Image, centre_crop, load_decoder
 from jaxbench.data.images.encoded import read_image_file
 from jaxbench.hardware.system import drop_from_page_cache
-from jaxbench.qualification.bench import Bench
+from jaxbench.qualification.session import QualifySession
 
 # Photographs as ImageNet's: 500 x 375 pixels, about 110 KB each.
 _IMAGES, _IMAGE_SHAPE, _QUALITY, _DECODED_SHAPE = 32, (375, 500, 3), 90, (224, 224)
@@ -27,21 +27,22 @@ _SHARE_OF_DISK = 0.1
 _ARRAYS = 8
 
 
-def measure(bench: Bench, time_s: float) -> None:
+def measure(session: QualifySession, time_s: float) -> None:
     """Measure one core's decoding, cold and warm reads, a checkpoint's writing and restoring."""
     each_s = time_s / 5
-    free_bytes = shutil.disk_usage(bench.folder).free
+    free_bytes = shutil.disk_usage(session.folder).free
     size = int(min(_MOST_BYTES, max(_LEAST_BYTES, _BYTES_PER_S * time_s)))
     if size > _SHARE_OF_DISK * free_bytes:
-        raise OSError(f"{bench.folder}: {free_bytes >> 20} MiB free, {10 * size >> 20} are needed")
-    with tempfile.TemporaryDirectory(prefix="storage-", dir=bench.folder) as name:
+        needed = f"{free_bytes >> 20} MiB free, {10 * size >> 20} are needed"
+        raise OSError(f"{session.folder}: {needed}")
+    with tempfile.TemporaryDirectory(prefix="storage-", dir=session.folder) as name:
         folder = pathlib.Path(name)
-        bench.show("decoding images")
-        bench.figures.append(_decode(folder, each_s))
-        bench.show("reading a file")
-        bench.figures += _read(folder, size, each_s)
-        bench.show("writing and restoring checkpoints")
-        bench.figures += _checkpoint(folder, size, each_s)
+        session.show("decoding images")
+        session.figures.append(_decode(folder, each_s))
+        session.show("reading a file")
+        session.figures += _read(folder, size, each_s)
+        session.show("writing and restoring checkpoints")
+        session.figures += _checkpoint(folder, size, each_s)
 
 
 def _rate(name: str, amount: float, times_s: Sequence[float]) -> Figure:

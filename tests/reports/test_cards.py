@@ -48,7 +48,7 @@ def test_the_section_has_verdict_and_figures_by_part(tmp_path, snapshot):
 
 
 def test_notes_of_other_parts_are_no_lines_of_the_doctor(tmp_path, snapshot):
-    note = Check(name="memory", status="ok", found="arrays of 128 MiB each")
+    note = Check(name="memory", status="ok", detail="arrays of 128 MiB each")
     card = made.judged(replace(made.ceilings(), checks=(note,)))
     assert shown(section_of(made.write(tmp_path, card)), "Doctor", "Notes") == snapshot
 
@@ -80,16 +80,15 @@ def test_a_rate_stands_beside_the_peak_that_a_card_of_its_machine_measured(tmp_p
 
 
 def test_the_pairs_are_a_square_table(tmp_path):
-    slow = measured("pair_gb_per_s", 5.0, source=10, peer=2)
+    slow = measured("pair_gb_per_s", 5.0, source=2, peer=10)
     part = made.collectives()
     part = replace(part, figures=(*part.figures, slow))
     section = section_of(made.write(tmp_path, made.judged(part)))
-    [table] = [table for title, table in tables(section).items() if "copies from" in title]
-    # Rows are sources; 10 comes after 3, and no device sends to 10.
-    assert table.columns == ["from / to", "0", "1", "2", "3"]
-    assert [row[0].text for row in table.rows] == ["0", "1", "2", "3", "10"]
-    assert pages.texts(table.rows[-1]) == ["10", "–", "–", "5.000", "–"]
-    assert pages.texts(table.rows[0])[1:3] == ["–", "101.0"]
+    [table] = [table for title, table in tables(section).items() if "copies between" in title]
+    # 10 comes after 3; both ways have the same rate.
+    assert table.columns == ["from / to", "0", "1", "2", "3", "10"]
+    assert pages.texts(table.rows[-1]) == ["10", "–", "–", "5.000", "–", "–"]
+    assert pages.texts(table.rows[2])[1:] == ["102.0", "103.0", "–", "105.0", "5.000"]
 
 
 def test_what_is_wrong_with_a_card_is_said(tmp_path):
@@ -139,7 +138,7 @@ def hostile(folder):
             replace(
                 made.doctor(),
                 checks=tuple(
-                    replace(made.doctor().checks[0], name=MARKUP, found=MARKUP) for _ in range(2)
+                    replace(made.doctor().checks[0], name=MARKUP, detail=MARKUP) for _ in range(2)
                 ),
             ),
             host=MARKUP,
