@@ -2,33 +2,16 @@
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal
 
 import msgspec
 
 from jaxbench.cards.figures import FIGURES, PARTS, published_peak
 from jaxbench.hardware.system import Check
-from jaxbench.records import schema
+from jaxbench.records.schema import Environment
 from jaxbench.terminal import four_digits
 
 Outcome = Literal["pass", "warn", "fail", "inconclusive", "incomplete", "not_judged"]
-
-
-class Device(TypedDict):
-    """One accelerator of the environment: JAX's number, and what it is."""
-
-    id: int
-    kind: str
-
-
-class Environment(schema.Environment):
-    """What run.json has of the environment; a card is not one without these."""
-
-    hostname: str
-    backend: str
-    device_kind: str
-    num_devices: int
-    devices: list[Device]
 
 
 class _PartOfCard(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

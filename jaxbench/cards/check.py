@@ -3,12 +3,10 @@
 import math
 import pathlib
 from collections.abc import Iterator
-from typing import Any
 
 from jaxbench.cards.card import Card, Figure
 from jaxbench.cards.card_file import CARD, card_path, digest_file, list_files, read_card
-from jaxbench.cards.figures import FIGURES, MATMULS
-from jaxbench.cards.preset import PRESETS
+from jaxbench.cards.figures import FIGURES, MATMULS, PRESETS
 from jaxbench.cards.verdict import load_thresholds
 from jaxbench.clock import seconds_ago
 from jaxbench.errors import BadInput
@@ -16,12 +14,6 @@ from jaxbench.hardware.peak_table import accelerator_limit
 from jaxbench.hardware.targets.target import most_link_bytes_per_s
 from jaxbench.paths import user_path
 from jaxbench.terminal import warn
-
-# The types that a network of a precision may be multiplied in.
-_MULTIPLIED_IN = {"fp32": ("fp32", "tf32", "bf16"), "bf16": ("bf16",), "fp16": ("fp16",)}
-# Winograd's convolutions with tiles of 2 x 2 multiply 2.25 times less often than is counted
-# (Lavin and Gray 2016); libraries use them in fp32.
-_WINOGRAD = 2.25
 
 
 def check_card(path: str | pathlib.Path) -> list[str]:
@@ -89,7 +81,7 @@ def impossible(card: Card) -> Iterator[str]:
         yield f"preset {card.preset[:60]!r}: this jaxbench has {', '.join(PRESETS)}"
     operations = {one.spec: one.flops_per_image for one in preset.networks} if preset else {}
     for figure in card.figures():
-        least, most = _least(figure, card), _most(figure, card)
+        least, most = FIGURES[figure.name].min, _most(figure, card)
         low, high = figure.ends
         if not least <= low <= figure.value <= high <= most:
             yield (
@@ -102,17 +94,12 @@ def impossible(card: Card) -> Iterator[str]:
                 yield f"{figure}: {figure.value:.11g} is not the preset's network, {counted}"
 
 
-def _least(figure: Figure, card: Card) -> float:
-    kind = FIGURES[figure.name]
-    return kind.min if card.environment["backend"] == "cpu" else kind.min_accelerator or kind.min
-
-
 def _most(figure: Figure, card: Card) -> float:
     """Return the most that a figure can be on its hardware."""
     kind, environment = FIGURES[figure.name], card.environment
     on_cpu, device_kind = environment["backend"] == "cpu", environment["device_kind"]
-    unit: Any
     number, _, quantity = (kind.max_cpu if on_cpu else kind.max_accelerator).partition(" ")
+    unit: float | None = 1.0
     if quantity == "core":
         unit = environment.get("cpu_cores")
     elif quantity == "peak":
@@ -120,33 +107,9 @@ def _most(figure: Figure, card: Card) -> float:
         unit = card.peak_of(figure) or accelerator_limit(rate, device_kind)
     elif quantity in ("link", "host_link"):
         unit = most_link_bytes_per_s(device_kind, quantity == "host_link") / 1e9
-    elif quantity == "matmul":
-        operations = _of_same_network("flops_per_image", figure, card)
-        unit = operations and _flops_per_s(figure, card) / operations
     elif quantity == "power":
         unit = accelerator_limit("w", device_kind)
-        if figure.name == "energy_j_per_image":
-            rate = _of_same_network("images_per_s", figure, card)
-            unit = rate and unit * environment["num_devices"] / rate
-    else:
-        unit = 1
     return float(number) * unit if number and unit else math.inf
-
-
-def _of_same_network(name: str, figure: Figure, card: Card) -> float:
-    """Return another value of a figure's network, precision and batch; 0 if the card has none."""
-    return next((one.value for one in card.named(name) if one.labels == figure.labels), 0.0)
-
-
-def _flops_per_s(rate: Figure, card: Card) -> float:
-    """Return what a network would reach that computes as fast as products of matrices do."""
-    precision, count = rate.labels["precision"], card.environment["num_devices"]
-    names = [f"matmul_{name}_tflops" for name in _MULTIPLIED_IN.get(str(precision), ())]
-    # A CPU computes bf16 in fp32, too, and simulated devices share the processor.
-    if card.environment["backend"] == "cpu":
-        names, count = MATMULS, 1
-    tflops = max((one.ends[1] for one in card.figures() if one.name in names), default=math.inf)
-    return 1e12 * tflops * count * (_WINOGRAD if precision == "fp32" else 1)
 
 
 def custom_limits(card: Card) -> str | None:

@@ -19,8 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from jaxbench.cards.card import Card, Expected, Figure
-from jaxbench.cards.figures import MATMULS, MEMORY, load_rows
-from jaxbench.cards.preset import PRESETS
+from jaxbench.cards.figures import MATMULS, MEMORY, PRESETS, load_rows
 from jaxbench.hardware.targets.target import target_of_kind
 
 # Rates that do not follow from one another; of all of them more is better.

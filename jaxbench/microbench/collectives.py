@@ -21,13 +21,17 @@ from jax import lax
 
 from jaxbench.analysis.scaling_model import Interval, bus_factor
 from jaxbench.microbench.interleaved import Calls, measure_in_turn
-from jaxbench.microbench.transfer import sizes_up_to
 from jaxbench.parallel.mesh import AXIS, DataMesh
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
 _WIDTH = np.dtype(np.float32).itemsize
 # Mesh positions of two devices.
 Pair = tuple[int, int]
+
+
+def sizes_up_to(most_bytes: int) -> list[int]:
+    """Return the sizes in bytes that are measured: 1 KiB times powers of four."""
+    return [1024 * 2**power for power in range(0, (most_bytes // 1024).bit_length(), 2)]
 
 
 class Collective(Calls):

@@ -4,9 +4,13 @@ import itertools
 from typing import Any
 
 from jaxbench.cards.card import measured
-from jaxbench.microbench.collectives import OPERATIONS, measure_collectives, measure_pairs
+from jaxbench.microbench.collectives import (
+    OPERATIONS,
+    measure_collectives,
+    measure_pairs,
+    sizes_up_to,
+)
 from jaxbench.microbench.memory_bandwidth import memory_bytes
-from jaxbench.microbench.transfer import sizes_up_to
 from jaxbench.parallel.processes import broadcast_value
 from jaxbench.qualification.ceilings import SHORT_ROUNDS, fit_window_s, in_unit
 from jaxbench.qualification.session import QualifySession

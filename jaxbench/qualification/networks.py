@@ -13,8 +13,7 @@ from typing import Any
 
 from jaxbench.analysis.largest_batch import estimate_largest
 from jaxbench.cards.card import Figure, measured
-from jaxbench.cards.figures import share_of_measured
-from jaxbench.cards.preset import PresetNetwork
+from jaxbench.cards.figures import PresetNetwork, share_of_measured
 from jaxbench.cli import registry
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config

@@ -21,11 +21,11 @@ from jaxbench.hardware.telemetry.nvml import (
     read_power_limits,
     set_power_limits,
 )
+from jaxbench.metrics import plain
 from jaxbench.modes.throughput import measure_throughput
 from jaxbench.qualification.networks import make_config, name_of, pace_of
 from jaxbench.qualification.session import RUNS, InnerConsole, QualifySession
 from jaxbench.tables.text import text_table
-from jaxbench.terminal import four_digits
 
 _RATES = ("images_per_s", "images_per_s_low", "images_per_s_high")
 COLUMNS = ("power_limit_w", *_RATES, "energy_j_per_image")
@@ -35,14 +35,13 @@ _PATIENCE_S = 10.0
 
 
 def parse_watts(texts: Sequence[str]) -> list[int]:
-    """Return the watts of --power_limits; raise BadInput for what is no whole number."""
-    if not texts or not all(text.isdecimal() and int(text) for text in texts):
+    """Return the watts of --power_limits; raise BadInput for what is none."""
+    watts = [int(text) if text.isdecimal() else 0 for text in texts]
+    if not watts or 0 in watts or len({*watts}) < len(watts):
         raise BadInput(
-            f"--power_limits={','.join(texts)}: must be whole numbers of watts, such as 200,300"
+            f"--power_limits={','.join(texts)}: must be different whole numbers of watts, such as "
+            "200,300"
         )
-    watts = [*map(int, texts)]
-    if len({*watts}) < len(watts):
-        raise BadInput(f"--power_limits={','.join(texts)}: name each limit once")
     return watts
 
 
@@ -114,6 +113,6 @@ def measure(session: QualifySession, time_s: float) -> None:
             with open(session.folder / _FILE, "w", encoding="utf-8", newline="") as file:
                 csv.writer(file).writerows([COLUMNS, *rows])
     session.note("table", "ok", f"images/s and energy of {name_of(config)} by limit: {_FILE}")
-    cells = [["" if value is None else four_digits(value) for value in row] for row in rows]
+    cells = [[plain(value) for value in row] for row in rows]
     for line in text_table(COLUMNS, cells, spare=_RATES[1:]):
         session.console.print(line)

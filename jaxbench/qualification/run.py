@@ -11,8 +11,7 @@ from jaxbench import __version__
 from jaxbench.cards.card import Card, HostLoad, Part
 from jaxbench.cards.card_file import CARD, write_card
 from jaxbench.cards.expected import FEWEST_CARDS, expect
-from jaxbench.cards.figures import FIGURES, PARTS
-from jaxbench.cards.preset import CPU, STANDARD
+from jaxbench.cards.figures import CPU, FIGURES, PARTS, STANDARD
 from jaxbench.cards.verdict import Thresholds, failures, judge
 from jaxbench.clock import now
 from jaxbench.config import Experiment

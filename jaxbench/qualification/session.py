@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxbench.cards.card import Figure
-from jaxbench.cards.preset import Preset
+from jaxbench.cards.figures import Preset
 from jaxbench.clock import Clock
 from jaxbench.hardware.system import Check
 from jaxbench.parallel.mesh import DataMesh
@@ -66,12 +66,12 @@ class QualifySession:
         status = f"s, {self.part.replace('_', ' ')}: {activity}"
         self.console.progress("qualify", int(done_s), int(planned_s), status)
 
-    def note(self, name: str, status: Any, detail: str, part: str | None = None) -> None:
-        """Add a line to a part: to the one that is being measured unless another is named.
+    def note(self, name: str, status: Any, detail: str) -> None:
+        """Add a line to the part that is being measured.
 
         A line that is there already, as of a device like another, is not repeated.
         """
-        lines, line = self.notes.setdefault(part or self.part, []), Check(name, status, detail)
+        lines, line = self.notes.setdefault(self.part, []), Check(name, status, detail)
         if line not in lines:
             lines.append(line)
 

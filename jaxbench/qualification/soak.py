@@ -76,8 +76,7 @@ class Soak(Measurement):
 
     left_s: Callable[[], float]
     between: Callable[[], None]
-    stepper: Stepper | None = None
-    windows_s: Sequence[float] = ()
+    train: TrainStage | None = None
     mode = "throughput"
 
     def document(self) -> dict[str, Any]:
@@ -88,13 +87,11 @@ class Soak(Measurement):
         state, batch = setup.place_train_state(), next(feed.train_batches(0, 1))
         compiled = setup.compile("train_step", program.train_step, state, feed.train_data, batch)
         recorder.write(compiled)
-        self.stepper = Stepper(setup, state)
         window_s = max(_SHORTEST_WINDOW_S, min(_LONGEST_WINDOW_S, self.left_s() / _WINDOWS))
-        train = TrainStage(setup, self.stepper, window_s)
+        self.train = train = TrainStage(setup, Stepper(setup, state), window_s)
         with setup.clock.phase("warm_up"):
             train.warm_up(_WARM_UP_ROUNDS)
         images = train.steps_per_window * train.images_per_step
-        self.windows_s = train.windows_s
         with setup.clock.phase("measure"):
             watch, every_s = Stopwatch(), self.left_s() / _BURSTS
             # No burst between where the set-up has used up the time.
@@ -112,16 +109,16 @@ class Soak(Measurement):
         recorder.write(train.describe(compiled))
 
     def summarize(self, status: str, records: Sequence[Record]) -> ThroughputSummary:
+        record = next((one for one in records if isinstance(one, ThroughputRecord)), None)
         rates = ("images_per_s", "images_per_s_low", "images_per_s_high")
-        train = next((one for one in records if isinstance(one, ThroughputRecord)), None)
-        losses = self.stepper.losses if self.stepper else []
+        losses = self.train.stepper.losses if self.train else []
+        windows_s = self.train.windows_s if self.train else []
         return ThroughputSummary(
             status=status,
-            **({name: getattr(train, name) for name in rates} if train else {}),
-            first_step_s=None,
+            **({name: getattr(record, name) for name in rates} if record else {}),
             first_loss=losses[0] if losses else None,
             last_loss=losses[-1] if losses else None,
-            warnings=held_up("soak: window", dict(enumerate(self.windows_s, 1))),
+            warnings=held_up("soak: window", dict(enumerate(windows_s, 1))),
         )
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from jaxbench.cards.card import Card, HostLoad, Part, measured
 from jaxbench.cards.card_file import digest_of, write_card
-from jaxbench.cards.preset import STANDARD
+from jaxbench.cards.figures import STANDARD
 from jaxbench.cards.verdict import judge, load_thresholds
 from jaxbench.hardware.system import Check
 from jaxbench.records.schema import Summary

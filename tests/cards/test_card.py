@@ -75,7 +75,6 @@ REFUSED = {
     "figure": (lambda c: _figure(c, "mfu").update(name="mfuu"), "'mfuu' - at `$.parts[3].figures"),
     "labels": (lambda c: _figure(c, "mfu").update(labels={}), "labels of mfu must be network"),
     "outside": (lambda c: _figure(c, "mfu").update(run="runs/../../a"), "- at `$.parts[3].fig"),
-    "environment": (lambda c: c["environment"].pop("hostname"), "field `hostname`"),
 }
 
 

@@ -1,5 +1,7 @@
 """Sanity checks of a card, and the check of one that somebody hands in."""
 
+import shutil
+
 import pytest
 from msgspec.structs import replace
 
@@ -42,8 +44,6 @@ IMPOSSIBLE = {
         with_figure(made.networks(), "flops_per_image", value=made.FLOPS - 1),
         "24535105535 is not the preset's network, 24535105536",
     ),
-    "power": (with_figure(made.networks(), "energy_j_per_image", value=0.5), "0.378 at most"),
-    "arithmetic": (made.networks(150_000.0), "images_per_s, network resnet50"),
     "interval": (
         with_figure(made.networks(), "images_per_s", interval=(1.0, 2.0)),
         "10000 (1 to 2) cannot be",
@@ -58,7 +58,7 @@ IMPOSSIBLE = {
         with_figure(made.collectives(), "pair_gb_per_s", value=500.0),
         "472.5 at most",
     ),
-    "a call": (ceiling("dispatch_latency_s", value=1e-14, interval=None), "1e-06 at least"),
+    "a call": (ceiling("dispatch_latency_s", value=1e-14, interval=None), "2e-07 at least"),
     "power of a board": (of_sensors(power_mean_w=1000.0), "945 at most"),
     "int8": (
         replace(made.ceilings(), figures=(measured("matmul_int8_tflops", 6000.0, device=0),)),
@@ -99,19 +99,6 @@ def test_a_processor_has_a_bound_by_its_cores():
 def test_margins_leave_room_for_what_can_be():
     fast = made.ceilings(1.2 * PEAK, 3352 * 1.03)
     assert [*impossible(made.card(fast, made.networks(matmul=1.2 * PEAK)))] == []
-    # Winograd's convolutions multiply less often than is counted, only in fp32.
-    assert [*impossible(made.card(made.ceilings(200.0), fp32_networks(70_000.0)))] == []
-    assert [*impossible(made.card(made.ceilings(150.0), fp32_networks(70_000.0)))]
-
-
-def fp32_networks(rate):
-    labels = {**made.NETWORK, "precision": "fp32"}
-    figures = (
-        made.around("images_per_s", rate, **labels),
-        measured("flops_per_image", made.FLOPS, **labels),
-        measured("mfu", rate * made.FLOPS / 4 / 494.7e12, **labels),
-    )
-    return replace(made.networks(), figures=figures)
 
 
 @pytest.mark.parametrize(
@@ -151,26 +138,23 @@ def test_a_healthy_card_has_no_problems(tmp_path):
     assert check_card(path) == check_card(tmp_path) == []
 
 
-def test_files_beside_it_are_compared(recorded):
-    run = recorded / "runs/cnn10-tiny-fp32-16"
+def test_files_beside_it_are_compared(tmp_path):
+    path = made.write(tmp_path, beside=True)
+    run, soak = tmp_path / made.RUN, tmp_path / made.SOAK
     (run / "run.json").write_text((run / "run.json").read_text() + " ")
     (run / "metrics.jsonl").unlink()
-    (recorded / "runs/more").mkdir()
-    (recorded / "runs/more/run.json").write_text("{}")
-    assert check_card(recorded)[:3] == [
-        "runs/cnn10-tiny-fp32-16/metrics.jsonl: was removed from the card's files",
-        "runs/cnn10-tiny-fp32-16/run.json: is not the file that the card was made of",
-        "runs/more/run.json: was added to the card's files",
+    (run / "more.json").write_text("{}")
+    files = read_card(path).files
+    lines = [
+        "runs/resnet50/metrics.jsonl: was removed from the card's files",
+        "runs/resnet50/more.json: was added to the card's files",
+        "runs/resnet50/run.json: is not the file that the card was made of",
     ]
-
-
-def test_swapped_digests_are_noticed(recorded):
-    def swap(content):
-        first, second, *_ = names = [*content["files"]]
-        content["files"] |= {first: content["files"][second], second: content["files"][first]}
-        assert len(names) == 6
-
-    assert len(check_card(made.alter(recorded / "card.json", swap))) == 2
+    assert soak.is_dir() and "runs/soak/run.json" in files and check_card(path) == lines
+    # It may travel without its files.
+    shutil.copy(path, tmp_path / "alone.json")
+    shutil.rmtree(tmp_path / "runs")
+    assert check_card(path) == check_card(tmp_path / "alone.json") == []
 
 
 def test_what_cannot_be_read_is_the_only_problem(tmp_path):

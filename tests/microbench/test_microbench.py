@@ -276,9 +276,9 @@ def test_the_sizes_of_caches_are_found(tmp_path):
 
 
 def test_sizes_are_powers_of_four():
-    assert transfer.sizes_up_to(1024) == [1024]
-    assert transfer.sizes_up_to(4095) == [1024]
-    assert transfer.sizes_up_to(2**16 + 1) == [2**10, 2**12, 2**14, 2**16]
+    assert collectives.sizes_up_to(1024) == [1024]
+    assert collectives.sizes_up_to(4095) == [1024]
+    assert collectives.sizes_up_to(2**16 + 1) == [2**10, 2**12, 2**14, 2**16]
 
 
 def test_transfers_end_in_the_memory_that_they_name():
@@ -301,18 +301,15 @@ def test_transfers_end_in_the_memory_that_they_name():
 
 def test_rates_are_sizes_over_times(monkeypatch):
     """On CPU there are none."""
-    assert transfer.measure_transfers(jax.devices()[0], rounds=5, show=print) == {}
-
-    def transfers(device, size):
-        yield "host_to_device", "pageable", lambda: np.ones(size)
-
-    monkeypatch.setattr(transfer, "_transfers", transfers)
+    how = {"num_bytes": 4096, "rounds": 5, "show": print}
+    assert transfer.measure_transfers(jax.devices()[0], **how) == {}
     monkeypatch.setattr(transfer.Stopwatch, "elapsed_s", lambda _: 0.5)
     accelerator = types.SimpleNamespace(platform="gpu")
-    found = transfer.measure_transfers(accelerator, most_bytes=4096, rounds=5, show=print)
-    assert [num_bytes for *_, num_bytes in found] == [1024, 4096]
+    arrays = [("host_to_device", "pageable", lambda: np.ones(1024))]
+    monkeypatch.setattr(transfer, "_transfers", lambda *_: arrays)
     # Each takes half a second, by the test's clock.
-    assert found["host_to_device", "pageable", 4096] == (8192.0,) * 3
+    rates = transfer.measure_transfers(accelerator, **how)
+    assert rates == {("host_to_device", "pageable"): (8192.0,) * 3}
 
 
 def test_dispatch_is_timed():

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxbench.cards.preset import PRESETS, Preset, PresetNetwork
+from jaxbench.cards.figures import PRESETS, Preset, PresetNetwork
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.qualification.plan import Plan
 from jaxbench.qualification.session import QualifySession

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.cards.card import measured
 from jaxbench.cards.card_file import list_files
-from jaxbench.cards.preset import CPU, PRESETS, STANDARD
+from jaxbench.cards.figures import CPU, PRESETS, STANDARD
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.qualification import networks
 from jaxbench.qualification.networks import make_config, step_time_figures

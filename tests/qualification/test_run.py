@@ -277,18 +277,19 @@ def test_sizes_are_noted_once_for_all_devices(session, monkeypatch):
     monkeypatch.setattr(ceilings, "choose_array_bytes", lambda _: 2**25)
     rates = {"copy": (9e11, 8e11, 10e11)}
     monkeypatch.setattr(ceilings, "measure_bandwidth", lambda *_, **__: rates)
-    transfers = dict.fromkeys((("pinned_host", 2**28), ("pageable", 1)), (2e9, 1e9, 3e9))
-    transfers = {("host_to_device", *of): rate for of, rate in transfers.items()}
+    transfers = {"pinned_host": (2e9, 1e9, 3e9), "pageable": (1e9, 1e9, 1e9)}
+    transfers = {("host_to_device", memory): rate for memory, rate in transfers.items()}
     monkeypatch.setattr(ceilings, "measure_transfers", lambda *_, **__: transfers)
     session.part = "ceilings"
     for number in range(2):
         device = types.SimpleNamespace(id=number)
         [figure] = ceilings._measure_memory(session, device, 1.0, 6)
         assert figure == measured("copy_gb_per_s", 900.0, (800.0, 1000.0), device=number)
-        [*ceilings._measure_transfers(session, device, 6)]
+        [figure] = ceilings._measure_transfers(session, device, 6)
+        assert figure == measured("h2d_gb_per_s", 2.0, (1.0, 3.0), device=number)
     assert [(one.name, one.detail) for one in session.notes["ceilings"]] == [
         ("memory", "arrays of 32 MiB each"),
-        ("host to device", "256 MiB, pinned host memory"),
+        ("host to device", "pinned host memory"),
     ]
 
 
