@@ -104,7 +104,7 @@ def _qualify() -> int:
             thresholds,
             create_console(),
             soak_minutes=_SOAK_MINUTES.value,
-            flags={"storage": int(_STORAGE.value), "power_limits": len(watts)},
+            storage=_STORAGE.value,
             power_limits=watts,
             fleet=fleet,
         )

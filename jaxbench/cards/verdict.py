@@ -161,16 +161,18 @@ def _values(part: Part) -> dict[str, Iterator[_Judged]]:
                 "transfer_spread": _spreads(part, ("h2d_gb_per_s", "d2h_gb_per_s")),
             }
         case "soak":
-            throttled = [*part.named("throttled_share")]
-            by_power = [one for one in throttled if one.labels["reason"] == "sw_power_cap"]
+            throttled = part.named("throttled_share")
             counters = part.named("errors_before", "errors_after")
-            faults = [one for one in counters if one.labels["counter"] in _BOARD_FAULTS]
             return {
                 "slowdown_percent": _slowdown(part),
-                "throttled_share": _values_of(one for one in throttled if one not in by_power),
-                "power_capped_share": _values_of(by_power),
+                # A power cap is normal on most boards.
+                "throttled_share": _values_of(
+                    one for one in throttled if one.labels["reason"] != "sw_power_cap"
+                ),
                 # Any count says that the board is to be reset or replaced.
-                "board_faults": _values_of(faults),
+                "board_faults": _values_of(
+                    one for one in counters if one.labels["counter"] in _BOARD_FAULTS
+                ),
                 "errors": _new_errors(part, corrected=False),
                 "corrected_errors": _new_errors(part, corrected=True),
             }

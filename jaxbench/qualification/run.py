@@ -2,7 +2,7 @@
 
 import importlib
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -25,7 +25,7 @@ from jaxbench.parallel.mesh import create_mesh
 from jaxbench.parallel.signals import defer_signals
 from jaxbench.paths import check_can_be_made, user_path
 from jaxbench.qualification.console_card import answer_lines
-from jaxbench.qualification.plan import Plan, make_plan
+from jaxbench.qualification.plan import make_plan
 from jaxbench.qualification.power_curve import check_power_limits
 from jaxbench.qualification.session import RUNS, PartFailed, QualifySession
 from jaxbench.records.run_dir import create_timed_folder
@@ -40,7 +40,7 @@ def qualify(
     console: Console,
     *,
     soak_minutes: float | None = None,
-    flags: Mapping[str, int] | None = None,
+    storage: bool = False,
     power_limits: Sequence[int] = (),
     fleet: Sequence[Card] = (),
 ) -> int:
@@ -51,7 +51,8 @@ def qualify(
       out: a new or empty folder; None makes runs/qualify/TIME.
       thresholds: the limits that the card is judged by.
       console: where lines and the bar go.
-      soak_minutes, flags: see `make_plan`.
+      soak_minutes: of the soak; None for what the other parts leave.
+      storage: whether the storage is measured, too.
       power_limits: watts of the power curve.
       fleet: cards that may be of machines like this one.
 
@@ -64,28 +65,28 @@ def qualify(
     # pmap refuses functions that have only replicated arguments, such as the one of `RepeatCheck`.
     mesh = create_mesh(Experiment(parallelism="shard_map"))
     platform = mesh.devices[0].platform
+    # The CPU is not what somebody with accelerators wants to know, and takes minutes.
+    unused = processes.broadcast_value(unused_accelerators(platform))
+    only = None
+    if unused:
+        only = ("doctor", "the accelerators of this machine are not used")
+    elif processes.count() > 1:
+        only = ("collectives", "not measured over several processes")
     plan = make_plan(
         minutes,
         num_devices=mesh.num_devices,
         on_cpu=platform == "cpu",
         soak_minutes=soak_minutes,
-        flags=flags,
-        only="collectives" if processes.count() > 1 else None,
+        asked={"storage": int(storage), "power_limits": len(power_limits)},
+        only=only,
     )
     if power_limits:
         check_power_limits(power_limits, mesh.devices)
     folder = _new_folder(out) if processes.is_primary() else pathlib.Path()
-    # The CPU is not what somebody with accelerators wants to know, and takes minutes.
-    unused = processes.broadcast_value(unused_accelerators(platform))
-    if unused:
-        reason = "the accelerators of this machine are not used"
-        times_s = {name: time_s for name, time_s in plan.times_s.items() if name == "doctor"}
-        plan = Plan(times_s, dict.fromkeys({*PARTS} - {"doctor"}, reason))
     preset = CPU if platform == "cpu" else STANDARD
     session = QualifySession(mesh, folder, preset, console, plan, power_limits)
-    for line in unused:
-        console.say(f"{line}; or set JAX_PLATFORMS=cpu to measure the CPU")
-    for line in () if unused else _describe_plan(session):
+    lines = [f"{line}; or set JAX_PLATFORMS=cpu to measure the CPU" for line in unused]
+    for line in lines or _describe_plan(session):
         console.say(line)
     ordinals = cuda_ordinals(mesh.devices)
     gpu_processes = [other_gpu_processes(ordinals)]
@@ -104,7 +105,7 @@ def qualify(
         gpu_processes.append(None if ended else other_gpu_processes(ordinals))
         [reading] = host.read()
         load = HostLoad(
-            other_cpu_percent=min(100.0, reading.values["other_cpu_percent"]),
+            other_cpu_percent=reading.values["other_cpu_percent"],
             other_gpu_processes=max((n for n in gpu_processes if n is not None), default=None),
         )
         card = expect(_make_card(session, minutes, load), fleet)

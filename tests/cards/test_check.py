@@ -125,11 +125,10 @@ def test_storage_has_bounds():
     figures = (
         measured("read_cold_gb_per_s", 1e5),
         measured("checkpoint_write_gb_per_s", 12.0),
-        measured("decode_images_per_s", 1e9),
     )
     part = made.Part(name="storage", status="measured", time_s=9.0, figures=figures)
     found = [line for line in impossible(made.card(part)) if "cannot be" in line]
-    assert len(found) == 2
+    assert len(found) == 1
 
 
 def test_a_healthy_card_has_no_problems(tmp_path):

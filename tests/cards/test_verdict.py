@@ -90,7 +90,7 @@ def test_every_rule_has_limits_and_a_case():
     rules = {one.rule for one in judge(made.card()).findings} - {"status"}
     assert rules | {"other_cpu_percent", "other_gpu_processes"} == named
     tried = {rule for _, rule, _ in CASES.values()}
-    assert rules - tried == {"transfer_spread", "power_capped_share", "slower_than_fleet"}
+    assert rules - tried == {"transfer_spread", "slower_than_fleet"}
 
 
 def test_a_failure_names_the_device_and_the_limit():

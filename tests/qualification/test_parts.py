@@ -65,10 +65,9 @@ def test_each_limit_is_a_row(session, board, monkeypatch, output):
 
 def test_rates_of_every_kind_and_an_empty_folder(session, monkeypatch):
     monkeypatch.setattr(storage, "_LEAST_BYTES", 2**16)
-    monkeypatch.setattr(storage, "_IMAGES", 2)
     storage.measure(session, 0.0)
     assert [one.name for one in session.figures] == [
-        *("decode_images_per_s", "read_cold_gb_per_s", "read_warm_gb_per_s"),
+        *("read_cold_gb_per_s", "read_warm_gb_per_s"),
         *("checkpoint_write_gb_per_s", "checkpoint_restore_gb_per_s"),
     ]
     assert all(one.value > 0 and len(one.interval) == 2 for one in session.figures)
