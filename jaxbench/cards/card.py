@@ -192,7 +192,6 @@ class Card(_PartOfCard):
       load: what else the host did.
       parts: what was measured.
       verdict: None until it is judged.
-      files: {path below the card's folder: SHA-256} of every file beside it.
     """
 
     jaxbench_version: str
@@ -204,7 +203,6 @@ class Card(_PartOfCard):
     load: HostLoad
     parts: tuple[Part, ...]
     verdict: Verdict | None = None
-    files: dict[str, str] = {}
 
     def part(self, name: str) -> Part | None:
         return next((part for part in self.parts if part.name == name), None)

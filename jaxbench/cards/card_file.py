@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import os
 import pathlib
 from collections.abc import Mapping
@@ -12,14 +11,13 @@ import msgspec
 
 from jaxbench.cards.card import Card
 from jaxbench.errors import BadInput
-from jaxbench.files import open_regular, read_text
+from jaxbench.files import read_text
 from jaxbench.paths import hide_paths, user_path
 
 _ABOUT = {"schema_version": 1, "kind": "card"}
 CARD = "card.json"
 # A card of 64 devices with its matrix of pairs has less than 1 MiB.
 MOST_BYTES = 8 * 2**20
-_PARTIAL = f"{CARD}.partial"
 
 
 def hidden_paths(value: Any) -> Any:
@@ -38,33 +36,16 @@ def digest_of(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def digest_file(path: pathlib.Path) -> str:
-    """Return the SHA-256 of a regular file; raise OSError for a pipe and what cannot be read."""
-    with open_regular(path, "rb", most_bytes=math.inf) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def list_files(folder: pathlib.Path) -> list[str]:
-    """Return the paths of all files below the card's folder but its own, links left out."""
-    paths = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-    names = (path.relative_to(folder).as_posix() for path in paths)
-    return sorted(name for name in names if name not in (CARD, _PARTIAL))
-
-
 def write_card(folder: pathlib.Path, card: Card) -> pathlib.Path:
-    """Write card.json, whole or not at all, with the digests of the files beside it; return it.
-
-    The machine's absolute paths are left out.
+    """Write card.json, whole or not at all, without the machine's absolute paths; return it.
 
     Raises:
       OSError: it cannot be written.
     """
-    files = {name: digest_file(folder / name) for name in list_files(folder)}
-    card = msgspec.structs.replace(card, files=files)
     content = _ABOUT | hidden_paths(msgspec.to_builtins(card))
     content["digest"] = digest_of(content)
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-    partial, path = folder / _PARTIAL, folder / CARD
+    partial, path = folder / f"{CARD}.partial", folder / CARD
     try:
         # It may be a link to somewhere else, which is not written through.
         partial.unlink(missing_ok=True)

@@ -1,11 +1,11 @@
-"""Check a card that somebody hands in: its files and its figures."""
+"""Check a card that somebody hands in."""
 
 import math
 import pathlib
 from collections.abc import Iterator
 
 from jaxbench.cards.card import Card, Figure
-from jaxbench.cards.card_file import CARD, card_path, digest_file, list_files, read_card
+from jaxbench.cards.card_file import CARD, read_card
 from jaxbench.cards.figures import FIGURES, MATMULS, PRESETS
 from jaxbench.cards.verdict import load_thresholds
 from jaxbench.clock import seconds_ago
@@ -17,33 +17,12 @@ from jaxbench.terminal import warn
 
 
 def check_card(path: str | pathlib.Path) -> list[str]:
-    """Return what is wrong with a card and with the files beside it, a line each.
-
-    A card may travel without its files. If one of them is beside it, all must be, and no others.
-    """
+    """Return what is wrong with a card, a line each."""
     try:
         card = read_card(path)
     except BadInput as error:
         return [str(error)]
-    lines = [*_altered(card, card_path(path).parent), *impossible(card)]
-    return lines if card.verdict else [*lines, "it has no verdict"]
-
-
-def _altered(card: Card, folder: pathlib.Path) -> Iterator[str]:
-    """Yield the files beside the card that have changed since it was made."""
-    beside = list_files(folder)
-    if not {*beside} & {*card.files}:
-        return
-    for name in sorted({*beside, *card.files}):
-        try:
-            if name not in card.files:
-                yield f"{name}: was added to the card's files"
-            elif name not in beside:
-                yield f"{name}: was removed from the card's files"
-            elif digest_file(folder / name) != card.files[name]:
-                yield f"{name}: is not the file that the card was made of"
-        except OSError as error:
-            yield f"{name}: {error.strerror}"
+    return [*impossible(card), *([] if card.verdict else ["it has no verdict"])]
 
 
 def load_fleet(folder: str | None) -> list[Card]:

@@ -1,7 +1,6 @@
 """Cards for tests: a healthy one of four GPUs, and what tests change in it."""
 
 import json
-import shutil
 
 from msgspec.structs import replace
 
@@ -10,8 +9,6 @@ from jaxbench.cards.card_file import digest_of, write_card
 from jaxbench.cards.figures import STANDARD
 from jaxbench.cards.verdict import judge, load_thresholds
 from jaxbench.hardware.system import Check
-from jaxbench.records.schema import Summary
-from tests.conftest import run_document
 
 PEAK_TFLOPS, PEAK_GB_PER_S = 989.4, 3352.0
 NETWORK = {"network": "resnet50", "precision": "bf16", "batch": 256}
@@ -161,21 +158,10 @@ def judged(*parts, **fields):
     return with_verdict(card(*parts, **fields))
 
 
-def write(folder, made=None, beside=False):
-    """Writes a card; returns its path. The runs that its figures name stay `beside` it, or go."""
+def write(folder, made=None):
+    """Writes a card; returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = made or judged()
-    runs = {figure.run for figure in made.figures()} - {None}
-    for name in runs:
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        document = run_document(mode="throughput", status="done")
-        (folder / name / "run.json").write_text(json.dumps(document.to_json()))
-        line = json.dumps(Summary(status="done").to_json())
-        (folder / name / "metrics.jsonl").write_text(f"{line}\n")
-    path = write_card(folder, made)
-    for name in () if beside else runs:
-        shutil.rmtree(folder / name)
-    return path
+    return write_card(folder, made or judged())
 
 
 def alter(path, change, digest=True):

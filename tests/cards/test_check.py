@@ -1,7 +1,5 @@
 """Sanity checks of a card, and the check of one that somebody hands in."""
 
-import shutil
-
 import pytest
 from msgspec.structs import replace
 
@@ -135,25 +133,6 @@ def test_a_healthy_card_has_no_problems(tmp_path):
     assert [*impossible(made.card())] == []
     path = made.write(tmp_path)
     assert check_card(path) == check_card(tmp_path) == []
-
-
-def test_files_beside_it_are_compared(tmp_path):
-    path = made.write(tmp_path, beside=True)
-    run, soak = tmp_path / made.RUN, tmp_path / made.SOAK
-    (run / "run.json").write_text((run / "run.json").read_text() + " ")
-    (run / "metrics.jsonl").unlink()
-    (run / "more.json").write_text("{}")
-    files = read_card(path).files
-    lines = [
-        "runs/resnet50/metrics.jsonl: was removed from the card's files",
-        "runs/resnet50/more.json: was added to the card's files",
-        "runs/resnet50/run.json: is not the file that the card was made of",
-    ]
-    assert soak.is_dir() and "runs/soak/run.json" in files and check_card(path) == lines
-    # It may travel without its files.
-    shutil.copy(path, tmp_path / "alone.json")
-    shutil.rmtree(tmp_path / "runs")
-    assert check_card(path) == check_card(tmp_path / "alone.json") == []
 
 
 def test_what_cannot_be_read_is_the_only_problem(tmp_path):

@@ -230,7 +230,7 @@ def test_a_fleet_is_of_one_kind():
 def two(tmp_path):
     for name, rate in (("a", 10_000.0), ("b", 9_000.0)):
         (tmp_path / name).mkdir()
-        made.write(tmp_path / name, made.judged(made.networks(rate), host=name), beside=True)
+        made.write(tmp_path / name, made.judged(made.networks(rate), host=name))
     return tmp_path
 
 
@@ -252,8 +252,8 @@ def test_the_command_compares_cards(run_cli, two):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("a", "a/runs/resnet50"), "is no card; give only cards"),
-        (("a/runs/resnet50", "a"), "is no card; give only cards"),
+        (("a", "."), "is no card; give only cards"),
+        ((".", "a"), "is no card; give only cards"),
         (("a", "nowhere"), "nowhere: no such file or folder"),
         (("--baseline", "a", "b"), "--baseline: is for runs"),
         (("a", "c"), "altered or damaged"),
