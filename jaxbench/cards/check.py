@@ -95,12 +95,8 @@ def custom_limits(card: Card) -> str | None:
     """Return a line with the limits that are not those that ship with jaxbench, None without."""
     shipped, stated = load_thresholds(), card.verdict.thresholds if card.verdict else {}
     changed = [
-        f"{name} {_limit(limit)} in place of {_limit(shipped.get(name))}"
+        f"{name} {limit} in place of {shipped.get(name)}"
         for name, limit in stated.items()
         if limit != shipped.get(name)
     ]
     return f"judged by custom limits: {', '.join(changed)}" if changed else None
-
-
-def _limit(limit: float | None) -> str:
-    return "none" if limit is None else f"{limit:g}"

@@ -271,10 +271,9 @@ def _heading(figure: Figure) -> tuple[str, str]:
 
 
 def _number(name: str, value: float) -> str:
-    """Return a value of a figure; counts are whole numbers, large ones in short."""
-    if not FIGURES[name].is_count or not float(value).is_integer():
-        return four_digits(value)
-    return f"{value:,.0f}" if value < 1e6 else f"{value:.4g}"
+    """Return a value of a figure; counts are whole numbers."""
+    is_whole = FIGURES[name].is_count and float(value).is_integer()
+    return f"{value:,.0f}" if is_whole else four_digits(value)
 
 
 def _with_interval(figure: Figure) -> str:

@@ -6,9 +6,8 @@ that fit. If the time ends, what is left is noted and not run.
 """
 
 import collections
-import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from jaxbench.analysis.largest_batch import estimate_largest
@@ -106,43 +105,43 @@ class Networks:
 
     def measure(self, config: Config) -> RunResult | None:
         """Run a network and add its figures; return None if it was not run, or failed."""
-        with self._attempt(config, name_of(config)) as has_time:
-            if has_time:
-                if result := self._run(config):
-                    return result
-                self._session.note(name_of(config), "warning", "does not fit in the memory")
-        return None
+        result = self._attempt(name_of(config), config, lambda: self._run(config) or False)
+        if result is False:
+            self._session.note(name_of(config), "warning", "does not fit in the memory")
+        return result or None
 
     def measure_largest(self, config: Config, result: RunResult) -> None:
         """Do the same with the largest batch that fits, half of it if memory runs out."""
         name = f"{config.name} {config.precision} largest batch"
-        with self._attempt(config, name) as has_time:
-            if not has_time:
-                return
-            unit = _MULTIPLE * self._session.mesh.num_devices
+        unit = _MULTIPLE * self._session.mesh.num_devices
+
+        def run() -> bool:
             batch = self._estimate(config, result, unit) or 0
             for _ in range(_MOST_HALVINGS):
                 if batch <= config.batch_size:
                     break
                 if self._run(dataclasses.replace(config, batch_size=batch)):
-                    return
+                    return True
                 batch = batch // 2 // unit * unit
+            return False
+
+        if self._attempt(name, config, run) is False:
             text = "not measured: no larger batch than the stated one is known"
             self._session.note(name, "ok", text)
 
-    @contextlib.contextmanager
-    def _attempt(self, config: Config, name: str) -> Iterator[bool]:
-        """Return whether there is time for a run; an error inside the `with` is noted."""
+    def _attempt(self, name: str, config: Config, run: Callable[[], Any]) -> Any:
+        """Return what a run returns; None if there is no time for it, or it failed."""
         known_s = self._longest_s
         # The first run of all begins in any case.
         next_s = known_s.get(config.name, max(known_s.values(), default=0.0))
-        has_time = not known_s or self._watch.elapsed_s() + next_s <= self._time_s
-        if not has_time:
+        if known_s and self._watch.elapsed_s() + next_s > self._time_s:
             self.too_late.append(name)
+            return None
         try:
-            yield has_time
+            return run()
         except Exception as error:
             self.failed.append(f"{name}: {first_line(error)}")
+            return None
 
     def _run(self, config: Config) -> RunResult | None:
         """Run a network and add its figures; return None if memory runs out."""

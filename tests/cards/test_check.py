@@ -147,7 +147,7 @@ def test_limits_that_are_not_the_shipped_ones_are_said(run_cli, tmp_path):
     path = made.write(tmp_path, replace(card, verdict=judge(card, limits)))
     line = (
         "judged by custom limits: device_spread.fail 0.3 in place of 0.15, "
-        "mismatches.fail none in place of 0"
+        "mismatches.fail None in place of 0.0"
     )
     assert custom_limits(read_card(path)) == line and custom_limits(made.judged()) is None
     done = run_cli("check", str(path), module="jaxbench.qualify")
