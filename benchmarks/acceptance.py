@@ -142,8 +142,8 @@ def figures_of_card(path: pathlib.Path, matmul: float, matmul_source: str) -> Fo
     for names, goal, source in shares:
         best: dict[int | None, tuple[float, float]] = {}
         for figure in ceilings.named(*names) if ceilings else ():
-            if figure.nominal is not None:
-                low, high = (end / figure.nominal for end in figure.ends)
+            if peak := card.peak_of(figure):
+                low, high = (end / peak for end in figure.ends)
                 best[figure.device] = max(best.get(figure.device, (0.0, 0.0)), (low, high))
         title = "memory bandwidth" if names == MEMORY else "products of bf16 matrices"
         what = f"{title}, slowest device, at least {goal:.0%} of the published peak"

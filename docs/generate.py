@@ -380,8 +380,7 @@ def records_page() -> str:
         "### Figures of a card",
         "",
         "A bound is a number, or that many times the published `peak` of the device, its `link`, "
-        "the `host_link`, the number of CPU cores, the rate of the card's products of matrices "
-        "(`matmul`), or the `power` limit of its board. "
+        "the `host_link`, the number of CPU cores, or the `power` limit of its board. "
         "`jaxbench/cards/figures.csv` gives the reasons.",
         "",
         *_table(head, rows),
@@ -399,8 +398,6 @@ def _bounds(kind: FigureKind) -> str:
     if kind.max_cpu != kind.max_accelerator:
         most = ", ".join(f"{bound} ({backend})" for backend, bound in bounds.items() if bound)
     least = f"{kind.min:,g}"
-    if kind.min_accelerator is not None:
-        least += f" ({kind.min_accelerator:,g} on accelerators)"
     return f"{least} to {most}" if most else f"from {least}"
 
 

@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
     for check in run_checks():
         checks.append(check)
         if not _JSON.value:
-            lines = [f"{check.status:<8} {check.name}: {check.found}"]
+            lines = [f"{check.status:<8} {check.name}: {check.detail}"]
             lines += [f"{'':8} -> {check.advice}"] * bool(check.advice)
             print_wrapped(*map(printable, lines), indent=" " * 9)
     worst = max((check.status for check in checks), key=_STATUSES.index)

@@ -11,7 +11,7 @@ measures only the links between all devices.
 
 check says whether a card was altered or holds figures that cannot be true, and what its verdict is.
 Its exit code is 1 for such a card, and for one whose verdict is fail. submit copies a card and the
-records that it follows from into a small folder to publish, without host names and paths. table
+records of its runs into a small folder to publish, without host names and paths. table
 writes a table of all cards in or below a folder, as Markdown or HTML.
 
 A GPU or TPU is measured with the networks of the preset standard-1, a CPU with the small ones of
@@ -75,7 +75,6 @@ def _qualify() -> int:
     # Imported here, so that a typo in a flag is answered before JAX is loaded.
     with importing():
         from jaxbench.cards.check import load_fleet
-        from jaxbench.cards.expected import load_floors
         from jaxbench.cards.verdict import load_thresholds
         from jaxbench.hardware.accelerators import check_platforms
         from jaxbench.hardware.backend_flags import prepare_backend
@@ -87,7 +86,6 @@ def _qualify() -> int:
     check_platforms()
     process_flags.check_processes()
     thresholds, fleet = load_thresholds(_THRESHOLDS.value), load_fleet(_FLEET.value)
-    load_floors()  # what is wrong with them is said before anything is measured
     watts = parse_watts(_POWER_LIMITS.value) if _POWER_LIMITS.present else []
     if process_flags.LOCAL_PROCESSES.value:
         return run_local_processes(sys.orig_argv, process_flags.LOCAL_PROCESSES.value)
@@ -106,7 +104,7 @@ def _qualify() -> int:
             thresholds,
             create_console(),
             soak_minutes=_SOAK_MINUTES.value,
-            flags={"storage": int(_STORAGE.value), "power_limits": len(watts)},
+            storage=_STORAGE.value,
             power_limits=watts,
             fleet=fleet,
         )
@@ -121,16 +119,15 @@ def _check(path: str) -> int:
         raise BadInput(f"{path}: there is no card")
     problems = check_card(path)
     lines = problems or [f"{path}: intact, and its figures are plausible"]
-    failed = False
+    failed: list[str] = []
     with contextlib.suppress(BadInput):  # one of the problems then
         card = read_card(path)
         lines += filter(None, [custom_limits(card)])
         if card.verdict is not None:
-            failed = card.verdict.outcome == "fail"
-            lines.append(f"its verdict: {card.verdict.outcome.replace('_', ' ')}")
-            lines += failures(card.verdict)
+            failed = failures(card.verdict)
+            lines += [f"its verdict: {card.outcome}", *failed]
     print_wrapped(*map(printable, lines))
-    return int(failed or bool(problems))
+    return int(bool(failed or problems))
 
 
 def _submit(path: str) -> int:
@@ -138,8 +135,7 @@ def _submit(path: str) -> int:
 
     if not _OUT.value:
         raise BadInput("--out: name the folder to publish, such as results/lab-8xh100")
-    for line in submit(path, _OUT.value):
-        print(printable(line))
+    print(printable(submit(path, _OUT.value)))
     return 0
 
 

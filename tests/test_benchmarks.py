@@ -348,12 +348,12 @@ def test_a_goal_is_judged_by_the_whole_interval(
 )
 def test_a_card_is_judged_by_its_slowest_device(run_script, tmp_path, share, outcome, reached):
     figures = [
-        measured("matmul_bf16_tflops", 989.4 * own, device=device, nominal=989.4)
+        measured("matmul_bf16_tflops", 989.4 * own, device=device)
         for device, own in enumerate((0.9, share))
     ]
     # Of the kinds of access the best one counts.
     figures += [
-        measured(name, 4800 * own, device=0, nominal=4800.0)
+        measured(name, 4800 * own, device=0)
         for name, own in (("copy_gb_per_s", 0.7), ("triad_gb_per_s", 0.8))
     ]
     ceilings = Part(name="ceilings", status="measured", time_s=1.0, figures=tuple(figures))

@@ -70,7 +70,7 @@ def test_doctor_finds_what_is_wrong(monkeypatch, name, value, check, status, tol
     ours = name.startswith(("checks.", "backend_flags."))
     monkeypatch.setattr(f"jaxbench.hardware.{name}" if ours else name, value)
     [line] = [one for one in checks.run_checks() if one.name == check]
-    assert line.status == status and told in line.found and line.advice
+    assert line.status == status and told in line.detail and line.advice
 
 
 def test_variables_and_folders(monkeypatch, tmp_path):
@@ -97,7 +97,7 @@ def test_versions(monkeypatch):
     for usable, state in (([], "1, not used: the system shows no TPU"), (["libtpu"], "1")):
         monkeypatch.setattr(checks, "installed_plugin", lambda platform: "libtpu")
         monkeypatch.setattr(checks, "usable_plugins", lambda usable=usable: usable)
-        assert {one.name: one.found for one in checks.check_packages()}["libtpu"] == state
+        assert {one.name: one.detail for one in checks.check_packages()}["libtpu"] == state
     versions.clear()
     assert [check.status for check in checks.check_packages()] == ["problem", "problem"]
 

@@ -1,40 +1,43 @@
 """The card: what the accelerators of a machine can do and did, measured in some minutes."""
 
+import math
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Literal
 
 import msgspec
 
-from jaxbench.cards.figures import FIGURES, PARTS
+from jaxbench.cards.figures import FIGURES, PARTS, published_peak
 from jaxbench.hardware.system import Check
-from jaxbench.records import schema
+from jaxbench.records.schema import Environment
 from jaxbench.terminal import four_digits
 
-# No metric is near it, and squares of smaller ones are finite.
-_MOST = 1e100
-# Twice the longest that a card may be asked to take.
-Minutes = Annotated[float, msgspec.Meta(gt=0, le=14 * 24 * 60)]
-
-
-class Device(TypedDict):
-    """One accelerator of the environment: JAX's number, and what it is."""
-
-    id: int
-    kind: str
-
-
-class Environment(schema.Environment):
-    """What run.json has of the environment; a card is not one without these."""
-
-    hostname: str
-    backend: str
-    device_kind: str
-    num_devices: Annotated[int, msgspec.Meta(ge=1)]
-    devices: Annotated[list[Device], msgspec.Meta(min_length=1)]
+Outcome = Literal["pass", "warn", "fail", "inconclusive", "incomplete", "not_judged"]
 
 
 class _PartOfCard(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What is decoded from card.json: no field of another name or type is accepted."""
+
+
+class Expected(_PartOfCard):
+    """What to expect of a rate.
+
+    Attributes:
+      basis: a fleet of the same machines, a prediction from published rates, or a floor.
+      source: what the basis is, in words.
+      expected: the rate to expect; None of a floor.
+      low, high: within which it is as expected.
+    """
+
+    basis: Literal["fleet", "predicted", "floor"]
+    source: str
+    expected: float | None
+    low: float
+    high: float | None = None
+
+    def __str__(self) -> str:
+        if self.high is None:
+            return f"{four_digits(self.low)} or more"
+        return f"{four_digits(self.low)} to {four_digits(self.high)}"
 
 
 class Figure(_PartOfCard):
@@ -43,54 +46,58 @@ class Figure(_PartOfCard):
     Attributes:
       name: what it is, its unit included.
       value: the figure.
-      origin: measured; of whole numbers, such as rounds, counted.
       interval: ends of its 95 % interval.
       device: id of the device; None for all of them together.
       labels: what tells it apart from others of its name, such as the network.
       run: folder of the run directory that it is from, below the card's folder.
-      nominal: peak that the maker publishes, in the figure's unit.
-      share_of_nominal: the value over this peak.
+      expected: what was expected of it.
     """
 
     name: Literal[tuple(FIGURES)]
     value: float
-    origin: Literal["measured", "counted"]
     interval: tuple[float, float] | None = None
     device: int | None = None
     labels: dict[str, str | int] = {}
     run: Annotated[str, msgspec.Meta(pattern=r"^runs/[^/.][^/]*$")] | None = None
-    nominal: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    share_of_nominal: float | None = None
+    expected: Expected | None = None
 
     def __post_init__(self):
-        if self.origin != _origin(self.name):
-            raise ValueError(f"origin of {self.name} must be {_origin(self.name)}")
         if {*self.labels} != {*FIGURES[self.name].labels.split()}:
             raise ValueError(f"labels of {self.name} must be {FIGURES[self.name].labels or 'none'}")
-        if not all(isinstance(self.labels.get(name, 0), int) for name in ("bytes", "round")):
-            raise ValueError(f"bytes and round of {self.name} must be whole numbers")
-        if not all(abs(value) < _MOST for value in (self.value, *self.ends)):
-            raise ValueError(f"{self.name} is not below {_MOST:g}")
-        if self.origin == "counted" and self.value != int(self.value):
-            raise ValueError(f"{self.name} must be a whole number")
+        if not all(map(math.isfinite, (self.value, *self.ends))):
+            raise ValueError(f"{self.name} is no finite number")
 
     @property
-    def key(self) -> tuple[str, int | None, tuple]:
+    def metric(self) -> tuple[str, tuple]:
+        """What it has in common with figures of other devices: its name and labels."""
+        return self.name, tuple(sorted(self.labels.items()))
+
+    @property
+    def key(self) -> tuple[int | None, tuple[str, tuple]]:
         """What no other figure of a card has."""
-        return self.name, self.device, tuple(sorted(self.labels.items()))
+        return self.device, self.metric
 
     @property
     def ends(self) -> tuple[float, float]:
         """The ends of the interval; without one the value itself, twice."""
         return self.interval or (self.value, self.value)
 
+    @property
+    def comparison(self) -> str:
+        """How it compares with what was expected; its interval must leave the limits out."""
+        if self.expected is None:
+            return "no expectation"
+        low, high = self.ends
+        off = self.value / (self.expected.expected or self.expected.low) - 1
+        if high < self.expected.low:
+            return f"slower than expected by {-off:.0%}"
+        if self.expected.high is not None and low > self.expected.high:
+            return f"faster than expected by {off:.0%}"
+        return "as expected"
+
     def __str__(self) -> str:
         labels = "".join(f", {name} {value}" for name, value in self.labels.items())
         return self.name + labels + ("" if self.device is None else f", device {self.device}")
-
-
-def _origin(name: str) -> Any:
-    return "counted" if FIGURES[name].is_count else "measured"
 
 
 def measured(
@@ -99,23 +106,11 @@ def measured(
     interval: tuple[float, float] | None = None,
     *,
     device: int | None = None,
-    nominal: float | None = None,
     run: str | None = None,
     **labels: str | int,
 ) -> Figure:
-    """Return a figure with its share of the nominal peak, if there is one."""
-    share = None if nominal is None else value / nominal
-    return Figure(
-        name=name,
-        value=value,
-        origin=_origin(name),
-        interval=interval,
-        device=device,
-        labels=labels,
-        run=run,
-        nominal=nominal,
-        share_of_nominal=share,
-    )
+    """Return a figure with these labels."""
+    return Figure(name, value, interval, device, labels, run)
 
 
 class Part(_PartOfCard):
@@ -127,20 +122,15 @@ class Part(_PartOfCard):
       time_s: seconds that it took.
       reason: why it was not measured.
       figures: what it measured.
-      checks: what the doctor found.
+      checks: what the doctor reported, or notes.
     """
 
     name: Literal[tuple(PARTS)]
     status: Literal["measured", "skipped", "failed"]
-    time_s: Annotated[float, msgspec.Meta(ge=0)]
+    time_s: float
     reason: str | None = None
     figures: tuple[Figure, ...] = ()
     checks: tuple[Check, ...] = ()
-
-    def __post_init__(self):
-        for figure in self.figures:
-            if FIGURES[figure.name].part != self.name:
-                raise ValueError(f"{figure.name} is no figure of {self.name}")
 
     def named(self, *names: str) -> Iterator[Figure]:
         """Yield the figures of these names."""
@@ -155,49 +145,8 @@ class HostLoad(_PartOfCard):
       other_gpu_processes: processes of others on the GPUs.
     """
 
-    other_cpu_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] | None = None
-    other_gpu_processes: Annotated[int, msgspec.Meta(ge=0)] | None = None
-
-
-class Expected(_PartOfCard):
-    """What to expect of a metric.
-
-    Attributes:
-      basis: a fleet of the same machines, a prediction from published rates, or a floor.
-      source: what the basis is, in words.
-      expected: the rate to expect; None of a floor.
-      low, high: within which it is as expected.
-      name, device, labels: of the metric, see `Figure`.
-    """
-
-    basis: Literal["fleet", "predicted", "floor"]
-    source: str
-    expected: Annotated[float, msgspec.Meta(gt=0)] | None
-    low: Annotated[float, msgspec.Meta(gt=0)]
-    high: float | None = None
-    name: str = ""
-    device: int | None = None
-    labels: dict[str, str | int] = {}
-
-    @property
-    def key(self) -> tuple[str, int | None, tuple]:
-        """The key of its figure."""
-        return self.name, self.device, tuple(sorted(self.labels.items()))
-
-    def judge(self, figure: Figure) -> str:
-        """Say in words how a figure compares; its interval must leave the limits out."""
-        low, high = figure.ends
-        off = figure.value / (self.expected or self.low) - 1
-        if high < self.low:
-            return f"slower than expected by {-off:.0%}"
-        if self.high is not None and low > self.high:
-            return f"faster than expected by {off:.0%}"
-        return "as expected"
-
-    def __str__(self) -> str:
-        if self.high is None:
-            return f"{four_digits(self.low)} or more"
-        return f"{four_digits(self.low)} to {four_digits(self.high)}"
+    other_cpu_percent: float | None = None
+    other_gpu_processes: int | None = None
 
 
 class Finding(_PartOfCard):
@@ -212,7 +161,7 @@ class Finding(_PartOfCard):
 
     part: str
     rule: str
-    status: Literal["pass", "warn", "fail", "inconclusive", "incomplete", "not_judged"]
+    status: Outcome
     text: str
 
 
@@ -223,13 +172,11 @@ class Verdict(_PartOfCard):
       outcome: of the whole card, see verdict.py.
       findings: what each rule says.
       thresholds: {rule.level: limit}; null if a rule has none.
-      expected: what was expected of the metrics.
     """
 
-    outcome: Literal["pass", "warn", "fail", "inconclusive", "incomplete", "not_judged"]
+    outcome: Outcome
     findings: tuple[Finding, ...]
     thresholds: dict[str, float | None]
-    expected: tuple[Expected, ...] = ()
 
 
 class Card(_PartOfCard):
@@ -245,19 +192,17 @@ class Card(_PartOfCard):
       load: what else the host did.
       parts: what was measured.
       verdict: None until it is judged.
-      files: {path below the card's folder: SHA-256} of every file beside it.
     """
 
     jaxbench_version: str
     created_at: str
-    minutes_asked: Minutes
-    minutes_taken: Minutes
+    minutes_asked: float
+    minutes_taken: float
     environment: Environment
     preset: str
     load: HostLoad
-    parts: Annotated[tuple[Part, ...], msgspec.Meta(min_length=1)]
+    parts: tuple[Part, ...]
     verdict: Verdict | None = None
-    files: dict[str, Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]] = {}
 
     def part(self, name: str) -> Part | None:
         return next((part for part in self.parts if part.name == name), None)
@@ -270,9 +215,14 @@ class Card(_PartOfCard):
         """Yield the figures of a name."""
         return (figure for figure in self.figures() if figure.name == name)
 
-    def expectations(self) -> dict[tuple, Expected]:
-        """Return {key of a figure: what was expected of it}."""
-        return {one.key: one for one in (self.verdict.expected if self.verdict else ())}
+    def peak_of(self, figure: Figure) -> float | None:
+        """Return the published peak that a figure of a device is compared with, in its unit."""
+        return published_peak(figure.name, self.environment["device_kind"])
+
+    @property
+    def outcome(self) -> str:
+        """The outcome of the verdict in words; `not judged` without a verdict."""
+        return self.verdict.outcome.replace("_", " ") if self.verdict else "not judged"
 
     @property
     def hardware(self) -> str:

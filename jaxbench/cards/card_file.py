@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import os
 import pathlib
 from collections.abc import Mapping
@@ -12,15 +11,13 @@ import msgspec
 
 from jaxbench.cards.card import Card
 from jaxbench.errors import BadInput
-from jaxbench.files import open_regular, read_text
+from jaxbench.files import read_text
 from jaxbench.paths import hide_paths, user_path
 
-KIND, SCHEMA_VERSION = "card", 1
-_ABOUT = {"schema_version": SCHEMA_VERSION, "kind": KIND}
+_ABOUT = {"schema_version": 1, "kind": "card"}
 CARD = "card.json"
-# A card of 64 devices with its matrix of pairs has 1 MiB.
+# A card of 64 devices with its matrix of pairs has less than 1 MiB.
 MOST_BYTES = 8 * 2**20
-_PARTIAL = f"{CARD}.partial"
 
 
 def hidden_paths(value: Any) -> Any:
@@ -33,40 +30,22 @@ def hidden_paths(value: Any) -> Any:
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a card's canonical JSON, with or without its `kind` and `digest`."""
-    whole = {**_ABOUT, **content}
-    whole.pop("digest", None)
+    """Return the SHA-256 of the canonical JSON of a card, its `digest` left out."""
+    whole = {name: value for name, value in content.items() if name != "digest"}
     canonical = json.dumps(whole, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def digest_file(path: pathlib.Path) -> str:
-    """Return the SHA-256 of a regular file; raise OSError for a pipe and what cannot be read."""
-    with open_regular(path, "rb", most_bytes=math.inf) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def list_files(folder: pathlib.Path) -> list[str]:
-    """Return the paths of all files below the card's folder but its own, links left out."""
-    paths = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-    names = (path.relative_to(folder).as_posix() for path in paths)
-    return sorted(name for name in names if name not in (CARD, _PARTIAL))
-
-
 def write_card(folder: pathlib.Path, card: Card) -> pathlib.Path:
-    """Write card.json, whole or not at all, with the digests of the files beside it; return it.
-
-    The machine's absolute paths are left out.
+    """Write card.json, whole or not at all, without the machine's absolute paths; return it.
 
     Raises:
       OSError: it cannot be written.
     """
-    files = {name: digest_file(folder / name) for name in list_files(folder)}
-    card = msgspec.structs.replace(card, files=files)
     content = _ABOUT | hidden_paths(msgspec.to_builtins(card))
     content["digest"] = digest_of(content)
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-    partial, path = folder / _PARTIAL, folder / CARD
+    partial, path = folder / f"{CARD}.partial", folder / CARD
     try:
         # It may be a link to somewhere else, which is not written through.
         partial.unlink(missing_ok=True)
@@ -105,15 +84,13 @@ def read_card(name: str | pathlib.Path) -> Card:
     path = card_path(name)
     try:
         content = json.loads(read_text(path, MOST_BYTES))
-        if not isinstance(content, dict) or content.pop("kind", None) != KIND:
-            raise ValueError(f"is no card: its kind is not {KIND!r}")
-        version, digest = content.pop("schema_version", None), content.pop("digest", None)
-        if version != SCHEMA_VERSION:
-            raise ValueError(f"has schema {version!s:.20}; this jaxbench reads {SCHEMA_VERSION}")
-        card = msgspec.convert(content, Card)
-        if digest != digest_of(content):
+        about = {key: content.get(key) for key in _ABOUT} if isinstance(content, dict) else None
+        if about != _ABOUT:
+            raise ValueError(f"is no card that this jaxbench reads: {about!s:.60}, not {_ABOUT}")
+        if content.get("digest") != digest_of(content):
             raise ValueError("was altered or damaged: its digest is not that of its content")
-        return card
+        del content["digest"], content["kind"], content["schema_version"]
+        return msgspec.convert(content, Card)
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from jaxbench.cards.card import Card, Figure
 from jaxbench.cards.expected import FEWEST_ROBUST, comparable, differ_in_size, spread_of
@@ -18,10 +18,8 @@ from jaxbench.errors import BadInput
 from jaxbench.tables.text import text_table
 from jaxbench.terminal import four_digits, printable
 
-# The bus bandwidth is the algorithm's times a number; of devices of one kind, so are the others of
-# the images/s, and without its interval noise would make them outliers.
-_REPEATED = ("bus_gb_per_s",)
-_REPEATED_IN_FLEET = (*_REPEATED, "flops_per_image", "mfu", "measured_peak_share")
+# They follow from images/s, and without its interval noise would make them outliers.
+_REPEATED = ("flops_per_image", "mfu", "measured_peak_share")
 # The widest first column that leaves 80 columns to a table.
 _WIDEST = 28
 # Of a fleet no more outliers are shown; --json has all.
@@ -84,15 +82,11 @@ def compare_two(first: Card, second: Card) -> list[Difference]:
       BadInput: there is none.
     """
     by_device = differ_in_size((first, second))
-    others = {figure.key: figure for figure in _figures(second, by_device, _REPEATED)}
-    pairs = [
-        (figure, others[figure.key])
-        for figure in _figures(first, by_device, _REPEATED)
-        if figure.key in others
-    ]
-    if not pairs:
+    others = {figure.key: figure for figure in _figures(second, by_device)}
+    figures = [figure for figure in _figures(first, by_device) if figure.key in others]
+    if not figures:
         raise BadInput("the cards have no figure in common")
-    return [_difference(*pair) for pair in pairs]
+    return [_difference(figure, others[figure.key]) for figure in figures]
 
 
 def _difference(first: Figure, second: Figure) -> Difference:
@@ -128,26 +122,15 @@ def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
     values: dict[tuple, list[tuple[str, Figure]]] = {}
     for number, card in enumerate(cards, 1):
         node = f"{card.environment['hostname']} (card {number})"
-        for figure in _figures(card, by_device, _REPEATED_IN_FLEET):
-            name, _, labels = figure.key
-            values.setdefault((name, labels), []).append((node, figure))
+        for figure in _figures(card, by_device):
+            values.setdefault(figure.metric, []).append((node, figure))
     return [_over_fleet(figures) for figures in values.values() if len(figures) > 2]
 
 
-def _figures(card: Card, by_device: bool, repeated: Sequence[str]) -> Iterator[Figure]:
-    """Yield a card's figures, of two that follow from each other one, `by_device` if asked."""
-    for figure in card.figures():
-        ends = [str(figure.labels.get(name, "")) for name in ("source", "peer")]
-        key = comparable(figure, card, by_device)
-        if key is None or figure.name in repeated or ends != sorted(ends):  # the way back
-            continue
-        (_, labels), factor = key
-        yield msgspec.structs.replace(
-            figure,
-            value=figure.value * factor,
-            interval=figure.interval and tuple(end * factor for end in figure.interval),
-            labels={name: dict(labels)[name] for name in figure.labels},
-        )
+def _figures(card: Card, by_device: bool) -> Iterator[Figure]:
+    """Yield the figures of a card that do not follow from others, `by_device` if asked."""
+    figures = (comparable(figure, card, by_device) for figure in card.figures())
+    return (figure for figure in figures if figure and figure.name not in _REPEATED)
 
 
 def _over_fleet(figures: Sequence[tuple[str, Figure]]) -> FleetFigure:
@@ -161,7 +144,7 @@ def _over_fleet(figures: Sequence[tuple[str, Figure]]) -> FleetFigure:
             for node, one in figures
             if abs(one.value - median) > limits.half and not one.ends[0] <= median <= one.ends[1]
         ]
-    figure = msgspec.structs.replace(figures[0][1], device=None)
+    figure = replace(figures[0][1], device=None)
     spread = max(values) / min(values) - 1 if min(values) > 0 else None
     return FleetFigure(figure, len(values), median, spread, outliers)
 
@@ -173,21 +156,13 @@ def compare_cards(cards: Sequence[Card]) -> dict[str, Any]:
       BadInput: they cannot be compared.
     """
     headers = [
-        {
-            "label": card.label,
-            "created_at": card.created_at,
-            "outcome": card.verdict and card.verdict.outcome,
-        }
+        {"label": card.label, "created_at": card.created_at, "outcome": card.outcome}
         for card in cards
     ]
     if len(cards) == 2:
         figures = [
-            {
-                "figure": str(one.first),
-                "values": (one.first.value, one.second.value),
-                "ratio": one.ratio,
-                "intervals": one.intervals,
-            }
+            {"figure": str(one.first), "values": (one.first.value, one.second.value)}
+            | {"ratio": one.ratio, "intervals": one.intervals}
             for one in compare_two(*cards)
         ]
         return {"cards": headers, "figures": figures}
@@ -206,8 +181,7 @@ def describe_cards(cards: Sequence[Card]) -> Iterator[str]:
     """
     letters = "AB" if len(cards) == 2 else [f"card {n}" for n in range(1, len(cards) + 1)]
     for letter, card in zip(letters, cards, strict=True):
-        judged = card.verdict.outcome if card.verdict else "not judged"
-        yield printable(f"{letter} {card.label}, {card.created_at}: {judged.replace('_', ' ')}")
+        yield printable(f"{letter} {card.label}, {card.created_at}: {card.outcome}")
     lines = _describe_two(*cards) if len(cards) == 2 else _describe_fleet(cards)
     yield from map(printable, [*_different(cards), "", *lines])
 
@@ -262,14 +236,8 @@ def _describe_fleet(cards: Sequence[Card]) -> Iterator[str]:
         for one, outlier in outliers[:_MOST_OUTLIERS]:
             device = "" if outlier.device is None else str(outlier.device)
             values = [_number(one.figure.name, value) for value in (outlier.value, one.median)]
-            row = [
-                str(one.figure),
-                outlier.node[-_WIDEST:],
-                device,
-                *values,
-                f"{outlier.sigmas:+.1f}",
-            ]
-            rows.append(row)
+            node, sigmas = outlier.node[-_WIDEST:], f"{outlier.sigmas:+.1f}"
+            rows.append([str(one.figure), node, device, *values, sigmas])
         yield from _grouped(("outlier", "device", "value", "median", "sigmas"), rows)
         if (more := len(outliers) - _MOST_OUTLIERS) > 0:
             yield f"{more} more outliers, nearer to their medians: --json has all"
@@ -303,10 +271,9 @@ def _heading(figure: Figure) -> tuple[str, str]:
 
 
 def _number(name: str, value: float) -> str:
-    """Return a value of a figure; counts are whole numbers, large ones in short."""
-    if not FIGURES[name].is_count or not float(value).is_integer():
-        return four_digits(value)
-    return f"{value:,.0f}" if value < 1e6 else f"{value:.4g}"
+    """Return a value of a figure; counts are whole numbers."""
+    is_whole = FIGURES[name].is_count and float(value).is_integer()
+    return f"{value:,.0f}" if is_whole else four_digits(value)
 
 
 def _with_interval(figure: Figure) -> str:
@@ -325,9 +292,10 @@ def _grouped(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator
     groups: dict[str, list[Sequence[str]]] = {}
     for heading, *row in rows:
         groups.setdefault(heading, []).append(row)
-    width = max(len(row[1]) for row in rows)
-    cells = [[row[0].ljust(width), *row[1:]] for group in groups.values() for row in group]
-    first, *lines = text_table([headings[0].ljust(width), *headings[1:]], cells)
+    cells = [row for group in groups.values() for row in group]
+    width = max(len(row[0]) for row in cells)
+    table = [[first.ljust(width), *others] for first, *others in (headings, *cells)]
+    first, *lines = text_table(table[0], table[1:])
     yield first
     lines = iter(lines)
     for heading, group in groups.items():

@@ -10,20 +10,16 @@ The first of these that there is says what to expect of a metric:
 """
 
 import collections
-import functools
 import math
-import pathlib
 import statistics
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from jaxbench.cards.card import Card, Expected, Figure
-from jaxbench.cards.figures import MATMULS, MEMORY, published_peak
-from jaxbench.cards.preset import PRESETS
-from jaxbench.errors import BadInput, one_of
-from jaxbench.files import parse_rows, read_text
+from jaxbench.cards.figures import MATMULS, MEMORY, PRESETS, load_rows
 from jaxbench.hardware.targets.target import target_of_kind
 
 # Rates that do not follow from one another; of all of them more is better.
@@ -37,37 +33,20 @@ _LEVEL = 0.9
 _FLOOR_BYTES = 2**28
 
 
-class _Floor(msgspec.Struct, frozen=True):
+class Floor(msgspec.Struct, frozen=True):
     """A line of floors.csv, which explains the columns."""
 
-    device: str | None
-    link: str | None
-    nodes: Annotated[int, msgspec.Meta(ge=1)]
+    nodes: int
     metric: str
     least: str
     source: str
     date: str
-
-    def __post_init__(self):
-        number, _, quantity = self.least.partition(" ")
-        if not 0 < float(number) < math.inf or quantity not in ("", "peak"):
-            raise ValueError(f"least {self.least:.60}: must be above 0, alone or followed by peak")
-        if (name := self.metric.partition(" ")[0]) not in _RATES:
-            raise ValueError(f"metric {name:.60}: {one_of(name[:60], _RATES)}")
+    device: str = ""
+    link: str = ""
 
 
-@functools.cache
-def load_floors() -> Sequence[_Floor]:
-    """Return the rows of floors.csv, those of any device first.
-
-    Raises:
-      BadInput: a row is none.
-    """
-    path = pathlib.Path(__file__).with_name("floors.csv")
-    try:
-        return sorted(parse_rows(read_text(path), _Floor), key=lambda row: row.device or "")
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{path}: {error}") from error
+# Those of any device first.
+FLOORS: list[Floor] = sorted(load_rows("floors.csv", Floor), key=lambda row: row.device)
 
 
 class Spread(NamedTuple):
@@ -108,24 +87,29 @@ def differ_in_size(cards: Iterable[Card]) -> bool:
     return len({card.environment["num_devices"] for card in cards}) > 1
 
 
-def comparable(figure: Figure, card: Card, by_device: bool) -> tuple[tuple, float] | None:
-    """Return what tells a metric from the others of its device, and the factor to compare it by.
+def comparable(figure: Figure, card: Card, by_device: bool) -> Figure | None:
+    """Return a figure as it is compared with those of other cards.
 
     By device, networks are compared by the batch and rate of one. Collectives, which depend on the
     number of devices, are not compared: None.
     """
-    labels, factor = figure.labels, 1.0
-    if by_device and "collective" in labels:
+    if not by_device:
+        return figure
+    if "collective" in figure.labels:
         return None
-    if by_device and isinstance(batch := labels.get("batch"), int):
-        devices = card.environment["num_devices"]
-        labels = labels | {"batch": f"{batch / devices:g} (of a device)"}
-        factor = 1 / devices if figure.name == "images_per_s" else 1.0
-    return (figure.name, tuple(sorted(labels.items()))), factor
+    if not isinstance(batch := figure.labels.get("batch"), int):
+        return figure
+    devices = card.environment["num_devices"]
+    figure = replace(figure, labels=figure.labels | {"batch": f"{batch / devices:g} (of a device)"})
+    if figure.name != "images_per_s":
+        return figure
+    low, high = figure.ends
+    interval = figure.interval and (low / devices, high / devices)
+    return replace(figure, value=figure.value / devices, interval=interval)
 
 
-def expect(card: Card, others: Sequence[Card]) -> tuple[Expected, ...]:
-    """Return what to expect of a card's rates, those without an expectation left out.
+def expect(card: Card, others: Sequence[Card]) -> Card:
+    """Return a card with what to expect of its rates.
 
     Args:
       others: cards that may be of the same kind.
@@ -137,20 +121,24 @@ def expect(card: Card, others: Sequence[Card]) -> tuple[Expected, ...]:
     fleet = [*machines.values()]
     by_device = differ_in_size([card, *fleet])
     spreads = _fleet_spreads(fleet, by_device) if len(fleet) >= FEWEST_CARDS else {}
-    found = []
-    for figure in card.figures():
+
+    def expected(figure: Figure) -> Expected | None:
         if figure.name not in _RATES:
-            continue
-        key = comparable(figure, card, by_device)
+            return None
+        like = comparable(figure, card, by_device)
         # Limits as wide as the value itself say nothing.
-        if key and (spread := spreads.get(key[0])) and spread.half < spread.middle:
-            middle, half = spread.middle / key[1], spread.half / key[1]
-            one = Expected("fleet", f"{len(fleet)} cards", middle, middle - half, middle + half)
-        elif not (one := _predicted(figure, card) or _floor(figure, card)):
-            continue
-        of = {"name": figure.name, "device": figure.device, "labels": figure.labels}
-        found.append(msgspec.structs.replace(one, **of))
-    return tuple(found)
+        if like and (spread := spreads.get(like.metric)) and spread.half < spread.middle:
+            one = by_device and figure.name == "images_per_s"
+            devices = card.environment["num_devices"] if one else 1
+            middle, half = spread.middle * devices, spread.half * devices
+            return Expected("fleet", f"{len(fleet)} cards", middle, middle - half, middle + half)
+        return _predicted(figure, card) or _floor(figure, card)
+
+    parts = (
+        replace(part, figures=tuple(replace(one, expected=expected(one)) for one in part.figures))
+        for part in card.parts
+    )
+    return replace(card, parts=tuple(parts))
 
 
 def _is_sound(card: Card) -> bool:
@@ -165,9 +153,9 @@ def _fleet_spreads(fleet: Sequence[Card], by_device: bool) -> dict[tuple, Spread
     values: dict[tuple, list[float]] = collections.defaultdict(list)
     for card in fleet:
         for figure in card.figures():
-            key = comparable(figure, card, by_device)
-            if key and figure.name in _RATES and figure.value > 0:
-                values[key[0]].append(figure.value * key[1])
+            like = comparable(figure, card, by_device)
+            if like and figure.name in _RATES and figure.value > 0:
+                values[like.metric].append(like.value)
     values = {key: some for key, some in values.items() if len(some) >= FEWEST_CARDS}
     # Few values tell little of their deviation: all metrics of a name together tell more.
     relative: dict[str, list[float]] = collections.defaultdict(list)
@@ -180,33 +168,23 @@ def _fleet_spreads(fleet: Sequence[Card], by_device: bool) -> dict[tuple, Spread
     }
 
 
-def setting_of_figure(figure: Figure, card: Card) -> Any:
-    """Return the setting of `jaxbench.predict` of a network's rate; None if it has none."""
-    preset = PRESETS.get(card.preset)
-    public = {one.spec: one.public for one in preset.networks} if preset else {}
-    name, batch = public.get(str(figure.labels.get("network"))), figure.labels.get("batch")
-    environment = card.environment
-    target = target_of_kind(environment["device_kind"], environment["num_devices"])
-    if not name or not target or not isinstance(batch, int):
-        return None
-    # Imported late, because it imports JAX.
-    from jaxbench.predict.networks import NETWORKS
-    from jaxbench.predict.prediction import NotPredicted, setting_of
-
-    per_device = batch / target.num_devices
-    try:
-        return setting_of(NETWORKS[name], target, str(figure.labels["precision"]), per_device)
-    except NotPredicted:
-        return None
-
-
 def _predicted(figure: Figure, card: Card) -> Expected | None:
-    if figure.name != "images_per_s" or not (setting := setting_of_figure(figure, card)):
+    """Return what published rates predict of a network's rate; None if they predict nothing."""
+    if figure.name != "images_per_s":
         return None
+    environment, labels = card.environment, figure.labels
+    target = target_of_kind(environment["device_kind"], environment["num_devices"])
+    public = {one.spec: one.public for one in PRESETS[card.preset].networks}
+    if not (name := public.get(str(labels["network"]))) or not target:
+        return None
+    # Imported late, because they import JAX.
     from jaxbench.predict import calibration
-    from jaxbench.predict.prediction import NotPredicted, predict
+    from jaxbench.predict.networks import NETWORKS
+    from jaxbench.predict.prediction import NotPredicted, predict, setting_of
 
+    shape, batch_per_device = NETWORKS[name], int(labels["batch"]) / target.num_devices
     try:
+        setting = setting_of(shape, target, str(labels["precision"]), batch_per_device)
         prediction = predict(setting, calibration.load())
     except NotPredicted:
         return None
@@ -224,13 +202,13 @@ def _floor(figure: Figure, card: Card) -> Expected | None:
         if int(figure.labels["bytes"]) < _FLOOR_BYTES:
             return None
         name += f" {figure.labels['collective']}"
-    peak = published_peak(figure.name, kind)
-    for row in reversed(load_floors()):
+    peak = card.peak_of(figure)
+    for row in reversed(FLOORS):
         number, _, quantity = row.least.partition(" ")
         if (
             row.metric == name
-            and row.device in (None, kind)
-            and row.link in (None, target and target.link)
+            and row.device in ("", kind)
+            and row.link in ("", target and target.link)
             and row.nodes == (environment.get("num_processes") or 1)
             and (peak or not quantity)
         ):

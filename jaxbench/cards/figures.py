@@ -1,8 +1,8 @@
-"""The catalogue of a card: figures.csv has a line for each metric, parts.csv one for each part."""
+"""The catalogue of a card: its metrics, its parts, and its networks, a line of a table each."""
 
 import statistics
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -38,7 +38,6 @@ class FigureKind(msgspec.Struct, frozen=True, kw_only=True):
     labels: str = ""
     better: str = ""
     min: float = 0.0
-    min_accelerator: float | None = None
     max_cpu: str = ""
     max_accelerator: str = ""
     is_count: bool = False
@@ -46,15 +45,56 @@ class FigureKind(msgspec.Struct, frozen=True, kw_only=True):
     meaning: str
 
 
-def _load(table: str, kind: type) -> dict[str, Any]:
-    rows = [
-        {name: cell for name, cell in row.items() if cell} for row in read_table(__file__, table)
-    ]
-    return {row["name"]: msgspec.convert(row, kind, strict=False) for row in rows}
+def load_rows(table: str, kind: type) -> list[Any]:
+    """Return the rows of one of the tables here; an empty cell is the field's default."""
+    rows = [{name: one for name, one in row.items() if one} for row in read_table(__file__, table)]
+    return msgspec.convert(rows, list[kind], strict=False)  # type: ignore[valid-type]
 
 
-PARTS = _load("parts.csv", PartKind)
-FIGURES = _load("figures.csv", FigureKind)
+PARTS: dict[str, PartKind] = {row.name: row for row in load_rows("parts.csv", PartKind)}
+FIGURES: dict[str, FigureKind] = {row.name: row for row in load_rows("figures.csv", FigureKind)}
+
+
+class PresetNetwork(msgspec.Struct, frozen=True):
+    """A line of networks.csv, which explains the columns."""
+
+    spec: str
+    batch_per_device: int
+    flops_per_image: int
+    public: str = ""
+    preset: str = ""
+
+
+class Preset(NamedTuple):
+    """What is run on one kind of hardware.
+
+    Attributes:
+      name: with the version, as a card has it.
+      precisions: that each network is trained in.
+      largest: whether the largest batch that fits is measured, too.
+      check_width: side of the matrices whose products are compared bit for bit.
+      networks: the first one is trained in the soak, too.
+    """
+
+    name: str
+    precisions: tuple[str, ...]
+    largest: bool
+    check_width: int
+    networks: tuple[PresetNetwork, ...]
+
+
+def _preset(name: str, precisions: tuple[str, ...], largest: bool, check_width: int) -> Preset:
+    rows = load_rows("networks.csv", PresetNetwork)
+    networks = tuple(row for row in rows if row.preset == name)
+    return Preset(name, precisions, largest, check_width, networks)
+
+
+STANDARD = _preset("standard-1", ("bf16", "fp32"), True, 4096)
+# A CPU would take minutes for a step of the standard networks.
+CPU = _preset("cpu-1", ("fp32", "bf16"), False, 256)
+# Cards of two presets are not of the same work: whatever changes is a preset of another number. The
+# old ones stay here, so that their cards can be checked.
+PRESETS = {preset.name: preset for preset in (STANDARD, CPU)}
 
 
 def published_peak(name: str, device_kind: str) -> float | None:

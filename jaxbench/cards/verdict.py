@@ -11,19 +11,22 @@ only.
 
 import itertools
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from jaxbench.cards.card import Card, Expected, Figure, Finding, HostLoad, Part, Verdict
+from jaxbench.cards.card import Card, Figure, Finding, HostLoad, Outcome, Part, Verdict
 from jaxbench.cards.figures import FIGURES, MATMULS, MEMORY, PARTS
-from jaxbench.errors import BadInput, closest
+from jaxbench.errors import BadInput, one_of
 from jaxbench.files import parse_rows, read_text
 from jaxbench.paths import user_path
 from jaxbench.terminal import four_digits
 
-OUTCOMES = ("fail", "inconclusive", "incomplete", "warn", "pass", "not_judged")
+# The gravest first.
+_OUTCOMES: tuple[Outcome, ...] = (
+    *("fail", "inconclusive", "incomplete", "warn", "pass", "not_judged"),
+)
 # {rule.level: limit}; None if the rule judges nothing.
 Thresholds = Mapping[str, float | None]
 _SHIPPED, _MOST_BYTES = pathlib.Path(__file__).with_name("thresholds.csv"), 2**16
@@ -54,17 +57,11 @@ def load_thresholds(path: str | None = None) -> Thresholds:
         return limits
     try:
         changed = _read_limits(user_path(path))
-    except OSError as error:
-        raise BadInput(f"--thresholds={path}: {error.strerror}") from error
-    except ValueError as error:
-        raise BadInput(f"--thresholds={path}: {error}") from error
+    except (OSError, ValueError) as error:
+        raise BadInput(f"--thresholds={path}: {getattr(error, 'strerror', error)}") from error
     for name in changed:
         if name not in limits:
-            meant = closest(name[:60], limits)
-            hint = (
-                f"did you mean {meant!r}?" if meant else "`jaxbench/cards/thresholds.csv` has all"
-            )
-            raise BadInput(f"--thresholds={path}: there is no limit {name[:60]!r}; {hint}")
+            raise BadInput(f"--thresholds={path}: limit {name[:60]!r}: {one_of(name[:60], limits)}")
     return {**limits, **changed}
 
 
@@ -73,33 +70,34 @@ def _read_limits(path: pathlib.Path) -> dict[str, float | None]:
     return {f"{row.name}.{row.level}": row.limit for row in rows}
 
 
-class Judged(NamedTuple):
+class _Judged(NamedTuple):
     """A value that a rule judges: the better end of its interval, its name, and the worse end."""
 
     value: float
     name: str
-    worse: float | None = None
+    worse: float = 0.0
 
 
-def _figures(
-    figures: Iterable[Figure], ends: Callable[[Figure], Iterable[float]] = lambda one: one.ends
-) -> Iterator[Judged]:
-    """Yield figures by the better and the worse of their ends."""
-    for figure in figures:
-        better, worse = ends(figure)
-        yield Judged(better, str(figure), worse)
+def _values_of(figures: Iterable[Figure]) -> Iterator[_Judged]:
+    return (_Judged(figure.value, str(figure)) for figure in figures)
 
 
-def _below(part: Part, expected: Mapping[tuple, Expected], basis: str) -> Iterator[Judged]:
+def _slowdown(part: Part) -> Iterator[_Judged]:
+    for figure in part.named("drift_percent"):
+        worse, better = (max(0.0, -end) for end in figure.ends)
+        yield _Judged(better, str(figure), worse)
+
+
+def _below(part: Part, basis: str) -> Iterator[_Judged]:
     """Yield how far rates are below what was expected of them, by one basis."""
     for figure in part.figures:
-        one = expected.get(figure.key)
-        if one and one.basis == basis and one.low > 0:
+        one = figure.expected
+        if one and one.basis == basis:
             better, worse = (max(0.0, 1 - end / one.low) for end in figure.ends[::-1])
-            yield Judged(better, f"{figure}: {four_digits(figure.value)}, expected {one}", worse)
+            yield _Judged(better, f"{figure}: {four_digits(figure.value)}, expected {one}", worse)
 
 
-def _spreads(part: Part, names: Sequence[str]) -> Iterator[Judged]:
+def _spreads(part: Part, names: Sequence[str]) -> Iterator[_Judged]:
     for name in names:
         figures = [one for one in part.named(name) if one.ends[0] > 0]
         if len(figures) > 1:
@@ -108,21 +106,21 @@ def _spreads(part: Part, names: Sequence[str]) -> Iterator[Judged]:
             pairs = itertools.permutations(figures, 2)
             worse = max(one.ends[1] / other.ends[0] - 1 for one, other in pairs)
             spread = max(0.0, best.ends[0] / worst.ends[1] - 1)
-            yield Judged(spread, f"{name}, slowest: device {worst.device}", worse)
+            yield _Judged(spread, f"{name}, slowest: device {worst.device}", worse)
 
 
-def _new_errors(part: Part, corrected: bool) -> Iterator[Judged]:
-    before = {figure.key[1:]: figure.value for figure in part.named("errors_before")}
-    for figure in part.named("errors_after"):
-        counter = str(figure.labels["counter"])
+def _new_errors(part: Part, corrected: bool) -> Iterator[_Judged]:
+    before = {(one.device, one.labels["counter"]): one for one in part.named("errors_before")}
+    for after in part.named("errors_after"):
+        counter = str(after.labels["counter"])
         # Replays and corrected errors harm no result.
         is_corrected = "replay" in counter or "_corrected" in counter
-        if is_corrected == corrected and figure.key[1:] in before:
-            new = figure.value - before[figure.key[1:]]
-            yield Judged(new, str(figure).removeprefix("errors_after, "))
+        if is_corrected == corrected and (first := before.get((after.device, counter))):
+            name = str(after).removeprefix("errors_after, ")
+            yield _Judged(after.value - first.value, name)
 
 
-def _mismatches(part: Part) -> Iterator[Judged]:
+def _mismatches(part: Part) -> Iterator[_Judged]:
     """Yield the results that differ, of all devices together, and name the first."""
     counted = [*part.named("mismatches")]
     named = min(part.named("mismatched_values"), key=lambda one: one.labels["round"], default=None)
@@ -133,13 +131,13 @@ def _mismatches(part: Part) -> Iterator[Judged]:
             f"{named.labels['tensor']!s:.60}, {_shown(named.value)} elements"
         )
     if counted:
-        yield Judged(sum(figure.value for figure in counted), text)
+        yield _Judged(sum(figure.value for figure in counted), text)
 
 
-def _checks(part: Part, status: str) -> Iterator[Judged]:
+def _checks(part: Part, status: str) -> Iterator[_Judged]:
     if part.checks:
         names = [check.name for check in part.checks if check.status == status]
-        yield Judged(len(names), ", ".join(names) or f"checks: {len(part.checks)}")
+        yield _Judged(len(names), ", ".join(names) or f"checks: {len(part.checks)}")
 
 
 _RULES = {
@@ -149,9 +147,9 @@ _RULES = {
 }
 
 
-def _values(part: Part, expected: Mapping[tuple, Expected]) -> dict[str, Iterator[Judged]]:
+def _values(part: Part) -> dict[str, Iterator[_Judged]]:
     """Return what is judged of a part, by the rule of thresholds.csv."""
-    below = {rule: _below(part, expected, basis) for basis, rule in _RULES.items()}
+    below = {rule: _below(part, basis) for basis, rule in _RULES.items()}
     match part.name:
         case "networks" | "collectives":
             return below
@@ -163,17 +161,16 @@ def _values(part: Part, expected: Mapping[tuple, Expected]) -> dict[str, Iterato
                 "transfer_spread": _spreads(part, ("h2d_gb_per_s", "d2h_gb_per_s")),
             }
         case "soak":
-            drift, throttled = part.named("drift_percent"), [*part.named("throttled_share")]
-            by_power = [one for one in throttled if one.labels["reason"] == "sw_power_cap"]
+            throttled = part.named("throttled_share")
             counters = part.named("errors_before", "errors_after")
             return {
-                "slowdown_percent": _figures(
-                    drift, lambda one: [max(0.0, -end) for end in one.ends[::-1]]
+                "slowdown_percent": _slowdown(part),
+                # A power cap is normal on most boards.
+                "throttled_share": _values_of(
+                    one for one in throttled if one.labels["reason"] != "sw_power_cap"
                 ),
-                "throttled_share": _figures(one for one in throttled if one not in by_power),
-                "power_capped_share": _figures(by_power),
                 # Any count says that the board is to be reset or replaced.
-                "board_faults": _figures(
+                "board_faults": _values_of(
                     one for one in counters if one.labels["counter"] in _BOARD_FAULTS
                 ),
                 "errors": _new_errors(part, corrected=False),
@@ -184,22 +181,14 @@ def _values(part: Part, expected: Mapping[tuple, Expected]) -> dict[str, Iterato
     return {}
 
 
-def judge(
-    card: Card, thresholds: Thresholds | None = None, expected: Sequence[Expected] = ()
-) -> Verdict:
-    """Return what the rules say of a card.
-
-    Args:
-      thresholds: the limits; None for those that ship with jaxbench.
-      expected: of the card's rates, see `jaxbench.cards.expected`.
-    """
-    thresholds = load_thresholds() if thresholds is None else thresholds
+def judge(card: Card, thresholds: Thresholds) -> Verdict:
+    """Return what the rules say of a card, whose rates have their expectations."""
     findings = [*_busy(card.load, thresholds)]
-    is_busy, by_key = bool(findings), {one.key: one for one in expected}
+    is_busy = bool(findings)
     for part in card.parts:
         findings += _missing(part, card)
         if part.status == "measured":
-            rules = _values(part, by_key)
+            rules = _values(part)
             findings += [
                 Finding(part.name, rule, *_apply(rule, [*values], thresholds, is_busy))  # type: ignore[arg-type]
                 for rule, values in rules.items()
@@ -207,9 +196,9 @@ def judge(
             if not rules:
                 text = "measured; there is no limit for its figures"
                 findings.append(Finding(part.name, "status", "not_judged", text))
-    statuses = {finding.status for finding in findings}
-    outcome: Any = next((status for status in OUTCOMES if status in statuses), "not_judged")
-    return Verdict(outcome, tuple(findings), dict(thresholds), tuple(expected))
+    statuses: Iterator[Outcome] = (finding.status for finding in findings)
+    outcome: Outcome = min(statuses, key=_OUTCOMES.index, default="not_judged")
+    return Verdict(outcome, tuple(findings), dict(thresholds))
 
 
 def _missing(part: Part, card: Card) -> Iterator[Finding]:
@@ -226,7 +215,7 @@ def _missing(part: Part, card: Card) -> Iterator[Finding]:
         # Networks that there was no time or memory for.
         for check in part.checks if part.name == "networks" else ():
             if check.status != "ok":
-                yield Finding(part.name, "status", status, f"{check.name}: {check.found}")
+                yield Finding(part.name, "status", status, f"{check.name}: {check.detail}")
         measured = {(figure.name, figure.device) for figure in part.figures}
         names = {name for name, _ in measured}
         needed = [one.name for one in FIGURES.values() if one.is_needed and one.part == part.name]
@@ -255,7 +244,7 @@ def _busy(load: HostLoad, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 def _apply(
-    rule: str, values: Sequence[Judged], thresholds: Thresholds, is_busy: bool
+    rule: str, values: Sequence[_Judged], thresholds: Thresholds, is_busy: bool
 ) -> tuple[str, str]:
     """Return what a rule says by the worst of its values, and why."""
     # The graver limit is the last.
@@ -276,9 +265,8 @@ def _apply(
             return "inconclusive", f"{text}; the host was busy"
         return passed[-1], text
     *_, gravest = limits.values()
-    unsure = [one for one in values if one.worse is not None and one.worse > gravest]
-    if unsure:
-        one = max(unsure, key=lambda one: one.worse)
+    one = max(values, key=lambda one: one.worse)
+    if one.worse > gravest:
         return "inconclusive", (
             f"{_shown(one.value)} to {_shown(one.worse)} ({one.name}): too uncertain to tell "
             f"whether it is within {gravest:g}"
@@ -302,17 +290,14 @@ def failures(verdict: Verdict) -> list[str]:
 
 def summary_of(card: Card) -> str:
     """Return how the card's rates compare with what was expected of them, and by what."""
-    expectations = card.expectations()
-    figures = [figure for figure in card.figures() if figure.key in expectations]
+    figures = [figure for figure in card.figures() if figure.expected]
     if not figures:
         return "no expectation"
     bases = {"fleet": "cards of its kind", "predicted": "published rates", "floor": "floors"}
-    by = ", ".join(dict.fromkeys(bases[expectations[one.key].basis] for one in figures))
-    slower = [one for one in figures if one.ends[1] < expectations[one.key].low]
+    by = ", ".join(dict.fromkeys(bases[one.expected.basis] for one in figures))
+    slower = [one for one in figures if one.comparison.startswith("slower")]
     if not slower:
         return f"as expected (by {by})"
-    worst = min(slower, key=lambda one: one.value / expectations[one.key].low)
-    one = expectations[worst.key]
-    off = 1 - worst.value / (one.expected or one.low)
+    worst = min(slower, key=lambda one: one.value / one.expected.low)
     most = ", at most" * (len(slower) > 1)
-    return f"{len(slower)} of {len(figures)} rates slower than expected by {off:.0%}{most}"
+    return f"{len(slower)} of {len(figures)} rates {worst.comparison}{most}"

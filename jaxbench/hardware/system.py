@@ -18,13 +18,13 @@ class Check(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     Attributes:
       name: what was looked at.
       status: ok, warning or problem.
-      found: what it is.
+      detail: what it is.
       advice: what to do if it is not ok.
     """
 
     name: str
     status: Literal["ok", "warning", "problem"]
-    found: str
+    detail: str
     advice: str = ""
 
 

@@ -2,9 +2,8 @@
 
 Bandwidths are as NVIDIA's nccl-tests define them (doc/PERFORMANCE.md). The size S of a collective
 is that of the array that every device has whole: the operand of an all-reduce or reduce-scatter,
-the result of an all-gather. Algorithm bandwidth is S / time. Bus bandwidth is what each link
-carries: algorithm bandwidth times 2 (n - 1) / n for an all-reduce, (n - 1) / n for the other two, 1
-for an exchange of S bytes each way.
+the result of an all-gather. Bus bandwidth is what each link carries: S / time, times 2 (n - 1) / n
+for an all-reduce, (n - 1) / n for the other two, 1 for an exchange of S bytes each way.
 
 One call is one collective of fp32 zeros. An all-reduce is in place; the others write over the last
 result, since making new arrays would be measured, too (arrays are donated). Calls are queued back
@@ -13,7 +12,6 @@ as much as latency: compare with `dispatch`. CPU devices wait for each call. In 
 all must call these functions alike.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,14 +20,18 @@ import numpy as np
 from jax import lax
 
 from jaxbench.analysis.scaling_model import Interval, bus_factor
-from jaxbench.microbench.interleaved import Calls, measure_in_turn, show_nothing
-from jaxbench.microbench.transfer import sizes_up_to
+from jaxbench.microbench.interleaved import Calls, measure_in_turn
 from jaxbench.parallel.mesh import AXIS, DataMesh
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
 _WIDTH = np.dtype(np.float32).itemsize
 # Mesh positions of two devices.
 Pair = tuple[int, int]
+
+
+def sizes_up_to(most_bytes: int) -> list[int]:
+    """Return the sizes in bytes that are measured: 1 KiB times powers of four."""
+    return [1024 * 2**power for power in range(0, (most_bytes // 1024).bit_length(), 2)]
 
 
 class Collective(Calls):
@@ -93,9 +95,6 @@ class Collective(Calls):
         self._arrays[0] = self._compiled(*self._arrays)
         return self._arrays[0]
 
-    def algorithm_bytes_per_s(self) -> Interval:
-        return self.per_s(self.num_bytes)
-
     def bus_bytes_per_s(self) -> Interval:
         return self.per_s(self.num_bytes * bus_factor(self.operation, self.mesh.num_devices))
 
@@ -103,10 +102,10 @@ class Collective(Calls):
 def measure_collectives(
     mesh: DataMesh,
     *,
-    most_bytes: int = 2**28,
-    rounds: int = 11,
-    window_s: float = 0.1,
-    show: Callable[[str], object] = show_nothing,
+    most_bytes: int,
+    rounds: int,
+    window_s: float,
+    show: Callable[[str], object],
 ) -> list[Collective]:
     """Return every collective over all devices, measured, from 1 KiB up in powers of four.
 
@@ -126,23 +125,21 @@ def measure_collectives(
 
 def measure_pairs(
     mesh: DataMesh,
-    pairs: Sequence[Pair] | None = None,
+    pairs: Sequence[Pair],
     *,
-    num_bytes: int = 2**26,
-    rounds: int = 8,
-    window_s: float = 0.05,
-    show: Callable[[str], object] = show_nothing,
+    num_bytes: int,
+    rounds: int,
+    window_s: float,
+    show: Callable[[str], object],
 ) -> dict[Pair, Interval]:
     """Measure the bandwidth between pairs of devices, in bytes/s of each direction.
 
     Each pair is a program of its own, which takes a second or so to compile.
 
     Args:
-      pairs: positions in the mesh; None takes all n (n - 1) / 2.
+      pairs: positions in the mesh.
       num_bytes: that each device of a pair sends to the other.
     """
-    if pairs is None:
-        pairs = [*itertools.combinations(range(mesh.num_devices), 2)]
     turns: dict[Pair, Collective] = {}
     for pair in pairs:
         like = next(iter(turns.values()), None)

@@ -123,24 +123,17 @@ class Calls(Interleaved):
     Args:
       call: queues one call and returns its result.
       devices: that it runs on, all at once, in the order of the calls.
-      queued_on_cpu: whether calls are queued on a CPU device, too, which otherwise waits for each.
     """
 
     def __init__(
-        self,
-        name: str,
-        call: Callable[[], Any],
-        devices: Sequence[jax.Device],
-        window_s: float,
-        *,
-        queued_on_cpu: bool = False,
+        self, name: str, call: Callable[[], Any], devices: Sequence[jax.Device], window_s: float
     ):
         super().__init__(name, window_s)
         self._call = call
         # Simulated devices share a pool of threads, in which collectives queued one after the other
         # wait for one another for ever (seen with 4 devices on 2 cores); and one CPU device runs
         # calls that are independent at the same time.
-        self._one_by_one = devices[0].platform == "cpu" and not queued_on_cpu
+        self._one_by_one = devices[0].platform == "cpu"
 
     def run(self, calls: int) -> None:
         for _ in range(calls):
@@ -149,23 +142,14 @@ class Calls(Interleaved):
                 jax.block_until_ready(result)
         jax.block_until_ready(result)
 
-    def call_s(self) -> Interval:
-        """Return the median seconds of a call, and their 95 % interval."""
-        calls = self.warmup.calls_per_window
-        return median_interval([window_s / calls for window_s in self.windows_s])
-
     def per_s(self, amount: float) -> Interval:
         """Return the rate of a call's bytes or operations, `amount` of them a call."""
-        time_s, low_s, high_s = self.call_s()
-        return amount / time_s, amount / high_s, amount / low_s
-
-
-def show_nothing(activity: str) -> None:
-    """Take what is done next, and show nothing."""
+        calls = self.warmup.calls_per_window
+        return median_interval([amount * calls / window_s for window_s in self.windows_s])
 
 
 def measure_in_turn(
-    turns: Sequence[Interleaved], rounds: int, show: Callable[[str], object] = show_nothing
+    turns: Sequence[Interleaved], rounds: int, show: Callable[[str], object]
 ) -> None:
     """Warm everything up, then take `rounds` windows of each, in turn."""
     for turn in turns:

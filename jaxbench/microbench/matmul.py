@@ -17,7 +17,7 @@ What the names of the arithmetics mean:
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +26,7 @@ from jax import lax
 
 from jaxbench.analysis.scaling_model import Interval
 from jaxbench.clock import Stopwatch
-from jaxbench.errors import first_line
-from jaxbench.microbench.interleaved import Calls, measure_in_turn, show_nothing
+from jaxbench.microbench.interleaved import Calls, measure_in_turn
 from jaxbench.microbench.memory_bandwidth import memory_bytes
 
 # m, k, n: m x k by k x n.
@@ -50,23 +49,6 @@ _BLOCK = 2**20 + 1
 _FINALISTS = 3
 # All finalists of all arithmetics lie on the device together.
 _SHARE_OF_MEMORY = 1 / 32
-
-
-class MatmulResult(NamedTuple):
-    """What was measured of one arithmetic.
-
-    Attributes:
-      rates: {m, k, n of m x k by k x n: 2 m k n a product, each second: the median of the windows,
-        and its 95 % interval} of the shapes that were fastest in the search, best first; empty if
-        none ran. The best of several noisy medians is a little too high, at most by their
-        intervals.
-      tried: number of shapes in the search.
-      reason: why the search ended early; None if it did not.
-    """
-
-    rates: dict[Shape, Interval]
-    tried: int
-    reason: str | None = None
 
 
 def chain(
@@ -99,16 +81,15 @@ def chain(
     return left
 
 
-def measure_matmul(
+def find_best_shape(
     device: jax.Device,
     arithmetic: str,
     *,
-    rounds: int = 11,
-    window_s: float = 0.2,
-    search_s: float = 20.0,
-    largest: int = _LARGEST,
-    show: Callable[[str], object] = show_nothing,
-) -> MatmulResult:
+    rounds: int,
+    window_s: float,
+    search_s: float,
+    show: Callable[[str], object],
+) -> tuple[Shape, Interval, int]:
     """Search the best shape of an arithmetic, and measure the best few.
 
     Sides are powers of two, from 256 (CPU) or 1024 until a call takes a window, or time or memory
@@ -116,15 +97,20 @@ def measure_matmul(
 
     Args:
       search_s: after which no more shapes are tried.
-      largest: side of a square matrix.
+
+    Returns:
+      The best shape, its operations a second (the median of the windows, and its 95 % interval),
+      and how many shapes were tried. The best of several noisy medians is a little too high, at
+      most by their intervals.
+
+    Raises:
+      jax.errors.JaxRuntimeError: the device does not multiply the first shape.
     """
-    if arithmetic == "tf32" and device.platform != "gpu":
-        return MatmulResult({}, 0, "only GPUs have it")
     probed_per_s: dict[Shape, float] = {}
     finalists: dict[Shape, Calls] = {}  # their arrays stay on the device
-    watch, slowest_s, reason = Stopwatch(), 0.0, None
+    watch, slowest_s = Stopwatch(), 0.0
     most_bytes = memory_bytes(device) * _SHARE_OF_MEMORY
-    for shape in _shapes(device.platform, largest):
+    for shape in _shapes(device.platform):
         is_next_class = shape[0] == shape[1] == shape[2]
         is_too_large = _array_bytes(arithmetic, shape) > most_bytes
         if finalists and (is_too_large or (is_next_class and slowest_s > window_s)):
@@ -133,8 +119,9 @@ def measure_matmul(
         try:
             calls = matmul_calls(device, arithmetic, shape, window_s)
             call_s = min(calls.time_calls(1), calls.time_calls(1))
-        except jax.errors.JaxRuntimeError as error:
-            reason = first_line(error)
+        except jax.errors.JaxRuntimeError:
+            if not finalists:
+                raise
             break
         probed_per_s[shape], finalists[shape] = operations(shape) / call_s, calls
         if len(finalists) > _FINALISTS:
@@ -144,8 +131,8 @@ def measure_matmul(
             break
     measure_in_turn([*finalists.values()], rounds, show)
     rates = {shape: calls.per_s(operations(shape)) for shape, calls in finalists.items()}
-    best_first = sorted(rates, key=lambda shape: -rates[shape][0])
-    return MatmulResult({shape: rates[shape] for shape in best_first}, len(probed_per_s), reason)
+    best = max(rates, key=lambda shape: rates[shape][0])
+    return best, rates[best], len(probed_per_s)
 
 
 def operations(shape: Shape) -> int:
@@ -177,10 +164,10 @@ def _random(number: int, size: tuple[int, int], dtype: Any) -> np.ndarray:
     return np.resize(block.clip(-127, 127).astype(dtype), size)
 
 
-def _shapes(platform: str, largest: int) -> Iterator[Shape]:
+def _shapes(platform: str) -> Iterator[Shape]:
     """Yield a square, a wide and a tall shape of each side."""
-    side = min(_SMALLEST_ON_CPU if platform == "cpu" else _SMALLEST, largest)
-    while side <= largest:
+    side = _SMALLEST_ON_CPU if platform == "cpu" else _SMALLEST
+    while side <= _LARGEST:
         yield from ((side, side, side), (side, side, 4 * side), (4 * side, side, side))
         side *= 2
 

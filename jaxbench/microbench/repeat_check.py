@@ -34,15 +34,12 @@ class Mismatch(NamedTuple):
     Attributes:
       path: of the array in the results, such as `params/Dense_0/kernel`.
       elements: how many differ; 0 if the elements agree and the sum was wrong.
-      is_tied: whether no result is more common than the others, so that any device may be wrong.
-        Then each has a mismatch.
     """
 
     device_id: int
     round: int
     path: str
     elements: int
-    is_tied: bool
 
 
 def checksum(array: jax.Array) -> jax.Array:
@@ -121,7 +118,7 @@ class RepeatCheck:
             counts = {n: counts.get(n, max(counts.values())) for n in range(len(arrays))}
         for device, count in counts.items():
             device_id = self._mesh.local_devices[device].id
-            yield Mismatch(device_id, self.rounds, path, count, self._is_tied)
+            yield Mismatch(device_id, self.rounds, path, count)
 
     def _by_device(self, array: jax.Array) -> list[jax.Array]:
         """Return the part of each device."""

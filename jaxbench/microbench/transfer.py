@@ -1,8 +1,8 @@
-"""Transfers between the host's memory and a device's, by size.
+"""Transfers between the host's memory and a device's.
 
-Each transfer is timed alone, from the call until it is done, as bytes / seconds: small ones are all
-latency. Sizes take turns. This is what NVIDIA's bandwidthTest (CUDA samples) measures with
-blocking copies, pageable and pinned; here JAX's own call is timed, with all that it does.
+Each transfer is timed alone, from the call until it is done, as bytes / seconds. This is what
+NVIDIA's bandwidthTest (CUDA samples) measures with blocking copies, pageable and pinned; here JAX's
+own call is timed, with all that it does.
 
   host_to_device: `jax.device_put` of a NumPy array (pageable), or of an array in pinned memory.
   device_to_host: `np.asarray` of an array that was never on the host (JAX keeps a copy of one that
@@ -12,6 +12,7 @@ On CPU nothing is measured: its device memory is the host's, and JAX copies or s
 likes.
 """
 
+import collections
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,47 +24,32 @@ from jax.sharding import SingleDeviceSharding
 from jaxbench.analysis.scaling_model import Interval
 from jaxbench.analysis.statistics import median_interval
 from jaxbench.clock import Stopwatch
-from jaxbench.microbench.interleaved import show_nothing
 
 PINNED = "pinned_host"
 
 
-def sizes_up_to(most_bytes: int, fewest_bytes: int = 1024) -> list[int]:
-    """Return the sizes in bytes that are measured: powers of four times the smallest."""
-    count = (most_bytes // fewest_bytes).bit_length()
-    return [fewest_bytes * 2**power for power in range(0, count, 2)]
-
-
 def measure_transfers(
-    device: jax.Device,
-    *,
-    most_bytes: int = 2**28,
-    rounds: int = 11,
-    show: Callable[[str], object] = show_nothing,
-) -> dict[tuple[str, str, int], Interval]:
+    device: jax.Device, *, num_bytes: int, rounds: int, show: Callable[[str], object]
+) -> dict[tuple[str, str], Interval]:
     """Measure both directions and both kinds of host memory, as far as the backend has them.
 
     Nothing on CPU devices.
 
     Returns:
-      {(direction, host memory, bytes): the median bytes/s and its 95 % interval}.
+      {(direction, host memory): the median bytes/s and its 95 % interval}.
     """
     if device.platform == "cpu":
         return {}
-    times_s: dict[tuple[str, str, int], list[float]] = {}
+    rates: dict[tuple[str, str], list[float]] = collections.defaultdict(list)
     for number in range(rounds + 1):
         show(f"transfers, round {number} of {rounds}")
-        for size in sizes_up_to(most_bytes):
-            for direction, host_memory, start in _transfers(device, size):
-                watch = Stopwatch()
-                jax.block_until_ready(start())
-                elapsed_s = watch.elapsed_s()
-                if number:  # the first round warms up
-                    times_s.setdefault((direction, host_memory, size), []).append(elapsed_s)
-    return {
-        key: median_interval([key[-1] / time_s for time_s in taken_s])
-        for key, taken_s in sorted(times_s.items())
-    }
+        for direction, host_memory, start in _transfers(device, num_bytes):
+            watch = Stopwatch()
+            jax.block_until_ready(start())
+            elapsed_s = watch.elapsed_s()
+            if number:  # the first round warms up
+                rates[direction, host_memory].append(num_bytes / elapsed_s)
+    return {key: median_interval(values) for key, values in rates.items()}
 
 
 def _transfers(device: jax.Device, size: int) -> Iterator[tuple[str, str, Callable[[], Any]]]:

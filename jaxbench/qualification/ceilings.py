@@ -1,22 +1,22 @@
 """The part ceilings: arithmetic, memory, transfers and dispatch of each device."""
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 
 import jax
 
 from jaxbench.analysis.scaling_model import Interval
 from jaxbench.cards.card import Figure, measured
-from jaxbench.cards.figures import ARITHMETICS, published_peak
+from jaxbench.cards.figures import ARITHMETICS
 from jaxbench.errors import first_line
 from jaxbench.microbench.dispatch import measure_dispatch
 from jaxbench.microbench.interleaved import Calls, measure_in_turn
-from jaxbench.microbench.matmul import Shape, matmul_calls, measure_matmul, operations
+from jaxbench.microbench.matmul import Shape, find_best_shape, matmul_calls, operations
 from jaxbench.microbench.memory_bandwidth import choose_array_bytes, measure_bandwidth
 from jaxbench.microbench.transfer import measure_transfers
-from jaxbench.qualification.bench import Bench, PartFailed
+from jaxbench.qualification.session import QualifySession
 
 _DIRECTIONS = {"host_to_device": "h2d_gb_per_s", "device_to_host": "d2h_gb_per_s"}
+_TRANSFER_BYTES = 2**28
 # The rounds of a short measurement (of fewer nobody can tell whether they are independent) and of a
 # long one, what their warm-up may add, and where long begins.
 SHORT_ROUNDS, _LONG_ROUNDS, _WARM_UP_ROUNDS, _LONG_S = 8, 11, 6, 45.0
@@ -28,20 +28,20 @@ _LONGEST_CALL_S, _SMALLEST_SIDE = 0.5, 512
 _SEARCH_WINDOW_S = 0.1
 
 
-def measure(bench: Bench, time_s: float) -> None:
+def measure(session: QualifySession, time_s: float) -> None:
     """Measure arithmetic, memory, transfers and dispatch of each device.
 
     Simulated devices share one processor: only the first is measured.
     """
-    devices = bench.mesh.local_devices[: 1 if bench.on_cpu else None]
+    devices = session.mesh.local_devices[: 1 if session.on_cpu else None]
     rounds = SHORT_ROUNDS if time_s < _LONG_S else _LONG_ROUNDS
-    bench.figures += _measure_matmuls(bench, devices, 0.6 * time_s, rounds)
+    session.figures += _measure_matmuls(session, devices, 0.6 * time_s, rounds)
     each_s = 0.3 * time_s / len(devices)
     for device in devices:
-        bench.figures += _measure_memory(bench, device, each_s, rounds)
-        bench.figures += _measure_transfers(bench, device, rounds)
-        latency_s, _ = measure_dispatch(device, calls=200, rounds=SHORT_ROUNDS, window_s=0.02)
-        bench.figures.append(_figure("dispatch_latency_s", 1, latency_s, device))
+        session.figures += _measure_memory(session, device, each_s, rounds)
+        session.figures += _measure_transfers(session, device, rounds)
+        latency_s = measure_dispatch(device, calls=200)
+        session.figures.append(_figure("dispatch_latency_s", 1, latency_s, device))
 
 
 def fit_window_s(time_s: float, turns: int, rounds: int, most_s: float) -> float:
@@ -56,12 +56,11 @@ def in_unit(unit: float, rate: Interval) -> tuple[float, tuple[float, float]]:
 
 
 def _figure(name: str, unit: float, rate: Interval, device: jax.Device) -> Figure:
-    nominal = published_peak(name, device.device_kind)
-    return measured(name, *in_unit(unit, rate), device=device.id, nominal=nominal)
+    return measured(name, *in_unit(unit, rate), device=device.id)
 
 
 def _measure_matmuls(
-    bench: Bench, devices: Sequence[jax.Device], time_s: float, rounds: int
+    session: QualifySession, devices: Sequence[jax.Device], time_s: float, rounds: int
 ) -> Iterator[Figure]:
     """Yield the rate of each arithmetic on each device.
 
@@ -70,38 +69,35 @@ def _measure_matmuls(
     """
     first = devices[0]
     searched = _MADE_FOR.get(first.platform, "bf16")
-    arithmetics = ("fp32", "bf16") if bench.on_cpu else ARITHMETICS
+    arithmetics = ("fp32", "bf16") if session.on_cpu else ARITHMETICS
     window_s = fit_window_s(time_s / 2, len(arithmetics) * len(devices) + 3, rounds, 0.2)
-    result = measure_matmul(
+    best, rate, tried = find_best_shape(
         first,
         searched,
         rounds=rounds,
         window_s=_SEARCH_WINDOW_S,
         search_s=0.4 * time_s,
-        show=bench.show,
+        show=session.show,
     )
-    if not result.rates:
-        raise PartFailed(f"matrix products in {searched}: {result.reason}")
-    best = next(iter(result.rates))
     sides = " x ".join(map(str, best))
-    bench.note("matrix products", "ok", f"m x k x n is {sides}, the best of {result.tried} shapes")
-    yield _figure(f"matmul_{searched}_tflops", 1e12, result.rates[best], first)
+    session.note("matrix products", "ok", f"m x k x n is {sides}, the best of {tried} shapes")
+    yield _figure(f"matmul_{searched}_tflops", 1e12, rate, first)
     for device in devices:
         turns: dict[str, tuple[Calls, Shape]] = {}
         for arithmetic in arithmetics:
             is_done = device is first and arithmetic == searched
             if is_done or (arithmetic == "tf32" and device.platform != "gpu"):
                 continue
-            bench.show(f"matmul {arithmetic} on device {device.id}, compiling")
+            session.show(f"matmul {arithmetic} on device {device.id}, compiling")
             try:
                 calls, shape = turns[arithmetic] = _calls(device, arithmetic, best, window_s)
                 if shape != best:
                     smaller = " x ".join(map(str, shape))
-                    bench.note(f"matrix products in {arithmetic}", "ok", smaller)
+                    session.note(f"matrix products in {arithmetic}", "ok", smaller)
             except jax.errors.JaxRuntimeError as error:
                 name = f"matrix products in {arithmetic}, device {device.id}"
-                bench.note(name, "warning", f"not measured: {first_line(error)}")
-        measure_in_turn([calls for calls, _ in turns.values()], rounds, bench.show)
+                session.note(name, "warning", f"not measured: {first_line(error)}")
+        measure_in_turn([calls for calls, _ in turns.values()], rounds, session.show)
         for arithmetic, (calls, shape) in turns.items():
             rate = calls.per_s(operations(shape))
             yield _figure(f"matmul_{arithmetic}_tflops", 1e12, rate, device)
@@ -120,25 +116,24 @@ def _calls(
 
 
 def _measure_memory(
-    bench: Bench, device: jax.Device, time_s: float, rounds: int
+    session: QualifySession, device: jax.Device, time_s: float, rounds: int
 ) -> Iterator[Figure]:
-    alone = dataclasses.replace(bench.mesh, devices=(device,))
     window_s = fit_window_s(time_s, 3, rounds, 0.2)
     size = choose_array_bytes(device)
-    rates = measure_bandwidth(alone, size, rounds=rounds, window_s=window_s, show=bench.show)
-    bench.note("memory", "ok", f"arrays of {size / 2**20:g} MiB each")
-    for (operation, _), bytes_per_s in rates.items():
+    rates = measure_bandwidth(device, size, rounds=rounds, window_s=window_s, show=session.show)
+    session.note("memory", "ok", f"arrays of {size / 2**20:g} MiB each")
+    for operation, bytes_per_s in rates.items():
         yield _figure(f"{operation}_gb_per_s", 1e9, bytes_per_s, device)
 
 
-def _measure_transfers(bench: Bench, device: jax.Device, rounds: int) -> Iterator[Figure]:
-    """Yield the fastest transfer of each direction: of the largest size mostly."""
-    rates = measure_transfers(device, rounds=rounds, show=bench.show)
+def _measure_transfers(
+    session: QualifySession, device: jax.Device, rounds: int
+) -> Iterator[Figure]:
+    """Yield the rate of each direction, from or to the faster kind of host memory."""
+    rates = measure_transfers(device, num_bytes=_TRANSFER_BYTES, rounds=rounds, show=session.show)
     for direction, name in _DIRECTIONS.items():
-        of_direction = [key for key in rates if key[0] == direction]
-        if of_direction:
+        if of_direction := [key for key in rates if key[0] == direction]:
             best = max(of_direction, key=rates.get)
-            _, memory, num_bytes = best
-            size = f"{num_bytes / 2**20:g} MiB, {memory.replace('_', ' ')} memory"
-            bench.note(direction.replace("_", " "), "ok", size)
+            memory = f"{best[1].replace('_', ' ')} memory"
+            session.note(direction.replace("_", " "), "ok", memory)
             yield _figure(name, 1e9, rates[best], device)

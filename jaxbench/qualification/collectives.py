@@ -4,44 +4,44 @@ import itertools
 from typing import Any
 
 from jaxbench.cards.card import measured
-from jaxbench.microbench.collectives import OPERATIONS, measure_collectives, measure_pairs
+from jaxbench.microbench.collectives import (
+    OPERATIONS,
+    measure_collectives,
+    measure_pairs,
+    sizes_up_to,
+)
 from jaxbench.microbench.memory_bandwidth import memory_bytes
-from jaxbench.microbench.transfer import sizes_up_to
 from jaxbench.parallel.processes import broadcast_value
-from jaxbench.qualification.bench import Bench
 from jaxbench.qualification.ceilings import SHORT_ROUNDS, fit_window_s, in_unit
+from jaxbench.qualification.session import QualifySession
 
 # Each pair of devices is a program of its own. With more devices only neighbours and the first one.
 _MOST_IN_ALL_PAIRS = 8
 
 
-def measure(bench: Bench, time_s: float) -> None:
+def measure(session: QualifySession, time_s: float) -> None:
     """Measure collectives over all devices, and exchanges between two."""
-    mesh = bench.mesh
-    limit_bytes = 2**20 if bench.on_cpu else 2**28
+    mesh = session.mesh
+    limit_bytes = 2**20 if session.on_cpu else 2**28
     # In every process the same sizes.
     most_bytes = broadcast_value(min(limit_bytes, memory_bytes(mesh.local_devices[0]) // 32))
     # Half of the time goes into compiling.
     turns = len(sizes_up_to(most_bytes)) * len(OPERATIONS)
-    how: dict[str, Any] = {"rounds": SHORT_ROUNDS, "show": bench.show}
+    how: dict[str, Any] = {"rounds": SHORT_ROUNDS, "show": session.show}
     window_s = fit_window_s(0.3 * time_s, turns, SHORT_ROUNDS, 0.1)
-    for rate in measure_collectives(mesh, most_bytes=most_bytes, window_s=window_s, **how):
-        of: dict[str, Any] = {"collective": rate.operation, "bytes": rate.num_bytes}
-        bench.figures += [
-            measured("algorithm_gb_per_s", *in_unit(1e9, rate.algorithm_bytes_per_s()), **of),
-            measured("bus_gb_per_s", *in_unit(1e9, rate.bus_bytes_per_s()), **of),
-        ]
+    for one in measure_collectives(mesh, most_bytes=most_bytes, window_s=window_s, **how):
+        labels: dict[str, Any] = {"collective": one.operation, "bytes": one.num_bytes}
+        bus = in_unit(1e9, one.bus_bytes_per_s())
+        session.figures.append(measured("bus_gb_per_s", *bus, **labels))
     pairs = _pairs(mesh.num_devices)
     window_s = fit_window_s(0.2 * time_s, len(pairs), SHORT_ROUNDS, 0.05)
     num_bytes = min(2**26, most_bytes)
     rates = measure_pairs(mesh, pairs, num_bytes=num_bytes, window_s=window_s, **how)
     for pair, bytes_per_s in rates.items():
         # Both directions at once, each at this rate.
-        ends = [mesh.devices[position].id for position in pair]
-        bench.figures += [
-            measured("pair_gb_per_s", *in_unit(1e9, bytes_per_s), source=source, peer=peer)
-            for source, peer in (ends, ends[::-1])
-        ]
+        source, peer = (mesh.devices[position].id for position in pair)
+        rate = in_unit(1e9, bytes_per_s)
+        session.figures.append(measured("pair_gb_per_s", *rate, source=source, peer=peer))
 
 
 def _pairs(num_devices: int) -> list[tuple[int, int]]:

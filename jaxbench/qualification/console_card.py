@@ -40,22 +40,21 @@ def answer_lines(card: Card, folder: pathlib.Path) -> Iterator[str]:
     taken_s, asked_s = 60 * card.minutes_taken, 60 * card.minutes_asked
     late = f", {taken_s / asked_s - 1:.0%} longer than asked" * (taken_s > _LATE * asked_s)
     # The gravest findings; of a card that passes there are none to name.
-    bad = [one for one in verdict.findings if one.status == verdict.outcome]
-    bad = bad if verdict.outcome not in ("pass", "not_judged") else []
+    is_bad = verdict.outcome not in ("pass", "not_judged")
+    bad = [one for one in verdict.findings if is_bad and one.status == verdict.outcome]
     order = [*_BY_RULE]  # the first one says what to do next
     bad.sort(key=lambda one: order.index(one.rule) if one.rule in order else len(order))
-    outcome = verdict.outcome.replace("_", " ")
     unjudged = sum(one.status == "not_judged" for one in verdict.findings)
     named, left = [], len(bad)
     for one in bad:
-        text = f"{outcome}: {one.part}: {one.rule.replace('_', ' ')}: {printable(one.text)}"
+        text = f"{card.outcome}: {one.part}: {one.rule.replace('_', ' ')}: {printable(one.text)}"
         wrapped = textwrap.wrap(text, _WIDTH, max_lines=_MOST_LINES, subsequent_indent="  ")
         if len(named) + len(wrapped) <= _MOST_LINES:
             named, left = named + wrapped, left - 1
     more = f"{left} more in the report; " * (left > 0)
     lines = [
         f"{card.label}, {card.preset}, {when}, {duration(taken_s)}{late}",
-        f"verdict: {outcome.upper()}; {summary_of(card)}",
+        f"verdict: {card.outcome.upper()}; {summary_of(card)}",
         *_main_metrics(card),
         *named,
         f"{more}{unjudged} of {len(verdict.findings)} rules did not apply",
@@ -75,16 +74,15 @@ def _next_step(card: Card) -> str:
         if rules & {"other_cpu_percent", "other_gpu_processes"}:
             return "end the other work on this machine, and measure again"
         return "some intervals are too wide to judge by: give it more --minutes"
-    if card.verdict.outcome in ("fail", "warn"):
-        by_rule = (text for rule, text in _BY_RULE.items() if rule in rules)
-        return next(by_rule, _NEXT[card.verdict.outcome])
-    return _NEXT[card.verdict.outcome]
+    is_bad = card.verdict.outcome in ("fail", "warn")
+    by_rule = (text for rule, text in _BY_RULE.items() if is_bad and rule in rules)
+    return next(by_rule, _NEXT[card.verdict.outcome])
 
 
 def _main_metrics(card: Card) -> Sequence[str]:
     """Return a line for matrix products, memory and a network: measured / expected, a word."""
     matmuls = _MATMULS[::-1] if card.environment["backend"] == "cpu" else _MATMULS
-    rows, expectations = [], card.expectations()
+    rows = []
     for names in (matmuls, ("triad_gb_per_s",), ("images_per_s",)):
         figures = next((some for some in ([*card.named(name)] for name in names) if some), None)
         if figures:
@@ -92,8 +90,7 @@ def _main_metrics(card: Card) -> Sequence[str]:
             is_network = figures[0].name == "images_per_s"
             one = figures[0] if is_network else min(figures, key=lambda one: one.value)
             title = " ".join(str(one.labels[name]) for name in NETWORK) if is_network else one.name
-            expected = expectations.get(one.key)
-            word = expected.judge(one) if expected else "no expectation"
-            rows.append([title, four_digits(one.value), f"/ {expected or '?'}", word])
+            expected = f"/ {one.expected or '?'}"
+            rows.append([title, four_digits(one.value), expected, one.comparison])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

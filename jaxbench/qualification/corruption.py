@@ -13,11 +13,9 @@ import numpy as np
 from jax import lax
 
 from jaxbench.cards.card import measured
-from jaxbench.clock import Stopwatch
 from jaxbench.microbench.repeat_check import Mismatch, RepeatCheck
-from jaxbench.qualification.bench import Bench
+from jaxbench.qualification.session import QualifySession
 
-_PART = "corruption"
 _LAYERS, _SEED = 4, 20260304
 # The rounds of each burst.
 _ROUNDS = 3
@@ -45,46 +43,35 @@ def train_step(weights: dict[str, jax.Array], inputs_BxK: jax.Array) -> dict[str
 class CorruptionCheck:
     """Bursts of equal rounds, spread over the soak, all compared with one reference."""
 
-    def __init__(self, bench: Bench):
-        self._bench, width = bench, bench.preset.check_width
+    def __init__(self, session: QualifySession):
+        self._session, width = session, session.preset.check_width
         generator = np.random.default_rng(_SEED)
         names = [f"layer{number}" for number in range(_LAYERS)]
         inputs = (
             {n: generator.normal(0, width**-0.5, (width, width)).astype("f4") for n in names},
             generator.normal(0, 1, (width, width)).astype("f4"),
         )
-        self._check, self._watch = RepeatCheck(train_step, inputs, bench.mesh), Stopwatch()
-        self._counts = {device.id: 0 for device in bench.mesh.devices}
-        # With the seconds since the soak began.
-        self._named: list[tuple[Mismatch, float]] = []
+        self._check = RepeatCheck(train_step, inputs, session.mesh)
+        self._counts = {device.id: 0 for device in session.mesh.devices}
+        self._named: list[Mismatch] = []
 
     def burst(self) -> None:
         """Run some rounds on all devices, and compare."""
-        with self._bench.clock.phase(_PART):
+        with self._session.clock.phase("corruption"):
             for mismatch in self._check.burst(_ROUNDS):
                 self._counts[mismatch.device_id] += 1
                 if len(self._named) < _MOST_NAMED:
-                    self._named.append((mismatch, self._watch.elapsed_s()))
+                    self._named.append(mismatch)
 
     def report(self) -> None:
-        """Add the figures of all bursts, if any, and note the first mismatch of each device."""
+        """Add the figures of all bursts, if any."""
         if not self._check.rounds:
             return
-        figures = self._bench.figures
+        figures = self._session.figures
         figures.append(measured("rounds", self._check.rounds))
         figures += [measured("mismatches", n, device=device) for device, n in self._counts.items()]
-        firsts: dict[int, tuple[Mismatch, float]] = {}
-        for one, time_s in self._named:
-            firsts.setdefault(one.device_id, (one, time_s))
-            labels: dict[str, Any] = {
-                "device": one.device_id,
-                "round": one.round,
-                "tensor": one.path,
-            }
-            figures.append(measured("mismatched_values", one.elements, **labels))
-        for device, (one, time_s) in firsts.items():
-            text = f"first in round {one.round}, {time_s:.0f} s after the soak began: {one.path}"
-            if one.is_tied:
-                others = ", ".join(str(other) for other in firsts if other != device)
-                text += f"; differs from device {others}, and either may be wrong"
-            self._bench.note(f"device {device}", "warning", text, part=_PART)
+        for one in self._named:
+            labels: dict[str, Any] = {"round": one.round, "tensor": one.path}
+            figures.append(
+                measured("mismatched_values", one.elements, device=one.device_id, **labels)
+            )

@@ -5,29 +5,38 @@ batches tell what part of a step's time does not depend on the batch. Then come 
 that fit. If the time ends, what is left is noted and not run.
 """
 
-import contextlib
+import collections
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from jaxbench.analysis.largest_batch import estimate_largest
-from jaxbench.cards.from_runs import network_figures, step_time_figures, train_step_of
-from jaxbench.cards.preset import MULTIPLE, PresetNetwork
+from jaxbench.cards.card import Figure, measured
+from jaxbench.cards.figures import PresetNetwork, share_of_measured
 from jaxbench.cli import registry
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
 from jaxbench.errors import OUT_OF_MEMORY, first_line
 from jaxbench.modes.runner import RunResult, prepare_run, with_feed
 from jaxbench.modes.throughput import measure_throughput
-from jaxbench.qualification.bench import RUNS, Bench, InnerConsole, PartFailed
+from jaxbench.qualification.session import RUNS, InnerConsole, PartFailed, QualifySession
 from jaxbench.records.run_dir import folder_name
+from jaxbench.records.schema import CompileRecord, ThroughputRecord
 
 # Of fewer nobody can tell whether they are independent.
 _ROUNDS = 8
+# The largest batch is a multiple of this number of images on each device.
+_MULTIPLE = 8
 # Of the memory that a program may use, what the compiler may plan: the rest is for what it does not
 # count, and for fragments.
 _SHARE_OF_MEMORY = 0.92
 _MOST_HALVINGS = 3
+# What the names of a card's metrics are in telemetry.
+_ENERGY = {
+    "energy_j_per_image": "joules_per_image",
+    "energy_longest_gap_s": "energy_longest_gap_s",
+    "energy_covered_share": "energy_covered",
+}
 
 
 def name_of(config: Config) -> str:
@@ -43,31 +52,31 @@ def make_config(network: PresetNetwork, precision: str, num_devices: int) -> Con
     return config
 
 
-def measure(bench: Bench, time_s: float) -> None:
+def measure(session: QualifySession, time_s: float) -> None:
     """Measure as many networks as the time allows, stated batches first.
 
     Raises:
       PartFailed: some of them failed; the others have been measured.
     """
-    networks = Networks(bench, time_s)
+    networks = Networks(session, time_s)
     stated = [
-        make_config(network, precision, bench.mesh.num_devices)
-        for precision in bench.preset.precisions
-        for network in bench.preset.networks
+        make_config(network, precision, session.mesh.num_devices)
+        for precision in session.preset.precisions
+        for network in session.preset.networks
     ]
     done = [(config, networks.measure(config)) for config in stated]
-    for config, result in done[: len(bench.preset.networks)]:
+    for config, result in done[: len(session.preset.networks)]:
         if result is not None:
             networks.measure(dataclasses.replace(config, batch_size=config.batch_size // 2))
-    bench.figures += step_time_figures(bench.figures)
-    if bench.preset.largest:
+    session.figures += step_time_figures(session.figures)
+    if session.preset.largest:
         for config, result in done:
             if result is not None:
                 networks.measure_largest(config, result)
     else:
-        bench.note("largest batches", "ok", "not measured: CPU devices have no memory of their own")
+        session.note("largest batches", "ok", "not measured: CPU devices share the host's memory")
     if networks.too_late:
-        bench.note("no time was left for", "warning", ", ".join(networks.too_late))
+        session.note("no time was left for", "warning", ", ".join(networks.too_late))
     if networks.failed:
         raise PartFailed("; ".join(networks.failed))
 
@@ -83,65 +92,65 @@ def pace_of(run_s: float) -> dict[str, Any]:
 class Networks:
     """Runs networks until the time is over."""
 
-    def __init__(self, bench: Bench, time_s: float):
-        self._bench, self._time_s = bench, time_s
+    def __init__(self, session: QualifySession, time_s: float):
+        self._session, self._time_s = session, time_s
         self._watch = Stopwatch()
         self._longest_s: dict[str, float] = {}  # of each network's runs
-        self._unit = MULTIPLE * bench.mesh.num_devices
         self.failed: list[str] = []
         self.too_late: list[str] = []
         # A run has two stages; each has windows to warm up and to measure. Half of the batch is
         # one precision more.
-        runs = 2 * len(bench.preset.networks) * (1 + len(bench.preset.precisions))
+        runs = 2 * len(session.preset.networks) * (1 + len(session.preset.precisions))
         self._pace = pace_of(time_s / runs)
 
     def measure(self, config: Config) -> RunResult | None:
         """Run a network and add its figures; return None if it was not run, or failed."""
-        with self._attempt(config, name_of(config)) as has_time:
-            if has_time:
-                if result := self._run(config):
-                    return result
-                self._bench.note(name_of(config), "warning", "does not fit in the device's memory")
-        return None
+        result = self._attempt(name_of(config), config, lambda: self._run(config) or False)
+        if result is False:
+            self._session.note(name_of(config), "warning", "does not fit in the memory")
+        return result or None
 
     def measure_largest(self, config: Config, result: RunResult) -> None:
         """Do the same with the largest batch that fits, half of it if memory runs out."""
         name = f"{config.name} {config.precision} largest batch"
-        with self._attempt(config, name) as has_time:
-            if not has_time:
-                return
-            batch = self._estimate(config, result) or 0
+        unit = _MULTIPLE * self._session.mesh.num_devices
+
+        def run() -> bool:
+            batch = self._estimate(config, result, unit) or 0
             for _ in range(_MOST_HALVINGS):
                 if batch <= config.batch_size:
                     break
                 if self._run(dataclasses.replace(config, batch_size=batch)):
-                    return
-                batch = batch // 2 // self._unit * self._unit
-            text = "not measured: no larger batch than the stated one is known"
-            self._bench.note(name, "ok", text)
+                    return True
+                batch = batch // 2 // unit * unit
+            return False
 
-    @contextlib.contextmanager
-    def _attempt(self, config: Config, name: str) -> Iterator[bool]:
-        """Return whether there is time for a run; an error inside the `with` is noted."""
+        if self._attempt(name, config, run) is False:
+            text = "not measured: no larger batch than the stated one is known"
+            self._session.note(name, "ok", text)
+
+    def _attempt(self, name: str, config: Config, run: Callable[[], Any]) -> Any:
+        """Return what a run returns; None if there is no time for it, or it failed."""
         known_s = self._longest_s
         # The first run of all begins in any case.
         next_s = known_s.get(config.name, max(known_s.values(), default=0.0))
-        has_time = not known_s or self._watch.elapsed_s() + next_s <= self._time_s
-        if not has_time:
+        if known_s and self._watch.elapsed_s() + next_s > self._time_s:
             self.too_late.append(name)
+            return None
         try:
-            yield has_time
+            return run()
         except Exception as error:
             self.failed.append(f"{name}: {first_line(error)}")
+            return None
 
     def _run(self, config: Config) -> RunResult | None:
         """Run a network and add its figures; return None if memory runs out."""
-        bench, watch, name = self._bench, Stopwatch(), name_of(config)
+        session, watch, name = self._session, Stopwatch(), name_of(config)
         run = f"{RUNS}/{folder_name(name.replace(' ', '-'))}"
-        bench.show(name)
+        session.show(name)
         try:
             result = measure_throughput(
-                config, str(bench.folder / run), InnerConsole(bench, name), **self._pace
+                config, str(session.folder / run), InnerConsole(session, name), **self._pace
             )
         except Exception as error:
             if OUT_OF_MEMORY.search(repr(error)):
@@ -152,23 +161,16 @@ class Networks:
             self._longest_s[config.name] = max(longest_s, watch.elapsed_s())
         if result.summary["status"] == "invalid":
             raise PartFailed("; ".join(result.summary["invalid"]))
-        bench.figures += network_figures(
-            *train_step_of(result),
-            result.summary.get("telemetry"),
-            config.name,
-            run,
-            bench.figures,
-            bench.mesh.devices[0].platform,
-        )
+        session.figures += network_figures(session, result, config.name, run)
         return result
 
-    def _estimate(self, config: Config, result: RunResult) -> int | None:
+    def _estimate(self, config: Config, result: RunResult, unit: int) -> int | None:
         """Return the largest batch by two compiled ones, the config's and twice as large a one."""
-        _, first = train_step_of(result)
+        _, first = _train_step_of(result)
         double = dataclasses.replace(config, batch_size=2 * config.batch_size)
         double = with_feed(double, "synthetic")
-        self._bench.show(f"{name_of(double)}: compiling, to estimate the largest batch")
-        console = InnerConsole(self._bench, name_of(double))
+        self._session.show(f"{name_of(double)}: compiling, to estimate the largest batch")
+        console = InnerConsole(self._session, name_of(double))
         with prepare_run(double, None, console, checked=True) as setup:
             program, feed = setup.program, setup.feed
             batch = next(feed.train_batches(0, 1))
@@ -178,5 +180,69 @@ class Networks:
             return None
         records = {config.batch_size: first, double.batch_size: second}
         needed_bytes = {batch: record.memory["total_bytes"] for batch, record in records.items()}
-        limit_bytes = _SHARE_OF_MEMORY * first.device_memory_bytes
-        return estimate_largest(needed_bytes, limit_bytes, self._unit)
+        return estimate_largest(needed_bytes, _SHARE_OF_MEMORY * first.device_memory_bytes, unit)
+
+
+def _train_step_of(result: RunResult) -> tuple[ThroughputRecord, CompileRecord]:
+    """Return the two records of the training step of a run."""
+    [step] = [one for one in result.of_kind(ThroughputRecord) if one.stage == "train_step"]
+    [compiled] = [one for one in result.of_kind(CompileRecord) if one.function == "train_step"]
+    return step, compiled
+
+
+def network_figures(
+    session: QualifySession, result: RunResult, network: str, run: str
+) -> list[Figure]:
+    """Return the metrics of a throughput run in the folder `run`; unknown ones are excluded."""
+    step, compiled = _train_step_of(result)
+    telemetry = result.summary.get("telemetry") or {}
+    share = share_of_measured(
+        session.figures,
+        step.peak and step.peak["arithmetic"],
+        step.precision,
+        step.flops_per_s_per_device,
+        step.num_devices,
+        session.mesh.devices[0].platform,
+    )
+    values = {
+        "images_per_s": step.images_per_s,
+        "flops_per_image": step.flops_per_image,
+        "mfu": step.mfu,
+        "measured_peak_share": share,
+        "compile_cold_s": compiled.cold_compile_s,
+        "compile_warm_s": compiled.warm_compile_s,
+    }
+    # Without enough samples there is no energy.
+    if telemetry.get("energy_window_long_enough"):
+        values |= {name: telemetry.get(key) for name, key in _ENERGY.items()}
+    labels: Any = {"network": network, "precision": step.precision, "batch": step.batch_size}
+    ends = (step.images_per_s_low, step.images_per_s_high)
+    intervals: Any = {} if None in ends else {"images_per_s": ends}
+    return [
+        measured(name, value, intervals.get(name), run=run, **labels)
+        for name, value in values.items()
+        if value is not None
+    ]
+
+
+def step_time_figures(figures: Iterable[Figure]) -> Iterator[Figure]:
+    """Yield a and c of t(B) = a + c B for each network: the time of a step by its batch.
+
+    a is launches and the host, c the time of an image, each from the two smallest batches. The
+    ends are those of both intervals, the farthest apart.
+    """
+    steps: dict[tuple, dict[int, tuple[float, float, float]]] = collections.defaultdict(dict)
+    for one in figures:
+        if one.name == "images_per_s":
+            batch, (low, high) = int(one.labels["batch"]), one.ends
+            network = one.labels["network"], one.labels["precision"]
+            steps[network][batch] = batch / one.value, batch / high, batch / low
+    for (network, precision), by_batch in steps.items():
+        if len(by_batch) < 2:
+            continue
+        (b, (t, low, high)), (b2, (t2, low2, high2)) = sorted(by_batch.items())[:2]
+        image_s = [(y - x) / (b2 - b) for x, y in ((t, t2), (high, low2), (low, high2))]
+        fixed_s = [(b2 * x - b * y) / (b2 - b) for x, y in ((t, t2), (low, high2), (high, low2))]
+        for name, (value, *ends) in {"step_per_image_s": image_s, "step_fixed_s": fixed_s}.items():
+            interval: Any = tuple(ends)
+            yield measured(name, value, interval, network=network, precision=precision)

@@ -53,15 +53,15 @@ def make_plan(
     num_devices: int,
     on_cpu: bool,
     soak_minutes: float | None = None,
-    flags: Mapping[str, int] | None = None,
-    only: str | None = None,
+    asked: Mapping[str, int] = {},
+    only: tuple[str, str] | None = None,
 ) -> Plan:
     """Split the minutes over the parts.
 
     Args:
       soak_minutes: of the soak; None for what the others leave.
-      flags: {flag of parts.csv: how much of its part is asked for, 0 for nothing}.
-      only: the one part that several processes measure.
+      asked: {flag of parts.csv: how much of its part is asked for, 0 for nothing}.
+      only: the one part that is measured, and why the others are not.
 
     Raises:
       BadInput: minutes are too few for a card, or for what was asked for.
@@ -72,35 +72,34 @@ def make_plan(
         )
     if soak_minutes is not None and not 0 <= soak_minutes <= minutes:
         raise BadInput(f"--soak_minutes={soak_minutes:g}: must lie within 0 and --minutes")
-    left_s = 60 * minutes
-    kinds = [kind for kind in PARTS.values() if not kind.measured_in]
-    kinds.sort(key=lambda kind: kind.priority)
-    least_s = {kind.name: kind.least_on_cpu_s if on_cpu else kind.least_s for kind in kinds}
-    skipped, asked = {}, []
-    for kind in kinds:
-        if only not in (None, kind.name):
-            skipped[kind.name] = "not measured over several processes"
-        elif kind.flag and (amount := (flags or {}).get(kind.flag)):
-            least_s[kind.name] *= amount
-            asked.append(kind.name)
-        elif kind.flag:
+    left_s, least_s, skipped, first = 60 * minutes, {}, {}, []
+    for kind in sorted(PARTS.values(), key=lambda kind: kind.priority):
+        if kind.measured_in:
+            continue
+        amount = asked.get(kind.flag, 0) if kind.flag else 1
+        least_s[kind.name] = amount * (kind.least_on_cpu_s if on_cpu else kind.least_s)
+        if only and kind.name != only[0]:
+            skipped[kind.name] = only[1]
+        elif not amount:
             skipped[kind.name] = f"give --{kind.flag} to measure it"
+        elif kind.flag:
+            first.append(kind.name)
     if num_devices < 2:
         skipped["collectives"] = "there is one device"
     if soak_minutes:
         least_s["soak"] = 60 * soak_minutes
-        asked.append("soak")
+        first.append("soak")
     elif soak_minutes is not None:
         skipped["soak"] = "--soak_minutes=0"
     # What was asked for by a flag comes before what every card has.
-    if (asked_s := sum(least_s[name] for name in asked)) > left_s:
-        named = ", ".join(f"{_words(name)} {least_s[name]:.0f} s" for name in asked)
+    if (asked_s := sum(least_s[name] for name in first)) > left_s:
+        named = ", ".join(f"{_words(name)} {least_s[name]:.0f} s" for name in first)
         raise BadInput(
             f"--minutes={minutes:g}: too few for what the flags ask for ({named}); "
             f"give {math.ceil(asked_s / 60)} at least"
         )
     times_s: dict[str, float] = {}
-    for name in dict.fromkeys([*asked, *least_s]):
+    for name in dict.fromkeys([*first, *least_s]):
         if name not in skipped and least_s[name] > left_s:
             skipped[name] = f"it takes {least_s[name]:.0f} s, {left_s:.0f} s are left"
         if name not in skipped:

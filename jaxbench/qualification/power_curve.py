@@ -21,11 +21,11 @@ from jaxbench.hardware.telemetry.nvml import (
     read_power_limits,
     set_power_limits,
 )
+from jaxbench.metrics import plain
 from jaxbench.modes.throughput import measure_throughput
-from jaxbench.qualification.bench import RUNS, Bench, InnerConsole
 from jaxbench.qualification.networks import make_config, name_of, pace_of
+from jaxbench.qualification.session import RUNS, InnerConsole, QualifySession
 from jaxbench.tables.text import text_table
-from jaxbench.terminal import four_digits
 
 _RATES = ("images_per_s", "images_per_s_low", "images_per_s_high")
 COLUMNS = ("power_limit_w", *_RATES, "energy_j_per_image")
@@ -35,14 +35,13 @@ _PATIENCE_S = 10.0
 
 
 def parse_watts(texts: Sequence[str]) -> list[int]:
-    """Return the watts of --power_limits; raise BadInput for what is no whole number."""
-    if not texts or not all(text.isdecimal() and int(text) for text in texts):
+    """Return the watts of --power_limits; raise BadInput for what is none."""
+    watts = [int(text) if text.isdecimal() else 0 for text in texts]
+    if not watts or 0 in watts or len({*watts}) < len(watts):
         raise BadInput(
-            f"--power_limits={','.join(texts)}: must be whole numbers of watts, such as 200,300"
+            f"--power_limits={','.join(texts)}: must be different whole numbers of watts, such as "
+            "200,300"
         )
-    watts = [*map(int, texts)]
-    if len({*watts}) < len(watts):
-        raise BadInput(f"--power_limits={','.join(texts)}: name each limit once")
     return watts
 
 
@@ -89,21 +88,21 @@ def restored_at_end(limits: Sequence[PowerLimit]) -> Iterator[None]:
         raise OSError(f"the power limits could not be restored; they were {old_mw} (milliwatts)")
 
 
-def measure(bench: Bench, time_s: float) -> None:
+def measure(session: QualifySession, time_s: float) -> None:
     """Measure the preset's first network at each limit; write and print the table."""
-    watts = bench.power_limits
-    limits = check_power_limits(watts, bench.mesh.devices)
-    network, precision = bench.preset.networks[0], bench.preset.precisions[0]
-    config = make_config(network, precision, bench.mesh.num_devices)
+    watts = session.power_limits
+    limits = check_power_limits(watts, session.mesh.devices)
+    network, precision = session.preset.networks[0], session.preset.precisions[0]
+    config = make_config(network, precision, session.mesh.num_devices)
     pace, rows = pace_of(time_s / len(watts)), []
     with restored_at_end(limits):
         for limit_w in watts:
-            bench.show(f"{name_of(config)} at {limit_w} W")
+            session.show(f"{name_of(config)} at {limit_w} W")
             set_power_limits({limit.address: 1000 * limit_w for limit in limits})
             result = measure_throughput(
                 config,
-                str(bench.folder / RUNS / f"power-{limit_w}w"),
-                InnerConsole(bench, f"{name_of(config)} at {limit_w} W"),
+                str(session.folder / RUNS / f"power-{limit_w}w"),
+                InnerConsole(session, f"{name_of(config)} at {limit_w} W"),
                 **pace,
             )
             rates = [result.summary.get(name) for name in _RATES]
@@ -111,9 +110,9 @@ def measure(bench: Bench, time_s: float) -> None:
             is_known = telemetry.get("energy_window_long_enough")
             energy_j = telemetry["joules_per_image"] if is_known else None
             rows.append([limit_w, *rates, energy_j])
-            with open(bench.folder / _FILE, "w", encoding="utf-8", newline="") as file:
+            with open(session.folder / _FILE, "w", encoding="utf-8", newline="") as file:
                 csv.writer(file).writerows([COLUMNS, *rows])
-    bench.note("table", "ok", f"images/s and energy of {name_of(config)} by limit: {_FILE}")
-    cells = [["" if value is None else four_digits(value) for value in row] for row in rows]
+    session.note("table", "ok", f"images/s and energy of {name_of(config)} by limit: {_FILE}")
+    cells = [[plain(value) for value in row] for row in rows]
     for line in text_table(COLUMNS, cells, spare=_RATES[1:]):
-        bench.console.print(line)
+        session.console.print(line)

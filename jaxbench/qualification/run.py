@@ -2,17 +2,16 @@
 
 import importlib
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from jaxbench import __version__
 from jaxbench.cards.card import Card, HostLoad, Part
 from jaxbench.cards.card_file import CARD, write_card
 from jaxbench.cards.expected import FEWEST_CARDS, expect
-from jaxbench.cards.figures import FIGURES, PARTS
-from jaxbench.cards.preset import choose_preset
+from jaxbench.cards.figures import CPU, FIGURES, PARTS, STANDARD
 from jaxbench.cards.verdict import Thresholds, failures, judge
 from jaxbench.clock import now
 from jaxbench.config import Experiment
@@ -25,10 +24,10 @@ from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import create_mesh
 from jaxbench.parallel.signals import defer_signals
 from jaxbench.paths import check_can_be_made, user_path
-from jaxbench.qualification.bench import RUNS, Bench, PartFailed
 from jaxbench.qualification.console_card import answer_lines
-from jaxbench.qualification.plan import Plan, make_plan
+from jaxbench.qualification.plan import make_plan
 from jaxbench.qualification.power_curve import check_power_limits
+from jaxbench.qualification.session import RUNS, PartFailed, QualifySession
 from jaxbench.records.run_dir import create_timed_folder
 from jaxbench.records.writers.console import Console
 from jaxbench.terminal import four_digits, warn
@@ -41,7 +40,7 @@ def qualify(
     console: Console,
     *,
     soak_minutes: float | None = None,
-    flags: Mapping[str, int] | None = None,
+    storage: bool = False,
     power_limits: Sequence[int] = (),
     fleet: Sequence[Card] = (),
 ) -> int:
@@ -52,7 +51,8 @@ def qualify(
       out: a new or empty folder; None makes runs/qualify/TIME.
       thresholds: the limits that the card is judged by.
       console: where lines and the bar go.
-      soak_minutes, flags: see `make_plan`.
+      soak_minutes: of the soak; None for what the other parts leave.
+      storage: whether the storage is measured, too.
       power_limits: watts of the power curve.
       fleet: cards that may be of machines like this one.
 
@@ -65,34 +65,35 @@ def qualify(
     # pmap refuses functions that have only replicated arguments, such as the one of `RepeatCheck`.
     mesh = create_mesh(Experiment(parallelism="shard_map"))
     platform = mesh.devices[0].platform
+    # The CPU is not what somebody with accelerators wants to know, and takes minutes.
+    unused = processes.broadcast_value(unused_accelerators(platform))
+    only = None
+    if unused:
+        only = ("doctor", "the accelerators of this machine are not used")
+    elif processes.count() > 1:
+        only = ("collectives", "not measured over several processes")
     plan = make_plan(
         minutes,
         num_devices=mesh.num_devices,
         on_cpu=platform == "cpu",
         soak_minutes=soak_minutes,
-        flags=flags,
-        only="collectives" if processes.count() > 1 else None,
+        asked={"storage": int(storage), "power_limits": len(power_limits)},
+        only=only,
     )
     if power_limits:
         check_power_limits(power_limits, mesh.devices)
     folder = _new_folder(out) if processes.is_primary() else pathlib.Path()
-    # The CPU is not what somebody with accelerators wants to know, and takes minutes.
-    unused = processes.broadcast_value(unused_accelerators(platform))
-    if unused:
-        reason = "the accelerators of this machine are not used"
-        times_s = {name: time_s for name, time_s in plan.times_s.items() if name == "doctor"}
-        plan = Plan(times_s, dict.fromkeys({*PARTS} - {"doctor"}, reason))
-    bench = Bench(mesh, folder, choose_preset(platform), console, plan, power_limits)
-    for line in unused:
-        console.say(f"{line}; or set JAX_PLATFORMS=cpu to measure the CPU")
-    for line in () if unused else _describe_plan(bench):
+    preset = CPU if platform == "cpu" else STANDARD
+    session = QualifySession(mesh, folder, preset, console, plan, power_limits)
+    lines = [f"{line}; or set JAX_PLATFORMS=cpu to measure the CPU" for line in unused]
+    for line in lines or _describe_plan(session):
         console.say(line)
     ordinals = cuda_ordinals(mesh.devices)
     gpu_processes = [other_gpu_processes(ordinals)]
     ended: BaseException | None = None
     try:
         for name in plan.times_s:
-            _measure(bench, name)
+            _measure(session, name)
     except (KeyboardInterrupt, Terminated) as error:
         ended = error
     if not processes.is_primary():
@@ -104,15 +105,15 @@ def qualify(
         gpu_processes.append(None if ended else other_gpu_processes(ordinals))
         [reading] = host.read()
         load = HostLoad(
-            other_cpu_percent=min(100.0, reading.values["other_cpu_percent"]),
+            other_cpu_percent=reading.values["other_cpu_percent"],
             other_gpu_processes=max((n for n in gpu_processes if n is not None), default=None),
         )
-        card = _make_card(bench, minutes, load)
-        verdict = judge(card, thresholds, expect(card, fleet))
-        if len(fleet) >= FEWEST_CARDS and all(one.basis != "fleet" for one in verdict.expected):
+        card = expect(_make_card(session, minutes, load), fleet)
+        bases = {one.expected.basis for one in card.figures() if one.expected}
+        if len(fleet) >= FEWEST_CARDS and "fleet" not in bases:
             console.say("no fleet: too few sound cards are of this kind, or they differ too much")
-        card = msgspec.structs.replace(card, verdict=verdict)
-        is_written = _publish(bench, card)
+        card = replace(card, verdict=judge(card, thresholds))
+        is_written = _publish(session, card)
     if ended:
         raise ended
     return int(not is_written or bool(unused or failures(card.verdict)))
@@ -137,79 +138,79 @@ def _new_folder(out: str | None) -> pathlib.Path:
     return path
 
 
-def _describe_plan(bench: Bench) -> Iterator[str]:
-    mesh, plan = bench.mesh, bench.plan
+def _describe_plan(session: QualifySession) -> Iterator[str]:
+    mesh, plan = session.mesh, session.plan
     yield (
         f"qualifying {mesh.num_devices} x {mesh.devices[0].device_kind}, "
-        f"preset {bench.preset.name}, about {plan.total_s / 60:.3g} min"
+        f"preset {session.preset.name}, about {plan.total_s / 60:.3g} min"
     )
     yield from plan.lines()
-    if bench.on_cpu:
+    if session.on_cpu:
         shared = "; simulated devices share one processor" if mesh.num_devices > 1 else ""
         yield f"these are CPU devices: small networks, no published peak to judge by{shared}"
 
 
-def _measure(bench: Bench, name: str) -> None:
+def _measure(session: QualifySession, name: str) -> None:
     """Measure one part; whatever is raised is its end, and not that of the other parts."""
-    plan = bench.plan
-    time_s = plan.soak_s(bench.clock.wall_s()) if name == "soak" else plan.times_s[name]
-    bench.part = name
-    bench.show("begins")
+    plan = session.plan
+    time_s = plan.soak_s(session.clock.wall_s()) if name == "soak" else plan.times_s[name]
+    session.part = name
+    session.show("begins")
     try:
-        with bench.clock.phase(name):
-            importlib.import_module(f"{__package__}.{name}").measure(bench, time_s)
+        with session.clock.phase(name):
+            importlib.import_module(f"{__package__}.{name}").measure(session, time_s)
     except Exception as error:
         if processes.count() > 1:  # the others wait for this process, and end with it
             raise
         words = f"{type(error).__name__}: {first_line(error)}"
         if isinstance(error, PartFailed | BadInput):
             words = str(error)
-        bench.ends[name] = ("failed", " ".join(words.split())[:500])
-        bench.console.say(f"{name.replace('_', ' ')} failed: {bench.ends[name][1]}")
+        session.ends[name] = ("failed", " ".join(words.split())[:500])
+        session.console.say(f"{name.replace('_', ' ')} failed: {session.ends[name][1]}")
     except (KeyboardInterrupt, Terminated):
-        bench.ends[name] = ("skipped", "interrupted")
+        session.ends[name] = ("skipped", "interrupted")
         raise
 
 
-def _make_card(bench: Bench, minutes: float, load: HostLoad) -> Card:
+def _make_card(session: QualifySession, minutes: float, load: HostLoad) -> Card:
     """Return the card of everything that was measured."""
-    times_s, parts = bench.clock.totals_s(), []
+    times_s, parts = session.clock.totals_s(), []
     for name, kind in PARTS.items():
-        figures = tuple(one for one in bench.figures if FIGURES[one.name].part == name)
-        end: Any = bench.ends.get(name)
+        figures = tuple(one for one in session.figures if FIGURES[one.name].part == name)
+        end: Any = session.ends.get(name)
         if kind.measured_in and not figures:
-            end = bench.ends.get(kind.measured_in)
+            end = session.ends.get(kind.measured_in)
         if end is None:
             end = ("measured", None) if name in times_s else ("skipped", "interrupted")
-        checks = tuple(bench.notes.get(name, ()))
+        checks = tuple(session.notes.get(name, ()))
         parts.append(Part(name, end[0], times_s.get(name, 0.0), end[1], figures, checks))
     return Card(
         jaxbench_version=__version__,
         created_at=now().isoformat(timespec="seconds"),
         minutes_asked=minutes,
-        minutes_taken=bench.clock.wall_s() / 60,
-        environment=describe_environment(bench.mesh.devices),  # type: ignore[arg-type]
-        preset=bench.preset.name,
+        minutes_taken=session.clock.wall_s() / 60,
+        environment=describe_environment(session.mesh.devices),  # type: ignore[arg-type]
+        preset=session.preset.name,
         load=load,
         parts=tuple(parts),
     )
 
 
-def _publish(bench: Bench, card: Card) -> bool:
+def _publish(session: QualifySession, card: Card) -> bool:
     """Write the card, and print the answer; return whether it could be written.
 
     If not, as on a full disk, all metrics are printed: the results must not be lost.
     """
-    console, error = bench.console, None
+    console, error = session.console, None
     try:
-        write_card(bench.folder, card)
+        write_card(session.folder, card)
     except OSError as caught:
         error = caught
         for figure in card.figures():
             console.say(f"{figure}: {four_digits(figure.value)}")
     console.print("")
-    for line in answer_lines(card, bench.folder):
+    for line in answer_lines(card, session.folder):
         console.print(line)
     if error:
-        warn(f"jaxbench: {bench.folder / CARD}: {error.strerror}: the card is not written")
+        warn(f"jaxbench: {session.folder / CARD}: {error.strerror}: the card is not written")
     return error is None

@@ -6,21 +6,21 @@ each burst.
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, held_up
-from jaxbench.cards.card import measured
-from jaxbench.cards.from_runs import device_id, soak_figures
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, change_of_median, held_up
+from jaxbench.cards.card import Figure, measured
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import first_line
 from jaxbench.hardware.telemetry.nvml import cuda_ordinals, read_error_counters
+from jaxbench.hardware.telemetry.summary import THROTTLING
 from jaxbench.modes.runner import Measurement, prepare_run, run_mode, with_feed
 from jaxbench.modes.throughput import TrainStage
 from jaxbench.modes.windows import Stepper
-from jaxbench.qualification.bench import RUNS, Bench, InnerConsole, PartFailed
 from jaxbench.qualification.corruption import CorruptionCheck
 from jaxbench.qualification.networks import make_config, name_of
+from jaxbench.qualification.session import RUNS, InnerConsole, PartFailed, QualifySession
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.schema import Record, ThroughputRecord, ThroughputSummary
 
@@ -29,25 +29,27 @@ _WINDOWS, _SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 60, 0.05, 5.0
 _WARM_UP_ROUNDS = 6
 # However late it is: of fewer the drift is not known.
 _FEWEST_WINDOWS = 3 * FEWEST_FOR_INTERVAL
+# What the names of a card's metrics are in telemetry.
+_SENSORS = {"temperature_max_c": "temperature_c_max", "power_mean_w": "power_w_mean"}
 # Bursts of the search for corruption: one at each end, the others between.
 _BURSTS = 10
 # Of the time between one burst and the next, what a burst may take at most.
 _SHARE_OF_BURSTS = 0.1
 
 
-def measure(bench: Bench, time_s: float) -> None:
+def measure(session: QualifySession, time_s: float) -> None:
     """Train one network for a time, and search for silent corruption meanwhile.
 
     Raises:
       PartFailed: the run is invalid.
     """
-    watch, ordinals = Stopwatch(), cuda_ordinals(bench.mesh.devices)
-    check = CorruptionCheck(bench)
-    before = _counters(bench, ordinals)
-    network, precision = bench.preset.networks[0], bench.preset.precisions[0]
-    config = with_feed(make_config(network, precision, bench.mesh.num_devices), "synthetic")
-    console = InnerConsole(bench, name_of(config))
-    workdir = str(bench.folder / _RUN)
+    watch, ordinals = Stopwatch(), cuda_ordinals(session.mesh.devices)
+    check = CorruptionCheck(session)
+    before = _counters(session, ordinals)
+    network, precision = session.preset.networks[0], session.preset.precisions[0]
+    config = with_feed(make_config(network, precision, session.mesh.num_devices), "synthetic")
+    console = InnerConsole(session, name_of(config))
+    workdir = str(session.folder / _RUN)
     try:
         check.burst()
         with prepare_run(config, workdir, console) as setup:
@@ -56,14 +58,14 @@ def measure(bench: Bench, time_s: float) -> None:
         check.burst()
     finally:
         check.report()
-    for when, counters in (("before", before), ("after", _counters(bench, ordinals))):
-        bench.figures += [
-            measured(f"errors_{when}", count, device=device_id(device), counter=name)
+    for when, counters in (("before", before), ("after", _counters(session, ordinals))):
+        session.figures += [
+            measured(f"errors_{when}", count, device=_device_id(device), counter=name)
             for device, counts in counters.items()
             for name, count in counts.items()
         ]
     [record] = result.of_kind(ThroughputRecord)
-    bench.figures += soak_figures(record, result.summary.get("telemetry"), _RUN)
+    session.figures += soak_figures(record, result.summary.get("telemetry") or {})
     if result.summary["status"] == "invalid":
         raise PartFailed("; ".join(result.summary["invalid"]))
 
@@ -74,8 +76,7 @@ class Soak(Measurement):
 
     left_s: Callable[[], float]
     between: Callable[[], None]
-    stepper: Stepper | None = None
-    windows_s: Sequence[float] = ()
+    train: TrainStage | None = None
     mode = "throughput"
 
     def document(self) -> dict[str, Any]:
@@ -86,13 +87,11 @@ class Soak(Measurement):
         state, batch = setup.place_train_state(), next(feed.train_batches(0, 1))
         compiled = setup.compile("train_step", program.train_step, state, feed.train_data, batch)
         recorder.write(compiled)
-        self.stepper = Stepper(setup, state)
         window_s = max(_SHORTEST_WINDOW_S, min(_LONGEST_WINDOW_S, self.left_s() / _WINDOWS))
-        train = TrainStage(setup, self.stepper, window_s)
+        self.train = train = TrainStage(setup, Stepper(setup, state), window_s)
         with setup.clock.phase("warm_up"):
             train.warm_up(_WARM_UP_ROUNDS)
         images = train.steps_per_window * train.images_per_step
-        self.windows_s = train.windows_s
         with setup.clock.phase("measure"):
             watch, every_s = Stopwatch(), self.left_s() / _BURSTS
             # No burst between where the set-up has used up the time.
@@ -110,22 +109,47 @@ class Soak(Measurement):
         recorder.write(train.describe(compiled))
 
     def summarize(self, status: str, records: Sequence[Record]) -> ThroughputSummary:
+        record = next((one for one in records if isinstance(one, ThroughputRecord)), None)
         rates = ("images_per_s", "images_per_s_low", "images_per_s_high")
-        train = next((one for one in records if isinstance(one, ThroughputRecord)), None)
-        losses = self.stepper.losses if self.stepper else []
+        losses = self.train.stepper.losses if self.train else []
+        windows_s = self.train.windows_s if self.train else []
         return ThroughputSummary(
             status=status,
-            **({name: getattr(train, name) for name in rates} if train else {}),
-            first_step_s=None,
+            **({name: getattr(record, name) for name in rates} if record else {}),
             first_loss=losses[0] if losses else None,
             last_loss=losses[-1] if losses else None,
-            warnings=held_up("soak: window", dict(enumerate(self.windows_s, 1))),
+            warnings=held_up("soak: window", dict(enumerate(windows_s, 1))),
         )
 
 
-def _counters(bench: Bench, ordinals: Mapping[str, int]) -> dict[str, dict[str, int]]:
+def _counters(session: QualifySession, ordinals: Mapping[str, int]) -> dict[str, dict[str, int]]:
     try:
         return read_error_counters(ordinals)
     except Exception as error:  # of NVML or the CUDA driver
-        bench.note("error counters", "warning", f"cannot be read: {first_line(error)}")
+        session.note("error counters", "warning", f"cannot be read: {first_line(error)}")
         return {}
+
+
+def soak_figures(step: ThroughputRecord, telemetry: Mapping[str, Any]) -> Iterator[Figure]:
+    """Yield the drift of the windows, and the readings of the sensors of each device."""
+    rates = [1 / window_s for window_s in step.windows_s]
+    third = len(rates) // 3
+    change = change_of_median(rates[:third], rates[len(rates) - third :])
+    value, low, high = (100 * fraction for fraction in change)
+    yield measured("drift_percent", value, (low, high), run=_RUN)
+    for device, sensors in telemetry.get("devices", {}).items():
+        if sensors["kind"] == "host":
+            continue
+        labels: dict[str, Any] = {"device": _device_id(device), "run": _RUN}
+        for name, key in _SENSORS.items():
+            if key in sensors:
+                yield measured(name, sensors[key], **labels)
+        if "throttle_reasons" in sensors:
+            for reason in THROTTLING:
+                fraction = sensors["throttle_reasons"].get(reason, 0.0)
+                yield measured("throttled_share", fraction, reason=reason, **labels)
+
+
+def _device_id(name: str) -> int:
+    """Return the id of a device from its name in telemetry, such as gpu0."""
+    return int(name.lstrip("abcdefghijklmnopqrstuvwxyz"))

@@ -1,4 +1,4 @@
-"""The part storage: decoding, reading, and checkpoints, in the folder of the card."""
+"""The part storage: reading and checkpoints, in the folder of the card."""
 
 import os
 import pathlib
@@ -12,13 +12,9 @@ from jaxbench.analysis.statistics import median_interval
 from jaxbench.cards.card import Figure, measured
 from jaxbench.checkpoints.checkpoint import create_orbax, read_checkpoint, write_checkpoint
 from jaxbench.clock import Stopwatch
-from jaxbench.data.images.decode import Image, centre_crop, load_decoder
-from jaxbench.data.images.encoded import read_image_file
 from jaxbench.hardware.system import drop_from_page_cache
-from jaxbench.qualification.bench import Bench
+from jaxbench.qualification.session import QualifySession
 
-# Photographs as ImageNet's: 500 x 375 pixels, about 110 KB each.
-_IMAGES, _IMAGE_SHAPE, _QUALITY, _DECODED_SHAPE = 32, (375, 500, 3), 90, (224, 224)
 _CHUNK_BYTES = 2**24
 _MOST_ROUNDS, _FEWEST_ROUNDS = 8, 3
 # Bytes of the file that is read and of a checkpoint, for each second that there is; and the limits.
@@ -27,21 +23,20 @@ _SHARE_OF_DISK = 0.1
 _ARRAYS = 8
 
 
-def measure(bench: Bench, time_s: float) -> None:
-    """Measure one core's decoding, cold and warm reads, a checkpoint's writing and restoring."""
-    each_s = time_s / 5
-    free_bytes = shutil.disk_usage(bench.folder).free
+def measure(session: QualifySession, time_s: float) -> None:
+    """Measure cold and warm reads, a checkpoint's writing and restoring."""
+    each_s = time_s / 4
+    free_bytes = shutil.disk_usage(session.folder).free
     size = int(min(_MOST_BYTES, max(_LEAST_BYTES, _BYTES_PER_S * time_s)))
     if size > _SHARE_OF_DISK * free_bytes:
-        raise OSError(f"{bench.folder}: {free_bytes >> 20} MiB free, {10 * size >> 20} are needed")
-    with tempfile.TemporaryDirectory(prefix="storage-", dir=bench.folder) as name:
+        needed = f"{free_bytes >> 20} MiB free, {10 * size >> 20} are needed"
+        raise OSError(f"{session.folder}: {needed}")
+    with tempfile.TemporaryDirectory(prefix="storage-", dir=session.folder) as name:
         folder = pathlib.Path(name)
-        bench.show("decoding images")
-        bench.figures.append(_decode(folder, each_s))
-        bench.show("reading a file")
-        bench.figures += _read(folder, size, each_s)
-        bench.show("writing and restoring checkpoints")
-        bench.figures += _checkpoint(folder, size, each_s)
+        session.show("reading a file")
+        session.figures += _read(folder, size, each_s)
+        session.show("writing and restoring checkpoints")
+        session.figures += _checkpoint(folder, size, each_s)
 
 
 def _rate(name: str, amount: float, times_s: Sequence[float]) -> Figure:
@@ -67,33 +62,6 @@ def _timed(
         call()
         times_s.append(watch.elapsed_s())
     return times_s[1:]
-
-
-def _decode(folder: pathlib.Path, time_s: float) -> Figure:
-    """Measure one thread that reads and decodes photographs, as evaluation does."""
-    import cv2
-
-    load_decoder()
-    generator = np.random.default_rng(0)
-    paths = []
-    for number in range(_IMAGES):
-        # Noise of some pixels' size: about as many bytes a pixel as photographs have.
-        small = generator.integers(0, 256, (_IMAGE_SHAPE[0] // 5, _IMAGE_SHAPE[1] // 5, 3), "u1")
-        pixels = cv2.resize(small, _IMAGE_SHAPE[1::-1], interpolation=cv2.INTER_CUBIC)
-        path = folder / f"{number}.jpeg"
-        cv2.imwrite(str(path), pixels, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])
-        paths.append(str(path))
-
-    def decode() -> None:
-        for path in paths:
-            centre_crop(Image(read_image_file(path)).whole(), *_DECODED_SHAPE)
-
-    threads = cv2.getNumThreads()
-    cv2.setNumThreads(1)
-    try:
-        return _rate("decode_images_per_s", _IMAGES, _timed(decode, time_s))
-    finally:
-        cv2.setNumThreads(threads)
 
 
 def _read(folder: pathlib.Path, size: int, time_s: float) -> Iterator[Figure]:

@@ -1,10 +1,10 @@
 """card.json: what is written is read, and nothing else is."""
 
 import json
+import math
 import os
 
 import pytest
-from msgspec.structs import replace
 
 from jaxbench.cards.card import measured
 from jaxbench.cards.card_file import CARD, MOST_BYTES, digest_of, is_card, read_card, write_card
@@ -13,19 +13,12 @@ from jaxbench.cards.figures import FIGURES, PARTS, share_of_measured
 from jaxbench.errors import BadInput
 from tests.cards import made
 
-FILES = ("metrics.jsonl", "run.json")
-
 
 def test_a_card_is_read_as_it_was_written(tmp_path):
     card = made.judged()
     path = made.write(tmp_path, card)
     found = read_card(path)
-    assert replace(found, files={}) == card
-    assert found == read_card(tmp_path)
-    runs = {figure.run for figure in card.figures()} - {None}
-    assert {*found.files} == {f"{run}/{name}" for run in runs for name in FILES}
-    counted = {figure.name for figure in found.figures() if figure.origin == "counted"}
-    assert counted == {"flops_per_image", "errors_before", "errors_after", "rounds", "mismatches"}
+    assert found == card == read_card(tmp_path)
     assert not (tmp_path / f"{CARD}.partial").exists()
 
 
@@ -35,11 +28,6 @@ def test_no_path_of_the_machine_is_written(tmp_path):
     text = made.write(tmp_path, card).read_text()
     assert str(tmp_path) not in text and "OSError: ...: no space" in text
     assert "--xla_dump_to=..." in text and check_card(tmp_path) == ["it has no verdict"]
-
-
-def test_a_share_is_that_of_the_peak():
-    assert measured("triad_gb_per_s", 3.0, nominal=4.0).share_of_nominal == 0.75
-    assert measured("triad_gb_per_s", 3.0).share_of_nominal is None
 
 
 def test_a_card_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
@@ -71,38 +59,16 @@ def _figure(content, name):
     return next(one for one in figures if one["name"] == name)
 
 
-# What somebody may change, the digest following, and what is said of it.
+# What another version of jaxbench may write, and what is said of it.
 REFUSED = {
-    "schema": (lambda c: c.update(schema_version=2), "has schema 2; this jaxbench reads 1"),
+    "schema": (lambda c: c.update(schema_version=2), "is no card that this jaxbench reads: "),
     "kind": (lambda c: c.update(kind="run"), "is no card"),
     "text": (lambda c: c.update(minutes_asked="10"), "got `str` - at `$.minutes_asked`"),
-    "minutes": (lambda c: c.update(minutes_asked=-3.0), "> 0.0 - at `$.minutes_asked`"),
-    "load": (lambda c: c["load"].update(other_cpu_percent=5000), "<= 100.0 - at `$.load"),
     "unknown field": (lambda c: c.update(presets="a"), "unknown field `presets`"),
     "missing": (lambda c: c.pop("load"), "missing required field `load`"),
     "figure": (lambda c: _figure(c, "mfu").update(name="mfuu"), "'mfuu' - at `$.parts[3].figures"),
     "labels": (lambda c: _figure(c, "mfu").update(labels={}), "labels of mfu must be network"),
-    "label": (lambda c: _figure(c, "mfu")["labels"].update(batch=[]), ".labels[...]`"),
-    "bytes": (
-        lambda c: _figure(c, "bus_gb_per_s")["labels"].update(bytes="a"),
-        "bytes and round of bus_gb_per_s must be whole numbers",
-    ),
-    "interval": (lambda c: _figure(c, "mfu").update(interval=[1]), "`array` of length 2, got 1"),
-    "count": (lambda c: _figure(c, "rounds").update(origin="measured"), "must be counted"),
-    "no count": (lambda c: _figure(c, "rounds").update(value=8.5), "must be a whole number"),
-    "huge": (lambda c: _figure(c, "mfu").update(value=1e200), "is not below 1e+100"),
     "outside": (lambda c: _figure(c, "mfu").update(run="runs/../../a"), "- at `$.parts[3].fig"),
-    "part": (
-        lambda c: c["parts"][0].update(figures=c["parts"][5]["figures"]),
-        "figure of doctor",
-    ),
-    "environment": (lambda c: c["environment"].pop("hostname"), "field `hostname`"),
-    "device": (
-        lambda c: c["environment"].update(devices=[{"id": [1], "kind": "a"}]),
-        "got `array` - at `$.environment.devices[0].id`",
-    ),
-    "no parts": (lambda c: c.update(parts=[]), "`array` of length >= 1 - at `$.parts`"),
-    "no digest": (lambda c: c.update(files={"a": "0"}), "- at `$.files[...]`"),
 }
 
 
@@ -115,13 +81,8 @@ def test_card_that_is_none_is_refused(change, message, tmp_path):
     assert "\n" not in str(error.value) and len(str(error.value)) < len(str(path)) + 250
 
 
-def test_an_altered_figure_is_noticed(tmp_path):
-    path = made.write(tmp_path)
-    read_card(made.alter(path, lambda content: None, digest=False))
-    made.alter(path, lambda c: _figure(c, "mfu").update(value=0.26), digest=False)
-    with pytest.raises(BadInput, match="altered or damaged"):
-        read_card(path)
-    made.alter(path, lambda c: c.pop("digest"), digest=False)
+def test_a_card_without_its_digest_is_refused(tmp_path):
+    path = made.alter(made.write(tmp_path), lambda c: c.pop("digest"), digest=False)
     with pytest.raises(BadInput, match="altered or damaged"):
         read_card(path)
 
@@ -136,12 +97,10 @@ def test_the_digest_is_of_the_content_not_of_its_form(tmp_path):
 @pytest.mark.parametrize(
     "written, message",
     [
-        ("NaN", "Expected `float` > 0.0"),
-        ("1e999", "Expected `float` <= 20160.0"),
-        ("9" * 400, "out of range"),
+        ("NaN", "not JSON compliant"),
+        ("7.0", "altered or damaged"),
         ("9" * 5000, "4300 digits"),
         ("[" * 100_000, "recursion"),
-        ("[" * 900 + "]" * 900, "Expected `float`, got `array`"),
         ("", "Expecting value"),
     ],
 )
@@ -172,12 +131,10 @@ def test_what_is_no_card_file_is_refused(tmp_path):
             read_card(tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    "wrong", [(float("nan"),), (1.0, (0.0, float("inf"))), (1.0, None, None, "tensor")]
-)
-def test_a_figure_that_is_none_cannot_be_made(wrong):
-    with pytest.raises(ValueError, match="rounds"):
-        measured("rounds", *wrong[:2], **dict.fromkeys(wrong[3:], "a"))
+@pytest.mark.parametrize("wrong", [(math.nan,), (1.0, (0.0, math.inf))])
+def test_a_figure_that_is_no_number_cannot_be_made(wrong):
+    with pytest.raises(ValueError, match="rounds is no finite number"):
+        measured("rounds", *wrong)
 
 
 def test_every_figure_belongs_to_a_part_and_has_its_unit():

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 import pytest
 
-from jaxbench.analysis.scaling_model import bus_factor
 from jaxbench.hardware.system import last_level_cache_bytes
 from jaxbench.hardware.targets.target import l2_bytes
 from jaxbench.microbench import collectives, matmul, memory_bandwidth, transfer
@@ -21,7 +20,7 @@ from jaxbench.microbench.interleaved import (
     unsettled_warnings,
     warm_up,
 )
-from jaxbench.microbench.memory_bandwidth import Arrays, choose_array_bytes, measure_bandwidth
+from jaxbench.microbench.memory_bandwidth import choose_array_bytes, measure_bandwidth
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.xla.hlo import arrays, count_collectives, instructions
 from tests.conftest import refusal
@@ -65,36 +64,34 @@ def test_an_exchange_is_between_two_devices(mesh):
     np.testing.assert_array_equal(found_DxN[:, 0], [0, 1, 0, 1])
 
 
-def test_bus_factors_are_those_of_nccl_tests():
-    assert bus_factor("all_reduce", 8) == 2 * 7 / 8
-    assert bus_factor("all_gather", 8) == bus_factor("reduce_scatter", 8) == 7 / 8
-    assert bus_factor("exchange", 8) == 1
-
-
-def test_bandwidths_are_sizes_over_times(mesh, monkeypatch):
-    """Each call takes two seconds."""
+@pytest.fixture
+def two_seconds_a_call(monkeypatch):
+    """Has nothing run; each call takes two seconds."""
 
     def pretend(turns, rounds, show):
         for turn in turns:
-            turn.warmup = type("WarmUp", (), {"calls_per_window": 3})
+            turn.warmup = WarmUp(calls_per_window=3, calls=6, settled=True)
             turn.windows_s = [6.0] * rounds
 
-    monkeypatch.setattr(collectives, "measure_in_turn", pretend)
-    found = collectives.measure_collectives(mesh, most_bytes=5000, rounds=6)
-    assert [(r.operation, r.num_bytes) for r in found] == [
+    for module in (collectives, memory_bandwidth):
+        monkeypatch.setattr(module, "measure_in_turn", pretend)
+
+
+def test_bandwidths_are_sizes_over_times(mesh, two_seconds_a_call):
+    """With the factors of nccl-tests for four devices."""
+    shown = []
+    how = {"rounds": 6, "window_s": 0.1, "show": shown.append}
+    found = collectives.measure_collectives(mesh, most_bytes=5000, **how)
+    assert [(one.operation, one.num_bytes) for one in found] == [
         (operation, size) for size in (1024, 4096) for operation in collectives.OPERATIONS
     ]
-    by_name = {(r.operation, r.num_bytes): r for r in found}
-    largest = by_name["all_reduce", 4096]
-    assert largest.algorithm_bytes_per_s() == (2048.0,) * 3
-    assert largest.bus_bytes_per_s() == (1.5 * 2048,) * 3
+    by_name = {(one.operation, one.num_bytes): one for one in found}
+    assert by_name["all_reduce", 4096].bus_bytes_per_s() == (1.5 * 2048,) * 3
     assert by_name["all_gather", 1024].bus_bytes_per_s()[0] == 0.75 * 512
-    shown = []
-    pairs = collectives.measure_pairs(mesh, num_bytes=64, rounds=6, show=shown.append)
-    assert len(shown) == 6 and shown[-1] == "exchange between devices 2 and 3, compiling"
-    assert [*pairs] == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
-    assert {rate[0] for rate in pairs.values()} == {32.0}
-    assert [*collectives.measure_pairs(mesh, [(2, 0)], num_bytes=64, rounds=6)] == [(2, 0)]
+    assert by_name["reduce_scatter", 1024].bus_bytes_per_s()[0] == 0.75 * 512
+    pairs = collectives.measure_pairs(mesh, [(0, 1), (2, 3)], num_bytes=64, **how)
+    assert shown[-1] == "exchange between devices 2 and 3, compiling"
+    assert {pair: rate[0] for pair, rate in pairs.items()} == {(0, 1): 32.0, (2, 3): 32.0}
 
 
 @pytest.mark.parametrize("window_s", [math.inf, math.nan, 0.0])
@@ -165,44 +162,63 @@ def test_operations_are_two_for_each_multiplication():
     assert matmul.operations((2, 3, 5)) == matmul.CHAIN * 60
 
 
-def test_the_best_of_all_shapes_is_returned_first():
-    how, shown = {"rounds": 3, "window_s": 0.001, "search_s": 1000, "largest": 16}, []
-    fp32 = matmul.measure_matmul(jax.devices()[1], "fp32", **how, show=shown.append)
+SEARCH = {"rounds": 3, "window_s": 0.001, "search_s": 1000}
+
+
+@pytest.fixture
+def small_shapes(monkeypatch):
+    """Has the search try one side only, 16."""
+    monkeypatch.setattr(matmul, "_SMALLEST_ON_CPU", 16)
+    monkeypatch.setattr(matmul, "_LARGEST", 16)
+
+
+def test_the_best_of_all_shapes_is_returned(small_shapes):
+    shown = []
+    shape, rate, tried = matmul.find_best_shape(
+        jax.devices()[1], "fp32", **SEARCH, show=shown.append
+    )
     # Three shapes are searched; the three of them have a warm-up and three windows each.
     assert shown[0] == "search, matmul fp32 16x16x16" and len(shown) == 3 + 3 * (1 + 3)
     assert shown[-1].startswith("matmul fp32 ") and shown[-1].endswith(", window 3 of 3")
-    assert fp32.tried == 3 == len(fp32.rates) and fp32.reason is None
-    medians = [median for median, _, _ in fp32.rates.values()]
-    assert medians == sorted(medians, reverse=True)
-    assert {*fp32.rates} == {(16, 16, 16), (16, 16, 64), (64, 16, 16)}
-    tf32 = matmul.measure_matmul(jax.devices()[1], "tf32", **how)
-    assert not tf32.rates and "GPU" in tf32.reason
+    assert tried == 3 and shape in {(16, 16, 16), (16, 16, 64), (64, 16, 16)}
+    assert rate[1] <= rate[0] <= rate[2]
 
 
-def test_what_the_backend_does_not_run_gets_a_reason(monkeypatch):
-    def fail(*args, **kwargs):
-        raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: no such type\nmore")
+def test_what_the_backend_does_not_run_is_an_error_unless_a_smaller_shape_ran(
+    monkeypatch, small_shapes
+):
+    make, fails = matmul.matmul_calls, [False, True]
 
-    monkeypatch.setattr(matmul.lax, "dot", fail)
-    result = matmul.measure_matmul(jax.devices()[0], "fp16", rounds=3, largest=16)
-    assert not result.rates and result.reason == "UNIMPLEMENTED: no such type"
+    def fail(*args):
+        if fails.pop(0):
+            raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: no such type")
+        return make(*args)
+
+    monkeypatch.setattr(matmul, "matmul_calls", fail)
+    shape, _, tried = matmul.find_best_shape(jax.devices()[0], "fp16", **SEARCH, show=print)
+    assert (shape, tried) == ((16, 16, 16), 1)
+    fails.append(True)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="UNIMPLEMENTED"):
+        matmul.find_best_shape(jax.devices()[0], "fp16", **SEARCH, show=print)
 
 
 def test_the_search_keeps_the_fastest(monkeypatch):
     """Of five shapes, the first and the last are the slowest."""
-    calls_s = {1: 4.0, 2: 1.0, 4: 1.0, 8: 1.0, 16: 1e9}
+    calls_s, measured = {1: 4.0, 2: 1.0, 4: 1.0, 8: 1.0, 16: 1e9}, []
     monkeypatch.setattr(matmul, "_shapes", lambda *_: [(side,) * 3 for side in calls_s])
     monkeypatch.setattr(matmul, "matmul_calls", lambda *how: FakeCalls(calls_s[how[2][0]]))
-    monkeypatch.setattr(matmul, "measure_in_turn", lambda *_: None)
-    result = matmul.measure_matmul(jax.devices()[0], "fp32", window_s=1e10)
-    assert {side for side, _, _ in result.rates} == {2, 4, 8} and result.tried == 5
+    monkeypatch.setattr(matmul, "measure_in_turn", lambda turns, *_: measured.extend(turns))
+    how = SEARCH | {"window_s": 1e10}
+    shape, _, tried = matmul.find_best_shape(jax.devices()[0], "fp32", **how, show=print)
+    assert (shape, tried) == ((8, 8, 8), 5)
+    assert [one.time_calls(1) for one in measured] == [1.0] * 3
 
 
-def test_the_search_stops_at_the_memorys_end(monkeypatch):
+def test_the_search_stops_at_the_memorys_end(monkeypatch, small_shapes):
     """16^3 takes more than this memory's share, but something is always measured."""
     monkeypatch.setattr(matmul, "memory_bytes", lambda device: 1)
-    result = matmul.measure_matmul(jax.devices()[0], "fp32", rounds=3, window_s=0.001, largest=16)
-    assert [*result.rates] == [(16, 16, 16)]
+    shape, _, tried = matmul.find_best_shape(jax.devices()[0], "fp32", **SEARCH, show=print)
+    assert (shape, tried) == ((16, 16, 16), 1)
 
 
 class FakeCalls:
@@ -213,38 +229,24 @@ class FakeCalls:
         return (amount,) * 3
 
 
-@pytest.fixture
-def two_devices():
-    return DataMesh(tuple(jax.devices()[:2]), "shard_map")
-
-
 @pytest.mark.parametrize(("operation", "value"), [("copy", 2.0), ("scale", 6.0), ("triad", 3.5)])
-def test_an_operation_reads_and_writes_its_arrays_once(two_devices, operation, value):
+def test_an_operation_reads_and_writes_its_arrays_once(operation, value):
     """Its result is in the memory of the array before it, by one instruction."""
-    arrays = Arrays(two_devices, array_bytes=400)
-    compiled = arrays.compile(operation)
-    hlo = compiled.lower(arrays._a, arrays._b, arrays._c).compile().as_text()
-    program = [one for one in instructions(hlo) if one.computation == "ENTRY"]
+    arrays_N = [jax.numpy.full(100, one) for one in (1.0, 2.0, 0.5)]
+    compiled = memory_bandwidth.compile_operation(operation).lower(*arrays_N).compile()
+    program = [one for one in instructions(compiled.as_text()) if one.computation == "ENTRY"]
     work = [one for one in program if one.opcode not in ("parameter", "bitcast")]
     assert len(work) == 1 and work[0].opcode in ("copy", "fusion"), work
-    assert "input_output_alias={ {}: (0," in hlo
-    np.testing.assert_array_equal(arrays.run(compiled), np.full((2, 100), value, np.float32))
+    assert "input_output_alias={ {}: (0," in compiled.as_text()
+    np.testing.assert_array_equal(compiled(*arrays_N), np.full(100, value, np.float32))
 
 
-def test_bytes_are_counted_as_stream_does(two_devices, monkeypatch):
-    """A call of one second: two arrays for copy and scale, three for triad, of all devices."""
-
-    def pretend(turns, rounds, show):
-        for turn in turns:
-            turn.warmup = type("WarmUp", (), {"calls_per_window": 4})
-            turn.windows_s = [4.0] * rounds
-
-    monkeypatch.setattr(memory_bandwidth, "measure_in_turn", pretend)
-    rates = measure_bandwidth(two_devices, 400, rounds=6)
-    assert {key: median for key, (median, _, _) in rates.items()} == {
-        **{("copy", 1): 800, ("scale", 1): 800, ("triad", 1): 1200},
-        **{("copy", 2): 1600, ("scale", 2): 1600, ("triad", 2): 2400},
-    }
+def test_bytes_are_counted_as_stream_does(two_seconds_a_call):
+    """Two arrays for copy and scale, three for triad."""
+    how = {"rounds": 6, "window_s": 0.1, "show": print}
+    rates = measure_bandwidth(jax.devices()[1], 400, **how)
+    medians = {key: median for key, (median, _, _) in rates.items()}
+    assert medians == {"copy": 400, "scale": 400, "triad": 600}
 
 
 @pytest.mark.parametrize(
@@ -274,9 +276,9 @@ def test_the_sizes_of_caches_are_found(tmp_path):
 
 
 def test_sizes_are_powers_of_four():
-    assert transfer.sizes_up_to(1024) == [1024]
-    assert transfer.sizes_up_to(4095) == [1024]
-    assert transfer.sizes_up_to(2**16 + 1) == [2**10, 2**12, 2**14, 2**16]
+    assert collectives.sizes_up_to(1024) == [1024]
+    assert collectives.sizes_up_to(4095) == [1024]
+    assert collectives.sizes_up_to(2**16 + 1) == [2**10, 2**12, 2**14, 2**16]
 
 
 def test_transfers_end_in_the_memory_that_they_name():
@@ -299,23 +301,17 @@ def test_transfers_end_in_the_memory_that_they_name():
 
 def test_rates_are_sizes_over_times(monkeypatch):
     """On CPU there are none."""
-    assert transfer.measure_transfers(jax.devices()[0]) == {}
-
-    def transfers(device, size):
-        yield "host_to_device", "pageable", lambda: np.ones(size)
-
-    monkeypatch.setattr(transfer, "_transfers", transfers)
+    how = {"num_bytes": 4096, "rounds": 5, "show": print}
+    assert transfer.measure_transfers(jax.devices()[0], **how) == {}
     monkeypatch.setattr(transfer.Stopwatch, "elapsed_s", lambda _: 0.5)
     accelerator = types.SimpleNamespace(platform="gpu")
-    found = transfer.measure_transfers(accelerator, most_bytes=4096, rounds=5)
-    assert [num_bytes for *_, num_bytes in found] == [1024, 4096]
+    arrays = [("host_to_device", "pageable", lambda: np.ones(1024))]
+    monkeypatch.setattr(transfer, "_transfers", lambda *_: arrays)
     # Each takes half a second, by the test's clock.
-    assert found["host_to_device", "pageable", 4096] == (8192.0,) * 3
+    rates = transfer.measure_transfers(accelerator, **how)
+    assert rates == {("host_to_device", "pageable"): (8192.0,) * 3}
 
 
-def test_dispatch_is_timed_both_waited_for_and_queued():
-    latency_s, asynchronous_s = measure_dispatch(
-        jax.devices()[0], calls=40, rounds=3, window_s=0.001
-    )
-    assert 0 < latency_s[1] <= latency_s[0] <= latency_s[2]
-    assert asynchronous_s[0] > 0
+def test_dispatch_is_timed():
+    latency_s, low_s, high_s = measure_dispatch(jax.devices()[0], calls=40)
+    assert 0 < low_s <= latency_s <= high_s < 0.1

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbench.cards.preset import STANDARD
+from jaxbench.cards.figures import STANDARD
 from jaxbench.models.layers import dropout
 from jaxbench.models.resnet import ResNetConfig
 from jaxbench.models.unet import UNetConfig

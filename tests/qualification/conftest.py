@@ -1,4 +1,4 @@
-"""A bench of two simulated devices with a network that compiles in no time."""
+"""A session of two simulated devices with a network that compiles in no time."""
 
 import io
 
@@ -6,15 +6,15 @@ import jax
 import numpy as np
 import pytest
 
-from jaxbench.cards.preset import PRESETS, Preset, PresetNetwork
+from jaxbench.cards.figures import PRESETS, Preset, PresetNetwork
 from jaxbench.parallel.mesh import DataMesh
-from jaxbench.qualification.bench import Bench
 from jaxbench.qualification.plan import Plan
+from jaxbench.qualification.session import QualifySession
 from jaxbench.records.writers.console import Console
 from tests.conftest import MICRO
 
 NETWORK = PresetNetwork(MICRO, 16, 3840)
-PRESET = Preset("cpu-test", (NETWORK,), ("fp32",), largest=False, check_width=16)
+PRESET = Preset("cpu-test", ("fp32",), False, 16, (NETWORK,))
 
 
 @pytest.fixture
@@ -29,9 +29,9 @@ def output():
 
 
 @pytest.fixture
-def bench(tmp_path, output):
+def session(tmp_path, output):
     mesh = DataMesh(tuple(jax.devices()[:2]), "shard_map")
-    return Bench(mesh, tmp_path, PRESET, Console(output), Plan({"soak": 60.0}, {}))
+    return QualifySession(mesh, tmp_path, PRESET, Console(output), Plan({"soak": 60.0}, {}))
 
 
 def corrupt_device(monkeypatch, mesh_class, place):

@@ -8,12 +8,11 @@ from msgspec.structs import replace
 
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.cards.card import measured
-from jaxbench.cards.card_file import list_files
-from jaxbench.cards.preset import CPU, PRESETS, STANDARD
+from jaxbench.cards.figures import CPU, PRESETS, STANDARD
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.qualification import networks
-from jaxbench.qualification.bench import PartFailed
-from jaxbench.qualification.networks import make_config
+from jaxbench.qualification.networks import make_config, step_time_figures
+from jaxbench.qualification.session import PartFailed
 from jaxbench.records.schema import CompileRecord, ThroughputRecord
 from jaxbench.train import build_program
 from jaxbench.xla.compile_cache import without_cache
@@ -23,25 +22,25 @@ from tests.recorded import filled
 GIB = 2**30
 
 
-def test_a_network_is_a_run_and_its_figures(bench):
-    bench.part = "networks"
+def test_a_network_is_a_run_and_its_figures(session):
+    session.part = "networks"
     with without_cache():  # or every step is compiled three times
-        networks.measure(bench, 60.0)
+        networks.measure(session, 60.0)
     # The first of each name is of the stated batch, the second of half of it.
-    by_name = {figure.name: figure for figure in reversed(bench.figures)}
+    by_name = {figure.name: figure for figure in reversed(session.figures)}
     rate = by_name["images_per_s"]
     assert rate.labels == {"network": "micro", "precision": "fp32", "batch": 32}
     assert rate.run == "runs/micro-fp32-32" and rate.interval[0] <= rate.value
-    document = run_json(bench.folder / rate.run)
+    document = run_json(session.folder / rate.run)
     assert document["summary"]["images_per_s"] == rate.value
     assert by_name["flops_per_image"].value == document["training_flops_per_image"]
-    assert f"{rate.run}/metrics.jsonl" in list_files(bench.folder)
-    halves = [one.labels["batch"] for one in bench.figures if one.name == "images_per_s"]
+    assert (session.folder / rate.run / "metrics.jsonl").is_file()
+    halves = [one.labels["batch"] for one in session.figures if one.name == "images_per_s"]
     assert halves == [32, 16] and {"step_fixed_s", "step_per_image_s"} <= {*by_name}
     # Simulated devices have no peak, no energy counter, and no memory of their own.
     assert not {"mfu", "energy_j_per_image"} & {*by_name}
-    [note] = bench.notes["networks"]
-    assert "CPU devices" in note.found
+    [note] = session.notes["networks"]
+    assert "CPU devices" in note.detail
 
 
 def result(batch=32, needs_bytes=GIB, limit_bytes=8 * GIB):
@@ -53,7 +52,7 @@ def result(batch=32, needs_bytes=GIB, limit_bytes=8 * GIB):
 
 
 @pytest.fixture
-def ran(bench, monkeypatch):
+def ran(session, monkeypatch):
     """Has runs take no time, and those of more than 100 images no place; returns their batches."""
     batches = []
 
@@ -65,8 +64,7 @@ def ran(bench, monkeypatch):
 
     monkeypatch.setattr(networks, "measure_throughput", measure)
     monkeypatch.setattr(networks, "network_figures", lambda *_: [])
-    monkeypatch.setattr(networks, "train_step_of", lambda _: ())
-    bench.preset = bench.preset._replace(largest=True)
+    session.preset = session.preset._replace(largest=True)
     return batches
 
 
@@ -77,23 +75,23 @@ def ran(bench, monkeypatch):
         (32, [32, 16], "no larger batch"),
     ],
 )
-def test_the_largest_batch(bench, ran, monkeypatch, estimate, tried, told):
+def test_the_largest_batch(session, ran, monkeypatch, estimate, tried, told):
     monkeypatch.setattr(networks.Networks, "_estimate", lambda *_: estimate)
-    bench.part = "networks"
-    networks.measure(bench, 60.0)
-    notes = [note.found for note in bench.notes.get("networks", ())]
+    session.part = "networks"
+    networks.measure(session, 60.0)
+    notes = [note.detail for note in session.notes.get("networks", ())]
     assert ran == tried and len(notes) == bool(told) and (told or "") in "".join(notes)
 
 
-def test_a_stated_batch_that_does_not_fit_is_no_failure(bench, ran):
-    network = replace(bench.preset.networks[0], batch_per_device=64)
-    bench.part, bench.preset = "networks", bench.preset._replace(networks=(network,))
-    networks.measure(bench, 60.0)
-    [note] = bench.notes["networks"]
-    assert ran == [128] and note.found == "does not fit in the device's memory"
+def test_a_stated_batch_that_does_not_fit_is_no_failure(session, ran):
+    network = replace(session.preset.networks[0], batch_per_device=64)
+    session.part, session.preset = "networks", session.preset._replace(networks=(network,))
+    networks.measure(session, 60.0)
+    [note] = session.notes["networks"]
+    assert ran == [128] and note.detail == "does not fit in the memory"
 
 
-def test_one_network_that_fails_leaves_the_others(bench, monkeypatch):
+def test_one_network_that_fails_leaves_the_others(session, monkeypatch):
     def measure(config, *_, **__):
         if config.precision == "bf16":
             raise ValueError("no bf16\nhere")
@@ -102,38 +100,35 @@ def test_one_network_that_fails_leaves_the_others(bench, monkeypatch):
     monkeypatch.setattr(networks, "measure_throughput", measure)
     figure = measured("images_per_s", 1.0, network="a", precision="fp32", batch=1)
     monkeypatch.setattr(networks, "network_figures", lambda *_: [figure])
-    monkeypatch.setattr(networks, "train_step_of", lambda _: ())
-    bench.preset = bench.preset._replace(precisions=("bf16", "fp32"))
+    session.preset = session.preset._replace(precisions=("bf16", "fp32"))
     with pytest.raises(PartFailed, match="^micro bf16 32: no bf16$"):
-        networks.measure(bench, 60.0)
-    assert bench.figures == [figure]
+        networks.measure(session, 60.0)
+    assert session.figures == [figure]
 
 
-def test_what_there_is_no_time_for_is_named(bench, ran):
-    bench.part = "networks"
-    bench.preset = bench.preset._replace(precisions=("fp32", "bf16"))
-    networks.measure(bench, 0.0)
-    [note] = bench.notes["networks"]
+def test_what_there_is_no_time_for_is_named(session, ran):
+    session.part = "networks"
+    session.preset = session.preset._replace(precisions=("fp32", "bf16"))
+    networks.measure(session, 0.0)
+    [note] = session.notes["networks"]
     assert ran == [32]  # the first one in any case
-    assert note.found == "micro bf16 32, micro fp32 16, micro fp32 largest batch"
+    assert note.detail == "micro bf16 32, micro fp32 16, micro fp32 largest batch"
 
 
-def test_an_invalid_run_has_no_figures(bench, monkeypatch):
+def test_an_invalid_run_has_no_figures(session, monkeypatch):
     invalid = result()
     invalid.summary = {"status": "invalid", "invalid": ["too fast"]}
     monkeypatch.setattr(networks, "measure_throughput", lambda *_, **__: invalid)
     with pytest.raises(PartFailed, match="too fast"):
-        networks.measure(bench, 1.0)
-    assert not bench.figures
+        networks.measure(session, 1.0)
+    assert not session.figures
 
 
 @pytest.mark.parametrize("long_enough", [True, False])
-def test_energy_is_told_only_with_enough_samples(long_enough):
-    step = filled(
-        ThroughputRecord,
-        **{"stage": "train_step", "flops_per_image": 10, "images_per_step": 4, "num_devices": 2},
-        **{"steps_per_window": 5, "windows_s": [2.0] * 8, "peak": None, "batch_size": 4},
-    )
+def test_energy_is_told_only_with_enough_samples(session, long_enough):
+    fields = {"stage": "train_step", "images_per_s": 10.0, "flops_per_image": 10, "num_devices": 2}
+    fields |= {"mfu": None, "peak": None, "images_per_s_low": 9.0, "images_per_s_high": 11.0}
+    step = filled(ThroughputRecord, **fields)
     compiled = filled(CompileRecord, function="train_step", cold_compile_s=2.0, warm_compile_s=None)
     telemetry = {
         "joules_per_image": 0.5,
@@ -141,22 +136,47 @@ def test_energy_is_told_only_with_enough_samples(long_enough):
         "energy_covered": 1.0,
         "energy_window_long_enough": long_enough,
     }
-    found = networks.network_figures(step, compiled, telemetry, "a", "runs/x", [], "gpu")
+    records = {ThroughputRecord: [step], CompileRecord: [compiled]}
+    result = types.SimpleNamespace(of_kind=records.get, summary={"telemetry": telemetry})
+    found = networks.network_figures(session, result, "a", "runs/x")
     figures = {one.name: one.value for one in found}
     expected = {"images_per_s": 10.0, "flops_per_image": 10, "compile_cold_s": 2.0}
     energy = {"energy_j_per_image": 0.5, "energy_longest_gap_s": 0.2, "energy_covered_share": 1.0}
     assert figures == expected | (energy if long_enough else {})
+    assert found[0].interval == (9.0, 11.0)
 
 
-def test_the_estimate_compiles_and_runs_nothing(bench):
-    config = make_config(bench.preset.networks[0], "fp32", 2)
-    own = networks.Networks(bench, 1.0)
+def test_the_time_of_a_step_by_two_batches():
+    """10 ms and 1 ms an image, each rate to 1 % either way."""
+    labels = {"network": "a", "precision": "bf16"}
+    rates = {batch: batch / (0.01 + 0.001 * batch) for batch in (64, 16, 32)}
+    figures = [
+        measured("images_per_s", rate, (rate / 1.01, rate * 1.01), batch=batch, **labels)
+        for batch, rate in rates.items()
+    ]
+    image, fixed = step_time_figures(figures)
+    assert (image.name, fixed.name) == ("step_per_image_s", "step_fixed_s")
+    assert (image.value, fixed.value) == pytest.approx((0.001, 0.01))
+    # The slower of one batch and the faster of the other.
+    t16, t32 = 0.026, 0.042
+    assert image.interval == pytest.approx(
+        ((t32 / 1.01 - t16 * 1.01) / 16, (t32 * 1.01 - t16 / 1.01) / 16)
+    )
+    assert fixed.interval == pytest.approx(
+        (2 * t16 / 1.01 - t32 * 1.01, 2 * t16 * 1.01 - t32 / 1.01)
+    )
+    assert [*step_time_figures(figures[:1])] == []
+
+
+def test_the_estimate_compiles_and_runs_nothing(session):
+    config = make_config(session.preset.networks[0], "fp32", 2)
+    own = networks.Networks(session, 1.0)
     first = types.SimpleNamespace(
         **{"memory": {"total_bytes": 1}, "device_memory_bytes": GIB, "function": "train_step"},
         stage="train_step",
     )
-    found = own._estimate(config, types.SimpleNamespace(of_kind=lambda _: [first]))
-    assert found > 0 and found % 16 == 0 and [*bench.folder.iterdir()] == []
+    found = own._estimate(config, types.SimpleNamespace(of_kind=lambda _: [first]), 16)
+    assert found > 0 and found % 16 == 0 and [*session.folder.iterdir()] == []
 
 
 @pytest.mark.parametrize("name", PRESETS)

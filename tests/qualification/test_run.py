@@ -13,15 +13,14 @@ from jaxbench.cards.check import check_card
 from jaxbench.cards.figures import PARTS
 from jaxbench.cards.verdict import load_thresholds
 from jaxbench.errors import BadInput, Terminated
-from jaxbench.hardware.checks import Check
+from jaxbench.hardware.system import Check
 from jaxbench.hardware.telemetry.readers import HostReader, Reading
-from jaxbench.microbench.matmul import MatmulResult
 from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.qualification import ceilings, collectives, doctor, run, soak
-from jaxbench.qualification.bench import Bench, PartFailed
 from jaxbench.qualification.corruption import CorruptionCheck
 from jaxbench.qualification.plan import Plan
+from jaxbench.qualification.session import PartFailed, QualifySession
 from tests import fake_nvml
 from tests.qualification.conftest import corrupt_device
 
@@ -35,17 +34,17 @@ def others_take(monkeypatch, percent):
     monkeypatch.setattr(HostReader, "read", lambda _: iter([reading]))
 
 
-def nothing(bench, time_s):
+def nothing(session, time_s):
     """A part that measures nothing."""
 
 
 @pytest.fixture
-def qualify(monkeypatch, tmp_path, bench, output, preset):
+def qualify(monkeypatch, tmp_path, session, output, preset):
     """Qualifies two devices on an idle host; returns the exit code and the card."""
     others_take(monkeypatch, 0.0)
     monkeypatch.setattr(doctor, "run_checks", lambda: [OK])
-    monkeypatch.setattr(run, "choose_preset", lambda platform: preset)
-    monkeypatch.setattr(run, "create_mesh", lambda experiment: bench.mesh)
+    monkeypatch.setattr(run, "CPU", preset)
+    monkeypatch.setattr(run, "create_mesh", lambda experiment: session.mesh)
     measured_parts = ("doctor", "ceilings", "collectives", "networks", "soak")
     plan = Plan(dict.fromkeys(measured_parts, 0.1), {"storage": "give --storage to measure it"})
 
@@ -66,7 +65,7 @@ def qualify(monkeypatch, tmp_path, bench, output, preset):
             replace_part(name, measure)
         out = tmp_path / "card"
         try:
-            code = run.qualify(1.0, str(out), load_thresholds(), bench.console)
+            code = run.qualify(1.0, str(out), load_thresholds(), session.console)
         except BaseException as error:
             code = type(error)
         return code, read_card(out) if (out / "card.json").exists() else None
@@ -74,8 +73,8 @@ def qualify(monkeypatch, tmp_path, bench, output, preset):
     return go
 
 
-def triad(bench, time_s):
-    bench.figures.append(measured("triad_gb_per_s", 20.0, (19.0, 21.0), device=0))
+def triad(session, time_s):
+    session.figures.append(measured("triad_gb_per_s", 20.0, (19.0, 21.0), device=0))
 
 
 def test_a_card_of_an_idle_machine(qualify, output, tmp_path):
@@ -105,7 +104,7 @@ def test_a_wrong_wheel_fails(qualify, monkeypatch, output):
     monkeypatch.setattr(doctor, "run_checks", lambda: [OK, wrong])
     code, card = qualify()
     assert (code, card.verdict.outcome) == (1, "fail")
-    assert card.part("doctor").checks[1].found == wrong.found
+    assert card.part("doctor").checks[1].detail == wrong.detail
     text = " ".join(output.getvalue().split())
     assert "fail: doctor: problems: 1 (jax-cuda12-plugin)" in text and "next: pip install" in text
 
@@ -122,12 +121,12 @@ def test_accelerators_that_are_not_used_end_it_after_the_doctor(qualify, monkeyp
 
 
 def test_a_part_that_raises_is_failed_and_the_next_ones_follow(qualify, output):
-    def fail(bench, time_s):
-        bench.figures.append(measured("copy_gb_per_s", 1.0, device=0))
+    def fail(session, time_s):
+        session.figures.append(measured("copy_gb_per_s", 1.0, device=0))
         raise ValueError("no such thing\nand more")
 
-    def networks(bench, time_s):
-        bench.note("x", "warning", "not measured")
+    def networks(session, time_s):
+        session.note("x", "warning", "not measured")
         raise PartFailed("cnn10 bf16 64: it burns")
 
     code, card = qualify(ceilings=fail, networks=networks)
@@ -141,8 +140,8 @@ def test_a_part_that_raises_is_failed_and_the_next_ones_follow(qualify, output):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Terminated])
 def test_a_signal_midway_leaves_the_card_of_what_was_measured(qualify, error, output, tmp_path):
-    def end(bench, time_s):
-        bench.figures.append(measured("copy_gb_per_s", 20.0, device=0))
+    def end(session, time_s):
+        session.figures.append(measured("copy_gb_per_s", 20.0, device=0))
         raise error
 
     code, card = qualify(ceilings=triad, networks=end)
@@ -170,7 +169,7 @@ def as_process(monkeypatch):
 def test_of_several_processes_the_first_writes_a_card_of_the_links(qualify, as_process, index):
     as_process(index)
     seen = []
-    code, card = qualify(collectives=lambda bench, _: seen.append(bench.part), soak=pytest.fail)
+    code, card = qualify(collectives=lambda session, _: seen.append(session.part), soak=pytest.fail)
     assert code == 0 and seen == ["collectives"]
     if index:
         assert card is None
@@ -199,22 +198,22 @@ def test_what_fails_in_one_of_several_processes_ends_them_all(qualify, as_proces
 
 
 @pytest.mark.parametrize("given", ["", "full", "file"])
-def test_a_folder_that_is_used_is_refused(qualify, tmp_path, given, monkeypatch, bench):
+def test_a_folder_that_is_used_is_refused(qualify, tmp_path, given, monkeypatch, session):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()
     for path in ("full/other", "file"):
         (tmp_path / path).write_text("other")
     with pytest.raises(BadInput, match=f"--out={given}: "):
-        run.qualify(1.0, given, load_thresholds(), bench.console)
+        run.qualify(1.0, given, load_thresholds(), session.console)
     assert sorted(os.listdir(tmp_path)) == ["file", "full"]
 
 
-def test_a_second_card_in_a_folder_is_refused_while_the_first_is_measured(qualify, tmp_path, bench):
+def test_a_second_card_in_a_folder_is_refused(qualify, tmp_path, session):
     refused = []
 
     def begin_another(*_):
         with pytest.raises(BadInput, match="nothing is overwritten") as error:
-            run.qualify(1.0, str(tmp_path / "card"), load_thresholds(), bench.console)
+            run.qualify(1.0, str(tmp_path / "card"), load_thresholds(), session.console)
         refused.append(error)
 
     code, _ = qualify(doctor=begin_another)
@@ -242,12 +241,12 @@ def as_gpus(monkeypatch):
         return described(devices) | {"backend": "gpu", "device_kind": "GPU"}
 
     monkeypatch.setattr(run, "describe_environment", describe)
-    monkeypatch.setattr(Bench, "on_cpu", False)
+    monkeypatch.setattr(QualifySession, "on_cpu", False)
 
 
 def test_a_slow_device_fails(qualify, as_gpus, monkeypatch, output):
     rate = (1e12, 0.99e12, 1.01e12)
-    result = MatmulResult({(256, 256, 256): rate}, tried=1)
+    result = ((256, 256, 256), rate, 1)
     make, rates = ceilings.matmul_calls, {}
 
     def make_slow(device, arithmetic, shape, window_s):
@@ -260,7 +259,7 @@ def test_a_slow_device_fails(qualify, as_gpus, monkeypatch, output):
         return calls
 
     # The shape is searched only on the first device.
-    monkeypatch.setattr(ceilings, "measure_matmul", lambda *_, **__: result)
+    monkeypatch.setattr(ceilings, "find_best_shape", lambda *_, **__: result)
     monkeypatch.setattr(ceilings, "matmul_calls", make_slow)
     monkeypatch.setattr(ceilings, "_measure_memory", lambda *_: [])
     code, card = qualify(ceilings=measure_ceilings)
@@ -268,44 +267,44 @@ def test_a_slow_device_fails(qualify, as_gpus, monkeypatch, output):
     assert code == 1 and finding.status == "fail"
     assert "slowest: device 1" in finding.text
     assert {*rates} == {(0, "bf16"), (0, "fp16")} | {(1, name) for name in _MEASURED}
-    notes = [check.found for check in card.part("ceilings").checks]
+    notes = [check.detail for check in card.part("ceilings").checks]
     shape = "m x k x n is 256 x 256 x 256, the best of 1 shapes"
     assert notes == [shape, *["not measured: UNIMPLEMENTED: int8"] * 2]
     assert "fail: ceilings: device spread: " in " ".join(output.getvalue().split())
 
 
-def test_memory_by_its_peak_and_sizes_noted_once_for_all_devices(bench, monkeypatch):
-    """Memory has a peak whatever the device computes in: V100s have no bf16."""
+def test_sizes_are_noted_once_for_all_devices(session, monkeypatch):
     monkeypatch.setattr(ceilings, "choose_array_bytes", lambda _: 2**25)
-    rates = {("copy", 1): (9e11, 8e11, 10e11)}
+    rates = {"copy": (9e11, 8e11, 10e11)}
     monkeypatch.setattr(ceilings, "measure_bandwidth", lambda *_, **__: rates)
-    transfers = dict.fromkeys((("pinned_host", 2**28), ("pageable", 1)), (2e9, 1e9, 3e9))
-    transfers = {("host_to_device", *of): rate for of, rate in transfers.items()}
+    transfers = {"pinned_host": (2e9, 1e9, 3e9), "pageable": (1e9, 1e9, 1e9)}
+    transfers = {("host_to_device", memory): rate for memory, rate in transfers.items()}
     monkeypatch.setattr(ceilings, "measure_transfers", lambda *_, **__: transfers)
-    bench.part = "ceilings"
+    session.part = "ceilings"
     for number in range(2):
-        device = types.SimpleNamespace(device_kind="Tesla V100-SXM2-16GB", id=number)
-        [figure] = ceilings._measure_memory(bench, device, 1.0, 6)
-        assert (figure.nominal, figure.share_of_nominal) == (900.0, 1.0)
-        [*ceilings._measure_transfers(bench, device, 6)]
-    assert [(one.name, one.found) for one in bench.notes["ceilings"]] == [
+        device = types.SimpleNamespace(id=number)
+        [figure] = ceilings._measure_memory(session, device, 1.0, 6)
+        assert figure == measured("copy_gb_per_s", 900.0, (800.0, 1000.0), device=number)
+        [figure] = ceilings._measure_transfers(session, device, 6)
+        assert figure == measured("h2d_gb_per_s", 2.0, (1.0, 3.0), device=number)
+    assert [(one.name, one.detail) for one in session.notes["ceilings"]] == [
         ("memory", "arrays of 32 MiB each"),
-        ("host to device", "256 MiB, pinned host memory"),
+        ("host to device", "pinned host memory"),
     ]
 
 
-def test_a_call_that_takes_too_long_is_of_a_smaller_shape(monkeypatch, bench):
+def test_a_call_that_takes_too_long_is_of_a_smaller_shape(monkeypatch, session):
     monkeypatch.setattr(ceilings, "_LONGEST_CALL_S", 0.0)
     monkeypatch.setattr(ceilings, "_SMALLEST_SIDE", 32)
-    _, shape = ceilings._calls(bench.mesh.devices[0], "fp32", (128, 128, 512), 0.01)
+    _, shape = ceilings._calls(session.mesh.devices[0], "fp32", (128, 128, 512), 0.01)
     assert shape == (32, 32, 128)
 
 
 def test_a_corrupted_device_fails(qualify, monkeypatch):
     corrupt_device(monkeypatch, DataMesh, 1)
 
-    def soak(bench, time_s):
-        check = CorruptionCheck(bench)
+    def soak(session, time_s):
+        check = CorruptionCheck(session)
         check.burst()
         check.report()
 

@@ -24,12 +24,13 @@ def section_of(*paths, name="card-details"):
 
 
 def test_a_card_is_a_source_by_its_path_or_its_folder(tmp_path):
-    path = made.write(tmp_path / "card", beside=True)
+    path = made.write(tmp_path / "card")
+    trained(tmp_path / "card" / made.RUN)
     alone = collect([str(path)])
     assert [card.name for card in alone.cards] == [str(path)] and not alone.runs
     below = collect([str(tmp_path)])
     # Beside it are the runs that it is from.
-    assert [card.name for card in below.cards] == ["card"] and len(below.runs) == 11
+    assert [card.name for card in below.cards] == ["card"] and len(below.runs) == 1
     assert len(collect([str(path), str(tmp_path)]).cards) == 1
 
 
@@ -48,7 +49,7 @@ def test_the_section_has_verdict_and_figures_by_part(tmp_path, snapshot):
 
 
 def test_notes_of_other_parts_are_no_lines_of_the_doctor(tmp_path, snapshot):
-    note = Check(name="memory", status="ok", found="arrays of 128 MiB each")
+    note = Check(name="memory", status="ok", detail="arrays of 128 MiB each")
     card = made.judged(replace(made.ceilings(), checks=(note,)))
     assert shown(section_of(made.write(tmp_path, card)), "Doctor", "Notes") == snapshot
 
@@ -80,26 +81,23 @@ def test_a_rate_stands_beside_the_peak_that_a_card_of_its_machine_measured(tmp_p
 
 
 def test_the_pairs_are_a_square_table(tmp_path):
-    slow = measured("pair_gb_per_s", 5.0, source=10, peer=2)
+    slow = measured("pair_gb_per_s", 5.0, source=2, peer=10)
     part = made.collectives()
     part = replace(part, figures=(*part.figures, slow))
     section = section_of(made.write(tmp_path, made.judged(part)))
-    [table] = [table for title, table in tables(section).items() if "copies from" in title]
-    # Rows are sources; 10 comes after 3, and no device sends to 10.
-    assert table.columns == ["from / to", "0", "1", "2", "3"]
-    assert [row[0].text for row in table.rows] == ["0", "1", "2", "3", "10"]
-    assert pages.texts(table.rows[-1]) == ["10", "–", "–", "5.000", "–"]
-    assert pages.texts(table.rows[0])[1:3] == ["–", "101.0"]
+    [table] = [table for title, table in tables(section).items() if "copies between" in title]
+    # 10 comes after 3; both ways have the same rate.
+    assert table.columns == ["from / to", "0", "1", "2", "3", "10"]
+    assert pages.texts(table.rows[-1]) == ["10", "–", "–", "5.000", "–", "–"]
+    assert pages.texts(table.rows[2])[1:] == ["102.0", "103.0", "–", "105.0", "5.000"]
 
 
 def test_what_is_wrong_with_a_card_is_said(tmp_path):
     def lines(path):
         return [one for one in section_of(path, name="cards").blocks if isinstance(one, str)]
 
-    path = made.write(tmp_path, made.judged(made.networks(mfu=1.9)), beside=True)
-    (tmp_path / "runs" / "resnet50" / "run.json").write_text("{}")
+    path = made.write(tmp_path, made.judged(made.networks(mfu=1.9)))
     assert any("cannot be" in line for line in lines(path))
-    assert any("is not the file" in line for line in lines(path))
     assert not lines(made.write(tmp_path / "b"))
 
 
@@ -139,7 +137,7 @@ def hostile(folder):
             replace(
                 made.doctor(),
                 checks=tuple(
-                    replace(made.doctor().checks[0], name=MARKUP, found=MARKUP) for _ in range(2)
+                    replace(made.doctor().checks[0], name=MARKUP, detail=MARKUP) for _ in range(2)
                 ),
             ),
             host=MARKUP,
@@ -170,8 +168,7 @@ def test_the_table_has_machines_and_published_history(tmp_path, snapshot):
 
 
 def test_a_table_of_no_cards_is_refused(tmp_path):
-    card = made.write(tmp_path / "a", beside=True)
-    card.unlink()
+    trained(tmp_path / "a")
     with pytest.raises(BadInput, match="must be one of"):
         write_report([str(tmp_path)], str(tmp_path / "cards.md"), section="cards")
     assert not (tmp_path / "cards.md").exists()

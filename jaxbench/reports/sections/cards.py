@@ -69,19 +69,19 @@ def _text(title: str, path: str) -> Column:
     return Column(title, lambda row: printable(str(text.of(row))))
 
 
-def _expected(row: _Row) -> Any:
-    return row.card.expectations().get(row.content.key)
-
-
 def _expected_cell(row: _Row) -> str:
-    return f"{expected} ({expected.basis})" if (expected := _expected(row)) else UNKNOWN
+    return f"{expected} ({expected.basis})" if (expected := row.content.expected) else UNKNOWN
 
 
 def _word(row: _Row) -> Cell:
     """Return how a figure compares with what was expected of it."""
-    expected = _expected(row)
-    word = expected.judge(row.content) if expected else UNKNOWN
+    word = row.content.comparison if row.content.expected else UNKNOWN
     return Cell(word, "soft" if word.startswith("slower") else "good" * (word == "as expected"))
+
+
+def _share_of_peak(row: _Row) -> float | None:
+    peak = row.card.peak_of(row.content)
+    return peak and row.content.value / peak
 
 
 _EXPECTED = (Column("expected", _expected_cell, left=False), Column("that is", _word, left=True))
@@ -95,7 +95,7 @@ def _best(name: str) -> Column:
         if not figures:
             return UNKNOWN
         middle = max if figures[0].device is None else statistics.median
-        shares = [f.share_of_nominal for f in figures if f.share_of_nominal is not None]
+        shares = [f.value / peak for f in figures if (peak := row.card.peak_of(f))]
         share = f" ({percent(middle(shares))} %)" if shares else ""
         return plain(middle(figure.value for figure in figures)) + share
 
@@ -127,14 +127,15 @@ _FINDINGS = (
 )
 _CHECKS = (
     *(_CARD, _text("check", "content.name"), _SAYS),
-    *(_text("found", "content.found"), _text("advice", "content.advice")),
+    *(_text("detail", "content.detail"), _text("advice", "content.advice")),
 )
 _FIGURES = (
     *(_CARD, Column("figure", "content.name")),
     Column("of", lambda row: printable(_labels(row))),
     metric_column("value", _estimate, " (95 % interval)", ends="too"),
     *_EXPECTED,
-    *metric_columns("nominal", "share_of_nominal", of="content."),
+    metric_column("nominal", lambda row: row.card.peak_of(row.content)),
+    metric_column("share_of_nominal", _share_of_peak),
     Column("run", lambda row: row.content.run and printable(row.content.run)),
 )
 _NETWORKS = (
@@ -201,9 +202,10 @@ def card_details(context: ReportContext) -> Section | None:
 
 
 def _pairs(card: ReportedCard) -> Table:
-    """Return the rates of copies from each device, in a row, to each other one."""
+    """Return the rates of copies between each two devices."""
     figures = [one for one in card.card.figures() if one.name == _PAIRS and one.value > 0]
     pairs = {(str(f.labels["source"]), str(f.labels["peer"])): f.value for f in figures}
+    pairs |= {ends[::-1]: value for ends, value in pairs.items()}  # both ways at once
     # Numbers in their order, whatever else is there behind them.
     names = sorted({name for pair in pairs for name in pair}, key=lambda n: (len(n), n))
     columns = [
@@ -211,8 +213,8 @@ def _pairs(card: ReportedCard) -> Table:
         for peer in names
     ]
     title = f"{card.id}: {FIGURES[_PAIRS].meaning} [GB/s]"
-    note = printable(f"{card.card.label}; a row is the device that sends")
-    return make_table([Column("from / to", str), *columns], names, title, note)
+    columns.insert(0, Column("from / to", str))
+    return make_table(columns, names, title, printable(card.card.label))
 
 
 def _networks(cards: Sequence[ReportedCard]) -> list[Table]:
@@ -234,7 +236,7 @@ def _networks(cards: Sequence[ReportedCard]) -> list[Table]:
 def _measured_row(row: _Row) -> dict[str, Any]:
     card, rate = row.card, row.content
     # Of the same network, precision and batch.
-    others = {f.name: f.value for f in card.figures() if f.key[1:] == rate.key[1:]}
+    others = {f.name: f.value for f in card.figures() if f.labels == rate.labels}
     batch = rate.labels["batch"]
     return others | {
         "origin": published.MEASURED,

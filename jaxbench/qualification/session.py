@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxbench.cards.card import Figure
-from jaxbench.cards.preset import Preset
+from jaxbench.cards.figures import Preset
 from jaxbench.clock import Clock
-from jaxbench.hardware.checks import Check
+from jaxbench.hardware.system import Check
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.qualification.plan import Plan
 from jaxbench.records.writers.console import Console
@@ -23,7 +23,7 @@ class PartFailed(Exception):
 
 
 @dataclasses.dataclass
-class Bench:
+class QualifySession:
     """The machine under test.
 
     Attributes:
@@ -66,13 +66,12 @@ class Bench:
         status = f"s, {self.part.replace('_', ' ')}: {activity}"
         self.console.progress("qualify", int(done_s), int(planned_s), status)
 
-    def note(self, name: str, status: Any, found: str, part: str | None = None) -> None:
-        """Add a line to a part: to the one that is being measured unless another is named.
+    def note(self, name: str, status: Any, detail: str) -> None:
+        """Add a line to the part that is being measured.
 
         A line that is there already, as of a device like another, is not repeated.
         """
-        lines = self.notes.setdefault(part or self.part, [])
-        line = Check(name=name, status=status, found=found)
+        lines, line = self.notes.setdefault(self.part, []), Check(name, status, detail)
         if line not in lines:
             lines.append(line)
 
@@ -80,17 +79,17 @@ class Bench:
 class InnerConsole(Console):
     """The console of a run inside a part, named `title`: only its bar is shown."""
 
-    def __init__(self, bench: Bench, title: str):
+    def __init__(self, session: QualifySession, title: str):
         super().__init__()
-        self._bench, self._title = bench, title
+        self._session, self._title = session, title
 
     def print(self, line: str) -> None:
         """Print nothing: the run's records have it."""
 
     def progress(self, title: str, done: int, total: int, status: str) -> None:
-        self._bench.show(f"{self._title}: {title}")
+        self._session.show(f"{self._title}: {title}")
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        self._bench.show(f"{self._title}: {name}")
+        self._session.show(f"{self._title}: {name}")
         yield
