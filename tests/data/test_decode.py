@@ -19,6 +19,7 @@ from jaxbench.data.images.decode import (
     shrink,
 )
 from tests.data.encoded_images import psnr_db
+from tests.strategies import damaged
 
 
 def decode_box(content, box, height, width, exact=False):
@@ -182,15 +183,6 @@ ORIGINALS = [
     encode(PICTURE[..., 0]),
     with_exif(encode(PICTURE), 8),
 ]
-
-
-@st.composite
-def damaged(draw, whole):
-    """Bytes that are cut short, overwritten in part, longer, or others altogether."""
-    start = draw(st.integers(0, len(whole)))
-    written = draw(st.binary(max_size=64))
-    end = draw(st.sampled_from((start, start + len(written), len(whole))))
-    return draw(st.sampled_from((whole[:start] + written + whole[end:], written)))
 
 
 @hypothesis.settings(max_examples=500)

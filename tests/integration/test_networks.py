@@ -25,10 +25,6 @@ GPT = {"optimizer__warmup_epochs": 0, "data__eval_examples": 21}
             1.01,
         ),
         ("gpt_bytes:tiny", GPT, {"parallelism": "shard_map", "remat": "blocks"}, 0.8),
-        pytest.param(
-            *("gpt_bytes:tiny", GPT | {"model__positions": "learned"}, {"remat": "blocks"}, 0.8),
-            marks=pytest.mark.slow,
-        ),
     ],
 )
 def test_any_number_of_devices_trains_the_same(train, experiment, fields, on_eight, falls_to):
@@ -50,10 +46,6 @@ def test_any_number_of_devices_trains_the_same(train, experiment, fields, on_eig
     ("experiment", "fields"),
     [
         ("gpt_bytes:tiny", {}),
-        pytest.param(
-            *("vit_cifar10:tiny", {"remat": "blocks", "gradient_accumulation_steps": 2}),
-            marks=pytest.mark.slow,
-        ),
         ("quickstart:tiny", {"batch_norm": "sync"}),
     ],
 )
