@@ -119,7 +119,6 @@ def little_memory():
     resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("make", FILES.values(), ids=FILES)
 def test_a_damaged_file_is_read_or_refused_in_one_line(tmp_path, little_memory, make):
     path, read, change = make(tmp_path)

@@ -1,5 +1,7 @@
 """Ctrl-C and SIGTERM to processes of their own: no end hangs, none is lost, nohup holds."""
 
+import csv
+import os
 import signal
 import subprocess
 import sys
@@ -8,8 +10,23 @@ import time
 import pytest
 
 from jaxbench.checkpoints.checkpoint import list_checkpoints
-from tests.conftest import MICRO, run_json
-from tests.integration.test_train import start_long_run
+from tests.conftest import MICRO, records, run_json
+from tests.integration.conftest import program, wait_for
+
+
+def start_long_run(tmp_path):
+    """Starts the entry point on a run of many epochs; returns once it has trained some."""
+    process = subprocess.Popen(
+        program(f"--experiment={MICRO}", "--experiment.epochs=5000", "--workdir=run"),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    table = tmp_path / "run" / "epochs.csv"
+    wait_for(lambda: table.exists() and len(table.read_text().splitlines()) >= 3, process)
+    return process
 
 
 def run_python(code):
@@ -64,13 +81,23 @@ def test_a_slow_checkpoint_is_finished_within_the_grace_period(tmp_path, grace_p
     assert run_json(tmp_path / "run")["status"] == "preempted"
 
 
-def test_a_run_that_was_stopped_says_so(tmp_path):
+def test_a_run_that_stood_still_and_is_stopped_says_so(tmp_path):
     process = start_long_run(tmp_path)
     process.send_signal(signal.SIGSTOP)
     time.sleep(5)
     process.send_signal(signal.SIGCONT)
     time.sleep(1.5)  # for the next reading of telemetry
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    warnings = run_json(tmp_path / "run")["summary"]["warnings"]
-    assert any("the process stood still, as if stopped: for" in line for line in warnings)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in output, output
+    document = run_json(tmp_path / "run")
+    assert (document["status"], document["reason"]) == ("interrupted", "interrupted (Ctrl-C)")
+    summary = document["summary"]
+    stood_still = "the process stood still, as if stopped: for"
+    assert any(stood_still in line for line in summary["warnings"])
+    assert summary["epochs_done"] >= 2 and records(tmp_path / "run")[-1]["kind"] == "summary"
+    # The threads were ended first: what is summed up is what the file holds, whole rows.
+    with open(tmp_path / "run" / "telemetry.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    samples = summary["telemetry"]["devices"]["host"]["samples"]
+    assert len(rows) == samples >= 2 and None not in rows[-1].values()
