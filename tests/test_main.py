@@ -11,8 +11,6 @@ from jaxbench import modes
 from jaxbench.cli import registry
 from jaxbench.modes import MODES, options
 from jaxbench.parallel.signals import GRACE_PERIOD_S
-from jaxbench.records.reader import load_run
-from jaxbench.records.schema import RECORDS, Summary
 from tests.conftest import LOOP, MICRO, records, run_json
 
 # Of the shipped experiments those that need no integration test to run in :tiny.
@@ -33,61 +31,6 @@ def test_every_mode_is_a_function_that_takes_its_options(name):
     module = vars(sys.modules[function.__module__]).values()
     own = [one for one in module if getattr(one, "__module__", "") == function.__module__]
     assert [one.mode for one in own if hasattr(one, "measure") and hasattr(one, "mode")] == [name]
-
-
-PING = """
-import dataclasses
-
-from jaxbench.modes.runner import Measurement, run_mode
-from jaxbench.modes.runner import prepare_run
-from jaxbench.records.schema import Summary
-
-
-def ping(config, workdir=None, console=None, *, rounds, telemetry_s):
-    with prepare_run(config, workdir, console) as setup:
-        return run_mode(Ping(setup, rounds), workdir, telemetry_s=telemetry_s)
-
-
-@dataclasses.dataclass
-class Ping(Measurement):
-    rounds: int
-    mode = "ping"
-
-    def document(self):
-        return {"rounds": self.rounds}
-
-    def measure(self, recorder):
-        pass
-
-    def summarize(self, status, records):
-        return Summary(status=status, warnings=["pong"])
-"""
-
-
-def test_a_new_mode_is_one_file_and_two_lines(run_cli, tmp_path, monkeypatch):
-    (tmp_path / "ping.py").write_text(PING)
-    monkeypatch.setattr(modes, "__path__", [*modes.__path__, str(tmp_path)])
-    monkeypatch.setitem(RECORDS, "ping_summary", Summary)  # a line of metrics.csv
-    monkeypatch.setitem(MODES, "ping", modes.Mode("ping", "ping", "answer", ("rounds",)))
-    kinds = options.OPTIONS["mode"]
-    monkeypatch.setitem(options.OPTIONS, "mode", kinds._replace(type=(*kinds.type, "ping")))
-    monkeypatch.setattr(options, "RUNS", (*options.RUNS, "ping"))
-    micro = f"--experiment={MICRO}"
-    try:
-        done = run_cli(micro, "--mode=ping", "--rounds=7", "--telemetry_s=0", "--workdir=run")
-    finally:
-        sys.modules.pop("jaxbench.modes.ping", None)
-    assert done.returncode == 0, done.stderr
-    document = load_run(str(tmp_path / "run")).document
-    assert (document.mode, document.rounds, document.status) == ("ping", 7, "done")
-    assert document.summary["warnings"] == ["pong"]
-    # What is refused names it, too.
-    told = "it needs --mode=throughput or scaling or ping"
-    assert told in run_cli(micro, "--mode=memory", "--rounds=7").stderr
-    sweep = (micro, "--mode=train", "--rounds=7", "--grid=seed=1")
-    assert told in run_cli(*sweep, module="jaxbench.sweep").stderr
-    told = "conv2d is an experiment for --mode=conv2d;"
-    assert told in run_cli("--experiment=conv2d", "--mode=ping").stderr
 
 
 @pytest.mark.parametrize("devices", [1, 8])

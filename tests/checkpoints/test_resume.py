@@ -42,13 +42,12 @@ from tests.checkpoints.runs import (
     EVERY_EPOCH,
     Stop,
     assert_same_run,
-    assert_same_state,
     interrupted,
     stop_after,
     timeless,
     trained,
 )
-from tests.conftest import LOOP, MICRO, records, refusal, run_json
+from tests.conftest import LOOP, MICRO, assert_same_state, records, refusal, run_json
 from tests.in_process import fresh_process_state
 
 

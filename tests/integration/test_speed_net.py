@@ -11,7 +11,7 @@ from jaxbench.models.speed_net import SpeedNetConfig, whitening_kernel
 from jaxbench.records.schema import decode_record
 from jaxbench.records.writers.describe import describe_record
 from jaxbench.records.writers.rows import record_row
-from tests.conftest import records
+from tests.conftest import assert_same_state, records
 from tests.models.speed_net import images, run
 
 
@@ -74,10 +74,7 @@ def test_a_resumed_run_does_not_look_at_the_images_again(result, tmp_path, monke
     saved = result.run_dir.path / "checkpoints"
     second = saved / list_checkpoints(saved)[1]
     again = run(tmp_path / "run", resume=str(second), epochs=4, eval_every_epochs=3)
-    for one, other in zip(
-        jax.tree.leaves(result.state.params), jax.tree.leaves(again.state.params), strict=True
-    ):
-        assert np.array_equal(one, other)
+    assert_same_state(result.state.params, again.state.params)
     assert again.summary["eval_top1_tta"] == result.summary["eval_top1_tta"]
 
 
@@ -110,6 +107,5 @@ def test_everything_at_once_goes_on_bit_for_bit(tmp_path):
     saved = whole.run_dir.path / "checkpoints"
     first = saved / list_checkpoints(saved)[0]
     again = run(tmp_path / "again", resume=str(first), **fields)
-    for one, other in zip(jax.tree.leaves(whole.state), jax.tree.leaves(again.state), strict=True):
-        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+    assert_same_state(whole.state, again.state)
     assert again.summary["eval_models"] == whole.summary["eval_models"]
