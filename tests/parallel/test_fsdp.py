@@ -129,7 +129,7 @@ def per_device_jaxpr(jaxpr):
     return None
 
 
-@pytest.mark.parametrize(("first", "then"), [("fsdp", "fsdp"), ("pmap", "fsdp"), ("fsdp", "pmap")])
+@pytest.mark.parametrize(("first", "then"), [("fsdp", "fsdp"), ("pmap", "fsdp")])
 def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(tmp_path, monkeypatch, first, then):
     """Also where it began with the other parallelism: two devices sum in one order."""
     fields = {"epochs": 2, "num_devices": 2}
