@@ -11,8 +11,6 @@ import types
 import pytest
 from absl import flags
 
-from jaxbench.cards.card import Card, HostLoad, Part, Verdict, measured
-from jaxbench.cards.card_file import write_card
 from jaxbench.cli import registry
 from jaxbench.config import OptimizerConfig
 from jaxbench.errors import BadInput
@@ -20,9 +18,8 @@ from jaxbench.hardware.targets.target import parse_target
 from jaxbench.modes.predictions import read_shape
 from jaxbench.predict import calibration
 from jaxbench.predict.prediction import memory_bytes, setting_of
-from jaxbench.records.schema import ThroughputRecord
 from tests.conftest import ROOT
-from tests.recorded import filled, recorded_run
+from tests.recorded import recorded_run
 
 
 @pytest.fixture(autouse=True)
@@ -297,60 +294,6 @@ def test_a_goal_is_judged_by_the_whole_interval(
     assert done.returncode == code, done.stderr
     assert re.findall(r"^\| wrn_rate .*\| ([a-z ]+) \|$", done.stdout, re.MULTILINE) == reached
     assert all(problem in done.stdout for problem in problems)
-
-
-@pytest.mark.parametrize(
-    ("share", "outcome", "reached"),
-    [(0.85, "pass", ["yes"] * 3), (0.79, "warn", ["no", "no", "yes"])],
-)
-def test_a_card_is_judged_by_its_slowest_device(run_script, tmp_path, share, outcome, reached):
-    figures = [
-        measured("matmul_bf16_tflops", 989.4 * own, device=device, nominal=989.4)
-        for device, own in enumerate((0.9, share))
-    ]
-    # Of the kinds of access the best one counts.
-    figures += [
-        measured(name, 4800 * own, device=0, nominal=4800.0)
-        for name, own in (("copy_gb_per_s", 0.7), ("triad_gb_per_s", 0.8))
-    ]
-    ceilings = Part(name="ceilings", status="measured", time_s=1.0, figures=tuple(figures))
-    devices = [{"id": number, "kind": "NVIDIA H200"} for number in range(2)]
-    environment = {"hostname": "h", "backend": "gpu", "device_kind": "NVIDIA H200"}
-    environment |= {"num_devices": 2, "devices": devices, "driver": "1", "git": None}
-    card = Card(
-        jaxbench_version="1",
-        created_at="2026-11-24T00:00:00+00:00",
-        minutes_asked=10.0,
-        minutes_taken=10.0,
-        environment=environment | {"versions": {"jax": "1"}},
-        preset="standard-1",
-        load=HostLoad(),
-        parts=(ceilings,),
-        verdict=Verdict(outcome=outcome, findings=(), thresholds={}),
-    )
-    (tmp_path / "card-1").mkdir()
-    write_card(tmp_path / "card-1", card)
-    done = run_script("acceptance", "--only=card", f"--out={tmp_path}")
-    assert re.findall(r"^\| card .*\| ([a-z ]+) \|$", done.stdout, re.MULTILINE) == reached
-    assert done.returncode == int(outcome != "pass")
-
-
-def test_a_tpu_has_rates_of_its_own(run_script, tmp_path):
-    """What was broken off is left where it is; a chip's goal is not the other's."""
-    (tmp_path / "resnet_rate-1").mkdir()
-    rates = {"images_per_s": 20_000.0, "images_per_s_low": 19_900.0, "images_per_s_high": 20_100.0}
-    recorded_run(
-        tmp_path / "resnet_rate-2",
-        [filled(ThroughputRecord, stage="train_step", mfu=0.1, **rates)],
-        mode="throughput",
-        experiment="resnet50_synthetic",
-        config={"batch_size": 1024},
-        environment={"device_kind": "TPU v6 lite", "driver": None},
-    )
-    for machine, reached in (("v5e-8", "yes"), ("v6e-8", "no")):
-        arguments = ("--only=resnet_rate", f"--machine={machine}", f"--out={tmp_path}")
-        done = run_script("acceptance", *arguments)
-        assert done.stdout.endswith(f"MLPerf 0.7's TPU v3 | {reached} |\n"), done.stdout
 
 
 def test_a_run_that_was_broken_off_is_no_result(load_script, tmp_path):

@@ -9,11 +9,10 @@ from tests.conftest import MICRO, OPTIMIZED, run_json
 from tests.integration.conftest import program
 from tests.test_main import QUICK, check_runs_tiny
 
-# On one device the largest jobs are slow: what they differ in is tried on eight. Once a week: those
-# that test_networks.py trains, and other recipes for a network that is here.
+# On one device the largest jobs are slow: what they differ in is tried on eight. Once a week: other
+# recipes for a network that is here.
 _ON_ONE = ("quickstart",)
-_WEEKLY = ("resnet50", "vgg_cifar10", "gpt124m_synthetic")
-_WEEKLY += ("wrn28_10_2019", "cifar10_speedrun94_2025", "vit_s16")
+_WEEKLY = ("resnet50", "gpt124m_synthetic", "wrn28_10_2019", "cifar10_speedrun94_2025", "vit_s16")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.conftest import records, run_json, step_losses
+from tests.conftest import step_losses
 from tests.training.test_train_step import relative_difference
 
 EXACT = {"precision": "fp64", "log_every_steps": 1}
@@ -51,24 +51,3 @@ def test_a_split_state_trains_as_a_whole_one_does(train):
     for path, leaf in jax.tree_util.tree_leaves_with_path(split.state.params):
         is_split = leaf.addressable_shards[0].data.size < leaf.size
         assert is_split == (leaf.ndim > 1 and any(size % 8 == 0 for size in leaf.shape)), path
-
-
-def test_resnet50_trains_from_real_folders_through_the_stream(train, test_data):
-    result = train(
-        "resnet50:tiny",
-        num_devices=8,
-        data__source="folder",
-        data__feed="stream",
-        data__random_resized_crop=True,
-        data__eval_split="val",
-        data__path=str(test_data / "imagenet_sample" / "imagenette_tiny"),
-        data__train_examples=0,
-        data__eval_examples=0,
-        epochs=4,
-        optimizer__learning_rate=0.05,
-    )
-    epochs = records(result.run_dir.path, "epoch")
-    assert epochs[-1]["train_loss"] < epochs[0]["train_loss"]
-    assert epochs[-1]["eval_count"] == 60 and epochs[-1]["images"] == 192
-    data = run_json(result.run_dir.path)["data"]
-    assert data["feed"] == "stream" and data["num_threads"] >= 1
