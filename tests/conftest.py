@@ -42,6 +42,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 import hypothesis  # noqa: E402
 import jax  # noqa: E402
+import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
 from jaxbench.cli import registry  # noqa: E402
@@ -200,6 +201,12 @@ def refusal(act, *args, told: str = "", **fields) -> str:
     line = str(error.value)
     assert told in line and line.count("\n") == 0 < len(line)
     return line
+
+
+def assert_same_state(one, other):
+    """Bit for bit."""
+    for ours, theirs in zip(*map(jax.tree.leaves, jax.device_get((one, other))), strict=True):
+        assert np.asarray(ours).tobytes() == np.asarray(theirs).tobytes()
 
 
 def set_fields(config, **fields):

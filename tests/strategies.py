@@ -1,6 +1,7 @@
 """Hypothesis strategies for files that somebody damaged or made up."""
 
 import copy
+import json
 
 from hypothesis import strategies as st
 
@@ -36,3 +37,21 @@ def with_a_wrong_value(document):
     """Return a strategy: the document with any JSON value at one of its places."""
     places = st.sampled_from(paths_of(document))
     return st.builds(changed, st.just(document), places, JSON)
+
+
+@st.composite
+def damaged(draw, whole: bytes):
+    """Return bytes that are cut short, overwritten in part, longer, or others altogether."""
+    start = draw(st.integers(0, len(whole)))
+    written = draw(st.binary(max_size=64) | st.just(b"[" * 99_999))
+    end = draw(st.sampled_from((start, start + len(written), len(whole))))
+    return draw(st.sampled_from((whole[:start] + written + whole[end:], written)))
+
+
+@st.composite
+def damaged_json(draw, whole: bytes):
+    """Return lines of JSON of which one has a wrong value, or damaged bytes."""
+    *lines, last = whole.splitlines()
+    lines.insert(draw(st.integers(0, len(lines))), last)
+    wrong = with_a_wrong_value(json.loads(lines.pop())).map(json.dumps)
+    return draw(damaged(whole) | wrong.map(lambda line: b"\n".join([*lines, line.encode()])))

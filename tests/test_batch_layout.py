@@ -5,7 +5,7 @@ import functools
 import pytest
 
 from jaxbench.batch_layout import BatchLayout, batch_multiple
-from tests.conftest import MICRO, config_of, prepared, refusal
+from tests.conftest import MICRO, config_of, refusal
 
 config_with = functools.partial(config_of, MICRO)
 
@@ -25,16 +25,6 @@ def test_a_model_on_each_device():
     assert (layout.num_models, layout.devices_per_model) == (4, 1)
     assert (layout.batch_per_device, layout.batch_per_process) == (6, 24)
     assert (layout.images_per_step, layout.global_eval_batch) == (24, 5)
-
-
-@pytest.mark.parametrize("feed", ["resident", "stream"])
-def test_a_batch_layout_is_computed_once_in_a_run(monkeypatch, feed):
-    made, genuine = [], BatchLayout.create
-    monkeypatch.setattr(BatchLayout, "create", lambda *of: made.append(genuine(*of)) or made[-1])
-    with prepared(MICRO, num_devices=2, data__feed=feed) as job:
-        next(job.feed.train_batches(0, 1))
-        job.document()
-    assert made == [job.program.layout] and made[0].num_devices == 2
 
 
 PARTS = {"gradient_accumulation_steps": 2}

@@ -245,6 +245,12 @@ class Narrow(nn.Module):
         return nn.Dense(10, dtype=self.dtype)(images.reshape(len(images), -1))
 
 
+class NeedsMore(nn.Module):
+    @nn.compact
+    def __call__(self, images, x):
+        return nn.Dense(10)(images.reshape(len(images), -1))
+
+
 class Wrong(nn.Module):
     @nn.compact
     def __call__(self, images):
@@ -257,6 +263,8 @@ class Wrong(nn.Module):
         (Always, "Always has batch norm, and its __call__ takes no `train`"),
         (Cached, "Cached keeps variables in 'cache': a network may keep params and batch_stats"),
         (Wrong, "KeyError: 'missing'"),
+        (NeedsMore, "missing a required argument: 'x'; it is called with the images"),
+        (None, "model is a NoneType: must be a ModelConfig"),
         (lambda num_classes: 3, "returned a int, expected a linen module"),
         (lambda: Nnx(10, rngs=nnx.Rngs(0)), "a function that makes an NNX module takes `rngs`"),
         (lambda num_classes, depth: None, "needs 'depth', which has no default"),

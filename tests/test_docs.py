@@ -59,12 +59,6 @@ def test_links_lead_somewhere_in_a_checkout_too(path):
     assert not broken_links(path)
 
 
-def test_a_broken_link_is_noticed(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("# A b\n[x](#a-b) [y](page.md#c) [z](gone.md)\n```\n[w](gone.md)\n```\n")
-    assert broken_links(page) == ["page.md#c", "gone.md"]
-
-
 def test_every_field_of_a_record_says_what_it_means(generate):
     for cls in generate.KINDS:
         names = {field.name for field in dataclasses.fields(cls)}

@@ -11,8 +11,6 @@ from jaxbench import modes
 from jaxbench.cli import registry
 from jaxbench.modes import MODES, options
 from jaxbench.parallel.signals import GRACE_PERIOD_S
-from jaxbench.records.reader import load_run
-from jaxbench.records.schema import RECORDS, Summary
 from tests.conftest import LOOP, MICRO, records, run_json
 
 # Of the shipped experiments those that need no integration test to run in :tiny.
@@ -33,61 +31,6 @@ def test_every_mode_is_a_function_that_takes_its_options(name):
     module = vars(sys.modules[function.__module__]).values()
     own = [one for one in module if getattr(one, "__module__", "") == function.__module__]
     assert [one.mode for one in own if hasattr(one, "measure") and hasattr(one, "mode")] == [name]
-
-
-PING = """
-import dataclasses
-
-from jaxbench.modes.runner import Measurement, run_mode
-from jaxbench.modes.runner import prepare_run
-from jaxbench.records.schema import Summary
-
-
-def ping(config, workdir=None, console=None, *, rounds, telemetry_s):
-    with prepare_run(config, workdir, console) as setup:
-        return run_mode(Ping(setup, rounds), workdir, telemetry_s=telemetry_s)
-
-
-@dataclasses.dataclass
-class Ping(Measurement):
-    rounds: int
-    mode = "ping"
-
-    def document(self):
-        return {"rounds": self.rounds}
-
-    def measure(self, recorder):
-        pass
-
-    def summarize(self, status, records):
-        return Summary(status=status, warnings=["pong"])
-"""
-
-
-def test_a_new_mode_is_one_file_and_two_lines(run_cli, tmp_path, monkeypatch):
-    (tmp_path / "ping.py").write_text(PING)
-    monkeypatch.setattr(modes, "__path__", [*modes.__path__, str(tmp_path)])
-    monkeypatch.setitem(RECORDS, "ping_summary", Summary)  # a line of metrics.csv
-    monkeypatch.setitem(MODES, "ping", modes.Mode("ping", "ping", "answer", ("rounds",)))
-    kinds = options.OPTIONS["mode"]
-    monkeypatch.setitem(options.OPTIONS, "mode", kinds._replace(type=(*kinds.type, "ping")))
-    monkeypatch.setattr(options, "RUNS", (*options.RUNS, "ping"))
-    micro = f"--experiment={MICRO}"
-    try:
-        done = run_cli(micro, "--mode=ping", "--rounds=7", "--telemetry_s=0", "--workdir=run")
-    finally:
-        sys.modules.pop("jaxbench.modes.ping", None)
-    assert done.returncode == 0, done.stderr
-    document = load_run(str(tmp_path / "run")).document
-    assert (document.mode, document.rounds, document.status) == ("ping", 7, "done")
-    assert document.summary["warnings"] == ["pong"]
-    # What is refused names it, too.
-    told = "it needs --mode=throughput or scaling or ping"
-    assert told in run_cli(micro, "--mode=memory", "--rounds=7").stderr
-    sweep = (micro, "--mode=train", "--rounds=7", "--grid=seed=1")
-    assert told in run_cli(*sweep, module="jaxbench.sweep").stderr
-    told = "conv2d is an experiment for --mode=conv2d;"
-    assert told in run_cli("--experiment=conv2d", "--mode=ping").stderr
 
 
 @pytest.mark.parametrize("devices", [1, 8])
@@ -204,15 +147,10 @@ Q = "--experiment=quickstart"
         ([Q, Q], "is given, too; give one"),
         ([Q, "cnn10"], "flags begin with --"),
         (["--experiment=quikstart"], "did you mean 'quickstart'?"),
-        (["--experiment="], "no experiment ''"),
-        (["--experiment=quickstart:small"], "no variant 'small'"),
         (["--experiment=nowhere.py"], "no such .py file: nowhere.py"),
-        (["--experiment=./corrupt.npz"], "no such .py file: ./corrupt.npz"),
         (["--experiment=wrong.py"], "not today"),
         ([Q, f"--workdir={'a' * 300}"], "File name too long"),
         (["--experiment=cnn10:tiny", "--experiment.data.image_shape=(2,2,3)"], "cannot be built"),
-        (["--experiment=cnn10:tiny", "--experiment.model.channels=()"], "must hold at least one"),
-        (["--experiment=cnn10:tiny", "--experiment.data.train_examples=10000000000"], "of the"),
         ([Q, "--experiment.epochs=1000000000"], "more than"),
         (["--experiment=broken.py"], "broken.py:3: the experiment file fails with ZeroDivisionErr"),
         (["--experiment=syntax.py"], "syntax.py:1: the experiment file fails with SyntaxError"),
@@ -225,46 +163,31 @@ Q = "--experiment=quickstart"
             [Q, "--batch_size=64"],
             "--batch_size: no such flag; did you mean --experiment.batch",
         ),
-        ([Q, "--epochs", "3"], "did you mean --experiment.epochs?"),
         ([Q, "--name=x"], "--experiment.data.name or --experiment.optimizer.name?"),
         ([Q, "batch_size=64"], "did you mean --experiment.batch_size=64?"),
         ([Q, "--noflip"], "did you mean --experiment.data.flip?"),
-        ([Q, "--wrkdir=x"], "did you mean --workdir?"),
         ([Q, "--xyzzy"], "--xyzzy: no such flag\n"),
-        ([Q, "--experiment.model.depht=1"], "did you mean 'model.depth'?"),
         ([Q, "--experiment.xyzzy=1"], "--mode=describe shows all fields"),
         ([Q, "--experiment.model=3"], "'model'; its fields are model.depth, model.width"),
         ([Q, "--experiment.name=../x"], "no field 'name'"),
         ([Q, "--experiment.batch_size=many"], "=many: must be a whole number"),
         ([Q, "--experiment.data.flip=perhaps"], "=perhaps: must be true or false"),
         ([Q, "--experiment.optimizer.momentum=x"], "=x: must be a number"),
-        ([Q, "--experiment.optimizer.norm_interval=3,x"], "must be whole numbers in parentheses"),
         ([Q, "--experiment.batch_size"], "Missing value"),
-        (["--experiment.batch_size=0", Q], "must be within [1, 2147483647]"),
-        ([Q, "--experiment.precision=fp23"], "did you mean 'fp32'?"),
         ([Q, "--experiment.task=mine"], "task='mine': must be one of classification, segm"),
         ([Q, "--experiment.num_devices=9"], "must be 0 (all) or a multiple of 1 up to 8;"),
-        ([Q, "--experiment.batch_size=100"], "over 8 devices; the nearest that do: 96 and 104"),
         ([Q, "--experiment.batch_size=1440"], "1437 training examples, fewer than"),
-        ([Q, "--profile=5:3"], "must be START:STOP"),
         ([Q, "--profile=170:178"], "the last step of this run is 176, so STOP is at most 177"),
         ([Q, "--mode=describe", "--profile=1:3"], "it needs --mode=train or throughput"),
         ([Q, "--mode=throughput", "--profile=1000:1003"], "measurement is 1,000, so STOP"),
         ([Q, "--mode=trian"], "--mode=trian"),
         ([Q, "--json"], "it needs --mode=describe"),
-        ([Q, "--mode=describe", "--workdir=x"], "it needs --mode=train or"),
         ([Q, "--telemetry_s=0.01"], "--telemetry_s=0.01: must be seconds from 0.1 to 3600, or 0"),
-        ([Q, "--telemetry_s=often"], "--telemetry_s=often"),
         ([Q, "--workdir=occupied"], "is not empty; nothing is overwritten"),
         ([Q, "--workdir=corrupt.npz"], "is a file"),
         ([Q, "--workdir=corrupt.npz/run"], "cannot write in"),
         ([Q, "--workdir="], "must name a folder"),
-        ([Q, "--workdir=/proc/run"], "--workdir=/proc/run"),
         ([Q, "--experiment.data.source=npz"], "needs the path of an .npz file"),
-        (
-            [Q, "--experiment.data.source=npz", "--experiment.data.path=corrupt.npz"],
-            "corrupt.npz: cannot be read as .npz",
-        ),
         (["--experiment=cnn10", "--experiment.data.path=nowhere"], "'nowhere': no such folder"),
         (
             ["--experiment=cnn10", "--experiment.data.path=occupied"],

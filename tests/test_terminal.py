@@ -66,7 +66,6 @@ def test_a_status_has_a_colour_only_if_a_terminal_shows_it(monkeypatch, console)
     [
         ("jaxbench.main", f"--experiment={STEER}"),
         ("jaxbench.main", f"--experiment={MICRO}", f"--workdir={STEER}/x", "--compile_cache=off"),
-        ("jaxbench.report", f"{STEER}"),
         ("jaxbench.compare", f"{STEER}", "b"),
     ],
     ids=lambda command: command[0],

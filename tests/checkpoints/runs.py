@@ -3,8 +3,6 @@
 import pathlib
 import re
 
-import jax
-import numpy as np
 import pytest
 
 from jaxbench.checkpoints.checkpoint import Policy
@@ -100,8 +98,3 @@ def interrupted(monkeypatch, workdir, step, **fields):
     with monkeypatch.context() as patch, pytest.raises(Stop):
         stop_after(patch, step)
         trained(workdir, **fields)
-
-
-def assert_same_state(one, other):
-    for ours, theirs in zip(*map(jax.tree.leaves, jax.device_get((one, other))), strict=True):
-        np.testing.assert_array_equal(ours, theirs)

@@ -42,13 +42,12 @@ from tests.checkpoints.runs import (
     EVERY_EPOCH,
     Stop,
     assert_same_run,
-    assert_same_state,
     interrupted,
     stop_after,
     timeless,
     trained,
 )
-from tests.conftest import LOOP, MICRO, records, refusal, run_json
+from tests.conftest import LOOP, MICRO, assert_same_state, records, refusal, run_json
 from tests.in_process import fresh_process_state
 
 
@@ -90,9 +89,7 @@ def save_every(monkeypatch, steps):
     monkeypatch.setattr(Checkpoints, "due", due)
 
 
-@pytest.mark.parametrize(
-    ("feed", "step"), [("resident", 8), ("resident", 17), ("stream", 11), ("stream", 32)]
-)
+@pytest.mark.parametrize(("feed", "step"), [("resident", 17), ("stream", 11), ("stream", 32)])
 def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(
     undisturbed, tmp_path, monkeypatch, step, feed
 ):
@@ -392,8 +389,10 @@ def test_a_new_run_holds_its_lock_to_its_end(tmp_path, monkeypatch):
     assert not run_lock.is_running(run)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize(("function", "step"), [("train_epoch", 11), ("evaluate", 22)])
+@pytest.mark.parametrize(
+    ("number", "function", "step"),
+    [(signal.SIGTERM, "train_epoch", 11), (signal.SIGINT, "evaluate", 22)],
+)
 def test_a_signal_saves_what_has_been_done(
     undisturbed, tmp_path, monkeypatch, number, function, step
 ):

@@ -14,7 +14,6 @@ from jaxbench.config import DataConfig
 from jaxbench.data.augment import (
     color_jitter,
     crop_and_flip,
-    draw_windows,
     dropout_keys,
     example_keys,
     example_windows,
@@ -76,12 +75,6 @@ def test_the_example_decides_not_its_place_in_the_batch(images):
     assert np.array_equal(straight[order], shuffled)
 
 
-def test_half_of_the_images_are_flipped():
-    flipped_B = draw_windows(keys_of(range(4096)), padding=2).flipped_B
-    # Four standard deviations of a fair coin.
-    assert abs(float(flipped_B.mean()) - 0.5) < 4 * 0.5 / 64
-
-
 def test_alternating_flips_each_image_in_every_other_epoch():
     indices = jnp.arange(64, dtype=jnp.int32)
 
@@ -98,12 +91,6 @@ def test_alternating_flips_each_image_in_every_other_epoch():
         assert not np.array_equal(flipped(epoch), flipped(epoch, flip_order="random"))
     assert np.array_equal(flipped(3, order=indices[::-1]), flipped(3)[::-1])
     assert not np.array_equal(flipped(0, seed=1), first)
-
-
-def test_black_fill_is_black(images):
-    out = cropped(images + 1, range(64), fill="black", flip=False)
-    assert (out == 0).any()
-    assert (cropped(jnp.maximum(images, 1), range(64), fill="reflect", flip=False) > 0).all()
 
 
 def test_the_draws_do_not_depend_on_the_precision(images):

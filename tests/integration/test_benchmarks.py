@@ -77,8 +77,7 @@ def test_what_a_start_refuses_is_told_in_its_one_line():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at what runs, on Linux")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_start_ends_with_the_script(tmp_path, number):
+def test_a_start_ends_with_the_script(tmp_path):
     starting = subprocess.Popen(
         [sys.executable, str(ROOT / "benchmarks" / "startup.py"), "--experiment=quickstart"],
         stderr=subprocess.DEVNULL,
@@ -91,8 +90,8 @@ def test_a_start_ends_with_the_script(tmp_path, number):
             time.sleep(0.01)
         assert started
     finally:
-        starting.send_signal(number)
-    assert starting.wait(30) == (143 if number == signal.SIGTERM else -number)
+        starting.kill()
+    assert starting.wait(30) == -signal.SIGKILL
     assert not psutil.wait_procs(started, timeout=10)[1]
 
 
@@ -187,33 +186,16 @@ def test_a_pytorch_that_was_asked_for_must_be_there(without_pytorch, tmp_path):
     assert not (tmp_path / "x.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("experiment", "precision"),
-    [
-        ("cnn10:tiny", "fp32"),
-        *(
-            pytest.param(*of, marks=pytest.mark.slow)
-            for of in (
-                ("gpt_bytes:tiny", "bf16"),
-                ("vit_s16_synthetic:tiny", "fp32"),
-                ("cnn10:tiny", "fp16"),
-            )
-        ),
-    ],
-)
-def test_pytorch_trains_the_same_steps(pytorch_python, tmp_path, experiment, precision):
+def test_pytorch_trains_the_same_steps(pytorch_python, tmp_path):
     done = versus_pytorch(
-        f"--experiment={experiment}",
-        f"--precision={precision}",
-        f"--json={tmp_path / 'records.json'}",
-        f"--pytorch_python={pytorch_python}",
+        f"--json={tmp_path / 'records.json'}", f"--pytorch_python={pytorch_python}"
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "best PyTorch variant" in done.stdout
     document = json.loads((tmp_path / "records.json").read_text())
     ours, *theirs = document["contestants"]
-    variants = ["eager"] if "gpt" in experiment else ["eager", "channels_last"]
-    assert [record["contestant"] for record in theirs] == [f"pytorch {one}" for one in variants]
+    named = [record["contestant"] for record in theirs]
+    assert named == ["pytorch eager", "pytorch channels_last"]
     assert document["problems"] == []
     for record in theirs:
         ratio, low, high = record["ratio"]

@@ -9,7 +9,6 @@ import pytest
 from jaxbench.cli.registry import available, load
 from jaxbench.config import Config
 from tests.conftest import ROOT
-from tests.modes.test_memory import donated_bytes, program_of, state_bytes
 
 PYTHONS = {name: os.environ.get(f"JAXBENCH_TEST_{name.upper()}") for name in ("tpu", "gpu")}
 needs_tpu = pytest.mark.skipif(
@@ -119,10 +118,3 @@ def test_all_steps_for_tpus(precision):
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_steps_for_gpus(precision):
     check_steps("gpu", precision, networks())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", networks())
-def test_every_byte_of_the_state_is_donated(name):
-    program, args = program_of(f"{name}:tiny", num_devices=2)
-    assert donated_bytes(program, args) == state_bytes(program)

@@ -1,18 +1,12 @@
 """Official files fetched by real processes: the real images, two at once, Ctrl-C in the middle."""
 
-import hashlib
 import os
 import signal
 import subprocess
-import sys
 
-import numpy as np
 import pytest
 
-from jaxbench.config import DataConfig
-from jaxbench.data.sources import tfds
-from tests.conftest import MICRO, run_json
-from tests.data.cifar10_files import OFFICIAL_NAMES
+from tests.conftest import MICRO
 from tests.data.file_server import Server, cifar10_archive
 from tests.integration.conftest import program, wait_for
 
@@ -21,15 +15,6 @@ RUN = (f"--experiment={MICRO}", "--experiment.num_devices=1", "--experiment.epoc
 RUN += ("--experiment.data.source=tfds", "--experiment.data.name=cifar10")
 RUN += ("--experiment.data.image_shape=(32,32,3)", "--experiment.batch_size=16")
 RUN += ("--experiment.data.train_examples=48", "--experiment.data.eval_examples=16")
-# Those of the files inside the official archive, as torchvision-ruby lists them.
-SHA256 = (
-    "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
-    "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
-    "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
-    "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
-    "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
-    "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
-)
 
 
 @pytest.fixture
@@ -61,44 +46,6 @@ def start(server, tmp_path):
     return start
 
 
-@pytest.mark.slow
-def test_the_real_images_are_those_of_tfds_in_their_published_order(
-    server, start, test_data, tmp_path, monkeypatch
-):
-    import tensorflow_datasets
-
-    made, places = {}, {}
-    for split, names in (("train", OFFICIAL_NAMES[:5]), ("test", OFFICIAL_NAMES[5:])):
-        folder = str(test_data / "tfds")
-        source = tensorflow_datasets.data_source("cifar10", split=split, data_dir=folder)
-        examples = source.__getitems__(range(len(source)))
-        # As train_16399.
-        places[split] = [int(example["id"].decode().split("_")[1]) for example in examples]
-        records_NxR = np.empty((len(source), 3073), np.uint8)
-        for place, example in zip(places[split], examples, strict=True):
-            records_NxR[place, 0] = example["label"]
-            records_NxR[place, 1:] = example["image"].transpose(2, 0, 1).reshape(-1)
-        made |= dict(zip(names, np.split(records_NxR, len(names)), strict=True))
-        assert places[split] != sorted(places[split])  # as docs/howto/data.md says
-    assert [hashlib.sha256(made[name].tobytes()).hexdigest() for name in made] == [*SHA256]
-    server.files = {CIFAR10: cifar10_archive(made, compresslevel=0)}
-
-    child = start("run", "moved")
-    out, err = child.communicate(timeout=240)
-    assert child.returncode == 0, err
-    assert f"{CIFAR10} sha256" in run_json(tmp_path / "run" / "run")["data"]["description"]
-    monkeypatch.setenv("JAXBENCH_DOWNLOADS", str(tmp_path / "table.csv"))
-    fields = {"source": "tfds", "name": "cifar10"}
-    prepared = tfds.load(DataConfig(path=str(test_data / "tfds"), **fields))
-    fetched = tfds.load(DataConfig(path=str(tmp_path / "cache" / "jaxbench" / "data"), **fields))
-    for split, ours, theirs in (
-        ("train", fetched.train, prepared.train),
-        ("test", fetched.eval, prepared.eval),
-    ):
-        assert np.array_equal(ours.inputs_Nx[places[split]], theirs.inputs_Nx)
-        assert np.array_equal(ours.labels_Nx[places[split]], theirs.labels_Nx)
-
-
 def test_two_processes_fetch_once(server, start):
     server.files = {CIFAR10: cifar10_archive(compresslevel=0) + bytes(2**20)}
     children = [start(name, "slow") for name in ("one", "other")]
@@ -127,23 +74,3 @@ def test_ctrl_c_in_the_middle_is_resumed(server, start, tmp_path):
     assert child.returncode == 0, err
     assert server.requests[-1] == ("whole", CIFAR10, f"bytes={kept}-")
     assert not partial.exists()
-
-
-def test_real_cifar10_is_read_without_tensorflow(test_data):
-    """In a process of its own, to see what it imports."""
-    code = f"""
-import sys
-from jaxbench.config import DataConfig
-from jaxbench.data.sources import tfds
-path = {str(test_data / "tfds")!r}
-dataset = tfds.load(DataConfig(name="cifar10", path=path, train_examples=3000))
-assert len(dataset.train) == 3000 and len(dataset.eval) == 10000, dataset
-assert dataset.image_shape == (32, 32, 3) and dataset.num_classes == 10
-assert "tfds cifar10/3.0.2" == dataset.description
-# Red, green and blue in this order: the published means are 125.3, 123.0 and 113.9.
-means = dataset.eval.inputs_Nx.mean((0, 1, 2))
-assert abs(means - [126.0, 123.7, 114.9]).max() < 0.2, means
-assert (dataset.eval.labels_Nx == 3).sum() == 1000
-assert "tensorflow" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -110,23 +110,11 @@ def alone(tmp_path_factory):
         return run_training(config, str(path), Console(quiet)).run_dir.path
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        ("pmap", "stream"),
-        # What devices keep, and shard_map, are in the test of the split state.
-        *(
-            pytest.param(how, marks=pytest.mark.slow)
-            for how in (("pmap", "resident"), ("shard_map", "stream"), ("shard_map", "resident"))
-        ),
-    ],
-    ids="-".join,
-)
-def together(request, tmp_path_factory):
-    """The run in two processes, and its flags."""
-    parallelism, feed = request.param
+@pytest.fixture(scope="module")
+def together(tmp_path_factory):
+    """The streamed run in two processes, and its flags. A resident one has a split state below."""
     flags = [*SMALL, "--workdir=run", "--telemetry_s=0"]
-    flags += fields(parallelism=parallelism, **LONG, **{"data.feed": feed})
+    flags += fields(**LONG, **{"data.feed": "stream"})
     started = Processes(tmp_path_factory.mktemp("together"), *flags)
     assert started.wait() == [0, 0], started.log(0) + started.log(1)
     return started, flags
@@ -183,37 +171,10 @@ def test_two_processes_of_four_devices_split_the_state(tmp_path):
     same(resumed.folders[0] / "run", run)
 
 
-@pytest.mark.slow
-def test_four_processes_and_fp32(tmp_path):
-    more = fields(precision="fp32", **{"optimizer.learning_rate": 0.005})
-    losses = []
-    for count, devices in ((4, 2), (2, 4)):
-        started = Processes(
-            tmp_path / str(count), TINY, "--workdir=run", *more, count=count, devices=devices
-        )
-        assert started.wait() == [0] * count, started.log(0)
-        epochs = records(started.folders[0] / "run", "epoch")
-        losses.append([record["eval_loss"] for record in epochs])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-
-
 @pytest.mark.parametrize(
     ("sent", "to", "codes", "status", "reason"),
     [
-        # The first two are in test_a_job_that_lost_a_process_is_resumed_bit_for_bit too.
-        pytest.param(
-            *(signal.SIGKILL, 1, [1, -9]),
-            *("failed", "process 1 was lost: no sign of life for"),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            *(signal.SIGTERM, 1, [143, 143], "preempted", "terminated (SIGTERM)"),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            *(signal.SIGINT, 0, [130, 130], "interrupted", "interrupted (Ctrl-C)"),
-            marks=pytest.mark.slow,
-        ),
+        # SIGTERM, and the end of another, are in the test of a job that lost a process.
         pytest.param(
             *(signal.SIGINT, 1, [130, 130], "interrupted", "interrupted (Ctrl-C)"),
             marks=pytest.mark.slow,
@@ -221,12 +182,10 @@ def test_four_processes_and_fp32(tmp_path):
         # Nobody is left to write; the report finds the process gone.
         (signal.SIGKILL, 0, [-9, -signal.SIGABRT], "running", None),
     ],
-    ids=["killed", "terminated", "ctrl-c", "other-ctrl-c", "first-killed"],
+    ids=["other-ctrl-c", "first-killed"],
 )
 def test_one_that_ends_ends_all(tmp_path, sent, to, codes, status, reason):
-    parallelism = "shard_map" if sent == signal.SIGTERM else "pmap"
-    more = ["--experiment.epochs=5000", f"--experiment.parallelism={parallelism}"]
-    started = Processes(tmp_path, *SMALL, "--workdir=run", *more)
+    started = Processes(tmp_path, *SMALL, "--workdir=run", "--experiment.epochs=5000")
     table = started.folders[0] / "run" / "epochs.csv"
 
     def trained():

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 
-import jax
 import numpy as np
 import psutil
 import pytest
@@ -21,7 +20,7 @@ from jaxbench.clock import Stopwatch, pause, wait_until
 from jaxbench.modes.runner import prepare_run
 from jaxbench.records.writers.console import Console
 from tests.checkpoints.runs import assert_same_run
-from tests.conftest import MICRO, ROOT, last_step, records, run_json
+from tests.conftest import MICRO, ROOT, assert_same_state, last_step, records, run_json
 from tests.integration.conftest import wait_for
 
 
@@ -259,5 +258,4 @@ def test_a_run_that_is_killed_again_and_again(forks, tmp_path, kills, epochs):
     with open(os.devnull, "w") as quiet, prepare_run(config, None, Console(quiet)) as job:
         target = job.program.abstract_placed_state()
     ours, theirs = (read_checkpoint(f[newest].parent, newest, target).state for f in found)
-    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same_state(ours, theirs)

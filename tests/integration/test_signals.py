@@ -1,5 +1,7 @@
-"""Ctrl-C and SIGTERM to processes of their own: no end hangs, none is lost, nohup holds."""
+"""Processes of their own: signals, whose end never hangs, and a second one in a run directory."""
 
+import csv
+import os
 import signal
 import subprocess
 import sys
@@ -8,8 +10,25 @@ import time
 import pytest
 
 from jaxbench.checkpoints.checkpoint import list_checkpoints
-from tests.conftest import MICRO, run_json
-from tests.integration.test_train import start_long_run
+from jaxbench.checkpoints.resume import find_resume
+from jaxbench.records.run_lock import is_running
+from tests.conftest import MICRO, records, run_json
+from tests.integration.conftest import program, run_program, wait_for
+
+
+def start_long_run(tmp_path):
+    """Starts the entry point on a run of many epochs; returns once it has trained some."""
+    process = subprocess.Popen(
+        program(f"--experiment={MICRO}", "--experiment.epochs=5000", "--workdir=run"),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    table = tmp_path / "run" / "epochs.csv"
+    wait_for(lambda: table.exists() and len(table.read_text().splitlines()) >= 3, process)
+    return process
 
 
 def run_python(code):
@@ -18,8 +37,8 @@ def run_python(code):
     )
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_end_that_hangs_is_cut_short(number, code):
+def test_an_end_that_hangs_is_cut_short():
+    """SIGINT is in test_wandb.py."""
     process = run_python(
         "import threading, time\n"
         "from jaxbench.parallel import signals\n"
@@ -34,12 +53,10 @@ def test_an_end_that_hangs_is_cut_short(number, code):
         "    lock.acquire()\n"
     )
     assert process.stdout.readline() == "ready\n"
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=30)
-    assert (process.returncode, errors) == (
-        code,
-        "jaxbench: did not end in 0.3 s, forced to exit\n",
-    )
+    told = "jaxbench: did not end in 0.3 s, forced to exit\n"
+    assert (process.returncode, errors) == (143, told)
 
 
 @pytest.mark.parametrize(("grace_period_s", "is_kept"), [(2, False), (60, True)])
@@ -66,49 +83,43 @@ def test_a_slow_checkpoint_is_finished_within_the_grace_period(tmp_path, grace_p
     assert run_json(tmp_path / "run")["status"] == "preempted"
 
 
-def test_an_ignored_ctrl_c_stays_ignored():
-    process = run_python(
-        "import os, signal\n"
-        "from jaxbench.parallel import signals\n"
-        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "signals.raise_on_signals()\n"
-        "os.kill(os.getpid(), signal.SIGINT)\n"
-        "print('went on')\n"
-    )
-    assert process.communicate(timeout=30)[0] == "went on\n"
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_in_a_finalizer_is_not_lost(number):
-    """Python prints what is raised there and goes on."""
-    process = run_python(
-        "import os, signal, time\n"
-        "from jaxbench.parallel import signals\n"
-        "signals.raise_on_signals()\n"
-        "class Held:\n"
-        "    def __del__(self):\n"
-        f"        os.kill(os.getpid(), {int(number)})\n"
-        "        time.sleep(0.01)\n"
-        "        print('finalized', flush=True)\n"
-        "held = Held()\n"
-        "del held\n"
-        "try:\n"
-        "    time.sleep(60)\n"
-        "except BaseException as error:\n"
-        "    print(type(error).__name__, flush=True)\n"
-    )
-    output, errors = process.communicate(timeout=30)
-    name = {signal.SIGINT: "KeyboardInterrupt", signal.SIGTERM: "Terminated"}[number]
-    assert (output, errors) == (f"finalized\n{name}\n", "")
-
-
-def test_a_run_that_was_stopped_says_so(tmp_path):
+def test_a_run_that_stood_still_and_is_stopped_says_so(tmp_path):
     process = start_long_run(tmp_path)
     process.send_signal(signal.SIGSTOP)
     time.sleep(5)
     process.send_signal(signal.SIGCONT)
     time.sleep(1.5)  # for the next reading of telemetry
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    warnings = run_json(tmp_path / "run")["summary"]["warnings"]
-    assert any("the process stood still, as if stopped: for" in line for line in warnings)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in output, output
+    document = run_json(tmp_path / "run")
+    assert (document["status"], document["reason"]) == ("interrupted", "interrupted (Ctrl-C)")
+    summary = document["summary"]
+    stood_still = "the process stood still, as if stopped: for"
+    assert any(stood_still in line for line in summary["warnings"])
+    assert summary["epochs_done"] >= 2 and records(tmp_path / "run")[-1]["kind"] == "summary"
+    # The threads were ended first: what is summed up is what the file holds, whole rows.
+    with open(tmp_path / "run" / "telemetry.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    samples = summary["telemetry"]["devices"]["host"]["samples"]
+    assert len(rows) == samples >= 2 and None not in rows[-1].values()
+
+
+def test_a_second_process_is_refused_wherever_it_runs(tmp_path):
+    """As in another container: under another host name, and with other process ids."""
+    elsewhere = ["unshare", "--uts", "--pid", "--fork", "--mount-proc", "sh", "-c"]
+    elsewhere.append('hostname elsewhere; exec "$0" "$@"')
+    if run_program([*elsewhere, "true"]).returncode:
+        pytest.skip("a namespace cannot be made here (only root can)")
+    first = start_long_run(tmp_path)
+    before = run_json(tmp_path / "run")
+    second = run_program([*elsewhere, *first.args, "--resume=auto"], cwd=tmp_path)
+    told = "jaxbench: run: is still running in another process\n"
+    assert (second.returncode, second.stderr) == (2, told)
+    assert first.poll() is None and run_json(tmp_path / "run") == before
+    first.kill()
+    first.communicate()
+    assert run_json(tmp_path / "run")["status"] == "running"
+    # It has no checkpoint: the lock is all that counts here.
+    assert not is_running(tmp_path / "run")
+    find_resume(str(tmp_path / "run"), "auto", "").close()

@@ -1,23 +1,18 @@
 """The speed run's network in whole runs: compiling one takes longer than a fast test may."""
 
 import csv
-import os
 
 import jax
 import numpy as np
 import pytest
 
 from jaxbench.checkpoints.checkpoint import Policy, list_checkpoints
-from jaxbench.cli import registry
 from jaxbench.models.speed_net import SpeedNetConfig, whitening_kernel
-from jaxbench.modes.throughput import measure_throughput
-from jaxbench.modes.train import run_training
-from jaxbench.records.schema import ThroughputRecord, decode_record
-from jaxbench.records.writers.console import Console
+from jaxbench.records.schema import decode_record
 from jaxbench.records.writers.describe import describe_record
 from jaxbench.records.writers.rows import record_row
-from tests.conftest import records, set_fields
-from tests.models.speed_net import config_with, images, run
+from tests.conftest import assert_same_state, records
+from tests.models.speed_net import images, run
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +74,7 @@ def test_a_resumed_run_does_not_look_at_the_images_again(result, tmp_path, monke
     saved = result.run_dir.path / "checkpoints"
     second = saved / list_checkpoints(saved)[1]
     again = run(tmp_path / "run", resume=str(second), epochs=4, eval_every_epochs=3)
-    for one, other in zip(
-        jax.tree.leaves(result.state.params), jax.tree.leaves(again.state.params), strict=True
-    ):
-        assert np.array_equal(one, other)
+    assert_same_state(result.state.params, again.state.params)
     assert again.summary["eval_top1_tta"] == result.summary["eval_top1_tta"]
 
 
@@ -115,45 +107,5 @@ def test_everything_at_once_goes_on_bit_for_bit(tmp_path):
     saved = whole.run_dir.path / "checkpoints"
     first = saved / list_checkpoints(saved)[0]
     again = run(tmp_path / "again", resume=str(first), **fields)
-    for one, other in zip(jax.tree.leaves(whole.state), jax.tree.leaves(again.state), strict=True):
-        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+    assert_same_state(whole.state, again.state)
     assert again.summary["eval_models"] == whole.summary["eval_models"]
-
-
-@pytest.mark.slow
-def test_throughput_needs_no_images_to_whiten_by(tmp_path):
-    with open(os.devnull, "w") as quiet:
-        done = measure_throughput(
-            config_with(), str(tmp_path / "run"), Console(quiet), rounds=3, window_s=0.01
-        )
-    assert done.summary["status"] == "done"
-    _, forward = done.of_kind(ThroughputRecord)
-    assert forward.stage == "forward" and forward.images_per_s > 0
-    assert "init_from_images" not in done.summary["phases_s"]
-
-
-@pytest.mark.slow
-def test_the_recipe_learns_real_images(test_data, tmp_path):
-    """A quarter of the width, a fifth of the images, half of the epochs.
-
-    Came to 73.7 % of 2,000, at a constant rate to 21.3 %. Whitening does not show in so few steps:
-    with a first kernel that is drawn and learns it came to 74.9 %.
-    """
-    config = registry.load("cifar10_speedrun94")
-    set_fields(
-        config,
-        data__path=str(test_data / "tfds"),
-        data__train_examples=10_000,
-        data__eval_examples=2_000,
-        model__channels=(16, 64, 64),
-        batch_size=500,
-        optimizer__base_batch_size=500,
-        epochs=4,
-        eval_every_epochs=4,
-        precision="fp32",
-    )
-    with open(os.devnull, "w") as quiet:
-        summary = run_training(config, str(tmp_path / "run"), Console(quiet)).summary
-    assert summary["eval_count"] == 2_000
-    assert summary["eval_top1"] >= 0.66
-    assert summary["eval_top1_tta"] >= 0.66

@@ -8,7 +8,6 @@ import pytest
 from jaxbench.hardware.targets.target import environment, list_targets, parse_target
 from jaxbench.modes.targets import needed_bytes
 from tests.integration.conftest import run_program
-from tests.published_rates import published_rates
 
 # By platform, a Python that has jaxbench[tpu] or jaxbench[cuda12].
 PYTHONS = {"tpu": os.environ.get("JAXBENCH_TEST_TPU"), "gpu": os.environ.get("JAXBENCH_TEST_GPU")}
@@ -88,20 +87,6 @@ def test_every_listed_machine_is_one_that_its_compiler_knows(names):
         assert described == [target.name, str(target.num_devices), target.kind]
         # Releases of libtpu differ by some megabytes.
         assert int(usable_bytes) == pytest.approx(target.usable_bytes, rel=1e-3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("experiment", "target"), sorted({each[:2] for each in published_rates()}))
-def test_the_fastest_published_rate_lies_below_the_ceiling(experiment, target):
-    rates = [each for each in published_rates() if each[:2] == (experiment, target)]
-    fastest = max(rates, key=lambda each: each.images_per_s)
-    record = describe(
-        target,
-        f"--experiment={experiment}",
-        f"--experiment.batch_size={fastest.batch_size}",
-        f"--experiment.precision={fastest.precision}",
-    )
-    assert 0.01 < fastest.images_per_s / record["ceiling"]["images_per_s"] < 1, record["ceiling"]
 
 
 def test_a_step_compiles_for_tpus_that_are_not_here():

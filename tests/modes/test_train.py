@@ -13,7 +13,7 @@ from jaxbench.errors import Diverged
 from jaxbench.records import run_dir
 from jaxbench.records.schema import EpochRecord
 from jaxbench.training.program import Program
-from tests.conftest import LOOP, MICRO, records, run_document, run_json, step_losses
+from tests.conftest import MICRO, records, run_document, run_json, step_losses
 
 
 def test_the_run_directory_holds_what_it_should(train):
@@ -206,27 +206,6 @@ def test_the_step_log_has_the_published_form(run_cli, tmp_path, slow_feed):
         spent_s = np.dot(counts, [record["step_time_s"] for record in intervals])
         # Some batches, 5 at most, were made ready before.
         assert 0.03 * (11 - 5) <= spent_s <= epoch["train_time_s"]
-
-
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes"), "oom"),
-        (MemoryError(), "oom"),
-        (OSError("disk full"), "failed"),
-    ],
-)
-def test_a_run_that_fails_says_why(train, tmp_path, monkeypatch, error, status):
-    def break_down(run, state):
-        raise error
-
-    monkeypatch.setattr(LOOP, "evaluate", break_down)
-    with pytest.raises(type(error)):
-        train(MICRO)
-    document = run_json(tmp_path / "run1")
-    assert document["status"] == status
-    assert document["reason"] == f"{type(error).__name__}: {error}"
-    assert len(records(tmp_path / "run1", "step")) >= 1
 
 
 def test_two_runs_in_the_same_second_get_folders_of_their_own(tmp_path, monkeypatch):

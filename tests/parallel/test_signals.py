@@ -115,10 +115,11 @@ def test_a_signal_in_a_finalizer_is_raised_after_it():
         time.sleep(5)
 
 
-def test_a_hangup_that_is_ignored_stays_ignored():
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_a_signal_that_is_ignored_stays_ignored(number):
+    signal.signal(number, signal.SIG_IGN)
     signals.raise_on_signals()
-    os.kill(os.getpid(), signal.SIGHUP)
+    os.kill(os.getpid(), number)
 
 
 def test_every_writer_has_a_record_before_ctrl_c_is_raised():

@@ -37,8 +37,7 @@ def test_without_a_terminal_a_line_of_progress_is_printed_once(monkeypatch, caps
     "flags",
     [
         ("--experiment.replicas=independent",),
-        ("--target_accuracy=0.1", "--usd_per_hour=3"),
-        ("--experiment.step_log", "--experiment.precision=fp16"),
+        ("--target_accuracy=0.1", "--usd_per_hour=3", "--experiment.step_log"),
         ("--mode=memory",),
         ("--mode=describe",),
     ],

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import types
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from jaxbench.training.loss_scale import LossScales
 from jaxbench.training.run import (
     DispatchLimiter,
     EpochMetrics,
-    MetricsQueue,
     RunProgress,
     TrainPlan,
 )
@@ -175,42 +173,6 @@ def test_a_checkpoint_keeps_what_was_there_when_it_was_written():
     saved.invalid.append("later")
     saved.epoch_metrics.add({"loss": np.ones(2), "count": np.ones(2)})
     assert dumped(metadata) == before
-
-
-class Queued:
-    """The metrics of a step, computed only when somebody waits for it or for a later one."""
-
-    def __init__(self, before, platform, num_devices):
-        self._before = before
-        self._devices = [types.SimpleNamespace(platform=platform)] * num_devices
-        self._done = False
-
-    def devices(self):
-        return self._devices
-
-    def copy_to_host_async(self):
-        pass
-
-    def is_ready(self):
-        return self._done
-
-    def block_until_ready(self):
-        for one in (*self._before, self):
-            one._done = True
-
-
-@pytest.mark.parametrize(("platform", "num_devices", "most"), [("cpu", 2, 4), ("gpu", 2, 16)])
-def test_few_calls_are_queued_on_simulated_devices(platform, num_devices, most):
-    """Else they wait for one another until XLA ends the process."""
-    queue, pushed, queued = MetricsQueue(), [], []
-    queue._last_wait_s = 0.0  # steps are quick
-    for _ in range(50):
-        pushed.append(Queued([*pushed], platform, num_devices))
-        queue.push(pushed[-1])
-        queued.append(sum(not one.is_ready() for one in pushed))
-    assert max(queued) == most
-    list(queue.drain())
-    assert all(one.is_ready() for one in pushed)
 
 
 def test_training_and_evaluation_keep_the_limit(tmp_path, monkeypatch):

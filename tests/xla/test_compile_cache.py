@@ -28,6 +28,14 @@ def test_the_second_run_finds_what_the_first_compiled(run_cli, tmp_path):
     assert outcomes(tmp_path / "three") == {"train_step": "hit", "eval_step": "miss"}
 
 
+def test_a_profiled_run_takes_no_other_runs_program(run_cli, tmp_path):
+    """It may lack today's names: the code's names are no part of any other run's key."""
+    for run, flags in (("plain", ()), ("profiled", ("--profile=2:3",))):
+        flags = (*flags, "--compile_cache=kept", f"--workdir={run}", "--experiment.epochs=1")
+        assert run_cli(M, *flags).returncode == 0
+        assert outcomes(tmp_path / run)["train_step"] == "miss"
+
+
 def test_the_compile_cache_can_be_off(run_cli, tmp_path):
     done = run_cli(M, "--workdir=off", "--compile_cache=off", "--experiment.epochs=1")
     assert done.returncode == 0, done.stderr
