@@ -2,7 +2,7 @@
 
     python docs/generate.py
 
-The pages are commands, experiments, fields, flags, records and exit-codes.md in docs/reference/.
+The pages are commands, experiments, fields, flags and records.md in docs/reference/.
 """
 
 import dataclasses
@@ -75,7 +75,6 @@ def write_pages() -> None:
         "fields": fields_page(experiments),
         "flags": flags_page(commands),
         "records": records_page(),
-        "exit-codes": exit_codes_page(),
     }
     FOLDER.mkdir(exist_ok=True)
     for name, text in pages.items():
@@ -137,9 +136,10 @@ def commands_page(commands: list[Command]) -> str:
         "# Commands",
         "",
         "`jaxbench COMMAND ...` is the same as `python -m jaxbench.COMMAND ...`. Every command has "
-        "`--help`; [Flags](flags.md) explains the flags of all of them, and "
-        "[Exit codes](exit-codes.md) how they end.",
+        "`--help`; [Flags](flags.md) explains the flags of all of them.",
         "",
+        # How they end.
+        entry_point.__doc__.partition("\n\n")[2],
     ]
     rows = [(f"[`{name}`](#jaxbench-{name})", purpose) for name, purpose in COMMANDS.items()]
     lines += [*_table(("command", "what it does"), rows), ""]
@@ -442,16 +442,6 @@ def meanings_of(cls: type) -> dict[str, str]:
             names, _, meaning = " ".join(entry.split()).partition(": ")
             meanings |= dict.fromkeys(names.split(", "), meaning)
     return meanings
-
-
-def exit_codes_page() -> str:
-    text = " ".join(entry_point.__doc__.partition("Exit codes: ")[2].split())
-    codes = re.findall(r"(\d+) (.*?)(?:; (?=\d)|\. (?=[A-Z])|\.?$)", text)
-    end = text.partition(codes[-1][1])[2].removeprefix(".").strip()
-    rows = [(f"`{code}`", meaning) for code, meaning in codes]
-    lines = ["# Exit codes", "", *_table(("code", "meaning"), rows), "", end, ""]
-    lines += ["See also [statuses of a run](../howto/resume.md#the-run-directory).", ""]
-    return "\n".join(lines)
 
 
 def _table(head: Any, rows: Any) -> list[str]:

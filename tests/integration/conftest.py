@@ -17,8 +17,8 @@ _HERE = pathlib.Path(__file__).resolve().parent
 # after the others.
 _LONGEST_FIRST = (
     *("processes", "benchmarks", "ray", "slurm", "main", "report_browser", "networks", "resume"),
-    *("qualify", "sanity", "sweep", "pytorch_parity", "docs", "encoded", "signals", "targets"),
-    *("compiled_steps", "download", "scale"),
+    *("qualify", "texts", "sanity", "sweep", "pytorch_parity", "docs", "encoded", "signals"),
+    *("targets", "compiled_steps", "download", "scale"),
 )
 
 

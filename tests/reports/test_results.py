@@ -1,6 +1,6 @@
 """The cards in results/: each is whole, and the table is that of the command.
 
-tests/test_texts.py reads the measurements beside them.
+tests/integration/test_texts.py reads the measurements beside them.
 """
 
 import csv

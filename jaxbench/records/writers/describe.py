@@ -253,7 +253,7 @@ def _costs(record: Summary) -> list[str]:
 
 
 def _times(record: Summary) -> list[str]:
-    """Return where the time of a run went, the longest first."""
+    """Return where the time of a run went, the longest first; of one process the largest parts."""
     lines, title = [], "time"
     spent_s: dict[str, float] = collections.defaultdict(float)
     if profile := getattr(record, "profile", None):
@@ -268,6 +268,9 @@ def _times(record: Summary) -> list[str]:
         spent_s["startup"] = getattr(record, "import_s", None) or 0.0
         for phase, phase_s in (record.phases_s or {}).items():
             spent_s[CAUSE_OF.get(phase, phase)] += phase_s
+        total_s = sum(spent_s.values())
+        rest_s = sum(spent_s.pop(cause) for cause in [*spent_s] if spent_s[cause] < total_s / 20)
+        spent_s["other"] += rest_s
     cached = " (cached)" * (getattr(record, "compile_cache", None) == "hit")
     words = _WORDS | {"compile": f"compiling{cached}"}
     spent = [
