@@ -142,10 +142,15 @@ class Calls(Interleaved):
                 jax.block_until_ready(result)
         jax.block_until_ready(result)
 
+    def call_s(self) -> Interval:
+        """Return the median seconds of a call, and their 95 % interval."""
+        calls = self.warmup.calls_per_window
+        return median_interval([window_s / calls for window_s in self.windows_s])
+
     def per_s(self, amount: float) -> Interval:
         """Return the rate of a call's bytes or operations, `amount` of them a call."""
-        calls = self.warmup.calls_per_window
-        return median_interval([amount * calls / window_s for window_s in self.windows_s])
+        time_s, low_s, high_s = self.call_s()
+        return amount / time_s, amount / high_s, amount / low_s
 
 
 def measure_in_turn(

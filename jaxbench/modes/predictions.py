@@ -43,7 +43,6 @@ from jaxbench.tables.text import text_table
 from jaxbench.train import build_program
 from jaxbench.xla.jaxpr import FLOPS_PER_MAC
 
-_CARD_FLOPS = "flops_per_image"
 TITLE = "Predicted, not measured, from published rates, with intervals."
 
 
@@ -94,7 +93,11 @@ def read_anchor(path: str, config: Config, shape: NetworkShape) -> list[Rate]:
         card, training_flops = read_card(path), 3 * FLOPS_PER_MAC * shape.macs
         kind, count = card.environment["device_kind"], card.environment["num_devices"]
         figures = [figure for part in card.parts for figure in part.figures]
-        flops = {figure.key[1:]: figure.value for figure in figures if figure.name == _CARD_FLOPS}
+        flops = {
+            frozenset(figure.labels.items()): figure.value
+            for figure in figures
+            if figure.name == "flops_per_image"
+        }
         # {batch: images/s}; a card has a stated batch, and mostly a second one.
         rates = {
             figure.labels["batch"]: figure.value
@@ -102,7 +105,9 @@ def read_anchor(path: str, config: Config, shape: NetworkShape) -> list[Rate]:
             if figure.name == "images_per_s"
             and figure.value > 0
             and figure.labels["precision"] == config.precision
-            and math.isclose(flops.get(figure.key[1:], 0.0), training_flops, rel_tol=1e-3)
+            and math.isclose(
+                flops.get(frozenset(figure.labels.items()), 0.0), training_flops, rel_tol=1e-3
+            )
         }
         problem = f"the card has no rate of this network in {config.precision}"
     else:
