@@ -17,7 +17,7 @@ from jaxbench.cli.overrides import create_experiment
 from jaxbench.config import Experiment
 from jaxbench.errors import BadInput  # noqa: F401 (jaxbench.BadInput)
 from jaxbench.modes import MODES, find_mode, import_mode
-from jaxbench.modes.options import mode_keywords, options_of
+from jaxbench.modes.options import check_path, mode_keywords, options_of
 from jaxbench.parallel.processes import check_single_host
 from jaxbench.parallel.signals import handle_ctrl_c
 from jaxbench.reports.write import write_report
@@ -31,8 +31,9 @@ _Paths = str | os.PathLike | Sequence[str | os.PathLike]
 
 def _function(mode: str) -> Callable[..., Run]:
     """Return the function that runs a mode, with a keyword for each of its options."""
+    default = "quickstart" if mode != "conv2d" else "conv2d"
 
-    def run(experiment="quickstart", *, workdir=None, quiet=False, **fields) -> Run:
+    def run(experiment=default, *, workdir=None, quiet=False, **fields) -> Run:
         values = {name: fields.pop(name, None) for name in options}
         config = create_experiment(experiment, fields)
         find_mode(config, mode)
@@ -47,7 +48,8 @@ def _function(mode: str) -> Callable[..., Run]:
         keywords = mode_keywords(mode, config, values)
         use_compile_cache(by_names=keywords.get("profile") is not None)
         prepare_backend()
-        workdir = None if workdir is None else os.fspath(workdir)
+        if workdir is not None:
+            workdir = check_path("workdir", workdir)
         with handle_ctrl_c():
             result = measure(config, workdir, create_console(quiet), **keywords)
         return Run(result.run_dir.path)

@@ -125,8 +125,8 @@ class Config(Experiment):
         self.model.validate()
         # What has no effect contradicts nothing.
         without_unused(self.optimizer)[0].validate(self.epochs)
-        without_unused(self.data)[0].validate()
-        task, data, problem = self.task, self.data, ""
+        data, task, problem = without_unused(self.data)[0], self.task, ""
+        data.validate()
         is_text = bool(data.sequence_length)
         # Masks would stay as they were, and only some losses mix as labels do.
         image_only = {"data.mixup": data.mixup, "data.rand_augment": data.rand_augment}

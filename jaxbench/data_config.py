@@ -73,22 +73,22 @@ class DataConfig(HoldsCode):
     num_threads: int = number(0, high=256, only_with={"feed": ["stream"]})
     num_workers: int = number(0, high=256, only_with={"decodes_on_the_fly": [True]})
     prefetch_batches: int = number(2, low=1, high=64, only_with={"feed": ["stream"]})
-    name: str = plain("")
+    name: str = plain("", only_with={"source": ["tfds"]})
     path: str = plain(
         "", only_with={"source": ["tfds", "cifar10_batches", "npz", "folder", "text"]}
     )
     download: bool = plain(True, only_with={"source": ["tfds"]})
-    train_split: str = plain("train")
-    eval_split: str = plain("test")
+    train_split: str = plain("train", only_with={"source": ["tfds", "folder", "custom"]})
+    eval_split: str = plain("test", only_with={"source": ["tfds", "folder", "custom"]})
     train_examples: int = number(0)
     eval_examples: int = number(0)
     image_shape: tuple[int, ...] = number((32, 32, 3), low=1, only_with={"sequence_length": [0]})
     sequence_length: int = number(0)
     num_classes: int = number(10, low=2)
     crop_padding: int = number(0, only_with={"sequence_length": [0], "decodes_on_the_fly": [False]})
-    padding_mode: str = choice("reflect", "black")
+    padding_mode: str = choice("reflect", "black", only_with={"crops": [True]})
     random_resized_crop: bool = plain(False, only_with={"decodes_on_the_fly": [True]})
-    max_corrupt: int = number(0, only_with={"feed": ["stream"]})
+    max_corrupt: int = number(0, only_with={"decodes_on_the_fly": [True]})
     cache: str = choice("none", "resized", only_with={"decodes_on_the_fly": [True]})
     cache_dir: str = plain("", only_with={"cache": ["resized"]})
     cache_side: int = number(256, low=8, only_with={"cache": ["resized"]})
@@ -119,7 +119,12 @@ class DataConfig(HoldsCode):
         """Return it with a few generated examples, held in memory, and with these fields."""
         fields |= {"train_examples": train_examples, "eval_examples": eval_examples}
         fields |= {"source": "synthetic", "feed": "resident", "random_resized_crop": False}
+        fields |= {"name": "", "train_split": "train", "eval_split": "test"}
         return dataclasses.replace(self, **fields)
+
+    @property
+    def crops(self) -> bool:
+        return self.crop_padding > 0
 
     @property
     def decodes_on_the_fly(self) -> bool:

@@ -85,9 +85,9 @@ class OptimizerConfig(HoldsCode):
     sgd_momentum: float = fraction(0.9, only_with=_MUON)
     weight_decay: float = number(0.0, only_with=_SHIPPED)
     weight_decay_mode: str = choice(
-        "coupled", "decoupled", only_with={"name": ("sgd", "nesterov", "muon")}
+        "coupled", "decoupled", only_with={"name": ("sgd", "nesterov", "muon"), "decays": [True]}
     )
-    weight_decay_on: str = choice("all", "kernels", only_with=_SHIPPED)
+    weight_decay_on: str = choice("all", "kernels", only_with={**_SHIPPED, "decays": [True]})
     max_gradient_norm: float = number(0.0, only_with=_SHIPPED)
     schedule: str = choice(*("constant", "step", "cosine", "linear", "one_cycle", "triangle"))
     decay_at: tuple[float, ...] = fraction((), only_with=_STEP)
@@ -98,6 +98,10 @@ class OptimizerConfig(HoldsCode):
     warmup_epochs: float = number(
         0.0, only_with={"schedule": ("constant", "step", "cosine", "linear")}
     )
+
+    @property
+    def decays(self) -> bool:
+        return self.weight_decay > 0
 
     def validate(self, epochs: float) -> None:
         """Raise BadInput if the fields contradict each other in a run of this many epochs."""

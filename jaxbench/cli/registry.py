@@ -83,13 +83,14 @@ def load(spec: str) -> Any:
     if not callable(getattr(module, "get_config", None)):
         refuse(f"{path} has no function get_config()")
     changes = {n.removeprefix(_VARIANT): n for n in vars(module) if n.startswith(_VARIANT)}
+    if callable(getattr(module, "tiny", None)):
+        changes.pop("tiny", None)
     names = {"": path.stem} | {variant: f"{path.stem}_{variant}" for variant in changes}
     if callable(getattr(module, "tiny", None)):
         names |= {f"{v}:tiny".lstrip(":"): f"{name}:tiny" for v, name in names.items()}
     if variants not in names or (colon and not variants):
-        whose = file if file.endswith(".py") else path.stem
-        known = {f"{whose}:{variant}" for variant in names if variant}
-        hint = one_of(f"{whose}:{variants}", sorted(known)) if known else "it has none"
+        others = sorted(filter(None, names))
+        hint = one_of(variants, others) if others else "it has none"
         refuse(f"no variant {variants!r}; {hint}")
     config = _call(path, module.get_config)
     for variant in filter(None, variants.split(":")):

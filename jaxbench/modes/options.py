@@ -4,6 +4,7 @@ The flags of `jaxbench.main`, the keywords of the Python API and the reference p
 `OPTIONS`. Importing this does not import JAX.
 """
 
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -27,13 +28,8 @@ _PROCESSES = (
     *COORDINATOR_FLAGS,
     *("local_processes", "initialization_timeout_s", "heartbeat_timeout_s"),
 )
-# The values that the Python API takes: a path is text, and so are device counts in a list.
-_VALUES: dict[Any, Any] = {
-    bool: bool,
-    int: int,
-    float: (int, float),
-    str: (str, os.PathLike, Sequence),
-}
+# The values that the Python API takes; a path is text.
+_VALUES: dict[Any, Any] = {bool: bool, int: int, float: (int, float), str: (str, os.PathLike)}
 
 
 class Option(NamedTuple):
@@ -123,9 +119,14 @@ def mode_keywords(mode: str, experiment: Experiment, values: Mapping[str, Any]) 
     for name, option in options_of(mode).items():
         value = values.get(name)
         value = option.default if value is None else value
-        if isinstance(option.type, tuple):
+        if name == "device_counts":
+            value = _parse_counts(value or ())
+        elif isinstance(option.type, tuple):
             check_choice(name, value, option.type)
-        elif value is not None and not isinstance(value, _VALUES[option.type]):
+        elif value is not None and (
+            not isinstance(value, _VALUES[option.type])
+            or (isinstance(value, bool) and option.type is not bool)
+        ):
             raise BadInput(f"--{name}={value!r}: must be {describe_type(option.type)}")
         elif option.type is int and option.low is not None and value < option.low:
             raise BadInput(f"--{name}={value}: must be a whole number, at least {option.low}")
@@ -133,11 +134,9 @@ def mode_keywords(mode: str, experiment: Experiment, values: Mapping[str, Any]) 
             checks[name](value)
         keywords[name] = value
     if "resume" in keywords:
-        keywords["resume"] = os.fspath(keywords["resume"])
+        keywords["resume"] = check_path("resume", keywords["resume"])
     if "checkpoint_minutes" in keywords:
         keywords["checkpoints"] = Policy(*map(keywords.pop, CHECKPOINTS))
-    if "device_counts" in keywords:
-        keywords["device_counts"] = _parse_counts(keywords["device_counts"] or ())
     accuracy = keywords.get("target_accuracy")
     if accuracy is not None and getattr(experiment, "replicas", "") == "independent":
         raise BadInput(
@@ -154,6 +153,13 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
         raise BadInput(f"--{name}={value}: {one_of(str(value), choices)}")
 
 
+def check_path(name: str, value: Any) -> str:
+    """Return a path as text; raise BadInput if it is none."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise BadInput(f"--{name}={value!r}: must be a path")
+    return os.fspath(value)
+
+
 def _check_positive(name: str, value: float) -> None:
     if not 0 < value < float("inf"):  # written so that nan fails it too
         raise BadInput(f"--{name}={value:g}: must be more than 0")
@@ -161,6 +167,8 @@ def _check_positive(name: str, value: float) -> None:
 
 def _parse_counts(counts: str | Sequence[int]) -> list[int]:
     try:
-        return [int(part) for part in (counts.split(",") if isinstance(counts, str) else counts)]
-    except ValueError:
+        if isinstance(counts, str):
+            return [int(part) for part in counts.split(",")]
+        return [operator.index(count) for count in counts]
+    except (TypeError, ValueError):
         raise BadInput(f"--device_counts={counts}: must be whole numbers, such as 1,2,4") from None

@@ -268,7 +268,8 @@ def _published_examples(config: Config) -> int:
     A folder of images is taken for the public set of its shape and number of classes.
     """
     data = config.data
-    name = "cifar10" if data.source == "cifar10_batches" else re.split("[:/]", data.name)[0]
+    name = re.split("[:/]", data.name)[0] if data.source == "tfds" else ""
+    name = "cifar10" if data.source == "cifar10_batches" else name
     for examples, shape, classes, public in PUBLIC_SETS.values():
         is_like_it = (tuple(data.image_shape), data.num_classes) == (shape, classes)
         if name == public or (data.source == "folder" and is_like_it):

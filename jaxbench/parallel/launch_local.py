@@ -54,7 +54,11 @@ def run_local_processes(command: Sequence[str], count: int) -> int:
                     child.wait(grace_period_s() + _MARGIN_S)
                 child.kill()
             codes = [child.wait() for child in children]
-        if codes[0] not in (0, 2, 130, 143):
+        for index, code in enumerate(codes):
+            if code < 0:
+                warn(f"jaxbench: process {index} was killed by {signal.Signals(-code).name}")
+        # The others' output says only that process 0 is gone if it was killed.
+        if codes[0] not in (0, 2, 130, 143, -signal.SIGKILL):
             for index, log in enumerate(logs[1:], 1):
                 for line in log.read_text(errors="replace").splitlines()[-20:]:
                     warn(f"process {index}: {line}")

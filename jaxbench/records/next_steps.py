@@ -29,14 +29,15 @@ def say_next_steps(console: Console, run_dir: RunDir) -> None:
         console.say(f"run directory: {path}")
     if status in ("done", "invalid"):
         say_command(console, "report", "jaxbench", "report", str(path))
-        experiment = [word for word in sys.orig_argv if word.startswith("--experiment")]
+        # A flag and its value may be two words.
+        line = re.sub(r"\0(--experiment[^\0=]*)\0(?!-)", r"\0\1=", "\0".join(sys.orig_argv))
+        experiment = re.findall(r"(?<=\0)--(?:no)?experiment[^\0]*", line)
         if run_dir.document["mode"] == "train" and experiment and _started_this_command():
             size = run_dir.document["config"]["batch_size"]
             experiment = [word for word in experiment if ".batch_size=" not in word]
             grid = f"--grid=batch_size={size},{2 * size}"
             say_command(console, "next", "jaxbench", "sweep", *experiment, grid)
-        # What was compiled for a machine that is not here has no rates.
-        elif run_dir.document["mode"] != "compile":
+        elif run_dir.document["mode"] in ("train", "throughput"):
             say_command(console, "compare", "jaxbench", "compare", str(path), "OTHER")
         return
     if status not in ("interrupted", "preempted"):

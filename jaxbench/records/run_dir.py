@@ -125,6 +125,8 @@ def check_workdir(workdir: str | None, run_name: str) -> None:
     try:
         if workdir and (path.is_file() or (path.is_dir() and _is_used(path))):
             state = "is a file" if path.is_file() else "is not empty"
+            if is_running(path):
+                raise BadInput(f"{path}: is still running in another process")
             raise BadInput(
                 f"--workdir={workdir}: {state}; nothing is overwritten, name a new or empty folder"
             )
