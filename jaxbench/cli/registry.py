@@ -89,8 +89,8 @@ def load(spec: str) -> Any:
     if callable(getattr(module, "tiny", None)):
         names |= {f"{v}:tiny".lstrip(":"): f"{name}:tiny" for v, name in names.items()}
     if variants not in names or (colon and not variants):
-        others = sorted(filter(None, names))
-        hint = one_of(variants, others) if others else "it has none"
+        others = sorted(f":{variant}" for variant in names if variant)
+        hint = one_of(f":{variants}", others) if others else "it has none"
         refuse(f"no variant {variants!r}; {hint}")
     config = _call(path, module.get_config)
     for variant in filter(None, variants.split(":")):

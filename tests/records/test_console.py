@@ -51,8 +51,8 @@ def test_all_lines_fit_80_columns(run_cli, flags):
     assert width_of(lines) <= 80, max(lines, key=len)
     assert "…" not in done.stdout
     if "--mode=describe" not in flags:
-        heads = [line.partition(" runs/")[0] for line in lines[-2:]]
-        assert heads == ["report: jaxbench report", "compare: jaxbench compare"]
+        hints = 1 if "--mode=memory" in flags else 2  # memory has no rate to compare
+        assert lines[-hints].startswith("report: jaxbench report")
 
 
 def test_a_warning_is_printed_once(capsys):
@@ -124,7 +124,7 @@ def test_the_next_steps_follow_from_the_status(steps, snapshot):
 
 
 def test_the_next_command_of_a_trained_experiment_runs_as_it_is(steps):
-    argv = (*MAIN, "--workdir=old", "--experiment.batch_size=128", "--experiment.epochs=3")
+    argv = (*MAIN, "--workdir=old", "--experiment.batch_size", "128", "--experiment.epochs=3")
     said = " ".join(line.strip(" \\") for line in steps("done", argv=argv))
     assert shlex.split(said.partition("next: ")[2]) == [
         *("jaxbench", "sweep", "--experiment=cnn10", "--experiment.epochs=3"),
