@@ -11,7 +11,8 @@ from jaxbench.hardware.system import Check
 from jaxbench.records.schema import Environment
 from jaxbench.terminal import four_digits
 
-Outcome = Literal["pass", "warn", "fail", "inconclusive", "incomplete", "not_judged"]
+# The gravest first.
+Outcome = Literal["fail", "inconclusive", "incomplete", "warn", "pass", "not_judged"]
 
 
 class _PartOfCard(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
