@@ -192,13 +192,6 @@ def test_a_fleet_of_several_sizes_is_compared_by_device():
     assert any(line.startswith("by device") for line in describe_cards(cards))
 
 
-def test_noise_that_an_interval_covers_is_no_outlier_by_what_follows_from_it():
-    slow = made.networks(9_000.0)
-    rate = replace(slow.figures[0], interval=(8_000.0, 11_000.0))
-    slow = replace(slow, figures=(rate, *slow.figures[1:]))
-    assert outliers(fleet((4, made.card(slow)))) == set()
-
-
 def test_a_fleet_begins_with_its_nodes_and_the_largest_outliers(snapshot):
     odd = [made.card(made.ceilings(500.0 + at, 2000.0), host=f"node{at}") for at in (3, 7)]
     lines = [*describe_cards(fleet((2, odd[0]), (6, odd[1]), count=13))]

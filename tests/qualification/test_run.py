@@ -208,18 +208,6 @@ def test_a_folder_that_is_used_is_refused(qualify, tmp_path, given, monkeypatch,
     assert sorted(os.listdir(tmp_path)) == ["file", "full"]
 
 
-def test_a_second_card_in_a_folder_is_refused(qualify, tmp_path, session):
-    refused = []
-
-    def begin_another(*_):
-        with pytest.raises(BadInput, match="nothing is overwritten") as error:
-            run.qualify(1.0, str(tmp_path / "card"), load_thresholds(), session.console)
-        refused.append(error)
-
-    code, _ = qualify(doctor=begin_another)
-    assert code == 0 and len(refused) == 1
-
-
 def test_a_full_disk_leaves_the_card_on_the_console(qualify, tmp_path, monkeypatch, output, capsys):
     def write(folder, card):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -318,10 +306,3 @@ def test_pairs_of_many_devices_are_not_all_measured(num_devices, pairs):
     found = collectives._pairs(num_devices)
     assert len(found) == len({*found}) == pairs
     assert {place for pair in found for place in pair} == {*range(num_devices)}
-
-
-def test_a_power_curve_that_fails_is_exit_code_1(qualify, monkeypatch, output):
-    monkeypatch.setattr(run, "make_plan", lambda *_, **__: Plan({"power_curve": 1.0}, {}))
-    code, card = qualify(power_curve=lambda *_: 1 / 0)
-    assert code == 1 and "power curve failed: ZeroDivisionError" in output.getvalue()
-    assert card.part("power_curve").status == "failed"
