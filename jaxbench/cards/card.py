@@ -74,9 +74,9 @@ class Figure(_PartOfCard):
         return self.name, tuple(sorted(self.labels.items()))
 
     @property
-    def key(self) -> tuple[int | None, tuple[str, tuple]]:
+    def key(self) -> tuple[str, int | None, tuple]:
         """What no other figure of a card has."""
-        return self.device, self.metric
+        return self.name, self.device, self.metric[1]
 
     @property
     def ends(self) -> tuple[float, float]:
