@@ -650,20 +650,16 @@ def test_energy_between_two_processes_is_not_the_runs(tmp_path, counter_j):
     assert found["devices"]["host"]["cpu_percent_mean"] == 10
 
 
-def test_power_is_added_up_over_processes_that_are_far_apart(tmp_path):
+def test_power_is_added_up_over_processes_that_are_far_apart():
     """A board without a counter; the second process began its first reading after 30 s."""
-    path = tmp_path / "telemetry.csv"
-    write_readings(path, (0, 0.0, 0.0, 21), (500, 50.0, 0.0, 31))
-    text = [line.split(",") for line in path.read_text().splitlines()]
-    place = text[0].index("energy_j")
-    path.write_text("".join(",".join([*c[:place], "", *c[place + 1 :]]) + "\n" for c in text[1:]))
-    path.write_text(",".join(text[0]) + "\n" + path.read_text())
-    series = read_series(path)
-    assert energy_of(series, [Window(5, 15, 1), Window(55, 75, 1)])["energy_j"] == pytest.approx(
-        3000
-    )
+    series = Series("gpu")
+    for second in (*range(21), *range(50, 81)):
+        series.add(float(second), {"power_w": 100.0})
+    energy = energy_of({"gpu0": series}, [Window(5, 15, 1), Window(55, 75, 1)])
+    assert energy["energy_j"] == pytest.approx(3000)
     # Nobody knows the power of a window that has no reading.
-    assert energy_of(series, [Window(5, 15, 1), Window(25, 45, 1)])["energy_j"] is None
+    energy = energy_of({"gpu0": series}, [Window(5, 15, 1), Window(25, 45, 1)])
+    assert energy["energy_j"] is None
 
 
 def test_what_the_next_process_reads_goes_on(tmp_path):

@@ -299,6 +299,9 @@ def test_a_corrupted_device_fails(qualify, monkeypatch):
     assert code == 1 and card.part("corruption").status == "measured"
     wrong = {figure.device: figure.value for figure in card.part("corruption").named("mismatches")}
     assert wrong[0] == wrong[1] > 0  # either may be wrong
+    named = [figure.labels for figure in card.named("mismatched_values")]
+    assert {one["round"] for one in named} == {0, 1, 2}
+    assert "layer1" in {one["tensor"] for one in named}
 
 
 @pytest.mark.parametrize(("num_devices", "pairs"), [(2, 1), (8, 28), (16, 15 + 14)])
