@@ -13,7 +13,7 @@ from jaxbench.analysis.statistics import drift, slowed_down
 from jaxbench.clock import Clock, Stopwatch, wait_until
 from jaxbench.hardware.telemetry import readers, sampler
 from jaxbench.hardware.telemetry.nvml import NvmlReader
-from jaxbench.hardware.telemetry.readers import HostReader, Reading, TpuReader
+from jaxbench.hardware.telemetry.readers import HostReader, TpuReader
 from jaxbench.hardware.telemetry.sampler import COLUMNS, Telemetry, create_readers
 from jaxbench.hardware.telemetry.summary import Series, Window, read_series, summarize
 from jaxbench.modes import throughput
@@ -203,20 +203,6 @@ def test_two_slices_of_one_board_are_one(start, table, monkeypatch):
     described, _ = telemetry.summarize()
     assert "which this run had a slice" in described["energy_covers"]
     assert described["joules_per_image"] is None
-
-
-def test_a_reader_may_raise_what_it_likes(sampled):
-    class Failing:
-        name, reads_energy, read_before = "failing", True, False
-
-        def read(self):
-            self.read_before = not self.read_before
-            if self.read_before:
-                raise RuntimeError()
-            yield Reading("gpu0", "gpu", {"load_percent": 50.0})
-
-    telemetry = sampled(Failing(), rows=3)
-    assert list(telemetry.summarize()[0]["errors"]) == ["failing: RuntimeError"]
 
 
 def test_a_full_disk_ends_nothing(start):

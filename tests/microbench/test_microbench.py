@@ -157,10 +157,6 @@ def test_an_int8_product_needs_the_one_before_it():
     np.testing.assert_array_equal(matmul.chain("int8", x, w, v, start), product)
 
 
-def test_operations_are_two_for_each_multiplication():
-    assert matmul.operations((2, 3, 5)) == matmul.CHAIN * 60
-
-
 @pytest.fixture
 def small_shapes(monkeypatch):
     """Has the search try one side only, 16."""
