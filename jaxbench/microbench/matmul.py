@@ -60,7 +60,7 @@ def chain(
     """Return the result of `CHAIN` matmuls, each of which needs the one before it.
 
     Args:
-      start_MxN: for int8 alone: becomes the next product's left side, with one element of the last
+      start_MxN: only for int8: becomes the next product's left side, with one element of the last
         product. Whole int32 products would have to be converted, which takes the memory's time.
     """
     _, precision = ARITHMETICS[arithmetic]
