@@ -11,7 +11,8 @@ from jaxbench.hardware.system import Check
 from jaxbench.records.schema import Environment
 from jaxbench.terminal import four_digits
 
-Outcome = Literal["pass", "warn", "fail", "inconclusive", "incomplete", "not_judged"]
+# The gravest first.
+Outcome = Literal["fail", "inconclusive", "incomplete", "warn", "pass", "not_judged"]
 
 
 class _PartOfCard(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -73,9 +74,9 @@ class Figure(_PartOfCard):
         return self.name, tuple(sorted(self.labels.items()))
 
     @property
-    def key(self) -> tuple[int | None, tuple[str, tuple]]:
+    def key(self) -> tuple[str, int | None, tuple]:
         """What no other figure of a card has."""
-        return self.device, self.metric
+        return self.name, self.device, self.metric[1]
 
     @property
     def ends(self) -> tuple[float, float]:

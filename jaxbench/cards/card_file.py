@@ -12,7 +12,7 @@ import msgspec
 from jaxbench.cards.card import Card
 from jaxbench.errors import BadInput
 from jaxbench.files import read_text
-from jaxbench.paths import hide_paths, user_path
+from jaxbench.paths import check_can_be_made, hide_paths, user_path
 
 _ABOUT = {"schema_version": 1, "kind": "card"}
 CARD = "card.json"
@@ -57,6 +57,19 @@ def write_card(folder: pathlib.Path, card: Card) -> pathlib.Path:
     except OSError:
         partial.unlink(missing_ok=True)
         raise
+    return path
+
+
+def make_folder(out: str) -> pathlib.Path:
+    """Make the folder of a card; raise BadInput if it cannot be made, or has something in it."""
+    path = user_path(out)
+    check_can_be_made(path, "out")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise BadInput(f"--out={out}: nothing is overwritten, name a new or empty folder")
+    except OSError as error:
+        raise BadInput(f"--out={out}: {error.strerror}") from error
     return path
 
 

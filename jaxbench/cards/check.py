@@ -58,7 +58,8 @@ def impossible(card: Card) -> Iterator[str]:
     preset = PRESETS.get(card.preset)
     if preset is None:
         yield f"preset {card.preset[:60]!r}: this jaxbench has {', '.join(PRESETS)}"
-    operations = {one.spec: one.flops_per_image for one in preset.networks} if preset else {}
+        return
+    operations = {one.spec: one.flops_per_image for one in preset.networks}
     for figure in card.figures():
         least, most = FIGURES[figure.name].min, _most(figure, card)
         low, high = figure.ends
@@ -67,7 +68,7 @@ def impossible(card: Card) -> Iterator[str]:
                 f"{figure}: {figure.value:g} ({low:g} to {high:g}) cannot be: it is {least:g} at "
                 f"least, {most:g} at most"
             )
-        if figure.name == "flops_per_image" and preset:
+        if figure.name == "flops_per_image":
             counted = operations.get(str(figure.labels["network"]))
             if figure.value != counted:
                 yield f"{figure}: {figure.value:.11g} is not the preset's network, {counted}"

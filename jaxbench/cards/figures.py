@@ -134,9 +134,8 @@ def share_of_measured(
         return None
     name = f"matmul_{arithmetic or precision}_tflops"
     rates = [figure.value for figure in figures if figure.name == name]
-    rate = statistics.median(rates) if rates else None
-    if not rate or flops_per_s_per_device is None:
+    if not rates or flops_per_s_per_device is None:
         return None
-    share = flops_per_s_per_device / (1e12 * rate)
+    share = flops_per_s_per_device / (1e12 * statistics.median(rates))
     share *= num_devices if backend == "cpu" else 1
     return share if share <= 1 else None

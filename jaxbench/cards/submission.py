@@ -6,10 +6,9 @@ from typing import Any
 import msgspec
 
 from jaxbench.cards.card import Card
-from jaxbench.cards.card_file import read_card, write_card
+from jaxbench.cards.card_file import make_folder, read_card, write_card
 from jaxbench.cards.check import check_card
 from jaxbench.errors import BadInput
-from jaxbench.paths import check_can_be_made, user_path
 
 # Whose values are hosts, such as TPU_WORKER_HOSTNAMES; whose values are texts that may name one.
 _HOSTS = re.compile(r"(?i)hostname|address|^TPU_NAME$")
@@ -24,15 +23,10 @@ def submit(path: str, out: str) -> str:
     """
     if problems := check_card(path):
         raise BadInput(f"{path}: is refused by `jaxbench qualify check`: {problems[0]}")
-    folder = user_path(out)
-    check_can_be_made(folder, "out")
-    if folder.exists() and any(folder.iterdir()):
-        raise BadInput(f"--out={out}: nothing is overwritten, name a new or empty folder")
     content = msgspec.to_builtins(read_card(path))
     card = msgspec.convert(_without_host(content, content["environment"]["hostname"]), Card)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        written = write_card(folder, card)
+        written = write_card(make_folder(out), card)
     except OSError as error:
         raise BadInput(f"--out={out}: {error.strerror}") from error
     return f"{written}: {written.stat().st_size / 1e3:.0f} kB"

@@ -11,8 +11,8 @@ only.
 
 import itertools
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, get_args
 
 import msgspec
 
@@ -23,10 +23,7 @@ from jaxbench.files import parse_rows, read_text
 from jaxbench.paths import user_path
 from jaxbench.terminal import four_digits
 
-# The gravest first.
-_OUTCOMES: tuple[Outcome, ...] = (
-    *("fail", "inconclusive", "incomplete", "warn", "pass", "not_judged"),
-)
+_OUTCOMES = get_args(Outcome)
 # {rule.level: limit}; None if the rule judges nothing.
 Thresholds = Mapping[str, float | None]
 _SHIPPED, _MOST_BYTES = pathlib.Path(__file__).with_name("thresholds.csv"), 2**16
@@ -78,8 +75,9 @@ class _Judged(NamedTuple):
     worse: float = 0.0
 
 
-def _values_of(figures: Iterable[Figure]) -> Iterator[_Judged]:
-    return (_Judged(figure.value, str(figure)) for figure in figures)
+def _values_of(figures: Iterable[Figure], chosen: Callable[[Any], bool]) -> Iterator[_Judged]:
+    """Yield figures whose only label is a chosen one."""
+    return (_Judged(one.value, str(one)) for one in figures if chosen(*one.labels.values()))
 
 
 def _slowdown(part: Part) -> Iterator[_Judged]:
@@ -166,13 +164,9 @@ def _values(part: Part) -> dict[str, Iterator[_Judged]]:
             return {
                 "slowdown_percent": _slowdown(part),
                 # A power cap is normal on most boards.
-                "throttled_share": _values_of(
-                    one for one in throttled if one.labels["reason"] != "sw_power_cap"
-                ),
+                "throttled_share": _values_of(throttled, lambda why: why != "sw_power_cap"),
                 # Any count says that the board is to be reset or replaced.
-                "board_faults": _values_of(
-                    one for one in counters if one.labels["counter"] in _BOARD_FAULTS
-                ),
+                "board_faults": _values_of(counters, lambda counter: counter in _BOARD_FAULTS),
                 "errors": _new_errors(part, corrected=False),
                 "corrected_errors": _new_errors(part, corrected=True),
             }

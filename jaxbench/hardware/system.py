@@ -1,6 +1,8 @@
 """What the operating system tells and does, without JAX."""
 
+import contextlib
 import importlib.metadata
+import math
 import os
 import pathlib
 import re
@@ -10,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from jaxbench.errors import BadInput
+from jaxbench.files import open_regular
 
 
 class Check(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -89,11 +92,6 @@ def drop_from_page_cache(paths: Iterable[str]) -> None:
     if not hasattr(os, "posix_fadvise"):
         raise BadInput("files cannot be read anew: this system cannot be told to forget them")
     for path in paths:
-        try:
-            file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        except OSError:  # reading it will say so
-            continue
-        try:
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(file)
+        # One that cannot be opened is named when it is read.
+        with contextlib.suppress(OSError), open_regular(path, "rb", most_bytes=math.inf) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

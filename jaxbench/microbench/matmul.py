@@ -24,9 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxbench.analysis.scaling_model import Interval
 from jaxbench.clock import Stopwatch
-from jaxbench.microbench.interleaved import Calls, measure_in_turn
+from jaxbench.microbench.interleaved import Calls
 from jaxbench.microbench.memory_bandwidth import memory_bytes
 
 # m, k, n: m x k by k x n.
@@ -45,9 +44,9 @@ CHAIN = 4
 _SMALLEST, _SMALLEST_ON_CPU, _LARGEST = 1024, 256, 16384
 # Elements of the block that random matrices repeat.
 _BLOCK = 2**20 + 1
-# Of the shapes tried, this many are measured in windows.
-_FINALISTS = 3
-# All finalists of all arithmetics lie on the device together.
+# Calls by which shapes are compared, and when larger ones would take too long.
+_PROBES, _LONG_CALL_S = 3, 0.1
+# The arrays of all arithmetics lie on the device together.
 _SHARE_OF_MEMORY = 1 / 32
 
 
@@ -61,7 +60,7 @@ def chain(
     """Return the result of `CHAIN` matmuls, each of which needs the one before it.
 
     Args:
-      start_MxN: for int8 alone: becomes the next product's left side, with one element of the last
+      start_MxN: only for int8: becomes the next product's left side, with one element of the last
         product. Whole int32 products would have to be converted, which takes the memory's time.
     """
     _, precision = ARITHMETICS[arithmetic]
@@ -82,57 +81,39 @@ def chain(
 
 
 def find_best_shape(
-    device: jax.Device,
-    arithmetic: str,
-    *,
-    rounds: int,
-    window_s: float,
-    search_s: float,
-    show: Callable[[str], object],
-) -> tuple[Shape, Interval, int]:
-    """Search the best shape of an arithmetic, and measure the best few.
+    device: jax.Device, arithmetic: str, search_s: float, show: Callable[[str], object]
+) -> tuple[Shape, int]:
+    """Return the fastest shape of an arithmetic, by a few calls, and how many shapes were tried.
 
-    Sides are powers of two, from 256 (CPU) or 1024 until a call takes a window, or time or memory
-    end: square ones, wide ones (n = 4 m) and tall ones (m = 4 n).
+    Sides are powers of two, from 256 (CPU) or 1024 until a call takes long, or time or memory end:
+    square ones, wide ones (n = 4 m) and tall ones (m = 4 n).
 
     Args:
       search_s: after which no more shapes are tried.
 
-    Returns:
-      The best shape, its operations a second (the median of the windows, and its 95 % interval),
-      and how many shapes were tried. The best of several noisy medians is a little too high, at
-      most by their intervals.
-
     Raises:
       jax.errors.JaxRuntimeError: the device does not multiply the first shape.
     """
-    probed_per_s: dict[Shape, float] = {}
-    finalists: dict[Shape, Calls] = {}  # their arrays stay on the device
+    rates: dict[Shape, float] = {}
     watch, slowest_s = Stopwatch(), 0.0
     most_bytes = memory_bytes(device) * _SHARE_OF_MEMORY
     for shape in _shapes(device.platform):
         is_next_class = shape[0] == shape[1] == shape[2]
         is_too_large = _array_bytes(arithmetic, shape) > most_bytes
-        if finalists and (is_too_large or (is_next_class and slowest_s > window_s)):
+        if rates and (is_too_large or (is_next_class and slowest_s > _LONG_CALL_S)):
             break
         show(f"search, matmul {arithmetic} {'x'.join(map(str, shape))}")
         try:
-            calls = matmul_calls(device, arithmetic, shape, window_s)
-            call_s = min(calls.time_calls(1), calls.time_calls(1))
+            calls = matmul_calls(device, arithmetic, shape, window_s=0.0)
+            call_s = min(calls.time_calls(1) for _ in range(_PROBES))
         except jax.errors.JaxRuntimeError:
-            if not finalists:
+            if not rates:
                 raise
             break
-        probed_per_s[shape], finalists[shape] = operations(shape) / call_s, calls
-        if len(finalists) > _FINALISTS:
-            del finalists[min(finalists, key=probed_per_s.get)]
-        slowest_s = max(slowest_s, call_s)
+        rates[shape], slowest_s = operations(shape) / call_s, max(slowest_s, call_s)
         if watch.elapsed_s() > search_s:
             break
-    measure_in_turn([*finalists.values()], rounds, show)
-    rates = {shape: calls.per_s(operations(shape)) for shape, calls in finalists.items()}
-    best = max(rates, key=lambda shape: rates[shape][0])
-    return best, rates[best], len(probed_per_s)
+    return max(rates, key=rates.get), len(rates)
 
 
 def operations(shape: Shape) -> int:

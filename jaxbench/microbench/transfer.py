@@ -1,4 +1,4 @@
-"""Transfers between the host's memory and a device's.
+"""Transfers between the host's memory and a device's, and how long a program takes to start.
 
 Each transfer is timed alone, from the call until it is done, as bytes / seconds. This is what
 NVIDIA's bandwidthTest (CUDA samples) measures with blocking copies, pageable and pinned; here JAX's
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
@@ -50,6 +51,21 @@ def measure_transfers(
             if number:  # the first round warms up
                 rates[direction, host_memory].append(num_bytes / elapsed_s)
     return {key: median_interval(values) for key, values in rates.items()}
+
+
+def measure_dispatch(device: jax.Device, calls: int) -> Interval:
+    """Return the median seconds of some calls of a program, and its 95 % interval.
+
+    It adds one to a scalar that is on the device. A call is timed from Python's call until the
+    result is ready.
+    """
+    state, add_one = jax.device_put(jnp.zeros(()), device), jax.jit(lambda x: x + 1)
+    times_s = []
+    for _ in range(calls + 1):
+        watch = Stopwatch()
+        state = add_one(state).block_until_ready()
+        times_s.append(watch.elapsed_s())
+    return median_interval(times_s[1:])  # the first one compiles
 
 
 def _transfers(device: jax.Device, size: int) -> Iterator[tuple[str, str, Callable[[], Any]]]:

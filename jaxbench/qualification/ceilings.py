@@ -8,11 +8,10 @@ from jaxbench.analysis.scaling_model import Interval
 from jaxbench.cards.card import Figure, measured
 from jaxbench.cards.figures import ARITHMETICS
 from jaxbench.errors import first_line
-from jaxbench.microbench.dispatch import measure_dispatch
 from jaxbench.microbench.interleaved import Calls, measure_in_turn
 from jaxbench.microbench.matmul import Shape, find_best_shape, matmul_calls, operations
 from jaxbench.microbench.memory_bandwidth import choose_array_bytes, measure_bandwidth
-from jaxbench.microbench.transfer import measure_transfers
+from jaxbench.microbench.transfer import measure_dispatch, measure_transfers
 from jaxbench.qualification.session import QualifySession
 
 _DIRECTIONS = {"host_to_device": "h2d_gb_per_s", "device_to_host": "d2h_gb_per_s"}
@@ -24,8 +23,6 @@ SHORT_ROUNDS, _LONG_ROUNDS, _WARM_UP_ROUNDS, _LONG_S = 8, 11, 6, 45.0
 _MADE_FOR = {"cpu": "fp32", "gpu": "fp16"}
 # Where a device has no units for an arithmetic, a call may take far longer.
 _LONGEST_CALL_S, _SMALLEST_SIDE = 0.5, 512
-# The search goes on to larger shapes until a call takes longer than a window.
-_SEARCH_WINDOW_S = 0.1
 
 
 def measure(session: QualifySession, time_s: float) -> None:
@@ -70,23 +67,14 @@ def _measure_matmuls(
     first = devices[0]
     searched = _MADE_FOR.get(first.platform, "bf16")
     arithmetics = ("fp32", "bf16") if session.on_cpu else ARITHMETICS
-    window_s = fit_window_s(time_s / 2, len(arithmetics) * len(devices) + 3, rounds, 0.2)
-    best, rate, tried = find_best_shape(
-        first,
-        searched,
-        rounds=rounds,
-        window_s=_SEARCH_WINDOW_S,
-        search_s=0.4 * time_s,
-        show=session.show,
-    )
+    window_s = fit_window_s(0.6 * time_s, len(arithmetics) * len(devices), rounds, 0.2)
+    best, tried = find_best_shape(first, searched, 0.4 * time_s, session.show)
     sides = " x ".join(map(str, best))
     session.note("matrix products", "ok", f"m x k x n is {sides}, the best of {tried} shapes")
-    yield _figure(f"matmul_{searched}_tflops", 1e12, rate, first)
     for device in devices:
         turns: dict[str, tuple[Calls, Shape]] = {}
         for arithmetic in arithmetics:
-            is_done = device is first and arithmetic == searched
-            if is_done or (arithmetic == "tf32" and device.platform != "gpu"):
+            if arithmetic == "tf32" and device.platform != "gpu":
                 continue
             session.show(f"matmul {arithmetic} on device {device.id}, compiling")
             try:

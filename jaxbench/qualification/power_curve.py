@@ -25,7 +25,6 @@ from jaxbench.metrics import plain
 from jaxbench.modes.throughput import measure_throughput
 from jaxbench.qualification.networks import make_config, name_of, pace_of
 from jaxbench.qualification.session import RUNS, InnerConsole, QualifySession
-from jaxbench.tables.text import text_table
 
 _RATES = ("images_per_s", "images_per_s_low", "images_per_s_high")
 COLUMNS = ("power_limit_w", *_RATES, "energy_j_per_image")
@@ -89,7 +88,7 @@ def restored_at_end(limits: Sequence[PowerLimit]) -> Iterator[None]:
 
 
 def measure(session: QualifySession, time_s: float) -> None:
-    """Measure the preset's first network at each limit; write and print the table."""
+    """Measure the preset's first network at each limit; write the table."""
     watts = session.power_limits
     limits = check_power_limits(watts, session.mesh.devices)
     network, precision = session.preset.networks[0], session.preset.precisions[0]
@@ -112,7 +111,6 @@ def measure(session: QualifySession, time_s: float) -> None:
             rows.append([limit_w, *rates, energy_j])
             with open(session.folder / _FILE, "w", encoding="utf-8", newline="") as file:
                 csv.writer(file).writerows([COLUMNS, *rows])
+            shown = f"{plain(rates[0])} images/s, {plain(energy_j)} J an image"
+            session.console.say(f"{limit_w} W: {shown}")
     session.note("table", "ok", f"images/s and energy of {name_of(config)} by limit: {_FILE}")
-    cells = [[plain(value) for value in row] for row in rows]
-    for line in text_table(COLUMNS, cells, spare=_RATES[1:]):
-        session.console.print(line)

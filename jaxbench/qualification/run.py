@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from jaxbench import __version__
 from jaxbench.cards.card import Card, HostLoad, Part
-from jaxbench.cards.card_file import CARD, write_card
+from jaxbench.cards.card_file import CARD, make_folder, write_card
 from jaxbench.cards.expected import FEWEST_CARDS, expect
 from jaxbench.cards.figures import CPU, FIGURES, PARTS, STANDARD
 from jaxbench.cards.verdict import Thresholds, failures, judge
@@ -23,7 +23,6 @@ from jaxbench.hardware.telemetry.readers import HostReader
 from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import create_mesh
 from jaxbench.parallel.signals import defer_signals
-from jaxbench.paths import check_can_be_made, user_path
 from jaxbench.qualification.console_card import answer_lines
 from jaxbench.qualification.plan import make_plan
 from jaxbench.qualification.power_curve import check_power_limits
@@ -123,19 +122,12 @@ def _new_folder(out: str | None) -> pathlib.Path:
     """Make the folder of the card, with the one of its runs, which no other process has made."""
     if out == "":
         raise BadInput("--out=: must name a folder")
-    path = user_path(out) if out else pathlib.Path("runs", "qualify")
-    check_can_be_made(path, "out")
     try:
-        if out:
-            path.mkdir(parents=True, exist_ok=True)
-        else:
-            path = create_timed_folder(path)
-        if any(path.iterdir()):
-            raise BadInput(f"--out={out}: nothing is overwritten, name a new or empty folder")
-        (path / RUNS).mkdir()
+        folder = make_folder(out) if out else create_timed_folder(pathlib.Path("runs", "qualify"))
+        (folder / RUNS).mkdir()
     except OSError as error:
-        raise BadInput(f"--out={out or path}: {error.strerror}") from error
-    return path
+        raise BadInput(f"--out={out or 'runs/qualify'}: {error.strerror}") from error
+    return folder
 
 
 def _describe_plan(session: QualifySession) -> Iterator[str]:
@@ -162,9 +154,8 @@ def _measure(session: QualifySession, name: str) -> None:
     except Exception as error:
         if processes.count() > 1:  # the others wait for this process, and end with it
             raise
-        words = f"{type(error).__name__}: {first_line(error)}"
-        if isinstance(error, PartFailed | BadInput):
-            words = str(error)
+        is_ours = isinstance(error, PartFailed | BadInput)
+        words = str(error) if is_ours else f"{type(error).__name__}: {first_line(error)}"
         session.ends[name] = ("failed", " ".join(words.split())[:500])
         session.console.say(f"{name.replace('_', ' ')} failed: {session.ends[name][1]}")
     except (KeyboardInterrupt, Terminated):

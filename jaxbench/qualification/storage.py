@@ -29,8 +29,7 @@ def measure(session: QualifySession, time_s: float) -> None:
     free_bytes = shutil.disk_usage(session.folder).free
     size = int(min(_MOST_BYTES, max(_LEAST_BYTES, _BYTES_PER_S * time_s)))
     if size > _SHARE_OF_DISK * free_bytes:
-        needed = f"{free_bytes >> 20} MiB free, {10 * size >> 20} are needed"
-        raise OSError(f"{session.folder}: {needed}")
+        raise OSError(f"{free_bytes >> 20} MiB free, {10 * size >> 20} are needed")
     with tempfile.TemporaryDirectory(prefix="storage-", dir=session.folder) as name:
         folder = pathlib.Path(name)
         session.show("reading a file")

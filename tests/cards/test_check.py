@@ -99,36 +99,6 @@ def test_margins_leave_room_for_what_can_be():
     assert [*impossible(made.card(fast, made.networks(matmul=1.2 * PEAK)))] == []
 
 
-@pytest.mark.parametrize(
-    "kind, to_host, pair",
-    [
-        ("NVIDIA GB200", 450, 900),
-        ("NVIDIA A40", 31.5, 56.25),  # with a bridge
-        ("TPU v5 lite", 63, 200),
-        ("NVIDIA H400", 450, 900),  # unknown: the fastest link of any GPU
-    ],
-)
-def test_links_bound_by_device(kind, to_host, pair):
-    def found(faster):
-        links = with_figure(made.collectives(), "pair_gb_per_s", value=faster * pair)
-        host = with_figure(made.ceilings(), "h2d_gb_per_s", value=faster * to_host, interval=None)
-        reasons = impossible(made.card(links, host, kind=kind))
-        names = ("pair_gb_per_s, source 0, peer 1:", "h2d_gb_per_s, device 0:")
-        return sum(line.startswith(names) and "cannot be" in line for line in reasons)
-
-    assert (found(1.04), found(1.06)) == (0, 2)
-
-
-def test_storage_has_bounds():
-    figures = (
-        measured("read_cold_gb_per_s", 1e5),
-        measured("checkpoint_write_gb_per_s", 12.0),
-    )
-    part = made.Part(name="storage", status="measured", time_s=9.0, figures=figures)
-    found = [line for line in impossible(made.card(part)) if "cannot be" in line]
-    assert len(found) == 1
-
-
 def test_a_healthy_card_has_no_problems(tmp_path):
     assert [*impossible(made.card())] == []
     path = made.write(tmp_path)

@@ -16,25 +16,17 @@ ARITHMETIC = ("bf16", "fp16", "tf32", "fp32")
 @pytest.mark.parametrize(
     ("device_kind", "precision", "arithmetic", "tflops", "gb_per_s"),
     [
-        ("NVIDIA H200", "bf16", "bf16", 989.4, 4800),
         ("NVIDIA H100 80GB HBM3", "fp32", "tf32", 494.7, 3352),
-        ("NVIDIA H100 PCIe", "bf16", "bf16", 756.5, 2000),
-        ("NVIDIA A100-SXM4-40GB", "fp32", "tf32", 156, 1555),
-        ("NVIDIA A100 80GB PCIe", "bf16", "bf16", 312, 1935),
         ("Tesla V100-SXM2-16GB", "fp32", "fp32", 15.7, 900),
         ("Tesla V100-PCIE-32GB", "fp16", "fp16", 112, 900),
         # With and without the maker's name.
         ("GeForce RTX 2080 Ti", "fp16", "fp16", 53.8, 616),
         ("NVIDIA GeForce RTX 2080 Ti", "fp32", "fp32", 13.4, 616),
         ("NVIDIA TITAN X (Pascal)", "fp32", "fp32", 10.97, 480),
-        ("GeForce GTX TITAN X", "fp32", "fp32", 6.6, 336.5),
-        ("NVIDIA GeForce RTX 4090", "bf16", "bf16", 165.2, 1008),
         # Two JAX devices a chip.
-        ("TPU v2", "bf16", "bf16", 23, 358),
         ("TPU v3", "fp32", "bf16", 61.5, 450),
         ("TPU7x", "bf16", "bf16", 1153.5, 3690),
         ("TPU v5 lite", "bf16", "bf16", 197, 819),
-        ("TPU v5p", "bf16", "bf16", 459, 2765),
         ("TPU v5", "bf16", "bf16", 459, 2765),
     ],
 )

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.cards.card import measured
-from jaxbench.cards.figures import CPU, PRESETS, STANDARD
+from jaxbench.cards.figures import CPU, STANDARD
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.qualification import networks
 from jaxbench.qualification.networks import make_config, step_time_figures
@@ -177,17 +177,6 @@ def test_the_estimate_compiles_and_runs_nothing(session):
     )
     found = own._estimate(config, types.SimpleNamespace(of_kind=lambda _: [first]), 16)
     assert found > 0 and found % 16 == 0 and [*session.folder.iterdir()] == []
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_network_of_a_preset_is_one(name):
-    preset = PRESETS[name]
-    for network in preset.networks:
-        for precision in preset.precisions:
-            config = make_config(network, precision, 8)
-            config.validate()
-            assert config.batch_size == 8 * network.batch_per_device
-            assert config.name == network.spec
 
 
 # ResNet-50 is traced by tests/models/test_models.py.
