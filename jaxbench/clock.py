@@ -117,12 +117,6 @@ def process_age_s() -> float | None:
         return None
 
 
-def seconds_ago(moment: str) -> float | None:
-    """Return the age of an ISO date and time; None if it is none, or has no time zone."""
-    then_s = seconds_since_1970(moment)
-    return None if then_s is None else now().timestamp() - then_s
-
-
 def seconds_since_1970(moment: str) -> float | None:
     """Return an ISO date and time in seconds; None if it is none, or has no time zone."""
     try:

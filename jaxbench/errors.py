@@ -25,14 +25,6 @@ class RunFailed(Exception):
     """Base of the errors that end a run with their message, one line, and exit code 1."""
 
 
-class CorruptDataError(RunFailed):
-    """More of the data is corrupt than the config allows; the message names the last of it."""
-
-
-class WorkerLost(RunFailed):
-    """A worker process has died; the message says how."""
-
-
 class Diverged(RunFailed):
     """The training loss stopped being a finite number."""
 

@@ -8,7 +8,7 @@ from jaxbench.cards.card import Card, Figure
 from jaxbench.cards.card_file import CARD, read_card
 from jaxbench.cards.figures import FIGURES, MATMULS, PRESETS
 from jaxbench.cards.verdict import load_thresholds
-from jaxbench.clock import seconds_ago
+from jaxbench.clock import now, seconds_since_1970
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peak_table import accelerator_limit
 from jaxbench.hardware.targets.target import most_link_bytes_per_s
@@ -52,8 +52,8 @@ def load_fleet(folder: str | None) -> list[Card]:
 def impossible(card: Card) -> Iterator[str]:
     """Yield which figures of a card cannot be true: figures.csv has the bounds."""
     # A day for clocks that are set wrong.
-    age_s = seconds_ago(card.created_at)
-    if age_s is None or age_s < -24 * 3600:
+    created_s = seconds_since_1970(card.created_at)
+    if created_s is None or created_s > now().timestamp() + 24 * 3600:
         yield f"created_at is {card.created_at!r:.60}, which is in the future or no time"
     preset = PRESETS.get(card.preset)
     if preset is None:

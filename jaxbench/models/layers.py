@@ -67,13 +67,13 @@ def _conv_general_dilated(x_BxHxWxC, kernel, strides, padding, **options):
     return jax.lax.platform_dependent(x_BxHxWxC, kernel, cpu=product, default=convolution)
 
 
-def classify(features_BxF: jax.Array, num_classes: int, param_dtype: Any) -> jax.Array:
+def classify(features_Bx: jax.Array, num_classes: int, param_dtype: Any, **options) -> jax.Array:
     """Apply the last dense layer, in `param_dtype`: half-precision logits cost accuracy.
 
-    For use inside a compact module. Returns logits_BxK.
+    For use inside a compact module. `options` are those of `nn.Dense`. Returns logits_BxK.
     """
-    head = nn.Dense(num_classes, dtype=param_dtype, param_dtype=param_dtype, name="head")
-    return head(features_BxF.astype(param_dtype))
+    types = {"dtype": param_dtype, "param_dtype": param_dtype}
+    return nn.Dense(num_classes, name="head", **types, **options)(features_Bx.astype(param_dtype))
 
 
 def dropout(x_Bx: jax.Array, rate: float, keys_B: jax.Array, layer: int) -> jax.Array:

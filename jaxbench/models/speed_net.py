@@ -22,7 +22,7 @@ import numpy as np
 
 from jaxbench.fields import choice, number
 from jaxbench.model_config import ModelConfig
-from jaxbench.models.layers import Network, max_pool
+from jaxbench.models.layers import Network, classify, max_pool
 
 _SIDE = 2  # of a patch
 # Added to the patches' variances, so that directions of little variance are not amplified much.
@@ -120,13 +120,7 @@ class SpeedNet(Network):
             x = activation(norm(name=f"norm{group}_1")(x))
             x = conv(channels, name=f"conv{group}_2")(x)
             x = activation(norm(name=f"norm{group}_2")(x))
-        features_BxF = jnp.max(x, axis=(1, 2)).astype(self.param_dtype)
-        head = nn.Dense(
-            self.num_classes,
-            use_bias=False,
-            kernel_init=nn.initializers.normal(1.0),
-            dtype=self.param_dtype,
-            param_dtype=self.param_dtype,
-            name="head",
-        )
-        return head(features_BxF) * (_HEAD_SCALE / math.sqrt(features_BxF.shape[-1]))
+        features_BxF = jnp.max(x, axis=(1, 2))
+        options = {"use_bias": False, "kernel_init": nn.initializers.normal(1.0)}
+        logits_BxK = classify(features_BxF, self.num_classes, self.param_dtype, **options)
+        return logits_BxK * (_HEAD_SCALE / math.sqrt(features_BxF.shape[-1]))

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxbench.errors import BadInput
 from jaxbench.fields import choice, number
 from jaxbench.model_config import ModelConfig
-from jaxbench.models.layers import Network, max_pool
+from jaxbench.models.layers import Network, classify, max_pool
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -96,6 +96,4 @@ class UNet(Network):
                 resize = nn.Conv
             x = resize(channels, (2, 2), name=f"up{level + 1}_resize", **self.types)(x)
             x = block(channels, f"up{level + 1}")(jnp.concatenate([kept[level], x], -1), train)
-        # In `param_dtype`: half-precision logits cost accuracy.
-        types = {"dtype": self.param_dtype, "param_dtype": self.param_dtype}
-        return nn.Dense(1, name="head", **types)(x)[..., 0]
+        return classify(x, 1, self.param_dtype)[..., 0]

@@ -71,14 +71,14 @@ class Calibration:
 
     def evidence(self, setting: Setting) -> tuple[str, ...]:
         """Return which of `LEFT_OUT` are like this setting: what about it is new."""
-        new_network = setting.network not in self.seen["network"]
+        new = []
         if setting.generation not in self.seen["generation"]:
-            device = "generation"
-        else:
-            device = "" if setting.kind in self.seen["device"] else "device"
-        if not device and not new_network:
-            return ("network on device",)
-        return (*([device] if device else []), *(["network"] if new_network else []))
+            new.append("generation")
+        elif setting.kind not in self.seen["device"]:
+            new.append("device")
+        if setting.network not in self.seen["network"]:
+            new.append("network")
+        return tuple(new or ["network on device"])
 
     def half_width(self, setting: Setting, level: float, has_anchor: bool = False) -> float:
         """Return the half width of an interval, of the logarithm of the rate.

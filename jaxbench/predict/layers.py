@@ -4,6 +4,7 @@ A network is a `NetworkShape`, whether it is traced (`read_network`) or, if jaxb
 described by hand (`networks.py`).
 """
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -107,9 +108,25 @@ def read_network(jaxpr: Any) -> NetworkShape:
     it is computed from. Parameters count as nothing there.
     """
     reader = _Reader()
-    reader.store(jaxpr.invars[-1])
+    reader.values[jaxpr.invars[-1]] = reader.stored(jaxpr.invars[-1])
     reader.read(jaxpr, 1)
     return NetworkShape(tuple(reader.layers), reader.touched)
+
+
+@dataclasses.dataclass(eq=False)
+class _Value:
+    """What a variable, and each cast, reshape or argument of it, holds.
+
+    Attributes:
+      size: its elements.
+      needed: the arrays in memory, (number, size) each, that it is computed from; none of a
+        constant or a parameter.
+      stored: whether it is in memory.
+    """
+
+    size: int
+    needed: frozenset
+    stored: bool = False
 
 
 class _Reader:
@@ -118,107 +135,85 @@ class _Reader:
     Attributes:
       layers: the products so far.
       touched: the elements that elementwise kernels have moved.
-      arrays: {variable: the arrays in memory, (number, size) each, that it is computed from}.
-      stored: the variables that are in memory.
-      renamed: {variable: the variable that it is a cast, a reshape or an argument of}.
+      values: by variable.
       reduced: the arrays that reductions have read; others of the same are in the same kernel.
     """
 
     def __init__(self):
         self.layers: list[Layer] = []
         self.touched = 0.0
-        self.arrays: dict[Any, frozenset] = {}
-        self.stored: set[Any] = set()
-        self.renamed: dict[Any, Any] = {}
+        self.values: dict[Any, _Value] = {}
         self.reduced: set[frozenset] = set()
         self._numbers = itertools.count()
 
-    def root(self, variable: Any) -> Any:
-        return self.renamed.get(variable, variable)
+    def value(self, variable: Any) -> _Value:
+        constant = _Value(0, frozenset())
+        return constant if isinstance(variable, Literal) else self.values.get(variable, constant)
 
-    def needed(self, variable: Any) -> frozenset:
-        """Return the arrays that a variable is computed from; none of a constant or parameter."""
-        if isinstance(variable, Literal):
-            return frozenset()
-        return self.arrays.get(self.root(variable), frozenset())
+    def stored(self, variable: Any) -> _Value:
+        """Return the value of a variable that is in memory."""
+        size = variable.aval.size
+        return _Value(size, frozenset([(next(self._numbers), size)]), stored=True)
 
-    def define(self, variable: Any, needed: frozenset) -> None:
-        # A jaxpr that is called twice has the same variables in both calls.
-        self.renamed.pop(variable, None)
-        self.stored.discard(variable)
-        self.arrays[variable] = needed
-
-    def store(self, variable: Any) -> None:
-        self.define(variable, frozenset([(next(self._numbers), variable.aval.size)]))
-        self.stored.add(variable)
-
-    def write(self, variable: Any) -> None:
-        """Count the kernel that writes a variable which is not in memory yet."""
-        needed = self.needed(variable)
-        if needed and (root := self.root(variable)) not in self.stored:
+    def write(self, value: _Value) -> None:
+        """Count the kernel that writes a value which is not in memory yet."""
+        if value.needed and not value.stored:
             # Of a larger array it is a slice.
-            written = root.aval.size
-            self.touched += written + sum(min(size, written) for _, size in needed)
-            self.store(root)
+            self.touched += value.size + sum(min(size, value.size) for _, size in value.needed)
+            value.needed, value.stored = frozenset([(next(self._numbers), value.size)]), True
 
     def read(self, jaxpr: Any, times: int) -> None:
         """Read the equations of a jaxpr that runs so often; its inputs are known."""
         for equation in jaxpr.eqns:
             name, inner = equation.primitive.name, inner_jaxprs(equation)
-            variables = [one for one in equation.invars if self.needed(one)]
-            needed = frozenset().union(*map(self.needed, variables))
+            inputs = [self.value(one) for one in equation.invars]
+            used = [one for one in inputs if one.needed]
+            needed = frozenset().union(*(one.needed for one in used))
+            stores = False
             if name in _PRODUCTS:
-                for one in variables:
+                stores = True
+                for one in used:
                     self.write(one)
-                activations = [bool(self.needed(one)) for one in equation.invars[:2]]
+                activations = [bool(one.needed) for one in inputs[:2]]
                 self.layers.extend(_PRODUCTS[name](equation, activations, times))
-                for one in equation.outvars:
-                    self.store(one)
             elif inner:
-                self.call(equation, inner[-1 if name == "while" else 0], variables, times)
-            elif name in _RENAMES and variables:
-                self.define(equation.outvars[0], frozenset())
-                self.renamed[equation.outvars[0]] = self.root(variables[0])
+                self.call(equation, inner[-1 if name == "while" else 0], used, times)
+                continue
+            elif name in _RENAMES and used:
+                self.values[equation.outvars[0]] = used[0]
+                continue
             elif needed and name.startswith(_REDUCTIONS):
+                stores = True
                 most = max(size for _, size in needed)
                 # A mean, and a variance that needs it, are one pass, as in cuDNN's batch norm.
                 large = frozenset(array for array in needed if array[1] > most / 8)
                 if large not in self.reduced:
                     self.touched += sum(size for _, size in large)
                     self.reduced.add(large)
-                for one in equation.outvars:
-                    self.touched += one.aval.size
-                    self.store(one)
-            else:
-                for one in equation.outvars:
-                    self.define(one, needed)
+                self.touched += sum(one.aval.size for one in equation.outvars)
+            for one in equation.outvars:
+                self.values[one] = self.stored(one) if stores else _Value(one.aval.size, needed)
 
-    def call(self, equation: Any, body: Any, variables: Sequence[Any], times: int) -> None:
+    def call(self, equation: Any, body: Any, used: Sequence[_Value], times: int) -> None:
         """Read a call's jaxpr; of a choice, that of the first branch."""
         repeats = equation.params["length"] if equation.primitive.name == "scan" else 1
         if any(one.primitive.name.startswith("reduce_") for one in body.eqns):
             # A norm reads its input several times: a sum of several is in memory by then.
-            for one in variables:
-                if len(self.needed(one)) > 1:
-                    self.write(one)
+            for value in used:
+                if len(value.needed) > 1:
+                    self.write(value)
         for one, outer in zip(body.invars, equation.invars[-len(body.invars) :], strict=False):
-            if repeats > 1 and self.needed(outer):
-                self.store(one)  # an iteration reads its part from memory
-            else:
-                self.define(one, frozenset())
-                if not isinstance(outer, Literal):
-                    self.renamed[one] = self.root(outer)
+            value = self.value(outer)
+            # An iteration reads its part from memory.
+            self.values[one] = self.stored(one) if repeats > 1 and value.needed else value
         before = self.touched
         self.read(body, times * repeats)
         self.touched += (repeats - 1) * (self.touched - before)
-        results = [(self.needed(one), self.is_stored(one)) for one in body.outvars]
-        for outer, (needed, stored) in zip(equation.outvars, results, strict=False):
-            self.define(outer, needed)
-            if stored or (repeats > 1 and needed):
-                self.store(outer)
-
-    def is_stored(self, variable: Any) -> bool:
-        return not isinstance(variable, Literal) and self.root(variable) in self.stored
+        results = [self.value(one) for one in body.outvars]
+        for outer, value in zip(equation.outvars, results, strict=False):
+            stores = value.stored or (repeats > 1 and value.needed)
+            size = outer.aval.size
+            self.values[outer] = self.stored(outer) if stores else _Value(size, value.needed)
 
 
 def _convolution(equation: Any, _: list[bool], times: int) -> Iterator[Layer]:

@@ -48,7 +48,7 @@ PARAMETERS = {
 }
 # Seconds of each step beside its kernels, before a fit: JAX's own dispatch is a few tenths of a ms.
 _FIXED_S = {"JAX": (np.log(4e-4), 0.3), "other": (np.log(2e-3), 1.0)}
-# {offset: its standard deviation beforehand}.
+# {what an offset belongs to: its standard deviation beforehand}.
 OFFSETS = {
     "software": 0.25,
     "xla": 0.25,
@@ -58,10 +58,10 @@ OFFSETS = {
     "family, generation": 0.1,
     "family, arithmetic": 0.1,
     "software, generation": 0.05,
-    "software, link": 0.1,
-    "network": 0.07,
     "device": 0.08,
     "device, arithmetic": 0.05,
+    "network": 0.07,
+    "software, link": 0.1,
 }
 _GENERATION_SD = 0.1
 _ROBUST = 0.08  # Residuals beyond it count less and less.
@@ -72,25 +72,18 @@ _STEP = 1e-4
 
 def offsets_of(setting: Setting) -> list[tuple[str, str]]:
     """Return the (offset, level) pairs of a setting."""
-    software, family, device = setting.software, setting.shape.family, setting.kind
-    generation, arithmetic = setting.generation, setting.arithmetic
-    levels = {
-        "software": software,
+    values = {
+        "software": setting.software,
         "xla": "XLA" if setting.uses_xla else "other",
-        "family": family,
-        "software, family": f"{software}, {family}",
-        "software, arithmetic": f"{software}, {arithmetic}",
-        "family, generation": f"{family}, {generation}",
-        "family, arithmetic": f"{family}, {arithmetic}",
-        "software, generation": f"{software}, {generation}",
-        "device": device,
-        "device, arithmetic": f"{device}, {arithmetic}",
+        "family": setting.shape.family,
+        "arithmetic": setting.arithmetic,
+        "generation": setting.generation,
+        "device": setting.kind,
+        "network": setting.network,
+        "link": setting.link if setting.link != "none" else None,
     }
-    if setting.network:
-        levels["network"] = setting.network
-    if setting.link != "none":
-        levels["software, link"] = f"{software}, {setting.link}"
-    return list(levels.items())
+    levels = {offset: [values[name] for name in offset.split(", ")] for offset in OFFSETS}
+    return [(offset, ", ".join(level)) for offset, level in levels.items() if all(level)]
 
 
 class Kernels(types.SimpleNamespace):

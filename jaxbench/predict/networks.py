@@ -264,9 +264,9 @@ def densenet121():
     return x.global_pool().dense(1000).shape()
 
 
-def convnext(depths, widths):
-    x = _Images((224, 224)).conv(widths[0], 4, 4)
-    for stage, (count, width) in enumerate(zip(depths, widths, strict=True)):
+def convnext_tiny():
+    x = _Images((224, 224)).conv(96, 4, 4)
+    for stage, (count, width) in enumerate(((3, 96), (3, 192), (9, 384), (3, 768))):
         if stage:
             x.conv(width, 2, 2)
         for _ in range(count):
@@ -372,7 +372,7 @@ NETWORKS = {
     "efficientnet_b0": inverted_residuals(EFFICIENTNET, squeeze=True),
     "mobilenet_v2": inverted_residuals(MOBILENET, squeeze=False),
     "densenet121": densenet121(),
-    "convnext_tiny": convnext((3, 3, 9, 3), (96, 192, 384, 768)),
+    "convnext_tiny": convnext_tiny(),
     "ssd300": ssd300(),
     "vit_tiny": transformer(12, 192, 3, 197, patch=768),
     "vit_s16": transformer(12, 384, 6, 197, patch=768),

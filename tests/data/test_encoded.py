@@ -12,7 +12,7 @@ from jaxbench.batch_layout import BatchLayout
 from jaxbench.data.feeds.feed import create_feed
 from jaxbench.data.images.encoded import ExampleDraws, Files
 from jaxbench.data.sources.load import load_dataset
-from jaxbench.errors import CorruptDataError
+from jaxbench.errors import RunFailed
 from jaxbench.modes.train import run_training
 from jaxbench.parallel.mesh import create_mesh, create_training_mesh
 from tests.conftest import records, refusal, run_json
@@ -125,7 +125,7 @@ def test_corrupt_images_are_left_out_up_to_a_limit_and_named(folder, tmp_path):
     assert result.summary["eval_count"] == EVAL - 1
     # Another image takes a corrupt one's place: training batches stay full.
     assert [epoch["images"] for epoch in records(tmp_path / "run", "epoch")] == [16, 16]
-    with pytest.raises(CorruptDataError, match="max_corrupt=2"):
+    with pytest.raises(RunFailed, match="max_corrupt=2"):
         run_training(config_of(root, max_corrupt=2, epochs=2), str(tmp_path / "other"))
 
 
@@ -135,7 +135,7 @@ def test_where_nothing_can_be_decoded_that_is_said(folder, tmp_path):
         for file in (root / split).rglob("*.jpg"):
             file.write_bytes(b"")
         feed = feed_of(config_of(root, max_corrupt=50))
-        with pytest.raises(CorruptDataError, match=f"no image of the {reason} split"):
+        with pytest.raises(RunFailed, match=f"no image of the {reason} split"):
             list(feed.train_batches(0, 2)) + list(feed.eval_batches())
         assert set(feed.corrupt.values()) == {"an empty file"}
 

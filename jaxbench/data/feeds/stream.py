@@ -22,7 +22,7 @@ from jaxbench.data.dataset import Dataset, Split
 from jaxbench.data.feeds.decode_workers import ChunkDecoder, begin_worker
 from jaxbench.data.images.decode import load_decoder
 from jaxbench.data.sampler import PADDING, EpochSampler
-from jaxbench.errors import CorruptDataError, WorkerLost
+from jaxbench.errors import RunFailed
 from jaxbench.hardware.system import available_cores
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.parallel.signals import defer_signals
@@ -98,8 +98,7 @@ class StreamFeed:
         If this continues the previous call, the batches prepared ahead are used.
 
         Raises:
-          CorruptDataError: more images are corrupt than the config allows.
-          WorkerLost: a worker process was killed.
+          RunFailed: more images are corrupt than the config allows, or a worker process was killed.
         """
         start = epoch * self.steps_per_epoch + first_step
         if self._ahead is None or self._next_step != start:
@@ -114,7 +113,7 @@ class StreamFeed:
             except Exception as error:
                 self.close()
                 if "Worker process was terminated" in str(error):  # grain's words
-                    raise WorkerLost(
+                    raise RunFailed(
                         "a worker process that decodes images was killed; if nobody did, it was "
                         "the system, short of memory: fewer data.num_workers need less"
                     ) from error
@@ -132,7 +131,7 @@ class StreamFeed:
         """Yield the batches of the evaluation.
 
         Raises:
-          CorruptDataError: too many images are corrupt, or all.
+          RunFailed: too many images are corrupt, or all.
         """
         self.eval_count = self.num_eval  # an image may be readable again
         # Closed also if the loop ends early: the threads would go on for ever.
@@ -140,7 +139,7 @@ class StreamFeed:
             _start(batches)
             yield from batches
         if not self.eval_count:
-            raise CorruptDataError(
+            raise RunFailed(
                 f"{list(self.corrupt)[-1]}: no image of the evaluation split can be decoded"
             )
 
@@ -211,19 +210,19 @@ class StreamFeed:
         return {"images": images, "labels": labels, "indices": order_LxB, **keys}
 
     def _count_corrupt(self, chunk: dict[str, Any], training: bool) -> None:
-        """Count a chunk's corrupt images; raise CorruptDataError if there are too many."""
+        """Count a chunk's corrupt images; raise RunFailed if there are too many."""
         corrupt, limit = json.loads(chunk["corrupt"]), self._data.max_corrupt
         self.corrupt = self.corrupt | corrupt
         if not training:  # an evaluation reads each image once
             self.eval_count -= len(corrupt)
         if len(self.corrupt) > limit:
             name, reason = list(self.corrupt.items())[limit]
-            raise CorruptDataError(
+            raise RunFailed(
                 f"{name}: {reason} (corrupt images so far: {len(self.corrupt)}; "
                 f"data.max_corrupt={limit} allows no more)"
             )
         if training and (chunk["indices"] == PADDING).any():
-            raise CorruptDataError(
+            raise RunFailed(
                 f"{list(self.corrupt)[-1]}: no image of the training split is left that can be "
                 "decoded"
             )
