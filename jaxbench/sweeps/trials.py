@@ -111,14 +111,14 @@ class TrialRunner:
             if not self._running:
                 raise Unreachable(f"nothing is left to run trials on; {len(waiting)} are to run")
             for ended in self.launcher.wait():
-                attempt = self._running.pop(ended.key)
+                attempt = self._running[ended.key]
                 if ended.process.status == LOST and attempt.losses < _MOST_LOSSES:
                     attempt.losses += 1
-                    waiting.insert(0, attempt)
+                    waiting.insert(0, self._running.pop(ended.key))
                     lost = f"lost with {ended.host or 'its machine'} ({ended.process.reason})"
                     self.console.say(f"{attempt.what}: {lost}; it runs again")
                 else:
-                    yield self._keep(attempt, ended, len(waiting) + len(self._running))
+                    yield self._keep(attempt, ended, len(waiting))
             self._draw(len(waiting))
 
     def _attach(self, attempt: _Attempt) -> bool:
@@ -143,10 +143,12 @@ class TrialRunner:
                 total = ended + len(self._running) + waiting
                 self.console.progress(attempt.what, ended, total, attempt.line)
 
-    def _keep(self, attempt: _Attempt, ended: Ended, left: int) -> TrialResult:
+    def _keep(self, attempt: _Attempt, ended: Ended, waiting: int) -> TrialResult:
         result = self._result(attempt, ended)
         self.folder.add(result)
         self._wall_s[result.key] = result.wall_s
+        del self._running[result.key]
+        left = waiting + len(self._running)
         at_once = max(1, min(left, self.launcher.slots))
         left_s = left * statistics.fmean(self._wall_s.values()) / at_once
         self._live.left = left_for = f"about {rough_duration(left_s)} left" if left else ""
