@@ -64,7 +64,7 @@ class _Task:
     job: TrialJob
     group: Any  # reserves the hosts
     file: Any
-    line: str = "waiting for a free node"
+    line: str = "waiting for a node"
     end: tuple[ProcessResult, str | None] | None = None
     watch: Stopwatch = dataclasses.field(default_factory=Stopwatch)
 

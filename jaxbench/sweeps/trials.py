@@ -121,6 +121,13 @@ class TrialRunner:
                     yield self._keep(attempt, ended, len(waiting))
             self._draw(len(waiting))
 
+    def say_results(self, lines: Sequence[str], table: str) -> None:
+        """Print the last lines of a sweep: what it found, and where its table is."""
+        self.console.close()  # a bar below a table would be drawn again below each line
+        for line in (*lines, f"table: {self.folder.path / table}"):
+            self.console.say(line)
+        say_command(self.console, "report", "jaxbench", "report", str(self.folder.path))
+
     def _attach(self, attempt: _Attempt) -> bool:
         attempt.job = self.folder.open_attempt(attempt.trial)
         attached = attempt.job is not None and self.launcher.attach(attempt.job)
@@ -249,7 +256,6 @@ def run_trials(runner: TrialRunner, trials: Sequence[Trial]) -> int:
         folder.add_rows("sweep.csv", [result.row()])
     results = [folder.results[trial.key] for trial in trials]
     folder.write_table("sweep.csv", [result.row() for result in results])
-    console.close()  # a bar below a table would be drawn again below each line
     rows, seed_lines = seed_statistics(results)
     if rows:
         folder.write_table("seeds.csv", rows)
@@ -258,9 +264,7 @@ def run_trials(runner: TrialRunner, trials: Sequence[Trial]) -> int:
     lines = [*trial_table(trials, results), *warnings, *seed_lines]
     if any(result.status == "failed" for result in results):
         lines.append(f"logs of the trials: {folder.path / 'trials'}")
-    for line in (*lines, f"table: {folder.path / 'sweep.csv'}"):
-        console.say(line)
-    say_command(console, "report", "jaxbench", "report", str(folder.path))
+    runner.say_results(lines, "sweep.csv")
     return exit_code(result.status for result in results)
 
 
