@@ -51,7 +51,9 @@ def main(paths: list[str]) -> int:
         raise BadInput("--tolerance: needs --baseline")
     if any(map(is_card, paths)):
         return _compare_cards(paths)
-    matches = _match(paths)
+    base, *others = [sides.read_sides(path) for path in paths]
+    matches = [one for other in others for one in sides.match_trials(base, other)]
+    matches = matches or sides.match_settings(base)
     missing = [one for one in matches if isinstance(one, str)]
     comparisons = sides.judge([one for one in matches if isinstance(one, sides.Match)])
     if not comparisons:
@@ -67,22 +69,6 @@ def main(paths: list[str]) -> int:
             print_wrapped(*sides.describe_comparison(comparison))
         print_wrapped(*map(printable, missing))
     return _decide(comparisons, missing) if _BASELINE.value else 0
-
-
-def _match(paths: list[str]) -> list[sides.Match | str]:
-    base, *others = [sides.read_sides(path) for path in paths]
-    if not others:
-        return sides.match_settings(base)
-    matches: list[sides.Match | str] = []
-    for other in others:
-        try:
-            matches += sides.match_trials(base, other)
-        except BadInput as error:
-            # Of several, one that cannot be compared leaves the others their ratios.
-            if len(others) == 1 or _BASELINE.value:
-                raise
-            matches.append(str(error))
-    return matches
 
 
 def _decide(comparisons: list[dict[str, Any]], missing: list[str]) -> int:
@@ -103,7 +89,7 @@ def _decide(comparisons: list[dict[str, Any]], missing: list[str]) -> int:
             percent = f"{100 * _TOLERANCE.value:g}%"
             print_wrapped(f"slower than the baseline by more than {percent}: {names}")
         print_wrapped(*(f"undecided: {line}" for line in undecided))
-    # A trial of the baseline that the other sweep has no result for is no pass.
+    # What the other side has no result for is no pass.
     return 1 if slower or missing else 3 if undecided else 0
 
 

@@ -6,7 +6,6 @@ of runs; or `--experiment=NAME --target=gpu:a100:8,gpu:h100:8 --prices=FILE`, by
 """
 
 import json
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +28,7 @@ from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import split_targets
 from jaxbench.metrics import UNKNOWN, words
 from jaxbench.paths import user_path
+from jaxbench.records.run_dir import finite
 from jaxbench.reports.prices import Prices, at_price, price_mark
 from jaxbench.reports.runs import ReportedRun, read_run, time_to_target
 from jaxbench.tables.columns import Column, metric_column, metric_columns
@@ -86,7 +86,7 @@ def main(spec: str | None, overrides: Sequence[str], paths: list[str]) -> int:
     else:
         costs = {"as stated": cost_of_rate(price)}
     if _JSON.value:
-        print(json.dumps({"costs": _finite(costs)}))
+        print(json.dumps({"costs": finite(costs)}))
         return 0
     for name, amounts in costs.items():
         print(printable(name))
@@ -231,13 +231,6 @@ def _electricity(energy_j: float | None) -> float | None:
 def _per_price(rate: float, price: Price, tokens: int | None = None) -> dict[str, float]:
     costs = at_price(Estimate(rate), price, tokens)
     return {name: cost.value for name, cost in costs.items()}
-
-
-def _finite(value: Any) -> Any:
-    """Return null for infinity, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 if __name__ == "__main__":

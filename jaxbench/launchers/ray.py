@@ -64,7 +64,7 @@ class _Task:
     job: TrialJob
     group: Any  # reserves the hosts
     file: Any
-    line: str = "waiting for a free node"
+    line: str = "waiting for a node"
     end: tuple[ProcessResult, str | None] | None = None
     watch: Stopwatch = dataclasses.field(default_factory=Stopwatch)
 
@@ -300,7 +300,7 @@ def _check_nodes(nodes: Sequence[_Node], say: Callable[[str], None]) -> list[_No
     """Return the nodes that answer; print a line for each that differs or does not answer.
 
     Raises:
-      BadInput: a node differs from this process or from the first node.
+      BadInput: a node differs from this process or from most nodes.
     """
     tasks = []
     for node, _ in nodes:
@@ -309,13 +309,15 @@ def _check_nodes(nodes: Sequence[_Node], say: Callable[[str], None]) -> list[_No
         task = ray.remote(describe_node).options(num_cpus=0, scheduling_strategy=place)
         tasks.append(task.remote(os.getcwd()))
     watch = Stopwatch()
-    expected, usable, refused = describe_node(os.getcwd()), [], 0
+    resources = [_amounts_text(amounts) for _, amounts in nodes]
+    most_common = max(resources, key=resources.count, default="")
+    expected, usable, refused = describe_node(os.getcwd()) | {"resources": most_common}, [], 0
     for task, (node, amounts) in zip(tasks, nodes, strict=True):
         try:
             answer = ray.get(task, timeout=max(0, _CHECK_S - watch.elapsed_s()))
             answer |= {"resources": _amounts_text(amounts)}
             usable.append((node, amounts))
-            wrong = [n for n, value in answer.items() if value != expected.setdefault(n, value)]
+            wrong = [name for name, value in answer.items() if value != expected[name]]
             status = "failed" if wrong else "done"
             reason = "; ".join(f"{name} {answer[name]}, not {expected[name]}" for name in wrong)
         except RayError as error:

@@ -169,7 +169,7 @@ def match(base: Side, other: Side) -> Match:
 def match_trials(base: Mapping[str, Side], other: Mapping[str, Side]) -> list[Match | str]:
     """Return the match of each trial, or why there is none."""
     if list(base) == list(other) == [""]:
-        return [match(base[""], other[""])]
+        return [_match_or_reason(base[""], other[""])]
     if "" in {*base, *other} or not base or not other:
         raise BadInput("a sweep is compared with a sweep, a run with a run")
     return [

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from jaxbench.analysis.largest_batch import estimate_largest
 from jaxbench.batch_layout import BatchLayout, batch_multiple
-from jaxbench.records.next_steps import say_command
 from jaxbench.records.schema import MaxBatchResult, TrialResult
 from jaxbench.sweeps.grid import Trial
 from jaxbench.sweeps.tables import exit_code, max_batch_table
@@ -81,15 +80,12 @@ def find_max_batches(
     Returns:
       The exit code.
     """
-    folder, results = runner.folder, []
+    results: list[MaxBatchResult] = []
     for number, trial in enumerate(trials, 1):
         position = f"[{number}/{len(trials)}]"
         results.append(_find_max_batch(runner, trial, position, multiple, memory_limit_mb))
-        folder.write_table("max_batch.csv", [result.row() for result in results])
-    runner.console.close()
-    for line in (*max_batch_table(results), f"table: {folder.path / 'max_batch.csv'}"):
-        runner.console.say(line)
-    say_command(runner.console, "report", "jaxbench", "report", str(folder.path))
+        runner.folder.write_table("max_batch.csv", [result.row() for result in results])
+    runner.say_results(max_batch_table(results), "max_batch.csv")
     return exit_code(result.status for result in results)
 
 

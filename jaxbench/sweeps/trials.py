@@ -111,15 +111,22 @@ class TrialRunner:
             if not self._running:
                 raise Unreachable(f"nothing is left to run trials on; {len(waiting)} are to run")
             for ended in self.launcher.wait():
-                attempt = self._running.pop(ended.key)
+                attempt = self._running[ended.key]
                 if ended.process.status == LOST and attempt.losses < _MOST_LOSSES:
                     attempt.losses += 1
-                    waiting.insert(0, attempt)
+                    waiting.insert(0, self._running.pop(ended.key))
                     lost = f"lost with {ended.host or 'its machine'} ({ended.process.reason})"
                     self.console.say(f"{attempt.what}: {lost}; it runs again")
                 else:
-                    yield self._keep(attempt, ended, len(waiting) + len(self._running))
+                    yield self._keep(attempt, ended, len(waiting))
             self._draw(len(waiting))
+
+    def say_results(self, lines: Sequence[str], table: str) -> None:
+        """Print the last lines of a sweep: what it found, and where its table is."""
+        self.console.close()  # a bar below a table would be drawn again below each line
+        for line in (*lines, f"table: {self.folder.path / table}"):
+            self.console.say(line)
+        say_command(self.console, "report", "jaxbench", "report", str(self.folder.path))
 
     def _attach(self, attempt: _Attempt) -> bool:
         attempt.job = self.folder.open_attempt(attempt.trial)
@@ -143,10 +150,12 @@ class TrialRunner:
                 total = ended + len(self._running) + waiting
                 self.console.progress(attempt.what, ended, total, attempt.line)
 
-    def _keep(self, attempt: _Attempt, ended: Ended, left: int) -> TrialResult:
+    def _keep(self, attempt: _Attempt, ended: Ended, waiting: int) -> TrialResult:
         result = self._result(attempt, ended)
         self.folder.add(result)
         self._wall_s[result.key] = result.wall_s
+        del self._running[result.key]
+        left = waiting + len(self._running)
         at_once = max(1, min(left, self.launcher.slots))
         left_s = left * statistics.fmean(self._wall_s.values()) / at_once
         self._live.left = left_for = f"about {rough_duration(left_s)} left" if left else ""
@@ -247,7 +256,6 @@ def run_trials(runner: TrialRunner, trials: Sequence[Trial]) -> int:
         folder.add_rows("sweep.csv", [result.row()])
     results = [folder.results[trial.key] for trial in trials]
     folder.write_table("sweep.csv", [result.row() for result in results])
-    console.close()  # a bar below a table would be drawn again below each line
     rows, seed_lines = seed_statistics(results)
     if rows:
         folder.write_table("seeds.csv", rows)
@@ -256,9 +264,7 @@ def run_trials(runner: TrialRunner, trials: Sequence[Trial]) -> int:
     lines = [*trial_table(trials, results), *warnings, *seed_lines]
     if any(result.status == "failed" for result in results):
         lines.append(f"logs of the trials: {folder.path / 'trials'}")
-    for line in (*lines, f"table: {folder.path / 'sweep.csv'}"):
-        console.say(line)
-    say_command(console, "report", "jaxbench", "report", str(folder.path))
+    runner.say_results(lines, "sweep.csv")
     return exit_code(result.status for result in results)
 
 

@@ -131,6 +131,9 @@ def test_a_trial_has_several_hosts_and_ends_with_its_sweep(tmp_path, cluster):
     ) as process:
         wait_for(lambda: len(cluster.trials()) == 2, process)
         assert len({id(node) for node in cluster.trials().values()}) == 2
+        # The third node is another sweep's meanwhile.
+        args = (f"--experiment={MICRO}", "--experiment.num_devices=1", "--grid=seed=0")
+        assert run_sweep(tmp_path, *cluster.flags(*args, "--sweepdir=t")).returncode == 0
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=120)
     assert process.returncode == 130 and "resume: " in output, output
@@ -160,20 +163,15 @@ def test_a_node_and_the_sweep_are_killed(tmp_path, cluster):
     args = ("--grid=seed=0,1,2,3,4", f"--experiment={MICRO}", "--experiment.num_devices=1")
     args += ("--experiment.epochs=50", "--telemetry_s=0")
     command = sweep(*cluster.flags(*args))
-    path = tmp_path / "s" / "results.jsonl"
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
-
-        def ended():
-            return len(results(tmp_path / "s")) if path.exists() else 0
-
-        wait_for(lambda: ended() >= 1, process)
+    path, log = tmp_path / "s" / "results.jsonl", tmp_path / "log"
+    with open(log, "w") as file, subprocess.Popen(command, cwd=tmp_path, stdout=file) as process:
+        wait_for(lambda: path.exists() and results(tmp_path / "s"), process)
         wait_for(cluster.trials, process)
         cluster.remove(next(iter(cluster.trials().values())), graceful=False)
-        before = ended()
-        wait_for(lambda: ended() >= before + 1, process)
+        wait_for(lambda: ": lost with " in log.read_text(), process)
         wait_for(cluster.trials, process)
         process.kill()
-        output, _ = process.communicate()
+    output = log.read_text()
     assert output.count(": lost with ") == 1 and "(raylet)" not in output, output
     before = results(tmp_path / "s")
     wait_until(lambda: not cluster.trials())
@@ -200,9 +198,9 @@ def test_a_local_ray_is_for_this_machine_only(tmp_path):
         processes = {one: one.name() for one in (sweeping, *sweeping.children(recursive=True))}
         listening = {
             connection.laddr.ip
-            for one in processes
-            for connection in one.net_connections()
+            for connection in psutil.net_connections()
             if connection.status == psutil.CONN_LISTEN
+            and connection.pid in {one.pid for one in processes}
         }
         addresses = [ipaddress.ip_address(ip) for ip in listening]
         assert addresses
