@@ -113,23 +113,6 @@ def test_the_runs_own_intervals_are_a_least_width():
     assert math.log(found.high / found.low) / 2 == pytest.approx(0.01 * math.sqrt(2 / 4), rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("busy", "told"),
-    [
-        ((True, False), "inconclusive: the host was busy"),
-        ((False, True), "inconclusive: the host was busy"),
-        ((None, None), "inconclusive: the load of the host is not known"),
-    ],
-)
-def test_of_a_busy_host_nothing_is_said(tmp_path, busy, told):
-    a = write_repeats(tmp_path / "a", 100.0, 100.5, busy=busy[0])
-    b = write_repeats(tmp_path / "b", 50.0, 50.1, busy=busy[1])
-    found = compared(a, b)
-    assert found["stages"]["train_step"]["verdict"] == told
-    assert found["stages"]["train_step"]["ratio"] == pytest.approx(0.5, abs=0.01)
-    assert found["other_cpu_percent"] == [60.0 if one else 1.0 for one in busy]
-
-
 def test_epochs_but_the_first_are_a_training_runs_rate(tmp_path):
     for name, rates in (("a", (1.0, 50, 51, 52)), ("b", (900.0, 25, 25, 26))):
         write_run(tmp_path / name, epoch_rates=rates)

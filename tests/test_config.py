@@ -6,7 +6,7 @@ from jaxbench.cli import registry
 from jaxbench.cli.entry_point import load_experiment
 from jaxbench.cli.overrides import create_experiment
 from jaxbench.fields import without_unused
-from tests.conftest import MICRO, config_of, records, refusal
+from tests.conftest import config_of, refusal
 
 
 @pytest.mark.parametrize(
@@ -103,17 +103,6 @@ def test_the_rule_and_the_source_are_what_was_set_last():
     assert without_unused(config)[0].optimizer.update_rule is None
     config = create_experiment(config, code)
     assert (config.optimizer.name, config.data.source) == ("custom", "custom")
-
-
-def test_a_field_without_effect_changes_nothing_and_is_recorded(train):
-    fields = {"optimizer__schedule": "one_cycle", "optimizer__base_batch_size": 32}
-    plain, other = train(MICRO, **fields), train(MICRO, **fields, optimizer__warmup_epochs=1)
-    losses, expected = (
-        [record["train_loss"] for record in records(run.run_dir.path, "epoch")]
-        for run in (other, plain)
-    )
-    assert losses == expected != []
-    assert "optimizer.warmup_epochs=1" in other.summary["warnings"][0]
 
 
 def test_published_recipes_are_what_was_published():

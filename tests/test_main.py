@@ -11,10 +11,7 @@ from jaxbench import modes
 from jaxbench.cli import registry
 from jaxbench.modes import MODES, options
 from jaxbench.parallel.signals import GRACE_PERIOD_S
-from tests.conftest import LOOP, MICRO, records, run_json
-
-# Of the shipped experiments those that need no integration test to run in :tiny.
-QUICK = ("conv2d",)
+from tests.conftest import LOOP, MICRO, run_json
 
 
 @pytest.mark.parametrize("name", MODES)
@@ -31,36 +28,6 @@ def test_every_mode_is_a_function_that_takes_its_options(name):
     module = vars(sys.modules[function.__module__]).values()
     own = [one for one in module if getattr(one, "__module__", "") == function.__module__]
     assert [one.mode for one in own if hasattr(one, "measure") and hasattr(one, "mode")] == [name]
-
-
-@pytest.mark.parametrize("devices", [1, 8])
-@pytest.mark.parametrize("name", QUICK)
-def test_experiments_run_tiny(run_cli, tmp_path, name, devices):
-    """All others do in the integration half."""
-    check_runs_tiny(run_cli, tmp_path, name, devices)
-
-
-def check_runs_tiny(run_cli, tmp_path, name, devices):
-    done = run_cli(
-        f"--experiment={name}:tiny",
-        f"--experiment.num_devices={devices}",
-        "--workdir=run",
-    )
-    assert done.returncode == 0, done.stderr
-    document = run_json(tmp_path / "run")
-    assert document["status"] == "done" and document["experiment"] == f"{name}:tiny"
-    assert document["environment"]["num_devices"] == devices
-    if document["mode"] != "train":
-        return  # tests of its own look further
-    epochs = records(tmp_path / "run", "epoch")
-    assert epochs[-1]["eval_count"] == document["data"]["eval_examples"]
-    assert epochs[-1]["train_loss"] < epochs[0]["train_loss"]
-    # The line of the last epoch has the rate that is recorded.
-    lines = [line.split() for line in done.stdout.splitlines() if line.strip()]
-    [cells] = [cells for cells in lines if cells[0].startswith(f"{len(epochs)}/")]
-    numbers = [float(cell.replace(",", "")) for cell in cells[1:]]
-    assert epochs[-1]["images_per_s"] in [pytest.approx(number, rel=1e-3) for number in numbers]
-    assert ("Dice" if document["task"] == "segmentation" else "top-1") in done.stdout
 
 
 def test_list_names_every_experiment(run_cli):

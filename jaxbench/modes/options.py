@@ -115,7 +115,7 @@ def mode_keywords(mode: str, experiment: Experiment, values: Mapping[str, Any]) 
         "wandb": check_wandb,
         "link_gb_per_s": lambda value: _check_positive("link_gb_per_s", value),
     }
-    keywords = {}
+    keywords: dict[str, Any] = {}
     for name, option in options_of(mode).items():
         value = values.get(name)
         value = option.default if value is None else value

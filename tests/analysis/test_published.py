@@ -56,10 +56,3 @@ def test_cost_to_accuracy():
     for row in published:
         hours = row["epochs"] * 1_281_167 / row["images_per_s"] / 3600
         assert hours * prices[row["offer"]] == pytest.approx(row["usd_published"], abs=0.5)
-
-
-def test_conv2d_covers_1_to_8_devices():
-    rows = load_published("conv2d")
-    for hardware in ("V100", "K80"):
-        assert [row["devices"] for row in rows if row["hardware"] == hardware] == list(range(1, 9))
-    assert {(row["images"], row["height"], row["width"]) for row in rows} == {(840, 100, 100)}

@@ -179,13 +179,6 @@ def test_without_pytorch_our_own_step_is_measured(without_pytorch, tmp_path):
     assert re.search(r"^jaxbench +[\d,.]+ \([\d,.]+ to [\d,.]+\)", done.stdout, re.MULTILINE)
 
 
-def test_a_pytorch_that_was_asked_for_must_be_there(without_pytorch, tmp_path):
-    done = versus_pytorch("--variants=eager", f"--json={tmp_path / 'x.json'}", **without_pytorch)
-    assert done.returncode == 2 and done.stdout == ""
-    assert re.fullmatch(r"jaxbench: PyTorch is left out: .* not in this test.*\n", done.stderr)
-    assert not (tmp_path / "x.json").exists()
-
-
 def test_pytorch_trains_the_same_steps(pytorch_python, tmp_path):
     done = versus_pytorch(
         f"--json={tmp_path / 'records.json'}", f"--pytorch_python={pytorch_python}"

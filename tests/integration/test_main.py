@@ -5,34 +5,37 @@ import subprocess
 import pytest
 
 from jaxbench.cli import registry
-from tests.conftest import MICRO, OPTIMIZED, run_json
+from tests.conftest import MICRO, OPTIMIZED, records, run_json
 from tests.integration.conftest import program
-from tests.test_main import QUICK, check_runs_tiny
 
-# On one device the largest jobs are slow: what they differ in is tried on eight. Once a week: other
-# recipes for a network that is here.
-_ON_ONE = ("quickstart",)
+# Once a week: other recipes for a network that is here.
 _WEEKLY = ("resnet50", "gpt124m_synthetic", "wrn28_10_2019", "cifar10_speedrun94_2025", "vit_s16")
 
 
 @pytest.mark.parametrize(
-    ("name", "devices"),
+    "name",
     [
-        pytest.param(
-            name,
-            devices,
-            marks=[pytest.mark.slow]
-            if name in _WEEKLY or (devices == 1 and name not in _ON_ONE)
-            else [],
-        )
+        pytest.param(name, marks=pytest.mark.slow if name in _WEEKLY else ())
         for name in registry.available()
-        for devices in (1, 8)
-        if name not in QUICK
+        if name != "conv2d"
     ],
 )
-def test_every_experiment_runs_tiny(run_cli, tmp_path, name, devices):
-    """In this process: what a process of its own adds is asked below."""
-    check_runs_tiny(run_cli, tmp_path, name, devices)
+def test_every_experiment_runs_tiny(run_cli, tmp_path, name):
+    experiment = (f"--experiment={name}:tiny", "--experiment.num_devices=8")
+    done = run_cli(*experiment, "--workdir=run")
+    assert done.returncode == 0, done.stderr
+    document = run_json(tmp_path / "run")
+    assert document["status"] == "done" and document["experiment"] == f"{name}:tiny"
+    assert document["environment"]["num_devices"] == 8
+    epochs = records(tmp_path / "run", "epoch")
+    assert epochs[-1]["eval_count"] == document["data"]["eval_examples"]
+    assert epochs[-1]["train_loss"] < epochs[0]["train_loss"]
+    # The line of the last epoch has the rate that is recorded.
+    lines = [line.split() for line in done.stdout.splitlines() if line.strip()]
+    [cells] = [cells for cells in lines if cells[0].startswith(f"{len(epochs)}/")]
+    numbers = [float(cell.replace(",", "")) for cell in cells[1:]]
+    assert epochs[-1]["images_per_s"] in [pytest.approx(number, rel=1e-3) for number in numbers]
+    assert ("Dice" if document["task"] == "segmentation" else "top-1") in done.stdout
 
 
 def test_quickstart_reaches_97_percent(run_main, tmp_path):

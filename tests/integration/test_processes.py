@@ -15,11 +15,10 @@ import pytest
 from jaxbench.cards.card_file import read_card
 from jaxbench.cards.check import check_card
 from jaxbench.checkpoints.checkpoint import list_checkpoints
-from jaxbench.cli import registry
 from jaxbench.clock import wait_until
 from jaxbench.modes.train import run_training
 from jaxbench.records.writers.console import Console
-from tests.conftest import MICRO, ROOT, records, run_json, set_fields
+from tests.conftest import MICRO, ROOT, config_of, records, run_json
 from tests.integration.conftest import program, run_program
 
 # 90 test images: neither a batch nor the devices of both processes divide them.
@@ -102,12 +101,13 @@ LONG = {"epochs": 60}
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """The run in one process, on as many devices."""
-    config = registry.load(MICRO)
-    config.num_devices = 4
-    set_fields(config, **{name.replace(".", "__"): of for name, of in (FIELDS | LONG).items()})
-    with open(os.devnull, "w") as quiet:
-        path = tmp_path_factory.mktemp("alone") / "run"
-        return run_training(config, str(path), Console(quiet)).run_dir.path
+    path = tmp_path_factory.mktemp("alone") / "run"
+    return in_one_process(path, num_devices=4, **LONG)
+
+
+def in_one_process(path, **more):
+    named = {name.replace(".", "__"): value for name, value in (FIELDS | more).items()}
+    return run_training(config_of(MICRO, **named), str(path), Console()).run_dir.path
 
 
 @pytest.fixture(scope="module")
@@ -158,12 +158,7 @@ def test_two_processes_of_four_devices_split_the_state(tmp_path):
     started = Processes(tmp_path / "runs", *more, devices=4)
     assert started.wait() == [0, 0], started.log(0) + started.log(1)
     run = started.folders[0] / "run"
-    config = registry.load(MICRO)
-    set_fields(config, **{name.replace(".", "__"): value for name, value in FIELDS.items()})
-    config.num_devices, config.model.hidden = 8, (16,)
-    with open(os.devnull, "w") as quiet:
-        whole = run_training(config, str(tmp_path / "whole"), Console(quiet))
-    same(run, whole.run_dir.path, 1e-8)
+    same(run, in_one_process(tmp_path / "whole", num_devices=8, model__hidden=(16,)), 1e-8)
     first, _ = list_checkpoints(run / "checkpoints")
     resume = f"--resume={run / 'checkpoints' / first}"
     resumed = Processes(tmp_path / "resumed", resume, *more, devices=4)

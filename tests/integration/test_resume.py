@@ -255,7 +255,7 @@ def test_a_run_that_is_killed_again_and_again(forks, tmp_path, kills, epochs):
     ]
     [newest] = {list_checkpoints(tmp_path / name / CHECKPOINTS)[-1] for name in ("whole", "run")}
     config = registry.load(MICRO)
-    with open(os.devnull, "w") as quiet, prepare_run(config, None, Console(quiet)) as job:
+    with prepare_run(config, None, Console()) as job:
         target = job.program.abstract_placed_state()
     ours, theirs = (read_checkpoint(f[newest].parent, newest, target).state for f in found)
     assert_same_state(ours, theirs)

@@ -86,7 +86,7 @@ def parse(command: str, *arguments: str) -> None:
         main_flags.chosen_mode(entry_point.load_experiment(spec, overrides))
     elif command == "sweep":
         module.check_sweep_flags()
-        for trial in make_trials(spec, overrides, parse_grid(flags.FLAGS.grid), [], [], ()):
+        for trial in make_trials(spec, overrides, parse_grid(flags.FLAGS.grid)):
             main_flags.chosen_mode(trial.config)
 
 

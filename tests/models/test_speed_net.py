@@ -23,7 +23,7 @@ from jaxbench.training.prediction import predict_views
 from tests.conftest import config_of, program_of, refusal
 from tests.data.encoded_images import write_folder
 from tests.micro import SmallConfig
-from tests.models.speed_net import FIELDS, TINY, config_with, images
+from tests.models.speed_net import TINY, config_with, images
 
 
 @pytest.mark.parametrize(("width", "scale"), [(256, 1 / 256), (64, 1 / 128)])
@@ -265,10 +265,3 @@ def test_only_images_of_which_the_network_is_unsure_are_seen_in_views():
 )
 def test_a_speed_run_that_cannot_be_is_refused(experiment, fields, told):
     refusal(config_of(experiment, **fields).validate, told=told)
-
-
-def test_parameters_that_do_not_fit_are_an_error():
-    program = program_of(TINY, **FIELDS)
-    program.data_dependent_params = lambda: {"head": {"kernel": np.zeros((3, 3))}}
-    with pytest.raises(ValueError, match="follows from images"):
-        program.initial_state()

@@ -5,7 +5,6 @@ import csv
 import jax
 import pytest
 
-from jaxbench.cli import entry_point
 from jaxbench.clock import Clock
 from jaxbench.config import Experiment
 from jaxbench.errors import Diverged, MixedDevices, Terminated
@@ -16,7 +15,6 @@ from jaxbench.records.schema import CompileRecord, Conv2dRecord, Summary
 from jaxbench.records.writers.console import Console
 from jaxbench.training import run as training_run
 from tests.conftest import MICRO, records, run_json
-from tests.in_process import fresh_process_state
 from tests.modes.mixed_devices import REFUSAL, FakeDevice
 from tests.recorded import filled
 
@@ -136,16 +134,6 @@ def test_a_mix_that_does_not_run_is_said_in_one_line(run, tmp_path, kinds):
     if mixed:
         assert "RTX 2080 Ti with GTX 1080: the backend does not run" in str(told.value)
         assert "\n" not in str(told.value)
-
-
-def test_a_mix_ends_the_program_with_one_line_and_exit_code_1(capsys):
-    def main(_):
-        raise MixedDevices("A with B: no")
-
-    with fresh_process_state(), pytest.raises(SystemExit) as ended:
-        entry_point.run_with_arguments(main, ["jaxbench"])
-    assert ended.value.code == 1
-    assert capsys.readouterr() == ("", "jaxbench: A with B: no\n")
 
 
 @pytest.mark.parametrize("mode", ["train", "throughput"])

@@ -133,12 +133,6 @@ def test_max_steps_ends_a_run_in_the_middle_of_an_epoch(train):
     assert "images_per_s" not in result.summary and result.summary["images_per_s_whole_run"] > 0
 
 
-def test_the_last_epoch_is_evaluated_whatever_the_interval(train):
-    result = train(MICRO, epochs=3, eval_every_epochs=2)
-    counts = [epoch.get("eval_count") for epoch in records(result.run_dir.path, "epoch")]
-    assert counts == [None, 360, 360]
-
-
 def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(train, tmp_path):
     with pytest.raises(Diverged):
         train(MICRO, optimizer__learning_rate=1e20)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxbench.errors import BadInput
+from jaxbench.parallel.signals import GRACE_PERIOD_S
 from jaxbench.records.schema import StepRecord
 from jaxbench.records.writers.wandb import WandbWriter, check_wandb
 from tests.conftest import MICRO, records, refusal, run_json
@@ -83,6 +84,14 @@ def test_a_folder_of_that_name_is_no_package(tmp_path, monkeypatch):
 def test_trouble_in_the_middle_is_said_once_and_the_rest_goes_on(wandb, tmp_path):
     said = []
     writer = WandbWriter(tmp_path / "run", "demo", {"seed": 1}, said.append)
+    settings = wandb.Settings.call_args.kwargs
+    # Uploading ends before a signal's time is up.
+    assert 0 < settings.pop("finish_timeout") < GRACE_PERIOD_S
+    # Nothing is sent but the records.
+    assert settings == {
+        **{"console": "off", "host": "", "save_code": False, "x_save_requirements": False},
+        **{"disable_git": True, "label_disable": True, "x_disable_machine_info": True},
+    }
     wandb.init().log.side_effect = RuntimeError("no more room")
     for step in (1, 2):
         writer.write(StepRecord(step=step, epoch=1, loss=1.0, learning_rate=0.1, elapsed_s=1.0))
