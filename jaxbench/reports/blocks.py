@@ -73,22 +73,23 @@ class BarChart(NamedTuple):
 
 
 class Dot(NamedTuple):
-    """One row of a `DotChart`; `published` ones are hollow.
+    """A value of a `DotChart`.
 
     Attributes:
+      kind: `measured`, `published` (hollow) or `predicted`, whose interval is a bar.
       tooltip: what the bar is.
       runs: the values that it is of, drawn as small dots.
-      below: of a prediction, whose interval is drawn as a bar, the dots in its row; else None.
+      beside: further dots in its row.
     """
 
     label: str
     value: float
     low: float | None = None
     high: float | None = None
-    published: bool = False
-    below: Sequence["Dot"] | None = None
+    kind: str = "measured"
     tooltip: str = ""
     runs: Sequence[float] = ()
+    beside: Sequence["Dot"] = ()
 
 
 class DotChart(NamedTuple):

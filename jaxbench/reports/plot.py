@@ -9,7 +9,7 @@ import itertools
 import math
 import pathlib
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jinja2
@@ -48,6 +48,8 @@ _MARKERS = (
 _BAR, _LINE = 32, 14
 # Between the marks of a row and its value.
 _GAP = 9
+# What is before the value of a further dot of a row.
+_SIGNS = {"measured": " ● ", "published": " ○ "}
 # The widest number below an axis, 100,000, with a gap.
 _NUMBER_WIDTH = 52
 # Of the text, as in page.css; a character's width in ems, about, of the page's font.
@@ -200,8 +202,7 @@ def _draw_lines(chart: LineChart) -> dict[str, Any]:
         step = 1 if len(points) <= _MOST_MARKERS else len(points) // 8
         # What the page's script shows beside the pointer: no text of a run.
         tips = [
-            f"{_px(at.x)} {_px(at.y)} {_exact(p.x)}; "
-            f"{with_interval(plain)(Estimate(p.y, p.low, p.high))}; {p.tooltip}"
+            f"{_px(at.x)} {_px(at.y)} {_with_ends(p.y, p.low, p.high)}; {_exact(p.x)}; {p.tooltip}"
             for at, p in zip(drawn, points, strict=True)
         ]
         series.append(
@@ -239,7 +240,7 @@ def _draw_bars(chart: BarChart) -> dict[str, Any]:
             if value > 0
         ]
         y = _TOP + 12 + number * _BAR
-        rows.append({"label": label, "lines": lines, "y": y, "parts": parts, "dot": None})
+        rows.append({"label": label, "lines": lines, "y": y, "parts": parts, "dots": ()})
     return {"x": x_axis, "left": left, "height": _TOP + len(rows) * _BAR + _BOTTOM, "rows": rows}
 
 
@@ -247,42 +248,31 @@ def _draw_dots(chart: DotChart) -> dict[str, Any]:
     labels, left = _labels([dot.label for dot in chart.dots], 5)
     heights = [_LINE * len(lines) + 8 for lines in labels]
     tops = itertools.accumulate(heights, initial=_TOP)
-    dots = [one for dot in chart.dots for one in (dot, *(dot.below or ()))]
-    values = [x for d in dots for x in (d.value, d.low, d.high, *d.runs) if x is not None]
-    values += [] if chart.x_log else [0.0]
-
-    def row_ends(axis: Axis) -> Iterator[float]:
-        """Yield where the marks of each row end."""
-        for dot in chart.dots:
-            below = [one.value for one in dot.below or ()]
-            ends = [end for end in (dot.low, dot.high) if end is not None]
-            yield max(map(axis, [dot.value, *ends, *dot.runs, *below]))
-
+    in_rows = [[dot, *dot.beside] for dot in chart.dots]
+    ends = [
+        [x for dot in row for x in (dot.value, dot.low, dot.high, *dot.runs) if x is not None]
+        for row in in_rows
+    ]
+    values = [*itertools.chain(*ends), *(() if chart.x_log else (0.0,))]
     # Values are behind the marks of their row: the axis is as long as leaves room for each.
-    written = [[plain(one.value) for one in (dot, *(dot.below or ()))] for dot in chart.dots]
-    rooms = [_GAP + _FONT * _CHARACTER * (len("".join(w)) + 3 * len(w)) for w in written]
+    texts = [
+        plain(dot.value) + "".join(_SIGNS[own.kind] + plain(own.value) for own in dot.beside)
+        for dot in chart.dots
+    ]
+    rooms = [_GAP + _FONT * _CHARACTER * (len(text) + 1) for text in texts]
     for end in range(_RIGHT, int(left), -4):
         x_axis = Axis(values, left, end, log=chart.x_log, from_zero=True)
-        if all(last + room <= _WIDTH for last, room in zip(row_ends(x_axis), rooms, strict=True)):
+        last = [max(map(x_axis, of_row)) for of_row in ends]
+        if all(at + room <= _WIDTH for at, room in zip(last, rooms, strict=True)):
             break
-    rows = []
-    for dot, lines, top, height in zip(chart.dots, labels, tops, heights, strict=False):
-        row: dict[str, Any] = {
-            "label": dot.label,
-            "lines": lines,
-            "y": top + height / 2,
-            "parts": (),
-            "dot": dot,
-        }
-        row["tooltip"] = with_interval(plain)(Estimate(dot.value, dot.low, dot.high))
-        row["tooltip"] += f"; {dot.tooltip}" if dot.tooltip else ""
-        ends = [] if None in (dot.low, dot.high) else [dot.low, dot.high]
-        row["ends"] = [*map(x_axis, ends)]
-        rows.append(row)
-    for row, last in zip(rows, row_ends(x_axis), strict=True):
-        row["last"] = last
-    height = _TOP + sum(heights) + _BOTTOM
-    return {"x": x_axis, "left": left, "height": height, "rows": rows}
+    rows = [
+        {"label": dot.label, "lines": lines, "y": top + height / 2, "parts": (), "dots": dots}
+        | {"text": text, "text_x": at + _GAP}
+        for dot, lines, top, height, dots, text, at in zip(
+            chart.dots, labels, tops, heights, in_rows, texts, last, strict=False
+        )
+    ]
+    return {"x": x_axis, "left": left, "height": _TOP + sum(heights) + _BOTTOM, "rows": rows}
 
 
 def _labels(labels: Sequence[str], most: int) -> tuple[list[list[str]], float]:
@@ -302,6 +292,10 @@ def _route(at: Sequence[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{_px(x)} {_px(y)}" for x, y in at)
 
 
+def _with_ends(value: float, low: float | None, high: float | None) -> str:
+    return with_interval(Estimate(value, low, high), plain)
+
+
 def _exact(value: float) -> str:
     """Return epochs, batches and devices as the whole numbers that they are."""
     return plain(value) if value % 1 else count(value)
@@ -318,8 +312,7 @@ def numbers(chart: LineChart) -> Table:
     for one in chart.series:
         groups[len(rows)] = one.label
         for p in thinned(one.points, _MOST_LISTED):
-            value = with_interval(plain)(Estimate(p.y, p.low, p.high))
-            rows.append([Cell(_exact(p.x)), Cell(value)])
+            rows.append([Cell(_exact(p.x)), Cell(_with_ends(p.y, p.low, p.high))])
     return Table([chart.x_label, chart.y_label], rows, text_columns=(), groups=groups)
 
 
@@ -330,4 +323,4 @@ TEMPLATES = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-TEMPLATES.filters |= {"px": _px, "route": _route, "plain": plain}
+TEMPLATES.filters |= {"px": _px, "route": _route, "with_ends": lambda dot: _with_ends(*dot[1:4])}

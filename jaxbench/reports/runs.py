@@ -26,7 +26,6 @@ from jaxbench.records.schema import (
     ThroughputRecord,
     decode_record,
 )
-from jaxbench.terminal import printable
 
 # What a trained network is judged by: {field of an epoch's record: its name}.
 SCORES = {f"eval_{name}": title for name, title in schema.SCORES.items()}
@@ -112,6 +111,8 @@ class ReportedRun:
     # What CPU devices are made of; None for others.
     processor = property(lambda r: r.environment.get("cpu") if r.device_kind == "cpu" else None)
     hardware = property(lambda run: run.devices(run.num_devices))
+    # The devices and their number; for CPU devices, the processor too.
+    machine = property(lambda r: f"{r.hardware} ({r.processor})" if r.processor else r.hardware)
     # Within the run, when it was resumed: no rate is one of its first devices.
     changed_devices = property(
         lambda run: not {"num_devices", "device_kind"}.isdisjoint(changes(vars(run.document)))
@@ -219,12 +220,6 @@ class ReportedRun:
         return None
 
     @property
-    def compared_network(self) -> str | None:
-        """The published network that a run is beside: its own, or that of its experiment."""
-        begun = (name for name in NETWORKS if self.experiment.startswith(name))
-        return self.published_network or next(begun, None)
-
-    @property
     def score_field(self) -> str | None:
         """The field of the last epoch's score in the summary, one of `SCORES`."""
         return next((n for n in SCORES if getattr(self.summary, n) is not None), None)
@@ -247,7 +242,6 @@ class RunRecord(NamedTuple):
 
 def read_run(id: str, name: str, path: pathlib.Path) -> ReportedRun:
     """Return what can be read of a run directory."""
-    id, name = printable(id), printable(name)  # a page is shown by terminals too
     try:
         run = load_run(str(path))
     except (BadInput, ValueError) as error:

@@ -150,12 +150,6 @@ def thinned(items: Sequence[Item], most: int) -> Sequence[Item]:
     return items[::-1][:: max(1, -(-len(items) // most))][::-1]
 
 
-def differing(setting: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
-    """Name what differs between a setting and others, but for what needs no name."""
-    names = [name for name in differing_names(others) if name not in _UNNAMED]
-    return name_settings(setting, names)
-
-
 def differing_names(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the fields in which settings differ."""
     names = dict.fromkeys(name for setting in settings for name in setting)
@@ -164,10 +158,11 @@ def differing_names(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def name_settings(setting: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return the first of the named fields with their values, and how many more there are."""
-    texts = [f"{name}={_shown(setting.get(name))}" for name in names[:_MOST_NAMED]]
-    if len(names) > _MOST_NAMED:
-        texts.append(f"and {len(names) - _MOST_NAMED} more settings")
+    """Return the first of the named fields that have a value, and how many more there are."""
+    known = [name for name in names if setting.get(name) is not None]
+    texts = [f"{name}={_shown(setting[name])}" for name in known[:_MOST_NAMED]]
+    if len(known) > _MOST_NAMED:
+        texts.append(f"and {len(known) - _MOST_NAMED} more settings")
     return ", ".join(texts)
 
 

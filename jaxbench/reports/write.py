@@ -19,15 +19,7 @@ from jaxbench.fields import check_fraction
 from jaxbench.files import open_regular
 from jaxbench.paths import user_path
 from jaxbench.reports import csv_rows
-from jaxbench.reports.blocks import (
-    Answer,
-    Banner,
-    BarChart,
-    Block,
-    Chart,
-    LineChart,
-    Section,
-)
+from jaxbench.reports.blocks import Answer, Banner, BarChart, Block, Chart, LineChart, Section
 from jaxbench.reports.collect import Collection, collect
 from jaxbench.reports.context import ReportContext
 from jaxbench.reports.plot import TEMPLATES, draw, legend_mark, numbers
@@ -54,14 +46,13 @@ def render_html(sections: Sequence[Section], title: str) -> str:
     script = (_HERE / "page.js").read_text("utf-8")
     blocks = [block for section in sections for block in section.blocks]
     tables = [block for block in blocks if isinstance(block, Table)]
-    return TEMPLATES.get_template("page.html").render(
+    page = TEMPLATES.get_template("page.html").render(
         title=title,
         version=jaxbench.__version__,
         sections=sections,
         style=Markup((_HERE / "page.css").read_text("utf-8")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        kind=_kind,
         breakable=_breakable,
         sort_key=_sort_key,
         cell_classes=_cell_classes,
@@ -74,12 +65,8 @@ def render_html(sections: Sequence[Section], title: str) -> str:
         linked={anchor for table in tables for anchor in table.anchors},
         numbers=_numbers,
     )
-
-
-def _kind(block: Block) -> str:
-    return {Table: "table", str: "text", Answer: "answer", Banner: "banner"}.get(
-        type(block), "chart"
-    )
+    # Terminals show pages, too.
+    return "\n".join(map(printable, page.split("\n")))
 
 
 def _numbers(chart: Chart) -> Table | None:
@@ -121,11 +108,13 @@ def _legend(chart: Chart) -> Iterator[tuple[str, str]]:
             place += not one.reference
 
 
-def _groups(blocks: Sequence[Block]) -> list[list[Block]]:
-    """Return neighbouring charts together, and answers; everything else alone."""
-    together = ("chart", "answer")
-    groups = itertools.groupby(blocks, lambda b: _kind(b) if _kind(b) in together else id(b))
-    return [list(group) for _, group in groups]
+def _groups(blocks: Sequence[Block]) -> Iterator[tuple[str, list[Block]]]:
+    """Yield the kind of each block with it; neighbouring charts, and answers, together."""
+    kinds = {Table: "table", str: "text", Answer: "answer", Banner: "banner"}
+    kind = lambda block: kinds.get(type(block), "chart")  # noqa: E731
+    for name, group in itertools.groupby(blocks, kind):
+        alike = [*group]
+        yield from [(name, alike)] if name in ("chart", "answer") else [(name, [b]) for b in alike]
 
 
 MARK = "<!-- jaxbench.report -->"
@@ -143,13 +132,11 @@ def render_markdown(sections: Sequence[Section], title: str) -> str:
                 lines += _table_lines(block, block.title, block.note)
             elif isinstance(block, Banner):
                 lines += [line for one in block.sentences for line in (_inline(one), "")]
-                lines += _table_lines(block.details, block.details.title, "")
+                if block.details.rows:
+                    lines += _table_lines(block.details, block.details.title, "")
             elif isinstance(block, Answer):
                 marks = f" ({', '.join(block.marks)})" if block.marks else ""
                 lines += [f"### {_inline(block.title)}{marks}", "", _inline(block.sentence), ""]
-                for tile in block.tiles:
-                    lines.append(_inline(f"- {tile.label}: {tile.value} ({tile.note}), {tile.run}"))
-                lines.append("")
             elif table := _numbers(block):
                 lines += _table_lines(table, block.title, block.note)
     return "\n".join(lines)
@@ -162,11 +149,7 @@ def _table_lines(table: Table, title: str, note: str) -> list[str]:
     lines += [_row([*grouped, *table.columns]), _row([*(["---"] if grouped else []), *rules])]
     for number, row in enumerate(table.rows):
         grouped = [table.groups.get(number, *grouped)] if grouped else []
-        cells = [
-            text
-            for cell in row
-            for text in ("≠ " * (cell.mark == "differs") + cell.text, *[""] * (cell.span - 1))
-        ]
+        cells = ["≠ " * (cell.mark == "differs") + cell.text for cell in row]
         lines.append(_row([*grouped, *cells]))
     lines.append("")
     return [*lines, _inline(note), ""] if note else lines

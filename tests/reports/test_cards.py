@@ -73,7 +73,7 @@ def test_a_rate_stands_beside_the_peak_that_a_card_of_its_machine_measured(tmp_p
         for title, table in tables(section).items()
         if "MFU [%]" in table.columns and name != "cards"
     }
-    assert {section for section, _ in with_mfu} == {"rates", "roofline", "batches"}
+    assert {section for section, _ in with_mfu} == {"rates", "roofline"}
     for fractions in with_mfu.values():
         assert fractions.count("50.00") == 2 and "–" in fractions, fractions
     # A training has it, too.

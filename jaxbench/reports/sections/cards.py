@@ -12,15 +12,8 @@ from jaxbench.reports import published
 from jaxbench.reports.blocks import Section
 from jaxbench.reports.collect import ReportedCard
 from jaxbench.reports.context import ReportContext, make_section
-from jaxbench.tables.columns import (
-    Cell,
-    Column,
-    metric_column,
-    metric_columns,
-    moment,
-)
+from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns, moment
 from jaxbench.tables.table import Table, make_table
-from jaxbench.terminal import printable
 
 _MARKS = {
     **dict.fromkeys(("pass", "ok"), "good"),
@@ -63,12 +56,6 @@ def _estimate(row: _Row) -> Estimate:
     return Estimate(row.content.value, *(row.content.interval or (None, None)))
 
 
-def _text(title: str, path: str) -> Column:
-    """Return the column of a text that anybody may have written."""
-    text = Column(title, path)
-    return Column(title, lambda row: printable(str(text.of(row))))
-
-
 def _expected_cell(row: _Row) -> str:
     return f"{expected} ({expected.basis})" if (expected := row.content.expected) else UNKNOWN
 
@@ -105,14 +92,14 @@ def _best(name: str) -> Column:
 _CARD = Column("card", "of.id")
 _CARDS = (
     _CARD,
-    _text("folder", "of.name"),
-    _text("hostname", "card.environment.hostname"),
-    _text("devices", "card.hardware"),
+    Column("folder", "of.name"),
+    Column("hostname", "card.environment.hostname"),
+    Column("devices", "card.hardware"),
     Column("verdict", _outcome, left=True),
     Column("measured", "card.created_at", moment),
     Column("expected", lambda row: summary_of(row.card), left=True),
-    _text("preset", "card.preset"),
-    _text("jaxbench", "card.jaxbench_version"),
+    Column("preset", "card.preset"),
+    Column("jaxbench", "card.jaxbench_version"),
     metric_column("card.minutes_taken"),
     # What a machine is first asked about.
     *map(_best, ("matmul_bf16_tflops", "matmul_fp16_tflops", "matmul_fp32_tflops")),
@@ -121,22 +108,22 @@ _CARDS = (
 )
 _SAYS = Column("says", lambda row: status_cell(row.content.status), left=True)
 _FINDINGS = (
-    *(_CARD, _text("part", "content.part")),
-    Column("rule", lambda row: printable(row.content.rule.replace("_", " "))),
-    *(_SAYS, _text("because", "content.text")),
+    *(_CARD, Column("part", "content.part")),
+    Column("rule", lambda row: row.content.rule.replace("_", " ")),
+    *(_SAYS, Column("because", "content.text")),
 )
 _CHECKS = (
-    *(_CARD, _text("check", "content.name"), _SAYS),
-    *(_text("detail", "content.detail"), _text("advice", "content.advice")),
+    *(_CARD, Column("check", "content.name"), _SAYS),
+    *(Column("detail", "content.detail"), Column("advice", "content.advice")),
 )
 _FIGURES = (
     *(_CARD, Column("figure", "content.name")),
-    Column("of", lambda row: printable(_labels(row))),
+    Column("of", _labels),
     metric_column("value", _estimate, " (95 % interval)", ends="too"),
     *_EXPECTED,
     metric_column("nominal", lambda row: row.card.peak_of(row.content)),
     metric_column("share_of_nominal", _share_of_peak),
-    Column("run", lambda row: row.content.run and printable(row.content.run)),
+    Column("run", "content.run"),
 )
 _NETWORKS = (
     *(published.ORIGIN, Column("card", "card")),
@@ -152,7 +139,7 @@ _NETWORKS = (
 def cards(context: ReportContext) -> Section | None:
     """Return a table of machines, and of their networks with what others published."""
     cards = context.collection.cards
-    wrong = [f"{card.id}: {printable(line)}." for card in cards for line in card.problems[:10]]
+    wrong = [f"{card.id}: {line}." for card in cards for line in card.problems[:10]]
     machines = [*map(_Row, cards)]
     table = make_table(_CARDS, machines, "Cards")
     return make_section(
@@ -214,7 +201,7 @@ def _pairs(card: ReportedCard) -> Table:
     ]
     title = f"{card.id}: {FIGURES[_PAIRS].meaning} [GB/s]"
     columns.insert(0, Column("from / to", str))
-    return make_table(columns, names, title, printable(card.card.label))
+    return make_table(columns, names, title, card.card.label)
 
 
 def _networks(cards: Sequence[ReportedCard]) -> list[Table]:
@@ -229,7 +216,7 @@ def _networks(cards: Sequence[ReportedCard]) -> list[Table]:
             rows.append(row | {"rate": Estimate(row["images_per_s"])})
         note = sources.note and f"Published: other software at other times. {sources.note}"
         columns = _NETWORKS
-        tables.append(make_table(columns, rows, f"Images per second: {printable(str(name))}", note))
+        tables.append(make_table(columns, rows, f"Images per second: {name}", note))
     return tables
 
 
@@ -241,9 +228,9 @@ def _measured_row(row: _Row) -> dict[str, Any]:
     return others | {
         "origin": published.MEASURED,
         "card": row.of.id,
-        "machine": printable(card.hardware),
-        "precision": printable(str(rate.labels["precision"])),
-        "global_batch": batch if isinstance(batch, int) else Cell(printable(batch)),
+        "machine": card.hardware,
+        "precision": str(rate.labels["precision"]),
+        "global_batch": batch if isinstance(batch, int) else Cell(batch),
         "rate": _estimate(row),
         "expected": _expected_cell(row),
         "word": _word(row),
