@@ -239,14 +239,14 @@ def _published(step: _Step) -> Cell | None:
     return Cell(plain(published_rate(row)), "published") if row else None
 
 
-def _published_with(step: _Step) -> str | None:
+def _published_with(step: _Step) -> str:
     row = step.published
-    return row and f"{row['precision']}, batch {count(row['global_batch'])}, {row['cited']}"
+    return f"{row['precision']}, batch {count(row['global_batch'])}, {row['cited']}" if row else ""
 
 
-def _price(step: _Step) -> str | None:
+def _price(step: _Step) -> str:
     price = step.price
-    return price and f"{plain(price.usd_per_hour)} USD/h; {price_words(price, step.run)}"
+    return f"{plain(price.usd_per_hour)} USD/h; {price_words(price, step.run)}" if price else ""
 
 
 def _fits(step: _Step) -> Cell:

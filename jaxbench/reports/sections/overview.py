@@ -87,7 +87,9 @@ def overview(context: ReportContext) -> Section | None:
         "The best values of each machine. Whole trainings are not mixed with single training "
         "steps, nor one feed with another.",
         [
-            *(*trust(context), *answers.values(), *_chart(rows)),
+            *trust(context),
+            *answers.values(),
+            *_chart(rows),
             table._replace(folded=len(rows) <= len(answers)),
         ],
     )
@@ -238,7 +240,6 @@ def _size_words(rate: _Rate) -> str:
 def _machines(context: ReportContext) -> list[dict[str, Any]]:
     """Return a row for each machine and work; whole trainings come first, tiny networks last."""
     experiments = [*dict.fromkeys(one.run.experiment for one in context.measurements)]
-    stages = [*STAGES.values()]
     # What must be equal if rates are compared: the network, the images, the stage.
     by_work = work.grouped(_rates(context), lambda rate: work.work_of(rate.run, rate.setting))
     works = sorted(
@@ -246,7 +247,7 @@ def _machines(context: ReportContext) -> list[dict[str, Any]]:
         key=lambda rates: (
             rates[0].run.experiment.endswith(":tiny"),
             experiments.index(rates[0].run.experiment),
-            stages.index(rates[0].stage),
+            [*STAGES.values()].index(rates[0].stage),
         ),
     )
     compared = [(rates[0], rows) for rates in works if (rows := _compare(context, rates))]
