@@ -29,15 +29,13 @@ class Series(NamedTuple):
     """What is drawn as one line.
 
     Attributes:
-      points: in order of x.
-      line: whether points are joined.
+      points: in order of x, joined by a line.
       band: whether low and high are an area rather than bars at the points.
       reference: an ideal or a limit, not a measurement: grey, and its points are not marked.
     """
 
     label: str
     points: Sequence[Point]
-    line: bool = True
     band: bool = False
     reference: bool = False
 

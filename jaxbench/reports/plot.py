@@ -212,7 +212,7 @@ def _draw_lines(chart: LineChart) -> dict[str, Any]:
                 "edge": edge if one.band and len(bars) > 1 else (),
                 "ranged": () if one.band else bars,
                 "runs": [(p.x, y) for p in drawn for y in p.runs],
-                "line": [(p.x, p.y) for p in drawn] if one.line and len(drawn) > 1 else (),
+                "line": [(p.x, p.y) for p in drawn] if len(drawn) > 1 else (),
                 "markers": [_marker(place, p.x, p.y) for p in drawn[::step] if not one.reference],
                 "label": one.label,
                 "points": "|".join(tips),

@@ -292,7 +292,6 @@ class TimeToTarget:
     reached = property(lambda self: self.epoch is not None)
     title = property(lambda self: SCORES.get(self.score, self.score.removeprefix("eval_")))
     label = property(lambda self: f"{self.title} {percent(self.target)} %")
-    best_score = property(lambda self: max((score for _, score in self.evaluations), default=None))
 
     @property
     def ended(self) -> bool:

@@ -104,7 +104,7 @@ def _legend(chart: Chart) -> Iterator[tuple[str, str]]:
     if isinstance(chart, LineChart):
         place = 0
         for one in chart.series:
-            yield Markup(legend_mark(min(place, 6), one.reference, one.line)), one.label
+            yield Markup(legend_mark(min(place, 6), one.reference, len(one.points) > 1)), one.label
             place += not one.reference
 
 

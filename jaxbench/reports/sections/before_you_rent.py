@@ -33,10 +33,11 @@ _NO_CEILING = (
 )
 _COMPILED = (
     "Bytes moved: what the compiled kernels read from memory and write to it, over the least if no "
-    "activation stays on the chip and all is fused into the matrix products. Needed: what the compiler plans for the step; a resident data "
-    "set comes on top. Usable: of a GPU 75 %, which JAX takes by default, of a TPU what its "
-    "compiler says. Largest batch: of those that were tried, and behind “not” the smallest above "
-    "it that does not fit; “at least” if all fit. “compile” is the time here."
+    "activation stays on the chip and all is fused into the matrix products. Needed: what the "
+    "compiler plans for the step; a resident data set comes on top. Usable: of a GPU 75 %, which "
+    "JAX takes by default, of a TPU what its compiler says. Largest batch: of those that were "
+    "tried, and behind “not” the smallest above it that does not fit; “at least” if all fit. "
+    "“compile” is the time here."
 )
 _BESIDE = (
     "Measured: a run of this report of the same work on as many of the same devices. Published: by "

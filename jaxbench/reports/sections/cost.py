@@ -42,9 +42,6 @@ _COSTS = (
 _ELECTRICITY = (
     *shared("run", "status", "experiment", "mode", "devices"),
     *metric_columns("energy_kwh", "electricity_usd"),
-    Column("target", "to_target.label"),
-    metric_column("energy_kwh", "target_energy_kwh", ", to the target"),
-    metric_column("target_electricity_usd"),
     Column("energy covers", "run.summary.telemetry.energy_covers"),
 )
 _PUBLISHED = (
@@ -176,25 +173,22 @@ def _charts(priced: Sequence[_Priced], published: Sequence[_Priced]) -> Iterator
 
 def _electricity(context: ReportContext, asked: set[ReportedRun]) -> Table:
     usd_per_kwh = context.prices.usd_per_kwh
-    rows = []
-    for run in context.runs:
-        energy_j = run.telemetry.get("energy_j")
-        if energy_j is not None and (usd_per_kwh or run in asked):
-            to_target = context.times_to_target.get(run)
-            row = {"run": run, "to_target": to_target}
-            for name, j in (("", energy_j), ("target_", to_target and to_target.energy_j)):
-                row[f"{name}energy_kwh"] = j and j / J_PER_KWH
-                row[f"{name}electricity_usd"] = (
-                    j and usd_per_kwh and pricing.electricity_usd(j, usd_per_kwh)
-                )
-            rows.append(row)
+    rows = [
+        {
+            "run": run,
+            "energy_kwh": energy_j / J_PER_KWH,
+            "electricity_usd": usd_per_kwh and pricing.electricity_usd(energy_j, usd_per_kwh),
+        }
+        for run in context.runs
+        if (energy_j := run.telemetry.get("energy_j")) is not None and (usd_per_kwh or run in asked)
+    ]
     return make_table(
         _ELECTRICITY,
         rows,
         title="Electricity" + (f" at {plain(usd_per_kwh)} USD/kWh" if usd_per_kwh else ""),
         note="Energy is measured during training or windows, without compilation, evaluations and "
-        "reading. To the target: of runs that ended there (--target_accuracy). The price of "
-        "rented hardware includes it." + ("" if usd_per_kwh else " --usd_per_kwh gives its price."),
+        "reading. The price of rented hardware includes it."
+        + ("" if usd_per_kwh else " --usd_per_kwh gives its price."),
     )
 
 
@@ -204,7 +198,6 @@ _IMAGES_OF_IMAGENET = 1_281_167
 _RUNS = (
     Column("target", "to_target.label"),
     Column("reached", "reached"),
-    metric_column("to_target.best_score"),
     *metric_columns("to_target.epoch", "to_target.images", "to_target.training_flops", "time_s"),
     metric_column("to_target.energy_j"),
     Column("USD", "usd", left=False),

@@ -91,23 +91,16 @@ class _Line(list[_Course]):
     runs = property(lambda self: [*dict.fromkeys(course.run for course in self)])
     is_band = property(lambda self: len(self) > 1)
 
-    def by_epoch(self, field: str) -> dict[float, list[float]]:
-        """Return the values of each epoch, of those courses that have one."""
-        courses = [course.values(field) for course in self]
-        epochs = sorted({epoch for values in courses for epoch in values})
-        return {epoch: [values[epoch] for values in courses if epoch in values] for epoch in epochs}
-
     def common(self, field: str) -> dict[float, list[float]]:
         """Return the values of the epochs of which all courses have one."""
-        by_epoch = self.by_epoch(field)
-        return {epoch: values for epoch, values in by_epoch.items() if len(values) == len(self)}
+        each = [course.values(field) for course in self]
+        epochs = [epoch for epoch in each[0] if all(epoch in values for values in each)]
+        return {epoch: [values[epoch] for values in each] for epoch in sorted(epochs)}
 
     def label(self, setting: str) -> str:
-        ids = [run.id for run in self.runs]
-        names = ", ".join(ids) if len(ids) <= 3 else f"{ids[0]} … {ids[-1]}"
         seed = f"{len(self)} seeds" if self.is_band else f"seed {count(self[0].seed)}"
         status = "" if self[0].status == "done" else f" ({self[0].status})"
-        return f"{names} {setting}, {seed}{status}"
+        return f"{run_ids(self.runs)} {setting}, {seed}{status}"
 
 
 def learning(context: ReportContext) -> Section | None:
@@ -168,10 +161,8 @@ def _charts(lines: Sequence[_Line], is_part: bool) -> Iterator[LineChart]:
     # The metrics that a custom task computes.
     computed = [record.eval_metrics or {} for record in run.of_kind(EpochRecord)]
     names = [*dict.fromkeys(name for metrics in computed for name in metrics)][:8]
-    for field, title in {
-        **_CURVES,
-        **{f"eval_{n}": f"{n} on the test split" for n in names},
-    }.items():
+    curves = _CURVES | {f"eval_{name}": f"{name} on the test split" for name in names}
+    for field, title in curves.items():
         drawn = {line.label(setting): line for setting, line in settings if line.common(field)}
         if drawn:
             metric = METRICS.get(field)

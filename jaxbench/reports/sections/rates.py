@@ -18,7 +18,7 @@ from jaxbench.reports.columns import measured_share, run_ids, setting_column, sh
 from jaxbench.reports.context import Measurement, ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun, RunRecord
 from jaxbench.reports.work import grouped, in_parts, labelled, setting_key
-from jaxbench.tables.columns import Column, estimate_columns, metric_column, metric_columns, span
+from jaxbench.tables.columns import Column, estimate_columns, metric_columns, span
 from jaxbench.tables.table import Table, make_table
 
 _RUN = (
@@ -122,8 +122,7 @@ _ARITHMETIC = (
     Column("stage", "stage"),
     *shared("precision", "batch"),
     *metric_columns("flops_per_byte", "flops_per_byte_at_ridge", "bound_by", of="record."),
-    *metric_columns("flops_per_s_per_device", "peak.flops_per_s", "mfu", of="record."),
-    metric_column("rate.n"),
+    *metric_columns("flops_per_s_per_device", "peak.flops_per_s", of="record."),
 )
 
 
@@ -140,7 +139,7 @@ def roofline(context: ReportContext) -> Section | None:
         "Roofline",
         "Left of the ridge a step is bound by memory, right of it by arithmetic. Bytes are the "
         "compiler's count for the compiled step, operations those of the network itself.",
-        [make_table([*_ARITHMETIC, *measured_share(context)], rows, "Arithmetic")],
+        [make_table(_ARITHMETIC, rows, "Arithmetic")],
         charts,
     )
 
@@ -157,7 +156,7 @@ def _roof_chart(kind: str, arithmetic: str, rows: Sequence[Measurement]) -> Line
         run, at = row.run, _intensity(row)
         size = f", {row.feed} feed, batch {run.batch_size:g}" if run.batch_size is not None else ""
         label = f"{run.id} {run.experiment}, {row.stage}{size}"
-        series.append(Series(label, [Point(at.x, at.y / 1e9)], line=False))
+        series.append(Series(label, [Point(at.x, at.y / 1e9)]))
         xs.append(at.x)
     peak = next(filter(None, (row.record.peak for row in rows)), {})
     flops_per_s, bytes_per_s = peak.get("flops_per_s"), peak.get("bytes_per_s")
