@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from jaxbench.tables.columns import Cell
 from jaxbench.tables.table import Table
 
 # As many as can be told apart.
@@ -100,31 +101,17 @@ class DotChart(NamedTuple):
     x_log: bool = False
 
 
-class Tile(NamedTuple):
-    """A large value, with its name above it and its interval below it.
-
-    Attributes:
-      run: the id of the run that it links to.
-      is_result: whether it has an interval, or seeds enough; otherwise it is grey.
-    """
-
-    label: str
-    value: str
-    note: str
-    run: str | None
-    is_result: bool
-
-
 class Answer(NamedTuple):
     """What a machine came to: a sentence and a few large values.
 
     Attributes:
+      tiles: of each value its name, itself, and its interval with what it is of.
       marks: what makes its values no figures of an accelerator's work: simulated, tiny, synthetic.
     """
 
     title: str
     sentence: str
-    tiles: Sequence[Tile]
+    tiles: Sequence[tuple[str, Cell, str]]
     marks: Sequence[str] = ()
 
 

@@ -9,14 +9,15 @@ import itertools
 import math
 import pathlib
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jinja2
+from markupsafe import Markup
 
 from jaxbench.analysis.statistics import Estimate
 from jaxbench.metrics import UNKNOWN, count, plain
-from jaxbench.reports.blocks import BarChart, Chart, DotChart, LineChart, Point
+from jaxbench.reports.blocks import BarChart, Chart, DotChart, LineChart, Point, Series
 from jaxbench.reports.work import thinned
 from jaxbench.tables.columns import Cell, with_interval
 from jaxbench.tables.table import Table
@@ -129,15 +130,11 @@ class Axis:
 
     def name(self, tick: float) -> str:
         """Return a tick's number: as many decimals as its neighbours need, no more."""
-        if tick == 0:
-            return "0"
-        if abs(tick) >= 1e6 or abs(tick) < 1e-3:
-            power = math.floor(math.log10(abs(tick)))
-            for size, letter in ((12, "T"), (9, "G"), (6, "M")):
-                if size <= power < size + 3:
-                    return f"{tick / 10.0**size:g}{letter}"
-            return f"{tick:.0e}".replace("e-0", "e-").replace("e+0", "e")
-        return f"{tick:,.6g}" if abs(tick) < 1000 else f"{tick:,.0f}"
+        for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+            if abs(tick) >= size:
+                return f"{tick / size:g}{letter}"
+        is_small = 0 < abs(tick) < 1e-3
+        return f"{tick:.0e}".replace("e-0", "e-") if is_small else f"{tick:,.6g}"
 
 
 def _multiples(low: float, high: float, most: float) -> list[float]:
@@ -159,21 +156,31 @@ def draw(chart: Chart) -> str:
     return TEMPLATES.get_template("chart.svg").render(chart=chart, **drawn)
 
 
-def legend_mark(place: int, reference: bool = False, joined: bool = True) -> str:
-    """Return a short piece of a series' line with its marker, for a legend.
+def legend(chart: Chart) -> Iterator[tuple[Markup, str]]:
+    """Yield a mark and a label for each part of a bar, and for each line."""
+    if isinstance(chart, BarChart):
+        for place, part in enumerate(chart.parts):
+            if any(values[place] > 0 for _, values in chart.bars):
+                yield Markup(f'<i class="box f{place}"></i>'), part
+    for place, one in _placed(chart) if isinstance(chart, LineChart) else ():
+        dash = _REFERENCE_DASH if one.reference else _DASHES[place]
+        dashed = f' stroke-dasharray="{dash}"' if dash else ""
+        # Where points are not joined, the marker is alone.
+        line = f'<path d="M1 7H29" fill="none"{dashed}/>' if len(one.points) > 1 else ""
+        marker = "" if one.reference else f'<path d="{_marker(place, 15, 7)}" class="m"/>'
+        yield (
+            Markup(
+                '<svg class="mark" viewBox="0 0 30 14" aria-hidden="true">'
+                f'<g class="{"ref" if one.reference else f"s{place}"}">{line}{marker}</g></svg>'
+            ),
+            one.label,
+        )
 
-    `place` is the series' among those that are no reference. Where points are not `joined`, the
-    marker is alone.
-    """
-    dash = _REFERENCE_DASH if reference else _DASHES[place]
-    dashed = f' stroke-dasharray="{dash}"' if dash else ""
-    line = f'<path d="M1 7H29" fill="none"{dashed}/>' if joined else ""
-    marker = "" if reference else f'<path d="{_marker(place, 15, 7)}" class="m"/>'
-    look = "ref" if reference else f"s{place}"
-    return (
-        '<svg class="mark" viewBox="0 0 30 14" aria-hidden="true">'
-        f'<g class="{look}">{line}{marker}</g></svg>'
-    )
+
+def _placed(chart: LineChart) -> list[tuple[int, Series]]:
+    """Return each series with its place among those that are no reference."""
+    measured = [one for one in chart.series if not one.reference]
+    return [(measured.index(one) if one in measured else 0, one) for one in chart.series]
 
 
 def _draw_lines(chart: LineChart) -> dict[str, Any]:
@@ -186,8 +193,7 @@ def _draw_lines(chart: LineChart) -> dict[str, Any]:
     measured = [one for one in chart.series if not one.reference]
     ranged = [o for o in measured if not o.band and any(p.low is not None for p in o.points)]
     series = []
-    for one in chart.series:
-        place = measured.index(one) if one in measured else 0
+    for place, one in _placed(chart):
         # Bars at one place would hide each other.
         is_aside = len(ranged) > 1 and not one.reference
         aside = _ASIDE * (place - (len(measured) - 1) / 2) if is_aside else 0.0
@@ -306,8 +312,10 @@ def _px(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def numbers(chart: LineChart) -> Table:
-    """Return the values that are drawn, some of very many."""
+def numbers(chart: Chart) -> Table | None:
+    """Return what is drawn, some of very many; None if a table of the section has it."""
+    if not isinstance(chart, LineChart) or not chart.numbers:
+        return None
     rows, groups = [], {}
     for one in chart.series:
         groups[len(rows)] = one.label

@@ -8,7 +8,7 @@ import math
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -19,10 +19,10 @@ from jaxbench.fields import check_fraction
 from jaxbench.files import open_regular
 from jaxbench.paths import user_path
 from jaxbench.reports import csv_rows
-from jaxbench.reports.blocks import Answer, Banner, BarChart, Block, Chart, LineChart, Section
+from jaxbench.reports.blocks import Answer, Banner, Block, Section
 from jaxbench.reports.collect import Collection, collect
 from jaxbench.reports.context import ReportContext
-from jaxbench.reports.plot import TEMPLATES, draw, legend_mark, numbers
+from jaxbench.reports.plot import TEMPLATES, draw, legend, numbers
 from jaxbench.reports.prices import Prices
 from jaxbench.reports.sections import make_sections
 from jaxbench.tables.columns import Cell
@@ -57,21 +57,16 @@ def render_html(sections: Sequence[Section], title: str) -> str:
         sort_key=_sort_key,
         cell_classes=_cell_classes,
         draw=lambda chart: Markup(draw(chart)),
-        legend=_legend,
+        legend=legend,
         longest_open=_LONGEST_OPEN,
         charts_open=_CHARTS_OPEN,
         groups=_groups,
         # A single section may lack the table of runs.
         linked={anchor for table in tables for anchor in table.anchors},
-        numbers=_numbers,
+        numbers=numbers,
     )
     # Terminals show pages, too.
     return "\n".join(map(printable, page.split("\n")))
-
-
-def _numbers(chart: Chart) -> Table | None:
-    """Return the numbers of a chart, if no table of its section has them."""
-    return numbers(chart) if isinstance(chart, LineChart) and chart.numbers else None
 
 
 def _breakable(words: str) -> str:
@@ -96,25 +91,11 @@ def _sort_key(cell: Cell) -> str | None:
     return f"{cell.sort:.6g}".replace("inf", "Infinity")
 
 
-def _legend(chart: Chart) -> Iterator[tuple[str, str]]:
-    if isinstance(chart, BarChart):
-        for place, part in enumerate(chart.parts):
-            if any(values[place] > 0 for _, values in chart.bars):
-                yield Markup('<i class="box f{}"></i>').format(place), part
-    if isinstance(chart, LineChart):
-        place = 0
-        for one in chart.series:
-            yield Markup(legend_mark(min(place, 6), one.reference, len(one.points) > 1)), one.label
-            place += not one.reference
-
-
-def _groups(blocks: Sequence[Block]) -> Iterator[tuple[str, list[Block]]]:
-    """Yield the kind of each block with it; neighbouring charts, and answers, together."""
+def _groups(blocks: Sequence[Block]) -> list[tuple[str, list[Block]]]:
+    """Return neighbouring blocks of one kind together, with the kind."""
     kinds = {Table: "table", str: "text", Answer: "answer", Banner: "banner"}
-    kind = lambda block: kinds.get(type(block), "chart")  # noqa: E731
-    for name, group in itertools.groupby(blocks, kind):
-        alike = [*group]
-        yield from [(name, alike)] if name in ("chart", "answer") else [(name, [b]) for b in alike]
+    groups = itertools.groupby(blocks, lambda block: kinds.get(type(block), "chart"))
+    return [(kind, [*group]) for kind, group in groups]
 
 
 MARK = "<!-- jaxbench.report -->"
@@ -137,7 +118,7 @@ def render_markdown(sections: Sequence[Section], title: str) -> str:
             elif isinstance(block, Answer):
                 marks = f" ({', '.join(block.marks)})" if block.marks else ""
                 lines += [f"### {_inline(block.title)}{marks}", "", _inline(block.sentence), ""]
-            elif table := _numbers(block):
+            elif table := numbers(block):
                 lines += _table_lines(table, block.title, block.note)
     return "\n".join(lines)
 

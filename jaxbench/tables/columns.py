@@ -108,10 +108,11 @@ def metric_columns(*names: str, of: str = "") -> list[Column]:
     return [metric_column(of + name) for name in names]
 
 
-def estimate_columns(path: str, name: str) -> list[Column]:
+def estimate_columns(value: str | Callable[[Any], Estimate], name: str) -> list[Column]:
     """Return the columns of the `Estimate` of a metric: its median, its interval and its n."""
-    ends = metric_column(name, path, ends="only")._replace(title="95 % interval")
-    return [metric_column(name, path), ends, metric_column(f"{path}.n")]
+    ends = metric_column(name, value, ends="only")._replace(title="95 % interval")
+    n = metric_column("n", lambda row: getattr(ends.of(row), "n", None))
+    return [metric_column(name, value), ends, n]
 
 
 def interval(of: Estimate, show: Callable[[Any], str]) -> str:

@@ -11,7 +11,7 @@ from jaxbench.analysis.pricing import usd
 from jaxbench.analysis.statistics import FEWEST_RUNS, Estimate, bar_words, estimate, over_runs
 from jaxbench.metrics import METRICS, UNKNOWN, clock_time, count, percent, plain
 from jaxbench.reports import work
-from jaxbench.reports.blocks import Answer, Dot, DotChart, Section, Tile
+from jaxbench.reports.blocks import Answer, Dot, DotChart, Section
 from jaxbench.reports.columns import run_cell
 from jaxbench.reports.context import STAGES, ReportContext, make_section
 from jaxbench.reports.prices import price_mark
@@ -97,13 +97,8 @@ def overview(context: ReportContext) -> Section | None:
 
 def _answer(row: dict[str, Any]) -> Answer:
     """Return the best values of a machine, and a sentence on what is fastest."""
-    tiles = []
     titles = _titles([row])
-    for name, show in _SHOWS.items():
-        if best := row[name]:
-            value, details = _parts(best, show)
-            tile = Tile(titles[name], value, "; ".join(details), best.run.id, best.is_result)
-            tiles.append(tile)
+    tiles = [(titles[name], *_parts(row[name], show)) for name, show in _SHOWS.items() if row[name]]
     first, *others = row["settings"]
     sentence = f"No setting of {row['name']} has an interval yet: run longer, or three times."
     if first.has_interval:
@@ -180,21 +175,20 @@ def _titles(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 def _best(name: str, show: Callable[[Any], str]) -> Callable[[dict[str, Any]], Cell]:
     def cell(row: dict[str, Any]) -> Cell:
-        best: _Best | None = row[name]
-        if best is None:
+        if row[name] is None:
             return Cell(UNKNOWN)
-        value, details = _parts(best, show)
-        mark = "" if best.is_result else "soft"
-        return Cell(f"{value} ({'; '.join(details)})", mark, run=best.run.id, sort=best.of.value)
+        value, details = _parts(row[name], show)
+        return value._replace(text=f"{value.text} ({details})", sort=row[name].of.value)
 
     return cell
 
 
-def _parts(best: _Best, show: Callable[[Any], str]) -> tuple[str, list[str]]:
-    """Return a value, and its interval with what it is of."""
+def _parts(best: _Best, show: Callable[[Any], str]) -> tuple[Cell, str]:
+    """Return a value, grey if it is no result, and its interval with what it is of."""
     ends = interval(best.of, show)
-    details = [ends, best.counted if best.is_result else f"only {best.counted}"]
-    return show(best.of.value), [text for text in details if text != UNKNOWN]
+    counted = best.counted if best.is_result else f"only {best.counted}"
+    value = Cell(show(best.of.value), "" if best.is_result else "soft", run=best.run.id)
+    return value, counted if ends == UNKNOWN else f"{ends}; {counted}"
 
 
 def _time(time_s: float | None) -> str:

@@ -174,21 +174,27 @@ def _roof_chart(kind: str, arithmetic: str, rows: Sequence[Measurement]) -> Line
 
 
 _REPLICAS = {True: "equal", False: "DIFFER"}
+
+
+def _windows(name: str) -> list[Column]:
+    return estimate_columns(lambda row: of_windows(row.record, name), name)
+
+
 _MEASURED = (
     *shared("run"),
-    Column("status", "status", status_cell, left=True),
+    Column("status", lambda row: row.record.status or row.run.status, status_cell, left=True),
     Column("scaling", "record.scaling"),
     *shared("precision"),
-    Column("device", lambda row: row["run"].device_kind + _simulated(row["run"])),
+    Column("device", lambda row: row.run.device_kind + _simulated(row.run)),
     *metric_columns("record.num_devices", "record.batch_size", "record.batch_per_device"),
-    *estimate_columns("rate", "images_per_s"),
-    *estimate_columns("efficiency", "efficiency")[:2],
-    Column("replicas", "replicas"),
+    *_windows("images_per_s"),
+    *_windows("efficiency")[:2],
+    Column("replicas", lambda row: _REPLICAS.get(row.record.replicas_equal_after_steps)),
 )
 _ALL_REDUCES = (
     *shared("run"),
     *metric_columns("record.num_devices", "record.bytes"),
-    *estimate_columns("time_s", "all_reduce_s"),
+    *_windows("all_reduce_s"),
     *metric_columns("record.bus_bytes_per_s", "record.share_of_weak_step"),
 )
 _PREDICTED = (
@@ -203,22 +209,9 @@ _PREDICTED = (
 
 def scaling(context: ReportContext) -> Section | None:
     """Return rates over devices with the ideal line, efficiencies, predictions, all-reduces."""
-    measured: list[dict[str, Any]] = [
-        {
-            "run": run,
-            "record": record,
-            "status": record.status or run.status,
-            "rate": of_windows(record, "images_per_s"),
-            "efficiency": of_windows(record, "efficiency"),
-            "replicas": _REPLICAS.get(record.replicas_equal_after_steps),
-        }
-        for run, record in context.of_kind(ScalingRecord)
-    ]
-    groups = grouped(measured, key=lambda row: (row["run"], row["record"].scaling))
-    all_reduces = [
-        {"run": run, "record": record, "time_s": of_windows(record, "all_reduce_s")}
-        for run, record in context.of_kind(AllReduceRecord)
-    ]
+    measured = context.of_kind(ScalingRecord)
+    groups = grouped(measured, key=lambda row: (row.run, row.record.scaling))
+    all_reduces = context.of_kind(AllReduceRecord)
     predictions: list[Any] = [
         RunRecord(run, record) for run in context.runs for record in run.summary.predictions or ()
     ]
@@ -245,13 +238,11 @@ def scaling(context: ReportContext) -> Section | None:
     )
 
 
-def _scaling_chart(rows: Sequence[dict[str, Any]]) -> list[LineChart]:
-    run, kind = rows[0]["run"], rows[0]["record"].scaling
-    points = [
-        Point(row["record"].num_devices, *row["rate"].span, bar_words(row["rate"], 1))
-        for row in rows
-        if row["rate"].value is not None
-    ]
+def _scaling_chart(rows: Sequence[RunRecord]) -> list[LineChart]:
+    run, kind = rows[0].run, rows[0].record.scaling
+    rates = [(row.record.num_devices, of_windows(row.record, "images_per_s")) for row in rows]
+    rates = [(devices, rate) for devices, rate in rates if rate.value is not None]
+    points = [Point(devices, *rate.span, bar_words(rate, 1)) for devices, rate in rates]
     points.sort(key=lambda point: point.x)
     if len(points) < 2:
         return []
@@ -260,16 +251,13 @@ def _scaling_chart(rows: Sequence[dict[str, Any]]) -> list[LineChart]:
     if one is not None:
         ideal = [Point(point.x, one.y * point.x) for point in points]
         series.append(Series("ideal: N × rate of one device", ideal, reference=True))
-    n = span(row["rate"].n for row in rows if row["rate"].n)
+    n = span(rate.n for _, rate in rates if rate.n)
     note = (
         f"{run.network}; {run.precision}, {run.feed} feed; {run.device_kind}{_simulated(run)}; "
         f"bars: 95 % interval of the median, n = {n} windows; {run.id}"
     )
-    title, labels = (
-        f"{run.experiment}: {kind} scaling{_simulated(run)}",
-        ("devices", f"{_RATE}, all devices"),
-    )
-    return [LineChart(title, note, *labels, series)]
+    title = f"{run.experiment}: {kind} scaling{_simulated(run)}"
+    return [LineChart(title, note, "devices", f"{_RATE}, all devices", series)]
 
 
 def _simulated(run: ReportedRun) -> str:
