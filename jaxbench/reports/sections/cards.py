@@ -1,5 +1,6 @@
 """Cards: what a machine measured of itself, the verdict, and what others published."""
 
+import operator
 import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -148,7 +149,7 @@ def cards(context: ReportContext) -> Section | None:
         "What jaxbench qualify measured. A value measured on each device is shown as the median "
         "over the devices of the host. Brackets contain the percentage of the published peak. "
         "Collectives are shown by their highest rate.",
-        [*context.collection.card_notes, *wrong, table, *_networks(cards)],
+        [*context.collection.card_notes, *wrong, table, _networks(cards)],
     )
 
 
@@ -204,20 +205,19 @@ def _pairs(card: ReportedCard) -> Table:
     return make_table(columns, names, title, card.card.label)
 
 
-def _networks(cards: Sequence[ReportedCard]) -> list[Table]:
-    """Return a table for each network: the cards' rates, and the published ones."""
-    measured = [_Row(card, f) for card in cards for f in card.card.figures()]
-    measured = [row for row in measured if row.content.name == "images_per_s"]
-    tables = []
-    for name in dict.fromkeys(row.content.labels["network"] for row in measured):
-        sources = published.Sources()
-        rows = [_measured_row(row) for row in measured if row.content.labels["network"] == name]
-        for row in sources.rows("throughput", lambda row, name=name: row["model"] == name):
-            rows.append(row | {"rate": Estimate(row["images_per_s"])})
-        note = sources.note and f"Published: other software at other times. {sources.note}"
-        columns = _NETWORKS
-        tables.append(make_table(columns, rows, f"Images per second: {name}", note))
-    return tables
+def _networks(cards: Sequence[ReportedCard]) -> Table:
+    """Return the cards' rates of each network, and the published ones."""
+    figures = [_Row(card, figure) for card in cards for figure in card.card.figures()]
+    rows = [_measured_row(row) for row in figures if row.content.name == "images_per_s"]
+    names, sources = [*dict.fromkeys(row["model"] for row in rows)], published.Sources()
+    rows += [
+        row | {"rate": Estimate(row["images_per_s"])}
+        for row in sources.rows("throughput", lambda row: row["model"] in names)
+    ]
+    rows.sort(key=lambda row: names.index(row["model"]))
+    note = sources.note and f"Published: other software at other times. {sources.note}"
+    by_network = operator.itemgetter("model")
+    return make_table(_NETWORKS, rows, "Images per second", note, group=by_network)
 
 
 def _measured_row(row: _Row) -> dict[str, Any]:
@@ -228,6 +228,7 @@ def _measured_row(row: _Row) -> dict[str, Any]:
     return others | {
         "origin": published.MEASURED,
         "card": row.of.id,
+        "model": str(rate.labels["network"]),
         "machine": card.hardware,
         "precision": str(rate.labels["precision"]),
         "global_batch": batch if isinstance(batch, int) else Cell(batch),
