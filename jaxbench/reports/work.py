@@ -30,7 +30,10 @@ _ELSEWHERE = ("host", "cpu", "driver", "commit", "device_kind", "num_devices", "
 _CHART = {"experiment", "network", "feed", "stage", "data.image_shape", "data.num_classes"}
 _CHART |= {"data.sequence_length"}
 # What a line's label says without its name, and how many others it says with theirs.
-_UNNAMED = ("precision", "num_devices", "device_kind", "stage", "feed", "experiment", "network")
+_UNNAMED = ("precision", "batch_size", "num_devices", "device_kind", "stage", "feed")
+_UNNAMED += ("experiment", "network")
+# What is named last.
+_ENVIRONMENT = {"cpu", "host", "jax", "jaxlib", "flax", "driver", "commit"}
 _MOST_NAMED = 3
 
 
@@ -151,10 +154,11 @@ def thinned(items: Sequence[Item], most: int) -> Sequence[Item]:
 
 
 def differing_names(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the fields in which settings differ."""
+    """Return the fields in which settings differ, the experiment's own first."""
     names = dict.fromkeys(name for setting in settings for name in setting)
     names.pop(_DEFAULTS, None)
-    return [n for n in names if len({repr(setting.get(n)) for setting in settings}) > 1]
+    differing = [n for n in names if len({repr(setting.get(n)) for setting in settings}) > 1]
+    return sorted(differing, key=_ENVIRONMENT.__contains__)
 
 
 def name_settings(setting: Mapping[str, Any], names: Sequence[str]) -> str:
@@ -171,5 +175,7 @@ def _shown(value: Any, name: str = "") -> str:
         return UNKNOWN
     if name == "num_devices":
         return f"{value:.0f} device{'s' if value != 1 else ''}"
+    if name == "batch_size":
+        return f"batch {value:,.0f}"
     # 10.0 epochs are the 10 of another run.
     return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
