@@ -47,18 +47,59 @@ _BESIDE = (
 _TABLES = ("throughput", "training_runs")
 
 
-@dataclasses.dataclass(eq=False)
-class _Step:
+@dataclasses.dataclass(eq=False, kw_only=True)
+class _Expected:
+    """What to expect of a machine.
+
+    Attributes:
+      record: what has the prediction, if there is one.
+      price: the lowest of the machine.
+      ranks: the possible ones among the machines of a table, by cost, in words.
+    """
+
+    record: TargetRecord | Offer | None
+    price: Price | None = None
+    ranks: str = UNKNOWN
+
+    _found = property(lambda self: (self.record and self.record.predicted) or {})
+
+    @property
+    def predicted(self) -> Estimate:
+        """Images/s to expect, with the 80 % interval."""
+        found = self._found
+        return Estimate(found["images_per_s"], *found["interval_80"]) if found else Estimate()
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """The report's price of the machine, or the one that its predictions were asked with."""
+        return self.price.usd_per_hour if self.price else self._found.get("usd_per_hour")
+
+    @property
+    def usd(self) -> Estimate | None:
+        """USD per million images to expect; None without a price."""
+        hourly = self.usd_per_hour
+        return costs_to_expect([self.predicted], [hourly])[0] if hourly else None
+
+
+def _ranked(machines: Sequence[Any]) -> list[Any]:
+    """Return what is to expect with its ranks, the cheapest first."""
+    hourly = [one.usd_per_hour for one in machines]
+    ranks = rank(costs_to_expect([one.predicted for one in machines], hourly))
+    for index, words in ranks:
+        machines[index].ranks = words
+    return [machines[index] for index, _ in ranks]
+
+
+@dataclasses.dataclass(eq=False, kw_only=True)
+class _Step(_Expected):
     """A training step that was predicted, and mostly compiled, for a machine.
 
     Attributes:
       record: None if the compiler came to none.
-      ranks: the possible ones among the steps of its experiment, by cost, in words.
       largest: the largest batch of the machine and setting, in words.
       setting: what tells it apart from the other steps of its experiment and machine.
       measured: the best rate that a run of this report measured of the same work on that machine.
       published: the best rate that others published of it.
-      price: the lowest of the machine.
     """
 
     run: ReportedRun
@@ -67,24 +108,12 @@ class _Step:
     setting: str = ""
     measured: Measurement | None = None
     published: Row | None = None
-    price: Price | None = None
-    ranks: str = UNKNOWN
 
     batch_size = property(lambda self: self.run.batch_size)
     fits = property(lambda self: self.record and self.record.fits)
     limit = property(lambda self: (self.record and self.record.ceiling) or {})
-    # Images/s to expect, with the 80 % interval.
-    predicted = property(lambda self: _rate(self.record))
-    # The report's price of the machine, or the one that its predictions were asked with.
-    usd_per_hour = property(lambda self: _usd_per_hour(self.record, self.price))
     # Images/s that the step cannot exceed; None for a step that does not fit.
     ceiling = property(lambda self: (self.fits and self.limit.get("images_per_s")) or None)
-
-    @property
-    def usd(self) -> Estimate | None:
-        """USD per million images to expect; None without a price."""
-        hourly = self.usd_per_hour
-        return costs_to_expect([self.predicted], [hourly])[0] if hourly else None
 
     @property
     def bytes_over_least(self) -> float | None:
@@ -113,7 +142,7 @@ def _steps(context: ReportContext, sources: Sources) -> list[_Step]:
     for runs in work.grouped(
         whole, lambda run: (run.target, work.setting_key(work.setting_of(run), work.is_compiled))
     ).values():
-        group = [_Step(run, next(iter(run.of_kind(TargetRecord)), None)) for run in runs]
+        group = [_Step(run=run, record=next(iter(run.of_kind(TargetRecord)), None)) for run in runs]
         fits = max((one.batch_size for one in group if one.fits), default=None)
         tried = [one for one in group if any(map(one.run.path.is_relative_to, searches))]
         shown = [one for one in group if one not in tried] or tried[:1]
@@ -132,28 +161,6 @@ def _steps(context: ReportContext, sources: Sources) -> list[_Step]:
     # Sweeps of the same experiment, for GPUs and TPUs say, stand together, the cheapest first.
     by_experiment = work.grouped(steps, lambda step: step.run.experiment).values()
     return [step for same in by_experiment for step in _ranked(same)]
-
-
-def _ranked(steps: Sequence[_Step]) -> list[_Step]:
-    ranks = rank(
-        costs_to_expect([step.predicted for step in steps], [step.usd_per_hour for step in steps])
-    )
-    for index, words in ranks:
-        steps[index].ranks = words
-    return [steps[index] for index, _ in ranks]
-
-
-def _usd_per_hour(of: TargetRecord | Offer | None, price: Price | None) -> float | None:
-    recorded = ((of and of.predicted) or {}).get("usd_per_hour")
-    return price.usd_per_hour if price else recorded
-
-
-def _rate(of: TargetRecord | Offer | None) -> Estimate:
-    """Return the rate to expect, with its 80 % interval."""
-    predicted = of and of.predicted
-    if not predicted:
-        return Estimate()
-    return Estimate(predicted["images_per_s"], *predicted["interval_80"])
 
 
 def _largest(steps: Sequence[_Step], fits: float | None) -> str:
@@ -325,7 +332,7 @@ def before_you_rent(context: ReportContext) -> Section | None:
     )._replace(folded=False)
     by_experiment = work.grouped(steps, lambda step: step.run.experiment).values()
     scaled = [
-        _Step(run, record)
+        _Step(run=run, record=record)
         for run in context.compiled
         for record in run.of_kind(TargetRecord)
         if record.scaling
@@ -409,38 +416,34 @@ def _dots_beside(step: _Step) -> list[Dot]:
 
 
 _OFFERS = (
-    Column("offer", "offer.name"),
-    Column("of", "offer.label"),
+    Column("offer", "record.name"),
+    Column("of", "record.label"),
     Column("state", "state", left=True),
     Column("run or card", "source", left=True),
     Column("what", lambda row: STAGES.get(row.get("stage"))),
     metric_column("images_per_s", "rate"),
     *(*_PREDICTED, *_USD),
     Column("rank by cost (predicted)", "ranks"),
-    Column("why not predicted", "offer.not_predicted"),
+    Column("why not predicted", "record.not_predicted"),
     metric_column("price.usd_per_hour"),
     Column(
         "price: offer, date, source",
         lambda row: row["price"] and price_words(row["price"], row.get("run")),
     ),
-    Column("target", "offer.target"),
+    Column("target", "record.target"),
 )
 
 
 def offers(context: ReportContext) -> Section | None:
     """Return a table of the offers: those that came back with their rates, and the others."""
     listed = context.collection.offers
-    prices = [context.prices.of_offer(offer.name) for offer in listed]
-    hourly = [_usd_per_hour(*pair) for pair in zip(listed, prices, strict=True)]
-    costs = costs_to_expect([_rate(offer) for offer in listed], hourly)
+    expected = [_Expected(record=one, price=context.prices.of_offer(one.name)) for one in listed]
     rows = [
-        {"predicted": _rate(listed[index]), "usd": costs[index] if any(hourly) else None} | row
-        for index, ranks in rank(costs)
-        for row in _offered(
-            context, {"offer": listed[index], "price": prices[index], "ranks": ranks}
-        )
+        {**vars(one), "predicted": one.predicted, "usd": one.usd, **found}
+        for one in _ranked(expected)
+        for found in _found_of(context, one.record)
     ]
-    waiting = [row["offer"] for row in rows if "source" not in row]
+    waiting = sum("source" not in row for row in rows)
     note = (
         "Price: the lowest that the report knows of just this hardware; what was paid may differ. "
         "Predicted: when the offers were made. Rank: by predicted USD per million images, "
@@ -449,26 +452,18 @@ def offers(context: ReportContext) -> Section | None:
     return make_section(
         "offers",
         "Offers",
-        f"{len(listed)} machines to rent, {len(waiting)} of them not yet run.",
+        f"{len(listed)} machines to rent, {waiting} of them not yet run.",
         [make_table(_OFFERS, rows, title="By offer", note=note)],
     )
 
 
-def _offered(context: ReportContext, row: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each rate or card in the folder of an offer; without any, one row."""
-    folder = row["offer"].folder
-    cards = [card for card in context.collection.cards if card.path.is_relative_to(folder)]
-    # The runs of a card are its parts.
-    measured = [
-        one
-        for one in context.measurements
-        if one.run.path.resolve().is_relative_to(folder) and one.stage in (None, *STAGES)
-    ]
-    of_cards = [
-        {"source": card.id, "state": card_status(card.card.verdict and card.card.verdict.outcome)}
-        for card in cards
-    ]
-    of_runs = [
+def _found_of(context: ReportContext, offer: Offer) -> Sequence[dict[str, Any]]:
+    """Return each rate or card in the folder of an offer; the runs of a card are its parts."""
+    cards = [card for card in context.collection.cards if card.path.is_relative_to(offer.folder)]
+    if cards:
+        verdicts = [(card.id, card.card.verdict) for card in cards]
+        return [{"source": id, "state": card_status(v and v.outcome)} for id, v in verdicts]
+    rates = [
         {
             "run": one.run,
             "source": run_cell(one.run.id),
@@ -477,6 +472,7 @@ def _offered(context: ReportContext, row: dict[str, Any]) -> list[dict[str, Any]
             "rate": one.rate.value,
             "price": context.prices.lowest(one.run),
         }
-        for one in measured
+        for one in context.measurements
+        if one.run.path.resolve().is_relative_to(offer.folder) and one.stage in (None, *STAGES)
     ]
-    return [row | own for own in of_cards or of_runs or [{"state": Cell("not yet run", "soft")}]]
+    return rates or [{"state": Cell("not yet run", "soft")}]
