@@ -19,7 +19,6 @@ from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_se
 from jaxbench.reports.prices import price_words
 from jaxbench.reports.published import Row, Sources, published_devices, published_rate, same_images
 from jaxbench.reports.runs import ReportedRun
-from jaxbench.reports.sections.cards import status_cell as card_status
 from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns
 from jaxbench.tables.table import make_table
 
@@ -462,7 +461,7 @@ def _found_of(context: ReportContext, offer: Offer) -> Sequence[dict[str, Any]]:
     cards = [card for card in context.collection.cards if card.path.is_relative_to(offer.folder)]
     if cards:
         verdicts = [(card.id, card.card.verdict) for card in cards]
-        return [{"source": id, "state": card_status(v and v.outcome)} for id, v in verdicts]
+        return [{"source": id, "state": status_cell(v and v.outcome)} for id, v in verdicts]
     rates = [
         {
             "run": one.run,

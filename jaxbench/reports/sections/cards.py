@@ -12,16 +12,11 @@ from jaxbench.metrics import UNKNOWN, count, percent, plain
 from jaxbench.reports import published
 from jaxbench.reports.blocks import Section
 from jaxbench.reports.collect import ReportedCard
+from jaxbench.reports.columns import status_cell
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns, moment
 from jaxbench.tables.table import Table, make_table
 
-_MARKS = {
-    **dict.fromkeys(("pass", "ok"), "good"),
-    **dict.fromkeys(("warn", "incomplete", "inconclusive"), "warn"),
-    "not judged": "soft",
-    **dict.fromkeys(("fail", "problem"), "bad"),
-}
 _PAIRS = "pair_gb_per_s"
 
 
@@ -34,12 +29,6 @@ class _Row(NamedTuple):
     @property
     def card(self) -> Any:
         return self.of.card
-
-
-def status_cell(status: str | None) -> Cell:
-    """Show an outcome of the verdict, or what the doctor says."""
-    shown = (status or UNKNOWN).replace("_", " ")
-    return Cell(shown, _MARKS.get(shown, ""))
 
 
 def _outcome(row: _Row) -> Cell:
