@@ -92,7 +92,7 @@ def main(spec: str | None, overrides: Sequence[str], paths: list[str]) -> int:
         print(printable(name))
         for line in _LINES:
             if line.value in amounts:
-                text = printable(words(line.cells([amounts])[0].text))
+                text = printable(words(line.cell(amounts).text))
                 print_wrapped(f"  {line.title}: {text}", indent="    ")
     return 0
 

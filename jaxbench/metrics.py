@@ -9,7 +9,7 @@ import csv
 import functools
 import math
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from jaxbench.terminal import four_digits
@@ -58,7 +58,7 @@ def words(value: Any) -> str:
     return UNKNOWN if value is None or value == "" else str(value)
 
 
-# {unit of metrics.csv: (its factor, its decimals)}; None for as many as its values need. Times are
+# {unit of metrics.csv: (its factor, its decimals)}; None for four digits. Times are
 # recorded in seconds, sizes in bytes.
 _UNITS: dict[str, tuple[float, int | None]] = {
     **dict.fromkeys(("", "s", "USD", "USD/h", "J", "kWh", "J/image", "W", "°C"), (1.0, None)),
@@ -110,26 +110,12 @@ class Metric(NamedTuple):
         """What a recorded value is multiplied with to be in the unit."""
         return _UNITS.get(self.unit, (1.0, None))[0]
 
-    def show(self, value: Any, decimals: int | None = None) -> str:
-        """Show a value; see `decimals`."""
+    def show(self, value: Any) -> str:
+        """Show a value in the unit, the same in every table: with four digits or as it has them."""
         if form := _FORMS.get(self.unit):
             return form(value)
-        _, unit_decimals = _UNITS[self.unit]
-        value = value * self.factor if is_number(value) else None
-        return plain(value, decimals if unit_decimals is None else unit_decimals)
-
-    def decimals(self, values: Iterable[Any]) -> int | None:
-        """Return the decimals that all values of a column have, so that they can be compared.
-
-        The greatest has four digits, the least two, none more than six decimals. None for values
-        that only powers of ten can show.
-        """
-        sizes = [abs(value * self.factor) for value in values if is_number(value) and value]
-        sizes = [size for size in sizes if size != math.inf]
-        if not sizes or not 1e-4 <= max(sizes) < 1e15:
-            return None
-        greatest, least = (math.floor(math.log10(size)) for size in (max(sizes), min(sizes)))
-        return min(6, max(0, 3 - greatest, 1 - least))
+        _, decimals = _UNITS[self.unit]
+        return plain(value * self.factor if is_number(value) else None, decimals)
 
 
 def _load() -> dict[str, Metric]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from jaxbench.tables.columns import Cell
 from jaxbench.tables.table import Table
 
 # As many as can be told apart.
@@ -29,15 +30,13 @@ class Series(NamedTuple):
     """What is drawn as one line.
 
     Attributes:
-      points: in order of x.
-      line: whether points are joined.
+      points: in order of x, joined by a line.
       band: whether low and high are an area rather than bars at the points.
       reference: an ideal or a limit, not a measurement: grey, and its points are not marked.
     """
 
     label: str
     points: Sequence[Point]
-    line: bool = True
     band: bool = False
     reference: bool = False
 
@@ -73,22 +72,23 @@ class BarChart(NamedTuple):
 
 
 class Dot(NamedTuple):
-    """One row of a `DotChart`; `published` ones are hollow.
+    """A value of a `DotChart`.
 
     Attributes:
+      kind: `measured`, `published` (hollow) or `predicted`, whose interval is a bar.
       tooltip: what the bar is.
       runs: the values that it is of, drawn as small dots.
-      below: of a prediction, whose interval is drawn as a bar, the dots in its row; else None.
+      beside: further dots in its row.
     """
 
     label: str
     value: float
     low: float | None = None
     high: float | None = None
-    published: bool = False
-    below: Sequence["Dot"] | None = None
+    kind: str = "measured"
     tooltip: str = ""
     runs: Sequence[float] = ()
+    beside: Sequence["Dot"] = ()
 
 
 class DotChart(NamedTuple):
@@ -101,31 +101,17 @@ class DotChart(NamedTuple):
     x_log: bool = False
 
 
-class Tile(NamedTuple):
-    """A large value, with its name above it and its interval below it.
-
-    Attributes:
-      run: the id of the run that it links to.
-      is_result: whether it has an interval, or seeds enough; otherwise it is grey.
-    """
-
-    label: str
-    value: str
-    note: str
-    run: str | None
-    is_result: bool
-
-
 class Answer(NamedTuple):
     """What a machine came to: a sentence and a few large values.
 
     Attributes:
+      tiles: of each value its name, itself, and its interval with what it is of.
       marks: what makes its values no figures of an accelerator's work: simulated, tiny, synthetic.
     """
 
     title: str
     sentence: str
-    tiles: Sequence[Tile]
+    tiles: Sequence[tuple[str, Cell, str]]
     marks: Sequence[str] = ()
 
 

@@ -17,7 +17,6 @@ from jaxbench.paths import user_path
 from jaxbench.records.reader import TRIALS, read_results
 from jaxbench.records.schema import TrialResult
 from jaxbench.reports.runs import UNKNOWN_DOCUMENT, ReportedRun, read_run
-from jaxbench.terminal import printable
 
 # Enough for years of runs; a mistyped `/` still ends soon.
 _MOST_FOLDERS, _DEEPEST = 20_000, 12
@@ -87,8 +86,7 @@ class Collection:
         """
         real = path.resolve()
         if real not in self._by_path:
-            read = {"run": self._read_run, "sweep": self._read_sweep, "card": self._read_card}
-            self._by_path[real] = read[kind](name, path)
+            self._by_path[real] = getattr(self, f"_read_{kind}")(name, path)
         return self._by_path[real]
 
     def _read_run(self, name: str, path: pathlib.Path) -> ReportedRun:
@@ -192,7 +190,7 @@ def collect(paths: Sequence[str]) -> Collection:
             offers = read_offers(top)
         except BadInput as error:
             offers = []
-            collection.notes.append(printable(f"{error}."))
+            collection.notes.append(f"{error}.")
         collection.offers += offers
         if not offers and not any(kind for _, kind in searched):
             raise BadInput(
@@ -207,8 +205,7 @@ def collect(paths: Sequence[str]) -> Collection:
                 try:
                     collection.add(kind, name, path / CARD)
                 except BadInput as error:
-                    note = f"The card {name} is left out: {error}."
-                    collection.card_notes.append(printable(note))
+                    collection.card_notes.append(f"The card {name} is left out: {error}.")
             elif kind:
                 collection.add(kind, name, path)
     return collection

@@ -9,12 +9,16 @@ from jaxbench.reports.context import ReportContext
 from jaxbench.reports.work import name_settings
 from jaxbench.tables.columns import Cell, Column, metric_column
 
-_MARKS = {"done": "good", "running": "running"}
+_MARKS = {
+    **dict.fromkeys(("done", "pass", "ok"), "good"),
+    **dict.fromkeys(("warn", "warning", "incomplete", "inconclusive"), "warn"),
+    **{"running": "running", "not judged": "soft", UNKNOWN: ""},
+}
 
 
 def status_cell(status: str | None) -> Cell:
-    """Show how a run or a sweep's trial ended."""
-    shown = {"oom": "OOM"}.get(status or "", status or "?")
+    """Show how a run or a sweep's trial ended, an outcome of a card, or what the doctor says."""
+    shown = {"oom": "OOM"}.get(status or "", (status or UNKNOWN).replace("_", " "))
     return Cell(shown, _MARKS.get(shown, "bad"))
 
 

@@ -10,17 +10,10 @@
 
   // Tables: a click on a heading sorts the rows below each group's heading.
   const collator = new Intl.Collator("en", { numeric: true });
-  const cellAt = (row, column) => {
-    let at = 0;
-    for (const cell of row.cells) {
-      at += cell.colSpan;
-      if (at > column) return cell;
-    }
-  };
   const words = (cell) => cell?.textContent.trim() ?? "";
   const value = (cell) => parseFloat(cell?.dataset.sort ?? words(cell).replaceAll(",", ""));
   const compare = (column, isText, sign) => (one, other) => {
-    const [a, b] = [one, other].map((row) => cellAt(row, column));
+    const [a, b] = [one.cells[column], other.cells[column]];
     if (isText) return sign * collator.compare(words(a), words(b));
     const [x, y] = [value(a), value(b)];
     // What is no number comes last, whichever way.
@@ -129,7 +122,7 @@
   const quoted = (cell) => `"${inert(words(cell)).replaceAll('"', '""')}"`;
   const asCsv = (table) => [...table.rows]
     .filter((row) => !row.hidden)
-    .map((row) => [...row.cells].flatMap((cell) => [quoted(cell), ...Array(cell.colSpan - 1).fill("")]).join(","))
+    .map((row) => [...row.cells].map(quoted).join(","))
     .join("\r\n");
   const asSvg = (chart) => {
     const copy = chart.cloneNode(true), nodes = all("*", copy);
@@ -183,9 +176,9 @@
     ring.setAttribute("cx", best.x);
     ring.setAttribute("cy", best.y);
     chart.append(ring);
-    const { label, x, y } = best.line.dataset, [here, there, what] = best.told.split("; ");
-    tip.replaceChildren(make("strong", {}, `${y}: ${there}`), make("br"), `${x}: ${here}`, make("br"), label);
-    if (what) tip.append(make("br"), what);
+    const { label, x, y } = best.line.dataset, [there, here, what] = best.told.split("; ");
+    tip.replaceChildren(make("strong", {}, `${y}: ${there}`));
+    for (const line of [x && `${x}: ${here}`, label, what]) if (line) tip.append(make("br"), line);
     tip.hidden = false;
     const room = document.documentElement.clientWidth - tip.offsetWidth - 8;
     tip.style.left = `${Math.max(8, Math.min(event.clientX + 14, room))}px`;

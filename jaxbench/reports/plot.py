@@ -13,10 +13,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jinja2
+from markupsafe import Markup
 
 from jaxbench.analysis.statistics import Estimate
 from jaxbench.metrics import UNKNOWN, count, plain
-from jaxbench.reports.blocks import BarChart, Chart, DotChart, LineChart, Point
+from jaxbench.reports.blocks import BarChart, Chart, DotChart, LineChart, Point, Series
 from jaxbench.reports.work import thinned
 from jaxbench.tables.columns import Cell, with_interval
 from jaxbench.tables.table import Table
@@ -48,6 +49,8 @@ _MARKERS = (
 _BAR, _LINE = 32, 14
 # Between the marks of a row and its value.
 _GAP = 9
+# What is before the value of a further dot of a row.
+_SIGNS = {"measured": " ● ", "published": " ○ "}
 # The widest number below an axis, 100,000, with a gap.
 _NUMBER_WIDTH = 52
 # Of the text, as in page.css; a character's width in ems, about, of the page's font.
@@ -127,15 +130,11 @@ class Axis:
 
     def name(self, tick: float) -> str:
         """Return a tick's number: as many decimals as its neighbours need, no more."""
-        if tick == 0:
-            return "0"
-        if abs(tick) >= 1e6 or abs(tick) < 1e-3:
-            power = math.floor(math.log10(abs(tick)))
-            for size, letter in ((12, "T"), (9, "G"), (6, "M")):
-                if size <= power < size + 3:
-                    return f"{tick / 10.0**size:g}{letter}"
-            return f"{tick:.0e}".replace("e-0", "e-").replace("e+0", "e")
-        return f"{tick:,.6g}" if abs(tick) < 1000 else f"{tick:,.0f}"
+        for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+            if abs(tick) >= size:
+                return f"{tick / size:g}{letter}"
+        is_small = 0 < abs(tick) < 1e-3
+        return f"{tick:.0e}".replace("e-0", "e-") if is_small else f"{tick:,.6g}"
 
 
 def _multiples(low: float, high: float, most: float) -> list[float]:
@@ -157,21 +156,31 @@ def draw(chart: Chart) -> str:
     return TEMPLATES.get_template("chart.svg").render(chart=chart, **drawn)
 
 
-def legend_mark(place: int, reference: bool = False, joined: bool = True) -> str:
-    """Return a short piece of a series' line with its marker, for a legend.
+def legend(chart: Chart) -> Iterator[tuple[Markup, str]]:
+    """Yield a mark and a label for each part of a bar, and for each line."""
+    if isinstance(chart, BarChart):
+        for place, part in enumerate(chart.parts):
+            if any(values[place] > 0 for _, values in chart.bars):
+                yield Markup(f'<i class="box f{place}"></i>'), part
+    for place, one in _placed(chart) if isinstance(chart, LineChart) else ():
+        dash = _REFERENCE_DASH if one.reference else _DASHES[place]
+        dashed = f' stroke-dasharray="{dash}"' if dash else ""
+        # Where points are not joined, the marker is alone.
+        line = f'<path d="M1 7H29" fill="none"{dashed}/>' if len(one.points) > 1 else ""
+        marker = "" if one.reference else f'<path d="{_marker(place, 15, 7)}" class="m"/>'
+        yield (
+            Markup(
+                '<svg class="mark" viewBox="0 0 30 14" aria-hidden="true">'
+                f'<g class="{"ref" if one.reference else f"s{place}"}">{line}{marker}</g></svg>'
+            ),
+            one.label,
+        )
 
-    `place` is the series' among those that are no reference. Where points are not `joined`, the
-    marker is alone.
-    """
-    dash = _REFERENCE_DASH if reference else _DASHES[place]
-    dashed = f' stroke-dasharray="{dash}"' if dash else ""
-    line = f'<path d="M1 7H29" fill="none"{dashed}/>' if joined else ""
-    marker = "" if reference else f'<path d="{_marker(place, 15, 7)}" class="m"/>'
-    look = "ref" if reference else f"s{place}"
-    return (
-        '<svg class="mark" viewBox="0 0 30 14" aria-hidden="true">'
-        f'<g class="{look}">{line}{marker}</g></svg>'
-    )
+
+def _placed(chart: LineChart) -> list[tuple[int, Series]]:
+    """Return each series with its place among those that are no reference."""
+    measured = [one for one in chart.series if not one.reference]
+    return [(measured.index(one) if one in measured else 0, one) for one in chart.series]
 
 
 def _draw_lines(chart: LineChart) -> dict[str, Any]:
@@ -184,8 +193,7 @@ def _draw_lines(chart: LineChart) -> dict[str, Any]:
     measured = [one for one in chart.series if not one.reference]
     ranged = [o for o in measured if not o.band and any(p.low is not None for p in o.points)]
     series = []
-    for one in chart.series:
-        place = measured.index(one) if one in measured else 0
+    for place, one in _placed(chart):
         # Bars at one place would hide each other.
         is_aside = len(ranged) > 1 and not one.reference
         aside = _ASIDE * (place - (len(measured) - 1) / 2) if is_aside else 0.0
@@ -200,8 +208,7 @@ def _draw_lines(chart: LineChart) -> dict[str, Any]:
         step = 1 if len(points) <= _MOST_MARKERS else len(points) // 8
         # What the page's script shows beside the pointer: no text of a run.
         tips = [
-            f"{_px(at.x)} {_px(at.y)} {_exact(p.x)}; "
-            f"{with_interval(plain)(Estimate(p.y, p.low, p.high))}; {p.tooltip}"
+            f"{_px(at.x)} {_px(at.y)} {_with_ends(p.y, p.low, p.high)}; {_exact(p.x)}; {p.tooltip}"
             for at, p in zip(drawn, points, strict=True)
         ]
         series.append(
@@ -211,7 +218,7 @@ def _draw_lines(chart: LineChart) -> dict[str, Any]:
                 "edge": edge if one.band and len(bars) > 1 else (),
                 "ranged": () if one.band else bars,
                 "runs": [(p.x, y) for p in drawn for y in p.runs],
-                "line": [(p.x, p.y) for p in drawn] if one.line and len(drawn) > 1 else (),
+                "line": [(p.x, p.y) for p in drawn] if len(drawn) > 1 else (),
                 "markers": [_marker(place, p.x, p.y) for p in drawn[::step] if not one.reference],
                 "label": one.label,
                 "points": "|".join(tips),
@@ -239,7 +246,7 @@ def _draw_bars(chart: BarChart) -> dict[str, Any]:
             if value > 0
         ]
         y = _TOP + 12 + number * _BAR
-        rows.append({"label": label, "lines": lines, "y": y, "parts": parts, "dot": None})
+        rows.append({"label": label, "lines": lines, "y": y, "parts": parts, "dots": ()})
     return {"x": x_axis, "left": left, "height": _TOP + len(rows) * _BAR + _BOTTOM, "rows": rows}
 
 
@@ -247,42 +254,31 @@ def _draw_dots(chart: DotChart) -> dict[str, Any]:
     labels, left = _labels([dot.label for dot in chart.dots], 5)
     heights = [_LINE * len(lines) + 8 for lines in labels]
     tops = itertools.accumulate(heights, initial=_TOP)
-    dots = [one for dot in chart.dots for one in (dot, *(dot.below or ()))]
-    values = [x for d in dots for x in (d.value, d.low, d.high, *d.runs) if x is not None]
-    values += [] if chart.x_log else [0.0]
-
-    def row_ends(axis: Axis) -> Iterator[float]:
-        """Yield where the marks of each row end."""
-        for dot in chart.dots:
-            below = [one.value for one in dot.below or ()]
-            ends = [end for end in (dot.low, dot.high) if end is not None]
-            yield max(map(axis, [dot.value, *ends, *dot.runs, *below]))
-
+    in_rows = [[dot, *dot.beside] for dot in chart.dots]
+    ends = [
+        [x for dot in row for x in (dot.value, dot.low, dot.high, *dot.runs) if x is not None]
+        for row in in_rows
+    ]
+    values = [*itertools.chain(*ends), *(() if chart.x_log else (0.0,))]
     # Values are behind the marks of their row: the axis is as long as leaves room for each.
-    written = [[plain(one.value) for one in (dot, *(dot.below or ()))] for dot in chart.dots]
-    rooms = [_GAP + _FONT * _CHARACTER * (len("".join(w)) + 3 * len(w)) for w in written]
+    texts = [
+        plain(dot.value) + "".join(_SIGNS[own.kind] + plain(own.value) for own in dot.beside)
+        for dot in chart.dots
+    ]
+    rooms = [_GAP + _FONT * _CHARACTER * (len(text) + 1) for text in texts]
     for end in range(_RIGHT, int(left), -4):
         x_axis = Axis(values, left, end, log=chart.x_log, from_zero=True)
-        if all(last + room <= _WIDTH for last, room in zip(row_ends(x_axis), rooms, strict=True)):
+        last = [max(map(x_axis, of_row)) for of_row in ends]
+        if all(at + room <= _WIDTH for at, room in zip(last, rooms, strict=True)):
             break
-    rows = []
-    for dot, lines, top, height in zip(chart.dots, labels, tops, heights, strict=False):
-        row: dict[str, Any] = {
-            "label": dot.label,
-            "lines": lines,
-            "y": top + height / 2,
-            "parts": (),
-            "dot": dot,
-        }
-        row["tooltip"] = with_interval(plain)(Estimate(dot.value, dot.low, dot.high))
-        row["tooltip"] += f"; {dot.tooltip}" if dot.tooltip else ""
-        ends = [] if None in (dot.low, dot.high) else [dot.low, dot.high]
-        row["ends"] = [*map(x_axis, ends)]
-        rows.append(row)
-    for row, last in zip(rows, row_ends(x_axis), strict=True):
-        row["last"] = last
-    height = _TOP + sum(heights) + _BOTTOM
-    return {"x": x_axis, "left": left, "height": height, "rows": rows}
+    rows = [
+        {"label": dot.label, "lines": lines, "y": top + height / 2, "parts": (), "dots": dots}
+        | {"text": text, "text_x": at + _GAP}
+        for dot, lines, top, height, dots, text, at in zip(
+            chart.dots, labels, tops, heights, in_rows, texts, last, strict=False
+        )
+    ]
+    return {"x": x_axis, "left": left, "height": _TOP + sum(heights) + _BOTTOM, "rows": rows}
 
 
 def _labels(labels: Sequence[str], most: int) -> tuple[list[list[str]], float]:
@@ -302,6 +298,10 @@ def _route(at: Sequence[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{_px(x)} {_px(y)}" for x, y in at)
 
 
+def _with_ends(value: float, low: float | None, high: float | None) -> str:
+    return with_interval(Estimate(value, low, high), plain)
+
+
 def _exact(value: float) -> str:
     """Return epochs, batches and devices as the whole numbers that they are."""
     return plain(value) if value % 1 else count(value)
@@ -312,14 +312,15 @@ def _px(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def numbers(chart: LineChart) -> Table:
-    """Return the values that are drawn, some of very many."""
+def numbers(chart: Chart) -> Table | None:
+    """Return what is drawn, some of very many; None if a table of the section has it."""
+    if not isinstance(chart, LineChart) or not chart.numbers:
+        return None
     rows, groups = [], {}
     for one in chart.series:
         groups[len(rows)] = one.label
         for p in thinned(one.points, _MOST_LISTED):
-            value = with_interval(plain)(Estimate(p.y, p.low, p.high))
-            rows.append([Cell(_exact(p.x)), Cell(value)])
+            rows.append([Cell(_exact(p.x)), Cell(_with_ends(p.y, p.low, p.high))])
     return Table([chart.x_label, chart.y_label], rows, text_columns=(), groups=groups)
 
 
@@ -330,4 +331,4 @@ TEMPLATES = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-TEMPLATES.filters |= {"px": _px, "route": _route, "plain": plain}
+TEMPLATES.filters |= {"px": _px, "route": _route, "with_ends": lambda dot: _with_ends(*dot[1:4])}

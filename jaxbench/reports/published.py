@@ -6,7 +6,6 @@ from typing import Any
 
 from jaxbench.analysis.published import load_published
 from jaxbench.data_config import PUBLIC_SETS
-from jaxbench.metrics import count
 from jaxbench.reports.context import Measurement
 from jaxbench.tables.columns import Cell, Column, metric_column
 
@@ -58,21 +57,17 @@ class Sources:
         return " ".join(f"[{number}] {name}." for name, number in self._numbers.items())
 
 
-def measured_row(row: Measurement, other: str) -> Row:
-    """Return a measurement in the words of published rows; `other` is as in `other_work`."""
+def measured_row(row: Measurement) -> Row:
+    """Return a measurement in the words of published rows."""
     run = row.run
-    processor = f" ({run.processor})" if run.processor else ""
-    parts = [run.date, run.framework, run.data]
-    parts += [f"OTHER WORK: {other}"] if other else []
-    parts += [] if row.usable else [f"status: {run.status}"]
     return {
         "origin": MEASURED,
         "run": run,
         "feed": row.feed,
-        "machine": f"{run.hardware}{processor}",
+        "machine": run.machine,
         "precision": run.precision,
         "global_batch": run.batch_size,
-        "cited": Cell("; ".join(parts), "soft" if other else ""),
+        "cited": "; ".join((run.date, run.framework, run.data)),
     }
 
 
@@ -92,42 +87,25 @@ def published_rate(row: Row) -> float | None:
     return row["median_epoch_s"] and PUBLIC_SETS[row["dataset"]][0] / row["median_epoch_s"]
 
 
-def size_of(images: int, height: int, width: int) -> str:
-    """Return how many images of which size a convolution had."""
-    return f"{count(images)} of {count(height)}×{count(width)}"
-
-
 def is_synthetic(row: Measurement) -> bool:
     """Return whether its images come from no data set."""
     return row.feed == "synthetic" or row.setting.get("data.source") == "synthetic"
 
 
-def other_work(row: Measurement, network: str, dataset: str) -> str:
-    """Return why a run is not the published piece of work on this data set; empty if it is.
+def same_work(row: Measurement, dataset: str) -> bool:
+    """Return whether a run did the work that is published of its network on this data set.
 
     What a record does not say is not held against it. Of synthetic images their shape counts, and
     the number of classes.
     """
-    run = row.run
-    if run.published_network != network:
-        return "not the published network" if run.network != "?" else "network unknown"
-    if other := other_images(row.setting, dataset):
-        return other
-    examples, _, _, name = PUBLIC_SETS[dataset]
-    setting = row.setting
-    if is_synthetic(row):
-        return ""
-    if setting.get("data.source") == "tfds" and setting.get("data.name") not in (None, "", name):
-        return f"data set {setting['data.name']}"
-    if run.train_examples not in (None, examples):
-        return f"{count(run.train_examples)} training examples"
-    return ""
+    setting, (examples, _, _, name) = row.setting, PUBLIC_SETS[dataset]
+    named = setting.get("data.name") if setting.get("data.source") == "tfds" else None
+    same_data = (named or name) == name and row.run.train_examples in (None, examples)
+    return same_images(setting, dataset) and (is_synthetic(row) or same_data)
 
 
-def other_images(setting: Mapping[str, Any], dataset: str) -> str:
-    """Return how a run's images and classes differ from the data set's; empty if they do not."""
+def same_images(setting: Mapping[str, Any], dataset: str) -> bool:
+    """Return whether a run's images and classes are of the data set's shape and number."""
     _, shape, classes, _ = PUBLIC_SETS[dataset]
-    image_shape, own_classes = setting.get("data.image_shape"), setting.get("data.num_classes")
-    if isinstance(image_shape, list) and tuple(image_shape) != shape:
-        return f"images of {'×'.join(map(str, image_shape))}"
-    return f"{own_classes} classes" if own_classes not in (None, classes) else ""
+    own_shape, own_classes = setting.get("data.image_shape"), setting.get("data.num_classes")
+    return own_shape in (None, list(shape)) and own_classes in (None, classes)

@@ -26,7 +26,6 @@ from jaxbench.records.schema import (
     ThroughputRecord,
     decode_record,
 )
-from jaxbench.terminal import printable
 
 # What a trained network is judged by: {field of an epoch's record: its name}.
 SCORES = {f"eval_{name}": title for name, title in schema.SCORES.items()}
@@ -112,6 +111,8 @@ class ReportedRun:
     # What CPU devices are made of; None for others.
     processor = property(lambda r: r.environment.get("cpu") if r.device_kind == "cpu" else None)
     hardware = property(lambda run: run.devices(run.num_devices))
+    # The devices and their number; for CPU devices, the processor too.
+    machine = property(lambda r: f"{r.hardware} ({r.processor})" if r.processor else r.hardware)
     # Within the run, when it was resumed: no rate is one of its first devices.
     changed_devices = property(
         lambda run: not {"num_devices", "device_kind"}.isdisjoint(changes(vars(run.document)))
@@ -219,12 +220,6 @@ class ReportedRun:
         return None
 
     @property
-    def compared_network(self) -> str | None:
-        """The published network that a run is beside: its own, or that of its experiment."""
-        begun = (name for name in NETWORKS if self.experiment.startswith(name))
-        return self.published_network or next(begun, None)
-
-    @property
     def score_field(self) -> str | None:
         """The field of the last epoch's score in the summary, one of `SCORES`."""
         return next((n for n in SCORES if getattr(self.summary, n) is not None), None)
@@ -247,7 +242,6 @@ class RunRecord(NamedTuple):
 
 def read_run(id: str, name: str, path: pathlib.Path) -> ReportedRun:
     """Return what can be read of a run directory."""
-    id, name = printable(id), printable(name)  # a page is shown by terminals too
     try:
         run = load_run(str(path))
     except (BadInput, ValueError) as error:
@@ -298,7 +292,6 @@ class TimeToTarget:
     reached = property(lambda self: self.epoch is not None)
     title = property(lambda self: SCORES.get(self.score, self.score.removeprefix("eval_")))
     label = property(lambda self: f"{self.title} {percent(self.target)} %")
-    best_score = property(lambda self: max((score for _, score in self.evaluations), default=None))
 
     @property
     def ended(self) -> bool:
@@ -322,11 +315,8 @@ def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None
         (epoch, value) for epoch in epochs if (value := epoch.evaluated(score)) is not None
     ]
     reached = next((epoch for epoch, value in evaluated if value >= target), None)
-    images = flops = None
-    if reached and run.batch_size:
-        images = reached.step * run.batch_size
-        flops_per_image = run.document.training_flops_per_image
-        flops = flops_per_image and images * flops_per_image
+    images = reached and run.batch_size and reached.step * run.batch_size
+    flops_per_image = run.document.training_flops_per_image
     # The whole run's energy, so only if it ended with the target.
     ends_there = reached and to_stop.get("value") == target
     return TimeToTarget(
@@ -337,7 +327,7 @@ def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None
         epoch=reached and reached.epoch,
         time_s=reached.elapsed_s if reached else math.inf,
         images=images,
-        training_flops=flops,
+        training_flops=images and flops_per_image and images * flops_per_image,
         energy_j=to_stop.get("energy_j") if ends_there else None,
         epochs_s=sum(one.epoch_time_s for one in epochs[: epochs.index(reached) + 1])
         if reached

@@ -30,7 +30,10 @@ _ELSEWHERE = ("host", "cpu", "driver", "commit", "device_kind", "num_devices", "
 _CHART = {"experiment", "network", "feed", "stage", "data.image_shape", "data.num_classes"}
 _CHART |= {"data.sequence_length"}
 # What a line's label says without its name, and how many others it says with theirs.
-_UNNAMED = ("precision", "num_devices", "device_kind", "stage", "feed", "experiment", "network")
+_UNNAMED = ("precision", "batch_size", "num_devices", "device_kind", "stage", "feed")
+_UNNAMED += ("experiment", "network")
+# What is named last.
+_ENVIRONMENT = {"cpu", "host", "jax", "jaxlib", "flax", "driver", "commit"}
 _MOST_NAMED = 3
 
 
@@ -150,24 +153,20 @@ def thinned(items: Sequence[Item], most: int) -> Sequence[Item]:
     return items[::-1][:: max(1, -(-len(items) // most))][::-1]
 
 
-def differing(setting: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
-    """Name what differs between a setting and others, but for what needs no name."""
-    names = [name for name in differing_names(others) if name not in _UNNAMED]
-    return name_settings(setting, names)
-
-
 def differing_names(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the fields in which settings differ."""
+    """Return the fields in which settings differ, the experiment's own first."""
     names = dict.fromkeys(name for setting in settings for name in setting)
     names.pop(_DEFAULTS, None)
-    return [n for n in names if len({repr(setting.get(n)) for setting in settings}) > 1]
+    differing = [n for n in names if len({repr(setting.get(n)) for setting in settings}) > 1]
+    return sorted(differing, key=_ENVIRONMENT.__contains__)
 
 
 def name_settings(setting: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return the first of the named fields with their values, and how many more there are."""
-    texts = [f"{name}={_shown(setting.get(name))}" for name in names[:_MOST_NAMED]]
-    if len(names) > _MOST_NAMED:
-        texts.append(f"and {len(names) - _MOST_NAMED} more settings")
+    """Return the first of the named fields that have a value, and how many more there are."""
+    known = [name for name in names if setting.get(name) is not None]
+    texts = [f"{name}={_shown(setting[name])}" for name in known[:_MOST_NAMED]]
+    if len(known) > _MOST_NAMED:
+        texts.append(f"and {len(known) - _MOST_NAMED} more settings")
     return ", ".join(texts)
 
 
@@ -176,5 +175,7 @@ def _shown(value: Any, name: str = "") -> str:
         return UNKNOWN
     if name == "num_devices":
         return f"{value:.0f} device{'s' if value != 1 else ''}"
+    if name == "batch_size":
+        return f"batch {value:,.0f}"
     # 10.0 epochs are the 10 of another run.
     return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)

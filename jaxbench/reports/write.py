@@ -8,7 +8,7 @@ import math
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -19,18 +19,10 @@ from jaxbench.fields import check_fraction
 from jaxbench.files import open_regular
 from jaxbench.paths import user_path
 from jaxbench.reports import csv_rows
-from jaxbench.reports.blocks import (
-    Answer,
-    Banner,
-    BarChart,
-    Block,
-    Chart,
-    LineChart,
-    Section,
-)
+from jaxbench.reports.blocks import Answer, Banner, Block, Section
 from jaxbench.reports.collect import Collection, collect
 from jaxbench.reports.context import ReportContext
-from jaxbench.reports.plot import TEMPLATES, draw, legend_mark, numbers
+from jaxbench.reports.plot import TEMPLATES, draw, legend, numbers
 from jaxbench.reports.prices import Prices
 from jaxbench.reports.sections import make_sections
 from jaxbench.tables.columns import Cell
@@ -54,37 +46,27 @@ def render_html(sections: Sequence[Section], title: str) -> str:
     script = (_HERE / "page.js").read_text("utf-8")
     blocks = [block for section in sections for block in section.blocks]
     tables = [block for block in blocks if isinstance(block, Table)]
-    return TEMPLATES.get_template("page.html").render(
+    page = TEMPLATES.get_template("page.html").render(
         title=title,
         version=jaxbench.__version__,
         sections=sections,
         style=Markup((_HERE / "page.css").read_text("utf-8")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        kind=_kind,
         breakable=_breakable,
         sort_key=_sort_key,
         cell_classes=_cell_classes,
         draw=lambda chart: Markup(draw(chart)),
-        legend=_legend,
+        legend=legend,
         longest_open=_LONGEST_OPEN,
         charts_open=_CHARTS_OPEN,
         groups=_groups,
         # A single section may lack the table of runs.
         linked={anchor for table in tables for anchor in table.anchors},
-        numbers=_numbers,
+        numbers=numbers,
     )
-
-
-def _kind(block: Block) -> str:
-    return {Table: "table", str: "text", Answer: "answer", Banner: "banner"}.get(
-        type(block), "chart"
-    )
-
-
-def _numbers(chart: Chart) -> Table | None:
-    """Return the numbers of a chart, if no table of its section has them."""
-    return numbers(chart) if isinstance(chart, LineChart) and chart.numbers else None
+    # Terminals show pages, too.
+    return "\n".join(map(printable, page.split("\n")))
 
 
 def _breakable(words: str) -> str:
@@ -109,23 +91,11 @@ def _sort_key(cell: Cell) -> str | None:
     return f"{cell.sort:.6g}".replace("inf", "Infinity")
 
 
-def _legend(chart: Chart) -> Iterator[tuple[str, str]]:
-    if isinstance(chart, BarChart):
-        for place, part in enumerate(chart.parts):
-            if any(values[place] > 0 for _, values in chart.bars):
-                yield Markup('<i class="box f{}"></i>').format(place), part
-    if isinstance(chart, LineChart):
-        place = 0
-        for one in chart.series:
-            yield Markup(legend_mark(min(place, 6), one.reference, one.line)), one.label
-            place += not one.reference
-
-
-def _groups(blocks: Sequence[Block]) -> list[list[Block]]:
-    """Return neighbouring charts together, and answers; everything else alone."""
-    together = ("chart", "answer")
-    groups = itertools.groupby(blocks, lambda b: _kind(b) if _kind(b) in together else id(b))
-    return [list(group) for _, group in groups]
+def _groups(blocks: Sequence[Block]) -> list[tuple[str, list[Block]]]:
+    """Return neighbouring blocks of one kind together, with the kind."""
+    kinds = {Table: "table", str: "text", Answer: "answer", Banner: "banner"}
+    groups = itertools.groupby(blocks, lambda block: kinds.get(type(block), "chart"))
+    return [(kind, [*group]) for kind, group in groups]
 
 
 MARK = "<!-- jaxbench.report -->"
@@ -143,14 +113,12 @@ def render_markdown(sections: Sequence[Section], title: str) -> str:
                 lines += _table_lines(block, block.title, block.note)
             elif isinstance(block, Banner):
                 lines += [line for one in block.sentences for line in (_inline(one), "")]
-                lines += _table_lines(block.details, block.details.title, "")
+                if block.details.rows:
+                    lines += _table_lines(block.details, block.details.title, "")
             elif isinstance(block, Answer):
                 marks = f" ({', '.join(block.marks)})" if block.marks else ""
                 lines += [f"### {_inline(block.title)}{marks}", "", _inline(block.sentence), ""]
-                for tile in block.tiles:
-                    lines.append(_inline(f"- {tile.label}: {tile.value} ({tile.note}), {tile.run}"))
-                lines.append("")
-            elif table := _numbers(block):
+            elif table := numbers(block):
                 lines += _table_lines(table, block.title, block.note)
     return "\n".join(lines)
 
@@ -162,11 +130,7 @@ def _table_lines(table: Table, title: str, note: str) -> list[str]:
     lines += [_row([*grouped, *table.columns]), _row([*(["---"] if grouped else []), *rules])]
     for number, row in enumerate(table.rows):
         grouped = [table.groups.get(number, *grouped)] if grouped else []
-        cells = [
-            text
-            for cell in row
-            for text in ("≠ " * (cell.mark == "differs") + cell.text, *[""] * (cell.span - 1))
-        ]
+        cells = ["≠ " * (cell.mark == "differs") + cell.text for cell in row]
         lines.append(_row([*grouped, *cells]))
     lines.append("")
     return [*lines, _inline(note), ""] if note else lines

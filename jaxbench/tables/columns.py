@@ -1,6 +1,5 @@
 """Columns: a heading, what each row has below it, and how that is shown."""
 
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -13,7 +12,6 @@ class Cell(NamedTuple):
 
     Attributes:
       mark: differs, bad, good, soft, measured, published, running or nothing; the text says so too.
-      span: how many columns it covers.
       run: the id of the run that the cell links to.
       left: whether it is aligned left, as words are.
       sort: the number that it stands for, by which the page sorts; None for what its text says.
@@ -21,7 +19,6 @@ class Cell(NamedTuple):
 
     text: str
     mark: str = ""
-    span: int = 1
     run: str | None = None
     left: bool = False
     sort: float | None = None
@@ -36,7 +33,7 @@ class Column(NamedTuple):
     Attributes:
       title: the heading.
       value: of a row: a path of attributes and keys (`run.config.seed`), or a function. A `Cell`
-        is shown as it is, over as many columns as it spans.
+        is shown as it is.
       show: how words are shown.
       left: aligned left; None: if it has no metric.
       metric: what its numbers are of.
@@ -65,16 +62,9 @@ class Column(NamedTuple):
             row = row.get(name) if isinstance(row, Mapping) else getattr(row, name)
         return row
 
-    def cells(self, rows: Iterable[Any]) -> list[Cell]:
-        """Return the cell of each row; numbers have equally many decimals."""
-        values = [self.of(row) for row in rows]
-        decimals = None
-        if self.metric:
-            ends = [end for value in values if isinstance(value, Estimate) for end in value.span]
-            decimals = self.metric.decimals([*values, *ends])
-        return [self._cell(value, decimals) for value in values]
-
-    def _cell(self, value: Any, decimals: int | None) -> Cell:
+    def cell(self, row: Any) -> Cell:
+        """Return what the row has below the heading."""
+        value = self.of(row)
         amount = value.value if isinstance(value, Estimate) else value
         if isinstance(value, Cell):
             cell = value
@@ -84,13 +74,13 @@ class Column(NamedTuple):
             shown = self.show(value)
             cell = shown if isinstance(shown, Cell) else Cell(shown)
         elif self.ends and value is not None:
-            show = functools.partial(self.metric.show, decimals=decimals)
-            cell = Cell((interval if self.ends == "only" else with_interval)(show)(value))
+            show = interval if self.ends == "only" else with_interval
+            cell = Cell(show(value, self.metric.show))
         else:
-            cell = Cell(self.metric.show(amount, decimals))
+            cell = Cell(self.metric.show(amount))
         if cell.sort is None and is_number(amount):
             cell = cell._replace(sort=amount)
-        return cell._replace(left=self.is_left or cell.span > 1)
+        return cell._replace(left=self.is_left)
 
 
 def metric_column(
@@ -118,30 +108,22 @@ def metric_columns(*names: str, of: str = "") -> list[Column]:
     return [metric_column(of + name) for name in names]
 
 
-def estimate_columns(path: str, name: str) -> list[Column]:
+def estimate_columns(value: str | Callable[[Any], Estimate], name: str) -> list[Column]:
     """Return the columns of the `Estimate` of a metric: its median, its interval and its n."""
-    ends = metric_column(name, path, ends="only")._replace(title="95 % interval")
-    return [metric_column(name, path), ends, metric_column(f"{path}.n")]
+    ends = metric_column(name, value, ends="only")._replace(title="95 % interval")
+    n = metric_column("n", lambda row: getattr(ends.of(row), "n", None))
+    return [metric_column(name, value), ends, n]
 
 
-def interval(show: Callable[[Any], str]) -> Callable[[Estimate | None], str]:
-    """Return the format of both ends of an estimate's interval."""
-
-    def shown(of: Estimate | None) -> str:
-        known = of is not None and None not in (of.low, of.high)
-        return f"{show(of.low)} to {show(of.high)}" if known else UNKNOWN
-
-    return shown
+def interval(of: Estimate, show: Callable[[Any], str]) -> str:
+    """Show both ends of an estimate's interval."""
+    return UNKNOWN if None in (of.low, of.high) else f"{show(of.low)} to {show(of.high)}"
 
 
-def with_interval(show: Callable[[Any], str]) -> Callable[[Estimate | None], str]:
-    """Return the format of an estimate with the ends of its interval in brackets."""
-
-    def shown(of: Estimate | None) -> str:
-        ends = interval(show)(of)
-        return show(of and of.value) + ("" if ends == UNKNOWN else f" ({ends})")
-
-    return shown
+def with_interval(of: Estimate, show: Callable[[Any], str]) -> str:
+    """Show an estimate with the ends of its interval in brackets."""
+    ends = interval(of, show)
+    return show(of.value) + ("" if ends == UNKNOWN else f" ({ends})")
 
 
 def span(values: Iterable[float], show: Callable[[Any], str] = count) -> str:

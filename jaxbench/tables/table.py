@@ -8,7 +8,7 @@ from jaxbench.tables.columns import Cell, Column
 
 
 class Table(NamedTuple):
-    """Values in rows of cells; a row may be shorter by what its cells span.
+    """Values in rows of cells.
 
     Attributes:
       note: what a reader must know of it.
@@ -46,26 +46,14 @@ def make_table(
     """
     rows = list(rows)
     headings = [group(row) for row in rows] if group else []
-    cells = [column.cells(rows) for column in columns]
-    shown = [not rows or any(cell.text != UNKNOWN for cell in column) for column in cells]
-    kept = [column for column, is_shown in zip(columns, shown, strict=True) if is_shown]
+    shown = [(column, [column.cell(row) for row in rows]) for column in columns]
+    kept = [(c, cells) for c, cells in shown if any(cell.text != UNKNOWN for cell in cells)]
     return Table(
-        [column.title for column in kept],
-        [_row(row, shown) for row in zip(*cells, strict=True)],
+        [column.title for column, _ in kept],
+        [*zip(*(cells for _, cells in kept), strict=True)],
         title,
         note,
-        [index for index, column in enumerate(kept) if column.is_left],
+        [index for index, (column, _) in enumerate(kept) if column.is_left],
         [anchor(row) for row in rows] if anchor else (),
         {n: one for n, one in enumerate(headings) if n == 0 or one != headings[n - 1]},
     )
-
-
-def _row(cells: Sequence[Cell], shown: Sequence[bool]) -> list[Cell]:
-    """Return the cells of the columns that are shown, without those that another one covers."""
-    row, end = [], 0
-    for index, cell in enumerate(cells):
-        if index >= end:
-            end = index + cell.span
-            if width := sum(shown[index:end]):
-                row.append(cell._replace(span=width))
-    return row

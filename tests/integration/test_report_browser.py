@@ -38,24 +38,12 @@ from tests.launchers.fakes import fake_child
 from tests.recorded import compiled
 
 # In the order of the page; another section of the report is added here.
-SECTIONS = (
-    *(
-        "overview",
-        "cards",
-        "card-details",
-        "offers",
-        "before-you-rent",
-        "runs",
-        "batches",
-        "history",
-        "rates",
-        "learning",
-        "time",
-    ),
-    *("scaling", "roofline", "telemetry", "conv2d", "cost", "target"),
-)
-# Those that are tables alone where no published network was trained.
-WITHOUT_CHARTS = {"cards", "card-details", "offers", "runs", "batches", "history"}
+SECTIONS = [
+    *("overview", "cards", "card-details", "offers", "before-you-rent", "runs", "rates"),
+    *("learning", "time", "scaling", "roofline", "telemetry", "conv2d", "cost", "target"),
+]
+# Those that are tables alone.
+WITHOUT_CHARTS = {"cards", "card-details", "offers", "runs"}
 DAMAGED = "corrupt <b>"
 MARKUP = '<script>alert(1)</script>/"><img src=x onerror=alert(2)>'
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
@@ -69,7 +57,6 @@ SHORT = ("--rounds=6", "--window_s=0.02")
 TOO_LARGE = "batch_size=32768"
 # What is run, and with which exit code it ends.
 COMMANDS = [
-    # A published network, though a smaller one.
     ("main", (CNN, "--experiment.epochs=1", "--experiment.num_devices=1", "--workdir=cnn10"), 0),
     (
         "sweep",
@@ -237,7 +224,7 @@ def opened(chromium, folder):
 def test_every_section_is_there_with_something_in_it(opened):
     page = opened()
     names = page.eval_on_selector_all("section", "all => all.map(one => one.id)")
-    assert names == list(SECTIONS)
+    assert names == SECTIONS
     page.evaluate(_OPEN)
     for name in SECTIONS:
         section = page.locator(f"section#{name}")
@@ -498,7 +485,7 @@ def test_states_are_shown(opened, folder):
     assert "…" in running.evaluate("node => getComputedStyle(node, '::before').content")
     text = page.locator("#overview").inner_text()
     assert f"{DAMAGED}: cannot be read" in text and "diverged: the training loss" in text
-    batches = page.locator("#batches").inner_text()
+    rates = page.locator("#rates").inner_text()
     for told in ("OOM", "failed", "127", "does not divide over 2 devices"):
-        assert told in batches
+        assert told in rates
     assert run_json(folder / "running")["status"] == "running"

@@ -113,7 +113,7 @@ def test_the_cheapest_is_first_and_overlapping_intervals_share_ranks(tmp_path):
         Price("c", "GeForce RTX 2080 Ti", 2, 0.36, "2026-03-04", "a page"),
     ]
     assert told(tmp_path, *names, prices=Prices(listed=offers)).splitlines() == [
-        "1 | gpu:rtx2080ti:2 | 0.0500",
+        "1 | gpu:rtx2080ti:2 | 0.05000",
         "2 to 3 | tpu:v2:2x2 | 0.1000",
         "2 to 3 | gpu:h100:8 | 0.1042",
         "– | gpu:h100:8 | –",
@@ -147,7 +147,7 @@ def test_what_was_measured_of_the_same_work_stands_beside(tmp_path):
     assert "9,000 (training step alone, R3) [R3] (measured)" in shown(section_of(tmp_path), SAYS)
     [chart] = charts(section_of(tmp_path), DotChart)
     [dot] = chart.dots
-    assert dot.value == 6_000 and [own.value for own in dot.below][0] == 9000
+    assert dot.value == 6_000 and [own.value for own in dot.beside][0] == 9000
     drawn = draw(chart)
     assert 'class="dot predicted"' in drawn and 'class="dot measured"' in drawn
     assert chart.x_log and "predicted" in chart.note

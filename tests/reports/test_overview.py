@@ -8,7 +8,7 @@ from jaxbench.reports.sections import make_sections
 from jaxbench.reports.write import render_html
 from tests.recorded import epochs, recorded_run, throughput, trained
 from tests.reports.many_runs import write_many
-from tests.reports.pages import Page, context_of, sections_of, shown, tables
+from tests.reports.pages import Page, context_of, sections_of, shown
 
 H200 = {"device_kind": "NVIDIA H200", "num_devices": 1}
 PAIR = H200 | {"num_devices": 2}
@@ -160,15 +160,6 @@ def test_details_of_many_runs_are_folded(tmp_path):
     assert not any(section.folded for section in few)
 
 
-def test_the_first_table_ends_where_a_screen_does(tmp_path):
-    for number in range(40):
-        throughput(tmp_path / f"{number:02d}", 1000.0, experiment=f"e{number}")
-    found = tables(sections_of(tmp_path)["overview"])
-    first, further = found["Best of each machine"], found["Further experiments"]
-    assert (len(first.rows), len(further.rows)) == (30, 10)
-    assert (first.folded, further.folded) == (False, True)
-
-
 @pytest.mark.parametrize("config", ["seed", "learning_rate"])
 def test_no_chart_has_more_lines_or_dots_than_can_be_read(tmp_path, config):
     for number in range(40):
@@ -177,5 +168,5 @@ def test_no_chart_has_more_lines_or_dots_than_can_be_read(tmp_path, config):
         for chart in section.blocks:
             assert len(getattr(chart, "series", ())) <= 7
             # Published ones besides.
-            dots = [dot for dot in getattr(chart, "dots", ()) if not dot.published]
+            dots = [dot for dot in getattr(chart, "dots", ()) if dot.kind == "measured"]
             assert len(dots) <= 16

@@ -35,10 +35,10 @@ def test_published_rates_stand_beside_the_same_work_alone(tmp_path):
             folder = tmp_path / f"{side}-{number}"
             throughput(folder, 2500.0, price=price, config=config, **RESNET)
     whole, small = charts(sections_of(tmp_path)["cost"], DotChart)
-    assert not any(dot.published for dot in small.dots)
+    assert not any(dot.kind == "published" for dot in small.dots)
     # Only with the offers of the machine that a rate names: MXNet's names none, and nobody
     # measured Cirrascale's.
-    published = {dot.label: round(dot.value) for dot in whole.dots if dot.published}
+    published = {dot.label: round(dot.value) for dot in whole.dots if dot.kind == "published"}
     assert sorted(published.values()) == [256, 372, 476]
     assert not any("MXNet" in label or "Cirrascale" in label for label in published)
     assert "estimated from" in whole.note

@@ -14,12 +14,12 @@ from jaxbench.reports.sections.cost import cost, to_target
 from jaxbench.reports.sections.history import conv2d, history
 from jaxbench.reports.sections.learning import learning
 from jaxbench.reports.sections.overview import overview
-from jaxbench.reports.sections.rates import batches, rates, roofline, scaling
+from jaxbench.reports.sections.rates import rates, roofline, scaling
 from jaxbench.reports.sections.runs import list_runs
 from jaxbench.reports.sections.telemetry import telemetry, time_split
 
 SECTIONS: Sequence[Callable[[ReportContext], Section | None]] = (
-    *(overview, cards, card_details, offers, before_you_rent, list_runs, batches, history),
+    *(overview, cards, card_details, offers, before_you_rent, list_runs, history),
     *(rates, learning, time_split, scaling, roofline, telemetry, conv2d, cost, to_target),
 )
 

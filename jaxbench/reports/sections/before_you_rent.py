@@ -1,10 +1,9 @@
 """Machines to rent: rates to expect, what compilers report, was measured and published; offers."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from jaxbench.analysis import pricing
 from jaxbench.analysis.pricing import Price
 from jaxbench.analysis.published import load_published
 from jaxbench.analysis.ranking import costs_to_expect, rank
@@ -18,32 +17,88 @@ from jaxbench.reports.blocks import Dot, DotChart, Section
 from jaxbench.reports.columns import run_cell, shared, status_cell
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.prices import price_words
-from jaxbench.reports.published import Row, Sources, other_images, published_devices, published_rate
-from jaxbench.reports.runs import ReportedRun, RunRecord
-from jaxbench.reports.sections.cards import status_cell as card_status
+from jaxbench.reports.published import Row, Sources, published_devices, published_rate, same_images
+from jaxbench.reports.runs import ReportedRun
 from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns
 from jaxbench.tables.table import make_table
 
 _MOST_DOTS = 16
+_RANKS = (
+    "Rank: by USD per million images, or without any price by images/s. Machines whose intervals "
+    "overlap are not told apart and have several possible ranks."
+)
 _NO_CEILING = (
     "No peak rate of the machine in this precision is known, or the step does not fit: no ceiling."
+)
+_COMPILED = (
+    "Bytes moved: what the compiled kernels read from memory and write to it, over the least if no "
+    "activation stays on the chip and all is fused into the matrix products. Needed: what the "
+    "compiler plans for the step; a resident data set comes on top. Usable: of a GPU 75 %, which "
+    "JAX takes by default, of a TPU what its compiler says. Largest batch: of those that were "
+    "tried, and behind “not” the smallest above it that does not fit; “at least” if all fit. "
+    "“compile” is the time here."
+)
+_BESIDE = (
+    "Measured: a run of this report of the same work on as many of the same devices. Published: by "
+    "others, with other software; of a training, the images/s of its median epoch."
 )
 # Of published rates, see `jaxbench.analysis.published`.
 _TABLES = ("throughput", "training_runs")
 
 
-@dataclasses.dataclass(eq=False)
-class CompiledStep:
+@dataclasses.dataclass(eq=False, kw_only=True)
+class _Expected:
+    """What to expect of a machine.
+
+    Attributes:
+      record: what has the prediction, if there is one.
+      price: the lowest of the machine.
+      ranks: the possible ones among the machines of a table, by cost, in words.
+    """
+
+    record: TargetRecord | Offer | None
+    price: Price | None = None
+    ranks: str = UNKNOWN
+
+    _found = property(lambda self: (self.record and self.record.predicted) or {})
+
+    @property
+    def predicted(self) -> Estimate:
+        """Images/s to expect, with the 80 % interval."""
+        found = self._found
+        return Estimate(found["images_per_s"], *found["interval_80"]) if found else Estimate()
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """The report's price of the machine, or the one that its predictions were asked with."""
+        return self.price.usd_per_hour if self.price else self._found.get("usd_per_hour")
+
+    @property
+    def usd(self) -> Estimate | None:
+        """USD per million images to expect; None without a price."""
+        hourly = self.usd_per_hour
+        return costs_to_expect([self.predicted], [hourly])[0] if hourly else None
+
+
+def _ranked(machines: Sequence[Any]) -> list[Any]:
+    """Return what is to expect with its ranks, the cheapest first."""
+    hourly = [one.usd_per_hour for one in machines]
+    ranks = rank(costs_to_expect([one.predicted for one in machines], hourly))
+    for index, words in ranks:
+        machines[index].ranks = words
+    return [machines[index] for index, _ in ranks]
+
+
+@dataclasses.dataclass(eq=False, kw_only=True)
+class _Step(_Expected):
     """A training step that was predicted, and mostly compiled, for a machine.
 
     Attributes:
       record: None if the compiler came to none.
-      ranks: the possible ones among the steps of its experiment, by cost, in words.
       largest: the largest batch of the machine and setting, in words.
       setting: what tells it apart from the other steps of its experiment and machine.
       measured: the best rate that a run of this report measured of the same work on that machine.
       published: the best rate that others published of it.
-      price: the lowest of the machine.
     """
 
     run: ReportedRun
@@ -52,27 +107,12 @@ class CompiledStep:
     setting: str = ""
     measured: Measurement | None = None
     published: Row | None = None
-    price: Price | None = None
-    ranks: str = UNKNOWN
 
     batch_size = property(lambda self: self.run.batch_size)
     fits = property(lambda self: self.record and self.record.fits)
     limit = property(lambda self: (self.record and self.record.ceiling) or {})
-
-    @property
-    def predicted(self) -> Estimate:
-        """Images/s to expect, with the 80 % interval."""
-        return _rate(self.record)
-
-    @property
-    def usd_per_hour(self) -> float | None:
-        """The report's price of the machine, or the one that its predictions were asked with."""
-        return _usd_per_hour(self.record, self.price)
-
-    @property
-    def ceiling(self) -> float | None:
-        """Images/s that the step cannot exceed; None for a step that does not fit."""
-        return (self.fits and self.limit.get("images_per_s")) or None
+    # Images/s that the step cannot exceed; None for a step that does not fit.
+    ceiling = property(lambda self: (self.fits and self.limit.get("images_per_s")) or None)
 
     @property
     def bytes_over_least(self) -> float | None:
@@ -81,8 +121,14 @@ class CompiledStep:
         known = step and step.moved_bytes and step.bytes_lower_bound
         return step.moved_bytes / step.bytes_lower_bound if known else None
 
+    @property
+    def why_not(self) -> str:
+        """Why the step does not fit, or nothing is predicted."""
+        reason = self.run.reason or (self.record and self.record.not_predicted) or ""
+        return reason.removeprefix(f"{self.run.target}: ").split("\n", 1)[0][:160]
 
-def compiled_steps(context: ReportContext, sources: Sources) -> list[CompiledStep]:
+
+def _steps(context: ReportContext, sources: Sources) -> list[_Step]:
     """Return what stands in a row: of a search for the largest batch its first batch and that one.
 
     Args:
@@ -91,12 +137,11 @@ def compiled_steps(context: ReportContext, sources: Sources) -> list[CompiledSte
     searches = [sweep.path for sweep in context.collection.sweeps if sweep.max_batches]
     # What compiled for parts of the machine too is in another table.
     whole = [run for run in context.compiled if not run.document.scaling]
-    # Sweeps of the same experiment, for GPUs and TPUs say, stand together.
-    steps: dict[str, dict[str, list[CompiledStep]]] = {}
+    steps = []
     for runs in work.grouped(
         whole, lambda run: (run.target, work.setting_key(work.setting_of(run), work.is_compiled))
     ).values():
-        group = [CompiledStep(run, next(iter(run.of_kind(TargetRecord)), None)) for run in runs]
+        group = [_Step(run=run, record=next(iter(run.of_kind(TargetRecord)), None)) for run in runs]
         fits = max((one.batch_size for one in group if one.fits), default=None)
         tried = [one for one in group if any(map(one.run.path.is_relative_to, searches))]
         shown = [one for one in group if one not in tried] or tried[:1]
@@ -104,43 +149,20 @@ def compiled_steps(context: ReportContext, sources: Sources) -> list[CompiledSte
         # Of a batch that was compiled more than once, the last.
         for one in {one.batch_size: one for one in shown}.values():
             one.largest = _largest(group, fits)
-            machines = steps.setdefault(one.run.experiment, {})
-            machines.setdefault(one.run.target, []).append(one)
+            steps.append(one)
     rates = work.grouped(filter(_is_rate, context.measurements), lambda row: _work(row.run))
-    for same in (same for machines in steps.values() for same in machines.values()):
+    for same in work.grouped(steps, lambda step: (step.run.experiment, step.run.target)).values():
         _name_settings(same)
-        for step in same:
-            step.measured = _nearest(step, rates.get(_work(step.run), ()))
-            step.published = _best_published(sources, step)
-            step.price = context.prices.lowest(step.run)
-    return [step for machines in steps.values() for step in _ranked([*machines.values()])]
+    for step in steps:
+        step.measured = _nearest(step, rates.get(_work(step.run), ()))
+        step.published = _best_published(sources, step)
+        step.price = context.prices.lowest(step.run)
+    # Sweeps of the same experiment, for GPUs and TPUs say, stand together, the cheapest first.
+    by_experiment = work.grouped(steps, lambda step: step.run.experiment).values()
+    return [step for same in by_experiment for step in _ranked(same)]
 
 
-def _ranked(machines: Sequence[Sequence[CompiledStep]]) -> list[CompiledStep]:
-    """Return an experiment's steps with their ranks, the cheapest to expect first."""
-    steps = [step for same in machines for step in same]
-    ranks = rank(
-        costs_to_expect([step.predicted for step in steps], [step.usd_per_hour for step in steps])
-    )
-    for index, words in ranks:
-        steps[index].ranks = words
-    return [steps[index] for index, _ in ranks]
-
-
-def _usd_per_hour(of: TargetRecord | Offer | None, price: Price | None) -> float | None:
-    recorded = ((of and of.predicted) or {}).get("usd_per_hour")
-    return price.usd_per_hour if price else recorded
-
-
-def _rate(of: TargetRecord | Offer | None) -> Estimate:
-    """Return the rate to expect, with its 80 % interval."""
-    predicted = of and of.predicted
-    if not predicted:
-        return Estimate()
-    return Estimate(predicted["images_per_s"], *predicted["interval_80"])
-
-
-def _largest(steps: Sequence[CompiledStep], fits: float | None) -> str:
+def _largest(steps: Sequence[_Step], fits: float | None) -> str:
     """Return the largest batch that fits and the smallest above it that does not, in words."""
     refused = [one.batch_size for one in steps if one.fits is False]
     refused = min((one for one in refused if one > (fits or 0)), default=None)
@@ -149,7 +171,7 @@ def _largest(steps: Sequence[CompiledStep], fits: float | None) -> str:
     return f"at least {count(fits)}" if refused is None else f"{count(fits)}; not {count(refused)}"
 
 
-def _name_settings(steps: Sequence[CompiledStep]) -> None:
+def _name_settings(steps: Sequence[_Step]) -> None:
     # A trial whose compiler crashed has no configuration: it differs in nothing.
     settings = {
         step: {n: v for n, v in work.setting_of(step.run).items() if work.is_compiled(n)}
@@ -166,7 +188,7 @@ def _is_rate(row: Measurement) -> bool:
     return known and row.usable and not row.run.changed_devices
 
 
-def _nearest(step: CompiledStep, rates: Sequence[Measurement]) -> Measurement | None:
+def _nearest(step: _Step, rates: Sequence[Measurement]) -> Measurement | None:
     """Return the best of the rates: of the same batch if there is one, of the step alone."""
 
     def nearness(row: Measurement) -> tuple:
@@ -186,7 +208,7 @@ def _work(run: ReportedRun) -> tuple:
     return *_machine(run), work.setting_key(work.setting_of(run), work.is_step)
 
 
-def _best_published(sources: Sources, step: CompiledStep) -> Row | None:
+def _best_published(sources: Sources, step: _Step) -> Row | None:
     """Return the best published rate of the network on the same devices in the same arithmetic."""
     run, network = step.run, step.run.published_network
     if network is None:
@@ -201,7 +223,7 @@ def _best_published(sources: Sources, step: CompiledStep) -> Row | None:
             and published_devices(row) == _machine(run)
             and row["precision"].split()[0] in arithmetic
             and published_rate(row) is not None
-            and not other_images(work.setting_of(run), row["dataset"])
+            and same_images(work.setting_of(run), row["dataset"])
         )
 
     rows = (row for table in _TABLES for row in filter(is_same, load_published(table)))
@@ -211,97 +233,86 @@ def _best_published(sources: Sources, step: CompiledStep) -> Row | None:
     return next(cited, None)
 
 
-def _row(step: CompiledStep) -> dict[str, Any]:
-    """Return what the table shows of a step."""
-    run, rate, theirs, price = step.run, step.measured, step.published, step.price
-    row = vars(step) | dict.fromkeys(("measured", "published", "published_with", "price"))
-    row |= {name: getattr(step, name) for name in ("batch_size", "ceiling", "bytes_over_least")}
-    # A compiler that crashed said nothing.
-    row["fits"] = _fits(step.record) if step.record else status_cell(run.status)
-    row["bound_by"] = step.ceiling and step.limit["bound_by"]
-    usd = step.usd_per_hour
-    row["predicted"] = step.predicted
-    [row["usd"]] = costs_to_expect([step.predicted], [usd]) if usd else [Estimate()]
-    if rate:
-        batch, id = rate.run.batch_size, rate.run.id
-        at = "" if batch in (step.batch_size, None) else f"batch {count(batch)}, "
-        text = f"{plain(rate.rate.value)} ({at}{STAGES[rate.stage]}, {id})"
-        row["measured"] = Cell(text, "measured", run=id)
-    if theirs:
-        row["published"] = Cell(plain(published_rate(theirs)), "published")
-        batch = count(theirs["global_batch"])
-        row["published_with"] = f"{theirs['precision']}, batch {batch}, {theirs['cited']}"
-    if price:
-        row["price"] = f"{plain(price.usd_per_hour)} USD/h; {price_words(price, run)}"
-    reason = run.reason or (step.record and step.record.not_predicted) or ""
-    reason = reason.removeprefix(f"{run.target}: ")
-    row["why_not"] = reason.split("\n", 1)[0][:160]
-    return row
+def _measured(step: _Step) -> Cell | None:
+    if (rate := step.measured) is None:
+        return None
+    batch, id = rate.run.batch_size, rate.run.id
+    at = "" if batch in (step.batch_size, None) else f"batch {count(batch)}, "
+    return Cell(f"{plain(rate.rate.value)} ({at}{STAGES[rate.stage]}, {id})", "measured", run=id)
 
 
-def _fits(record: TargetRecord) -> Cell:
-    if record.fits is None:
+def _published(step: _Step) -> Cell | None:
+    row = step.published
+    return Cell(plain(published_rate(row)), "published") if row else None
+
+
+def _published_with(step: _Step) -> str:
+    row = step.published
+    return f"{row['precision']}, batch {count(row['global_batch'])}, {row['cited']}" if row else ""
+
+
+def _price(step: _Step) -> str:
+    price = step.price
+    return f"{plain(price.usd_per_hour)} USD/h; {price_words(price, step.run)}" if price else ""
+
+
+def _fits(step: _Step) -> Cell:
+    if step.record is None:
+        return status_cell(step.run.status)  # a compiler that crashed said nothing
+    if step.fits is None:
         return Cell("not compiled", "soft")
-    return Cell("yes", "good") if record.fits else Cell("no", "bad")
+    return Cell("yes", "good") if step.fits else Cell("no", "bad")
 
 
-def _usd_per_million(rate: float | None, price: Price | None) -> float | None:
-    return pricing.usd_per_million_images(rate, price.usd_per_hour) if rate and price else None
+def _with_80(title: str, name: str, value: str, more: str = "") -> list[Column]:
+    """Return the columns of a metric to expect and of its 80 % interval."""
+    ends = metric_column(name, value, ends="only")._replace(title=f"{title} (predicted)")
+    return [metric_column(name, value, more), ends]
 
 
-def _expected(rate: str | Callable, usd: str | Callable | None = None) -> list[Column]:
-    """Return the columns of a rate to expect, and of what a million images cost at it."""
-    columns = [metric_column("predicted_images_per_s", rate, ends=ends) for ends in ("", "only")]
-    columns[1] = columns[1]._replace(title="80 % interval (predicted)")
-    if usd:
-        name = "usd_per_million_images"
-        columns += [metric_column(name, usd, " (predicted)", ends=ends) for ends in ("", "only")]
-        columns[3] = columns[3]._replace(title="USD, 80 % interval (predicted)")
-    return columns
-
-
+_PREDICTED = _with_80("80 % interval", "predicted_images_per_s", "predicted")
+_USD = _with_80("USD, 80 % interval", "usd_per_million_images", "usd", " (predicted)")
 _COLUMNS = (
     Column("rank by cost (predicted)", "ranks"),
-    Column("target", lambda row: Cell(row["run"].target, run=row["run"].id)),
+    Column("target", lambda step: Cell(step.run.target, run=step.run.id)),
     Column("machine", "run.hardware"),
     *shared("precision"),
     Column("setting", "setting"),
     metric_column("batch_size"),
-    *_expected("predicted", "usd"),
-    Column("price", "price", left=True),
-    Column("fits (compiled)", "fits", left=True),
+    *(*_PREDICTED, *_USD),
+    Column("price", _price, left=True),
+    Column("fits (compiled)", _fits, left=True),
     Column("largest batch (compiled)", "largest", str),
     metric_column("record.needed_bytes", more=" (compiled)"),
     metric_column("record.device_memory_bytes"),
     metric_column("ceiling_images_per_s", "ceiling", " (predicted)"),
-    Column("bound by (predicted)", "bound_by"),
+    Column("bound by (predicted)", lambda step: step.ceiling and step.limit["bound_by"]),
     metric_column("bytes_over_least", more=" (predicted)"),
-    Column("measured " + METRICS["images_per_s"].title, "measured", left=True),
-    Column("published " + METRICS["images_per_s"].title, "published", left=False),
-    Column("published with", "published_with"),
+    Column("measured " + METRICS["images_per_s"].title, _measured, left=True),
+    Column("published " + METRICS["images_per_s"].title, _published, left=False),
+    Column("published with", _published_with),
     metric_column("record.compile_s"),
     Column("why not", "why_not", left=True),
 )
+
+
+def _exchanged_bytes(step: _Step) -> int | None:
+    kinds = step.record and step.record.collectives
+    return None if kinds is None else sum(kind["bytes"] for kind in kinds.values())
+
+
 _SCALING = (
     *shared("run", "experiment"),
     Column("target", "record.target"),
     Column("scaling", "record.scaling"),
     *shared("precision"),
     *metric_columns("record.num_devices", "record.batch_size", "record.batch_per_device"),
-    Column("fits (compiled)", lambda row: _fits(row.record), left=True),
+    Column("fits (compiled)", _fits, left=True),
     metric_column("record.needed_bytes", more=" (compiled)"),
-    metric_column("exchanged_bytes", lambda row: _exchanged_bytes(row.record), " (compiled)"),
-    *_expected(lambda row: _rate(row.record)),
-    metric_column(
-        "efficiency",
-        lambda row: (row.record.predicted or {}).get("efficiency"),
-        " to expect (predicted)",
-    ),
-    metric_column(
-        "ceiling_images_per_s",
-        lambda row: (row.record.ceiling or {}).get("images_per_s") if row.record.fits else None,
-        " (predicted)",
-    ),
+    metric_column("exchanged_bytes", _exchanged_bytes, " (compiled)"),
+    *_PREDICTED,
+    metric_column("efficiency", "record.predicted.efficiency", " to expect (predicted)"),
+    metric_column("ceiling_images_per_s", "ceiling", " (predicted)"),
     metric_column("record.efficiency_no_overlap", more=" (predicted)"),
     metric_column("record.efficiency_full_overlap", more=" (predicted)"),
 )
@@ -310,18 +321,17 @@ _SCALING = (
 def before_you_rent(context: ReportContext) -> Section | None:
     """Return tables and charts of steps that were compiled for machines that are not here."""
     sources = Sources()
-    steps = compiled_steps(context, sources)
-    rows = [*map(_row, steps)]
+    steps = _steps(context, sources)
     table = make_table(
         _COLUMNS,
-        rows,
+        steps,
         title="By machine",
         note=_note(steps, sources),
-        group=lambda row: row["run"].experiment,
+        group=lambda step: step.run.experiment,
     )._replace(folded=False)
     by_experiment = work.grouped(steps, lambda step: step.run.experiment).values()
     scaled = [
-        RunRecord(run, record)
+        _Step(run=run, record=record)
         for run in context.compiled
         for record in run.of_kind(TargetRecord)
         if record.scaling
@@ -349,52 +359,38 @@ def before_you_rent(context: ReportContext) -> Section | None:
     )
 
 
-def _note(steps: Sequence[CompiledStep], sources: Sources) -> str:
+def _note(steps: Sequence[_Step], sources: Sources) -> str:
     assumed = dict.fromkeys(filter(None, (step.limit.get("assumptions") for step in steps)))
-    compilers = dict.fromkeys(
-        step.record.compiler for step in steps if step.record and step.record.compiler
-    )
+    records = [step.record for step in steps if step.record and step.record.compiler]
+    compilers = dict.fromkeys(record.compiler for record in records)
+    no_ceiling = _NO_CEILING * bool(compilers)
     notes = [
-        "Rank: by USD per million images, or without any price by images/s. Machines whose "
-        "intervals overlap are not told apart and have several possible ranks."
-        * any(step.ranks != UNKNOWN for step in steps),
-        f"The ceiling assumes {'; or '.join(assumed)}."
-        if assumed
-        else _NO_CEILING * bool(compilers),
-        "Bound by: which of them takes longest." * bool(assumed),
-        "Bytes moved: what the compiled kernels read from memory and write to it, over the least "
-        "if no activation stays on the chip and all is fused into the matrix products."
-        * any(step.bytes_over_least for step in steps),
+        _RANKS * any(step.ranks != UNKNOWN for step in steps),
+        f"The ceiling assumes {'; or '.join(assumed)}." if assumed else no_ceiling,
         "An image of a language model is a sequence."
         * any(step.run.sequence_length for step in steps),
-        "Needed: what the compiler plans for the step; a resident data set comes on top. Usable: "
-        "of a GPU 75 %, which JAX takes by default, of a TPU what its compiler says."
-        * bool(compilers),
-        "Largest batch: of those that were tried, and behind “not” the smallest above it that does "
-        "not fit; “at least” if all fit." * bool(compilers),
-        "Measured: a run of this report of the same work on as many of the same devices. "
-        "Published: by others, with other software; of a training, the images/s of its median "
-        "epoch.",
-        f"Compiled with {', '.join(compilers)}; “compile” is the time here." * bool(compilers),
+        f"{_COMPILED} Compiled with {', '.join(compilers)}." * bool(compilers),
+        _BESIDE,
         sources.note,
     ]
     return " ".join(filter(None, notes))
 
 
-def _chart(steps: Sequence[CompiledStep]) -> list[DotChart]:
+def _chart(steps: Sequence[_Step]) -> list[DotChart]:
     """Return an experiment's rates to expect; of a machine and setting, the highest."""
     drawn = [step for step in steps if step.predicted.value]
     drawn.sort(key=lambda step: step.predicted.value)
     best = {(step.run.target, step.run.precision, step.setting): step for step in drawn}
     drawn = [*best.values()][-_MOST_DOTS:]
-    if len(drawn) < 2 and not any(map(_dots_below, drawn)):
+    if len(drawn) < 2 and not any(map(_dots_beside, drawn)):
         return []
     settings = [_settings(step) for step in drawn]
     common = [part for part in settings[0] if all(part in others for others in settings)]
     dots = []
     for step, setting in zip(drawn, settings, strict=True):
         parts = [step.run.hardware, *(part for part in setting if part not in common)]
-        dots.append(Dot(", ".join(parts), *step.predicted.span, below=_dots_below(step)))
+        beside = _dots_beside(step)
+        dots.append(Dot(", ".join(parts), *step.predicted.span, "predicted", beside=beside))
     more = f"; the highest {_MOST_DOTS} of {len(best)}" if len(best) > _MOST_DOTS else ""
     note = (
         f"{'; '.join([*common, ''])}lines are predicted rates with their 80 % intervals; "
@@ -405,105 +401,77 @@ def _chart(steps: Sequence[CompiledStep]) -> list[DotChart]:
     return [DotChart(title, note, unit, dots, x_log=True)]
 
 
-def _settings(step: CompiledStep) -> list[str]:
+def _settings(step: _Step) -> list[str]:
     return [*filter(None, (step.run.precision, f"batch {count(step.batch_size)}", step.setting))]
 
 
-def _dots_below(step: CompiledStep) -> list[Dot]:
+def _dots_beside(step: _Step) -> list[Dot]:
     dots = []
     if row := step.measured:
         dots.append(Dot(f"measured, {row.run.id}", row.rate.value))
     if row := step.published:
-        dots.append(Dot(f"published, {row['machine']}", published_rate(row), published=True))
+        dots.append(Dot(f"published, {row['machine']}", published_rate(row), kind="published"))
     return dots
 
 
-def _exchanged_bytes(record: TargetRecord) -> int | None:
-    kinds = record.collectives
-    return None if kinds is None else sum(kind["bytes"] for kind in kinds.values())
-
-
 _OFFERS = (
-    Column("offer", "offer.name"),
-    Column("of", "offer.label"),
+    Column("offer", "record.name"),
+    Column("of", "record.label"),
     Column("state", "state", left=True),
     Column("run or card", "source", left=True),
-    Column("what", lambda row: STAGES.get(row["stage"])),
+    Column("what", lambda row: STAGES.get(row.get("stage"))),
     metric_column("images_per_s", "rate"),
-    Column("target", "to_target.label"),
-    metric_column("target_s", "to_target.time_s"),
-    metric_column("target_usd", "target_usd"),
-    metric_column(
-        "usd_per_million_images", lambda row: _usd_per_million(row["rate"], row["price"])
-    ),
-    metric_column("joules_per_image", "run.telemetry.joules_per_image"),
+    *(*_PREDICTED, *_USD),
+    Column("rank by cost (predicted)", "ranks"),
+    Column("why not predicted", "record.not_predicted"),
     metric_column("price.usd_per_hour"),
     Column(
         "price: offer, date, source",
-        lambda row: row["price"] and price_words(row["price"], row["run"]),
+        lambda row: row["price"] and price_words(row["price"], row.get("run")),
     ),
-    *_expected("predicted", "usd"),
-    Column("rank by cost (predicted)", "ranks"),
-    Column("why not predicted", "offer.not_predicted"),
-    Column("target", "offer.target"),
+    Column("target", "record.target"),
 )
 
 
 def offers(context: ReportContext) -> Section | None:
-    """Return a table of the offers: those that came back with their figures, and the others."""
+    """Return a table of the offers: those that came back with their rates, and the others."""
     listed = context.collection.offers
-    prices = [context.prices.of_offer(offer.name) for offer in listed]
-    hourly = [_usd_per_hour(*pair) for pair in zip(listed, prices, strict=True)]
-    costs = costs_to_expect([_rate(offer) for offer in listed], hourly)
+    expected = [_Expected(record=one, price=context.prices.of_offer(one.name)) for one in listed]
     rows = [
-        row
-        | {"predicted": _rate(offer), "usd": costs[index] if any(hourly) else None, "ranks": ranks}
-        for index, ranks in rank(costs)
-        for offer in [listed[index]]
-        for row in _offered(context, offer)
+        {**vars(one), "predicted": one.predicted, "usd": one.usd, **found}
+        for one in _ranked(expected)
+        for found in _found_of(context, one.record)
     ]
-    waiting = [row["offer"] for row in rows if not row["source"]]
+    waiting = sum("source" not in row for row in rows)
     note = (
-        "USD: at the lowest price that the report knows of just this hardware; what was paid may "
-        "differ. Predicted: when the offers were made. Rank: by predicted USD per million images, "
+        "Price: the lowest that the report knows of just this hardware; what was paid may differ. "
+        "Predicted: when the offers were made. Rank: by predicted USD per million images, "
         "or without any price by images/s; offers whose intervals overlap are not told apart."
     )
     return make_section(
         "offers",
         "Offers",
-        f"{len(listed)} machines to rent, {len(waiting)} of them not yet run.",
+        f"{len(listed)} machines to rent, {waiting} of them not yet run.",
         [make_table(_OFFERS, rows, title="By offer", note=note)],
     )
 
 
-def _offered(context: ReportContext, offer: Offer) -> Iterator[dict[str, Any]]:
-    """Yield a row for each rate or card in the folder of an offer; without any, one row."""
-    # The catalogue's price of the offer; of a run, the lowest of its own hardware.
-    row = dict.fromkeys(("run", "source", "stage", "rate", "to_target", "target_usd"))
-    row |= {"offer": offer, "price": context.prices.of_offer(offer.name)}
-    measured = [
-        one
+def _found_of(context: ReportContext, offer: Offer) -> Sequence[dict[str, Any]]:
+    """Return each rate or card in the folder of an offer; the runs of a card are its parts."""
+    cards = [card for card in context.collection.cards if card.path.is_relative_to(offer.folder)]
+    if cards:
+        verdicts = [(card.id, card.card.verdict) for card in cards]
+        return [{"source": id, "state": status_cell(v and v.outcome)} for id, v in verdicts]
+    rates = [
+        {
+            "run": one.run,
+            "source": run_cell(one.run.id),
+            "state": status_cell(one.run.status),
+            "stage": one.stage,
+            "rate": one.rate.value,
+            "price": context.prices.lowest(one.run),
+        }
         for one in context.measurements
         if one.run.path.resolve().is_relative_to(offer.folder) and one.stage in (None, *STAGES)
     ]
-    cards = [card for card in context.collection.cards if card.path.is_relative_to(offer.folder)]
-    for card in cards:
-        verdict = card.card.verdict
-        yield row | {"source": card.id, "state": card_status(verdict and verdict.outcome)}
-    # The runs of a card are its parts.
-    for one in () if cards else measured:
-        run, price = one.run, context.prices.lowest(one.run)
-        to_target = context.times_to_target.get(run)
-        paid = to_target and price and pricing.usd(to_target.paid_s, price.usd_per_hour)
-        yield row | {
-            "run": run,
-            "source": run_cell(run.id),
-            "state": status_cell(run.status),
-            "stage": one.stage,
-            "rate": one.rate.value,
-            "price": price,
-            "to_target": to_target,
-            "target_usd": paid,
-        }
-    if not cards and not measured:
-        yield row | {"state": Cell("not yet run", "soft")}
+    return rates or [{"state": Cell("not yet run", "soft")}]

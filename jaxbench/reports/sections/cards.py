@@ -1,5 +1,6 @@
 """Cards: what a machine measured of itself, the verdict, and what others published."""
 
+import operator
 import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,23 +12,11 @@ from jaxbench.metrics import UNKNOWN, count, percent, plain
 from jaxbench.reports import published
 from jaxbench.reports.blocks import Section
 from jaxbench.reports.collect import ReportedCard
+from jaxbench.reports.columns import status_cell
 from jaxbench.reports.context import ReportContext, make_section
-from jaxbench.tables.columns import (
-    Cell,
-    Column,
-    metric_column,
-    metric_columns,
-    moment,
-)
+from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns, moment
 from jaxbench.tables.table import Table, make_table
-from jaxbench.terminal import printable
 
-_MARKS = {
-    **dict.fromkeys(("pass", "ok"), "good"),
-    **dict.fromkeys(("warn", "incomplete", "inconclusive"), "warn"),
-    "not judged": "soft",
-    **dict.fromkeys(("fail", "problem"), "bad"),
-}
 _PAIRS = "pair_gb_per_s"
 
 
@@ -40,12 +29,6 @@ class _Row(NamedTuple):
     @property
     def card(self) -> Any:
         return self.of.card
-
-
-def status_cell(status: str | None) -> Cell:
-    """Show an outcome of the verdict, or what the doctor says."""
-    shown = (status or UNKNOWN).replace("_", " ")
-    return Cell(shown, _MARKS.get(shown, ""))
 
 
 def _outcome(row: _Row) -> Cell:
@@ -61,12 +44,6 @@ def _labels(row: _Row) -> str:
 
 def _estimate(row: _Row) -> Estimate:
     return Estimate(row.content.value, *(row.content.interval or (None, None)))
-
-
-def _text(title: str, path: str) -> Column:
-    """Return the column of a text that anybody may have written."""
-    text = Column(title, path)
-    return Column(title, lambda row: printable(str(text.of(row))))
 
 
 def _expected_cell(row: _Row) -> str:
@@ -105,14 +82,14 @@ def _best(name: str) -> Column:
 _CARD = Column("card", "of.id")
 _CARDS = (
     _CARD,
-    _text("folder", "of.name"),
-    _text("hostname", "card.environment.hostname"),
-    _text("devices", "card.hardware"),
+    Column("folder", "of.name"),
+    Column("hostname", "card.environment.hostname"),
+    Column("devices", "card.hardware"),
     Column("verdict", _outcome, left=True),
     Column("measured", "card.created_at", moment),
     Column("expected", lambda row: summary_of(row.card), left=True),
-    _text("preset", "card.preset"),
-    _text("jaxbench", "card.jaxbench_version"),
+    Column("preset", "card.preset"),
+    Column("jaxbench", "card.jaxbench_version"),
     metric_column("card.minutes_taken"),
     # What a machine is first asked about.
     *map(_best, ("matmul_bf16_tflops", "matmul_fp16_tflops", "matmul_fp32_tflops")),
@@ -121,22 +98,22 @@ _CARDS = (
 )
 _SAYS = Column("says", lambda row: status_cell(row.content.status), left=True)
 _FINDINGS = (
-    *(_CARD, _text("part", "content.part")),
-    Column("rule", lambda row: printable(row.content.rule.replace("_", " "))),
-    *(_SAYS, _text("because", "content.text")),
+    *(_CARD, Column("part", "content.part")),
+    Column("rule", lambda row: row.content.rule.replace("_", " ")),
+    *(_SAYS, Column("because", "content.text")),
 )
 _CHECKS = (
-    *(_CARD, _text("check", "content.name"), _SAYS),
-    *(_text("detail", "content.detail"), _text("advice", "content.advice")),
+    *(_CARD, Column("check", "content.name"), _SAYS),
+    *(Column("detail", "content.detail"), Column("advice", "content.advice")),
 )
 _FIGURES = (
     *(_CARD, Column("figure", "content.name")),
-    Column("of", lambda row: printable(_labels(row))),
+    Column("of", _labels),
     metric_column("value", _estimate, " (95 % interval)", ends="too"),
     *_EXPECTED,
     metric_column("nominal", lambda row: row.card.peak_of(row.content)),
     metric_column("share_of_nominal", _share_of_peak),
-    Column("run", lambda row: row.content.run and printable(row.content.run)),
+    Column("run", "content.run"),
 )
 _NETWORKS = (
     *(published.ORIGIN, Column("card", "card")),
@@ -152,7 +129,7 @@ _NETWORKS = (
 def cards(context: ReportContext) -> Section | None:
     """Return a table of machines, and of their networks with what others published."""
     cards = context.collection.cards
-    wrong = [f"{card.id}: {printable(line)}." for card in cards for line in card.problems[:10]]
+    wrong = [f"{card.id}: {line}." for card in cards for line in card.problems[:10]]
     machines = [*map(_Row, cards)]
     table = make_table(_CARDS, machines, "Cards")
     return make_section(
@@ -161,7 +138,7 @@ def cards(context: ReportContext) -> Section | None:
         "What jaxbench qualify measured. A value measured on each device is shown as the median "
         "over the devices of the host. Brackets contain the percentage of the published peak. "
         "Collectives are shown by their highest rate.",
-        [*context.collection.card_notes, *wrong, table, *_networks(cards)],
+        [*context.collection.card_notes, *wrong, table, _networks(cards)],
     )
 
 
@@ -214,23 +191,22 @@ def _pairs(card: ReportedCard) -> Table:
     ]
     title = f"{card.id}: {FIGURES[_PAIRS].meaning} [GB/s]"
     columns.insert(0, Column("from / to", str))
-    return make_table(columns, names, title, printable(card.card.label))
+    return make_table(columns, names, title, card.card.label)
 
 
-def _networks(cards: Sequence[ReportedCard]) -> list[Table]:
-    """Return a table for each network: the cards' rates, and the published ones."""
-    measured = [_Row(card, f) for card in cards for f in card.card.figures()]
-    measured = [row for row in measured if row.content.name == "images_per_s"]
-    tables = []
-    for name in dict.fromkeys(row.content.labels["network"] for row in measured):
-        sources = published.Sources()
-        rows = [_measured_row(row) for row in measured if row.content.labels["network"] == name]
-        for row in sources.rows("throughput", lambda row, name=name: row["model"] == name):
-            rows.append(row | {"rate": Estimate(row["images_per_s"])})
-        note = sources.note and f"Published: other software at other times. {sources.note}"
-        columns = _NETWORKS
-        tables.append(make_table(columns, rows, f"Images per second: {printable(str(name))}", note))
-    return tables
+def _networks(cards: Sequence[ReportedCard]) -> Table:
+    """Return the cards' rates of each network, and the published ones."""
+    figures = [_Row(card, figure) for card in cards for figure in card.card.figures()]
+    rows = [_measured_row(row) for row in figures if row.content.name == "images_per_s"]
+    names, sources = [*dict.fromkeys(row["model"] for row in rows)], published.Sources()
+    rows += [
+        row | {"rate": Estimate(row["images_per_s"])}
+        for row in sources.rows("throughput", lambda row: row["model"] in names)
+    ]
+    rows.sort(key=lambda row: names.index(row["model"]))
+    note = sources.note and f"Published: other software at other times. {sources.note}"
+    by_network = operator.itemgetter("model")
+    return make_table(_NETWORKS, rows, "Images per second", note, group=by_network)
 
 
 def _measured_row(row: _Row) -> dict[str, Any]:
@@ -241,9 +217,10 @@ def _measured_row(row: _Row) -> dict[str, Any]:
     return others | {
         "origin": published.MEASURED,
         "card": row.of.id,
-        "machine": printable(card.hardware),
-        "precision": printable(str(rate.labels["precision"])),
-        "global_batch": batch if isinstance(batch, int) else Cell(printable(batch)),
+        "model": str(rate.labels["network"]),
+        "machine": card.hardware,
+        "precision": str(rate.labels["precision"]),
+        "global_batch": batch if isinstance(batch, int) else Cell(batch),
         "rate": _estimate(row),
         "expected": _expected_cell(row),
         "word": _word(row),

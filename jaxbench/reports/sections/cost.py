@@ -7,15 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxbench.analysis import pricing
-from jaxbench.analysis.pricing import (
-    J_PER_KWH,
-    S_PER_HOUR,
-    Price,
-    find_price,
-    load_prices,
-    training_s,
-    usd,
-)
+from jaxbench.analysis.pricing import J_PER_KWH, S_PER_HOUR, Price, usd
 from jaxbench.analysis.statistics import Estimate, spread
 from jaxbench.metrics import METRICS, percent, plain
 from jaxbench.reports import published, work
@@ -23,16 +15,10 @@ from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Se
 from jaxbench.reports.columns import run_cell, run_ids, setting_column, shared
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.prices import at_price, price_label, price_mark, price_words
-from jaxbench.reports.published import Sources, is_synthetic, other_work
+from jaxbench.reports.published import Sources, is_synthetic, same_work
 from jaxbench.reports.runs import FEWEST_SEEDS, ReportedRun, TimeToTarget
 from jaxbench.reports.work import grouped, labelled
-from jaxbench.tables.columns import (
-    Cell,
-    Column,
-    estimate_columns,
-    metric_column,
-    metric_columns,
-)
+from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column, metric_columns
 from jaxbench.tables.table import Table, make_table
 
 _MOST_DOTS = 16
@@ -56,9 +42,6 @@ _COSTS = (
 _ELECTRICITY = (
     *shared("run", "status", "experiment", "mode", "devices"),
     *metric_columns("energy_kwh", "electricity_usd"),
-    Column("target", "to_target.label"),
-    metric_column("energy_kwh", "target_energy_kwh", ", to the target"),
-    metric_column("target_electricity_usd"),
     Column("energy covers", "run.summary.telemetry.energy_covers"),
 )
 _PUBLISHED = (
@@ -122,7 +105,7 @@ def _measured(row: Measurement, price: Price) -> _Priced:
         "measurement": row,
         "run": run,
         "wall_s": wall_s,
-        "usd": None if wall_s is None else pricing.usd(run.paid_s(wall_s), price.usd_per_hour),
+        "usd": None if wall_s is None else usd(run.paid_s(wall_s), price.usd_per_hour),
         "origin": Cell(price_words(price, run), "bad" if price_mark(price, run) else ""),
     }
 
@@ -161,9 +144,10 @@ def _charts(priced: Sequence[_Priced], published: Sequence[_Priced]) -> Iterator
     for group in grouped(usable, lambda row: row["measurement"].work).values():
         run, first = group[0]["run"], group[0]["measurement"]
         beside = [
-            Dot(_PUBLISHED_DOT.format(**row), row[_PER_PRICE].value, published=True)
+            Dot(_PUBLISHED_DOT.format(**row), row[_PER_PRICE].value, kind="published")
             for row in published
-            if not other_work(first, row["model"], row["dataset"])
+            if row["model"] == run.published_network
+            and same_work(first, row["dataset"])
             and (row["data"] == "synthetic") == is_synthetic(first)
         ]
         if len(group) + len(beside) < 2:
@@ -189,25 +173,22 @@ def _charts(priced: Sequence[_Priced], published: Sequence[_Priced]) -> Iterator
 
 def _electricity(context: ReportContext, asked: set[ReportedRun]) -> Table:
     usd_per_kwh = context.prices.usd_per_kwh
-    rows = []
-    for run in context.runs:
-        energy_j = run.telemetry.get("energy_j")
-        if energy_j is not None and (usd_per_kwh or run in asked):
-            to_target = context.times_to_target.get(run)
-            row = {"run": run, "to_target": to_target}
-            for name, j in (("", energy_j), ("target_", to_target and to_target.energy_j)):
-                row[f"{name}energy_kwh"] = j and j / J_PER_KWH
-                row[f"{name}electricity_usd"] = (
-                    j and usd_per_kwh and pricing.electricity_usd(j, usd_per_kwh)
-                )
-            rows.append(row)
+    rows = [
+        {
+            "run": run,
+            "energy_kwh": energy_j / J_PER_KWH,
+            "electricity_usd": usd_per_kwh and pricing.electricity_usd(energy_j, usd_per_kwh),
+        }
+        for run in context.runs
+        if (energy_j := run.telemetry.get("energy_j")) is not None and (usd_per_kwh or run in asked)
+    ]
     return make_table(
         _ELECTRICITY,
         rows,
         title="Electricity" + (f" at {plain(usd_per_kwh)} USD/kWh" if usd_per_kwh else ""),
         note="Energy is measured during training or windows, without compilation, evaluations and "
-        "reading. To the target: of runs that ended there (--target_accuracy). The price of "
-        "rented hardware includes it." + ("" if usd_per_kwh else " --usd_per_kwh gives its price."),
+        "reading. The price of rented hardware includes it."
+        + ("" if usd_per_kwh else " --usd_per_kwh gives its price."),
     )
 
 
@@ -217,7 +198,6 @@ _IMAGES_OF_IMAGENET = 1_281_167
 _RUNS = (
     Column("target", "to_target.label"),
     Column("reached", "reached"),
-    metric_column("to_target.best_score"),
     *metric_columns("to_target.epoch", "to_target.images", "to_target.training_flops", "time_s"),
     metric_column("to_target.energy_j"),
     Column("USD", "usd", left=False),
@@ -250,7 +230,7 @@ _TO_TARGET_PUBLISHED = (
 
 
 def to_target(context: ReportContext) -> Section | None:
-    """Return score over time and money, and each run's and all seeds' time to the target."""
+    """Return score over time, and each run's and all seeds' time and cost to the target."""
     targets = [*context.times_to_target.values()]
     if not any(one.evaluations for one in targets):
         return None
@@ -259,9 +239,7 @@ def to_target(context: ReportContext) -> Section | None:
     for group in work.grouped(
         evaluated, lambda one: (work.work_of(one.run), one.score, one.target)
     ).values():
-        charts += _over("time", [(one, None) for one in group])
-        priced = [(one, price) for one in group for price in context.prices.of(one.run)]
-        charts += _over("cost", priced) if priced else []
+        charts += _score_charts(group)
     return make_section(
         "target",
         "Time and cost to accuracy",
@@ -278,25 +256,18 @@ def to_target(context: ReportContext) -> Section | None:
     )
 
 
-# One run at one of its prices, or at none.
-_Line = tuple[TimeToTarget, Price | None]
-
-
-def _over(axis: str, lines: Sequence[_Line]) -> list[LineChart]:
-    (first, price), run = lines[0], lines[0][0].run
-    longest_s = max(one.evaluations[-1][0] for one, _ in lines)
+def _score_charts(targets: Sequence[TimeToTarget]) -> list[LineChart]:
+    first, run = targets[0], targets[0].run
+    longest_s = max(one.evaluations[-1][0] for one in targets)
     unit, unit_s = ("h", S_PER_HOUR) if longest_s >= 2 * S_PER_HOUR else ("s", 1.0)
-    title = f"{run.experiment}: {first.title} over {axis}"
+    title = f"{run.experiment}: {first.title} over time"
     n_note = "a point is an evaluation of the whole test split, n = 1 run a line"
     note = f"{run.network}; {run.data}; {n_note}"
-    x_label = "USD since the run's start" if price else f"time since its start [{unit}]"
-    labels = (x_label, f"{first.title} [%]")
-    settings = {
-        one.run: work.training_setting(one.run) | {"seed": one.run.seed} for one, _ in lines
-    }
+    labels = (f"time since its start [{unit}]", f"{first.title} [%]")
+    setting = lambda one: work.training_setting(one.run) | {"seed": one.run.seed}  # noqa: E731
     charts = []
-    for part in work.in_parts(work.labelled(lines, lambda line: settings[line[0].run])):
-        series = [_series(*line, label, unit_s) for label, line in part]
+    for part in work.in_parts(work.labelled(targets, setting)):
+        series = [_series(one, label, unit_s) for label, one in part]
         furthest = max(line.points[-1].x for line in series)
         goal = [Point(x, 100 * first.target) for x in (0.0, furthest)]
         series.append(Series(f"target: {percent(first.target)} %", goal, reference=True))
@@ -304,20 +275,16 @@ def _over(axis: str, lines: Sequence[_Line]) -> list[LineChart]:
     return charts
 
 
-def _series(one: TimeToTarget, price: Price | None, label: str, unit_s: float) -> Series:
+def _series(one: TimeToTarget, label: str, unit_s: float) -> Series:
     status = "" if one.run.status == "done" else f" ({one.run.status})"
-    cost = f", {price_label(price, one.run)}" if price else ""
     # The evaluation that reached the target is drawn, however many there are.
     drawn = {*work.thinned(one.evaluations, _MOST_POINTS)}
     points = [
-        Point(
-            usd(one.run.paid_s(time_s), price.usd_per_hour) if price else time_s / unit_s,
-            100 * value,
-        )
+        Point(time_s / unit_s, 100 * value)
         for time_s, value in one.evaluations
         if (time_s, value) in drawn or time_s == one.time_s
     ]
-    return Series(f"{one.run.id} {label}{cost}{status}", points)
+    return Series(f"{one.run.id} {label}{status}", points)
 
 
 def _seeds_table(context: ReportContext, targets: Sequence[TimeToTarget]) -> Table:
@@ -348,7 +315,7 @@ def _together(context: ReportContext, group: Sequence[TimeToTarget], label: str)
         "runs": run_cell(ids) if len(group) == 1 else ids,
     }
     if not counted:
-        return row | {"time_s": {"median": Cell("none has ended", "soft", span=10)}}
+        return row | {"caveat": Cell("none has ended", "soft")}
     time_s = spread([one.time_s for one in counted])
     images = [one.images if one.reached else math.inf for one in counted]
     flops = [one.training_flops if one.reached else math.inf for one in counted]
@@ -415,10 +382,10 @@ def _runs_table(context: ReportContext, targets: Sequence[TimeToTarget]) -> Tabl
 def _to_target_published(targets: Sequence[TimeToTarget]) -> Table:
     """Return what others say it took them, if the same network was trained here."""
     networks = {one.run.published_network for one in targets}
-    sources, prices, rows = published.Sources(), load_prices(), []
+    sources, prices, rows = published.Sources(), pricing.load_prices(), []
     for row in sources.rows("time_to_accuracy", lambda row: row["model"] in networks):
-        price = find_price(row["offer"], prices)
-        time_s = training_s(row["epochs"], _IMAGES_OF_IMAGENET, row["images_per_s"])
+        price = pricing.find_price(row["offer"], prices)
+        time_s = pricing.training_s(row["epochs"], _IMAGES_OF_IMAGENET, row["images_per_s"])
         paid = usd(time_s, price.usd_per_hour)
         rows.append(row | {"price": price, "time_s": time_s, "usd": paid})
     return make_table(

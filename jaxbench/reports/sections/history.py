@@ -2,13 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from jaxbench.analysis.statistics import (
-    FEWEST_FOR_INTERVAL,
-    Estimate,
-    bar_words,
-    of_rounds,
-    over_runs,
-)
+from jaxbench.analysis.statistics import Estimate, bar_words, of_rounds, over_runs
 from jaxbench.metrics import METRICS, count, plain, words
 from jaxbench.records.schema import Conv2dRecord
 from jaxbench.reports import published
@@ -17,13 +11,7 @@ from jaxbench.reports.columns import run_ids, shared
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.runs import RunRecord
 from jaxbench.reports.work import grouped, labelled, setting_key
-from jaxbench.tables.columns import (
-    Cell,
-    Column,
-    estimate_columns,
-    metric_column,
-    metric_columns,
-)
+from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column, metric_columns
 from jaxbench.tables.table import Table, make_table
 
 _FIRST, _IMAGES_PER_S = "first_epoch_with_compile_s", METRICS["images_per_s"].title
@@ -45,34 +33,24 @@ _RATES = (
     *estimate_columns("rate", "images_per_s"),
     *(*shared("run"), published.SOURCE),
 )
-_CONVOLUTIONS = (
-    published.ORIGIN,
-    Column("hardware", "hardware"),
-    metric_column("devices"),
-    Column("images", "size"),
-    *metric_columns("first_use_s", "steady_total_s", "scipy_s"),
-    *metric_columns("n"),
-    *(*shared("run"), published.SOURCE),
-)
 # Of this report's own.
 _MOST_DOTS = 16
 _Blocks = list[Table | DotChart]
 
 
 def history(context: ReportContext) -> Section | None:
-    """Return tables and charts of published rows, with this report's runs of the same networks."""
+    """Return tables and charts of published rows, with this report's runs of the same work."""
     rows = [row for row in context.measurements if row.stage in ("training", "train_step", None)]
     blocks: _Blocks = []
-    for network, measured in grouped(rows, lambda row: row.run.compared_network).items():
+    for network, measured in grouped(rows, lambda row: row.run.published_network).items():
         blocks += [*_trainings(network, measured), *_rates(network, measured)] if network else []
     return make_section(
         "history",
         "Comparison with published results",
-        "Rows marked “measured” are from this report's runs. Rows marked “published” are from "
-        "others, with date and source: other software at other times, not reproduced here. A run "
-        "of other work (a smaller network, other data) is listed, marked OTHER WORK, and in no "
-        "chart.",
-        [*blocks, *_convolutions(context)],
+        "Rows marked “measured” are from this report's runs of the same network, images and data. "
+        "Rows marked “published” are from others, with date and source: other software at other "
+        "times, not reproduced here.",
+        blocks,
     )
 
 
@@ -80,21 +58,20 @@ def _trainings(network: str, rows: Sequence[Measurement]) -> _Blocks:
     """Return epoch times, whole runs and accuracy, as in the published tables."""
     sources = published.Sources()
     theirs = sources.rows("training_runs", lambda row: row["model"] == network)
-    rows = [row for row in rows if row.stage == "training" or row.run.status == "oom"]
-    if not theirs or not rows:
-        return []
-    dataset = theirs[0]["dataset"]
-    # Nobody learns from synthetic images.
-    other = {
-        row: published.other_work(row, network, dataset)
-        or "synthetic images" * published.is_synthetic(row)
+    dataset = theirs[0]["dataset"] if theirs else ""
+    rows = [
+        row
         for row in rows
-    }
-    oom = Cell("OOM", "bad", span=5)
-    lines = [
-        row | {_FIRST: oom if row["status"] == "oom" else row["first_epoch_s"]} for row in theirs
+        if (row.usable and row.run.summary.median_epoch_s) or row.run.status == "oom"
+        # Nobody learns from synthetic images.
+        if theirs and published.same_work(row, dataset) and not published.is_synthetic(row)
     ]
-    lines += [published.measured_row(row, other[row]) | _training(row) for row in rows]
+    if not rows:
+        return []
+    lines = [row | {_FIRST: row["first_epoch_s"]} for row in theirs]
+    lines += [published.measured_row(row) | _training(row) for row in rows]
+    oom = {_FIRST: Cell("OOM", "bad")}
+    lines = [line | (oom if line["status"] == "oom" else {}) for line in lines]
     table = make_table(
         _TRAININGS,
         sorted(lines, key=lambda line: line["global_batch"] or 0),
@@ -107,20 +84,18 @@ def _trainings(network: str, rows: Sequence[Measurement]) -> _Blocks:
         for row in theirs
         if (time_s := row["median_epoch_s"]) is not None
     ]
-    usable = [row for row in rows if row.usable and not other[row]]
     title = f"{network} on {dataset}: an epoch, median from the 2nd on, by global batch"
     epoch = lambda row: Estimate(row.run.summary.median_epoch_s)  # noqa: E731
-    return [table, *_dots(title, "seconds an epoch", usable, epoch, dots)]
+    return [table, *_dots(title, "seconds an epoch", rows, epoch, dots)]
 
 
 def _training(row: Measurement) -> published.Row:
     summary, run = row.run.summary, row.run
     first: Cell | float | None = summary.first_epoch_with_compile_s
-    if first is None and summary.median_epoch_s is None:
-        first = Cell("OOM" if run.status == "oom" else run.status, "bad", span=5)
-    elif run.compile_cache == "hit":
+    if first is not None and run.compile_cache == "hit":
         first = Cell(f"{plain(first)} (compilation cache hit)")
     return {
+        "status": run.status,
         _FIRST: first,
         "median_epoch_s": summary.median_epoch_s,
         "total_time_s": run.total_s,
@@ -132,16 +107,16 @@ def _training(row: Measurement) -> published.Row:
 def _rates(network: str, rows: Sequence[Measurement]) -> _Blocks:
     sources = published.Sources()
     theirs = sources.rows("throughput", lambda row: row["model"] == network)
-    rows = [row for row in rows if row.rate.value is not None]
-    if not theirs or not rows:
+    dataset = theirs[0]["dataset"] if theirs else ""
+    rows = [row for row in rows if row.usable and row.rate.value is not None]
+    rows = [row for row in rows if theirs and published.same_work(row, dataset)]
+    if not rows:
         return []
-    dataset = theirs[0]["dataset"]
-    other = {row: published.other_work(row, network, dataset) for row in rows}
     lines = [
         row | {"stage": STAGES["training"], "rate": Estimate(row["images_per_s"])} for row in theirs
     ]
     lines += [
-        published.measured_row(row, other[row])
+        published.measured_row(row)
         | {"stage": STAGES.get(row.stage), "rate": row.rate}
         | {"data": f"{row.feed} feed, {row.data}"}
         for row in rows
@@ -161,11 +136,10 @@ def _rates(network: str, rows: Sequence[Measurement]) -> _Blocks:
             for row in theirs
             if (row["data"] == "synthetic") == synthetic
         ]
-        usable = [row for row in rows if row.usable and not other[row]]
-        usable = [row for row in usable if published.is_synthetic(row) == synthetic]
+        own = [row for row in rows if published.is_synthetic(row) == synthetic]
         data = "synthetic data" if synthetic else f"{dataset}, read and distorted"
         rate = lambda row: row.rate  # noqa: E731
-        blocks += _dots(f"{network}: {data}", _IMAGES_PER_S, usable, rate, dots)
+        blocks += _dots(f"{network}: {data}", _IMAGES_PER_S, own, rate, dots)
     return blocks
 
 
@@ -192,7 +166,7 @@ def _dots(
         measured.append(Dot(label, *of.span, tooltip=bar_words(of, len(same))))
     measured.sort(key=lambda dot: dot.value, reverse=x_label == _IMAGES_PER_S)
     more = f"; the {_MOST_DOTS} fastest of {len(measured)}" if len(measured) > _MOST_DOTS else ""
-    beside = [dot._replace(published=True) for dot in theirs]
+    beside = [dot._replace(kind="published") for dot in theirs]
     dots = sorted([*measured[:_MOST_DOTS], *beside], key=lambda dot: dot.value)
     note = (
         "filled: measured in this report, n = 1 run a dot or the geometric mean of several; bars: "
@@ -202,74 +176,73 @@ def _dots(
     return [DotChart(title, note, x_label, dots)]
 
 
-def _convolutions(context: ReportContext) -> list[Table]:
-    """Return the published convolution, a first call on 840 images of 100x100."""
-    measured = []
-    for run, record in context.of_kind(Conv2dRecord):
-        if record.kernel == 3 and record.channels == 1:
-            size = published.size_of(record.images, record.height, record.width)
-            other = "" if size == "840 of 100×100" else "; OTHER WORK: fewer or other images"
-            row = {"origin": published.MEASURED, "run": run, "size": size}
-            row |= {"hardware": run.processor or run.device_kind, "cited": run.date + other}
-            measured.append({**vars(record), **row, "n": of_rounds(record, "compute_s").n})
-    sources = published.Sources()
-    theirs = [
-        row
-        | {
-            "size": published.size_of(row["images"], row["height"], row["width"]),
-            "first_use_s": row["time_ms"] / 1e3,
-        }
-        for row in sources.rows("conv2d")
-    ]
-    table = make_table(
-        _CONVOLUTIONS,
-        [*theirs, *measured],
-        title="One 3×3 convolution, 1 channel",
-        note=f"{sources.note} The published times are of a first and only call: compiling, "
-        "moving and computing in one number. n: rounds of the later calls and of SciPy, whose "
-        "medians stand here; a first call is one.",
-    )
-    return [table] if measured else []
-
-
 _PROBLEM = ("kernel", "channels", "devices")
 _PARTS = {
     "host to device": "host_to_device_s",
     "compute": "compute_s",
     "device to host": "device_to_host_s",
 }
-
-
-def _rounds(name: str) -> Column:
-    return metric_column(name, lambda row: of_rounds(row.record, name), ends="too")
-
-
-_COLUMNS = (
+_ROUNDS = (*_PARTS.values(), "scipy_s")
+_CONVOLUTIONS = (
+    published.ORIGIN,
     *shared("run", "precision"),
-    Column("device", "run.device_kind"),
-    *metric_columns("record.kernel", "record.channels", "record.devices"),
-    metric_column("compile_s", lambda row: row.record.lower_s + row.record.compile_s),
-    *map(_rounds, _PARTS.values()),
-    *metric_columns("record.steady_total_s", "record.first_use_s"),
-    _rounds("scipy_s"),
-    *metric_columns("record.images_per_s", "record.speedup"),
-    metric_column("n", lambda row: of_rounds(row.record, "compute_s").n),
+    published.HARDWARE,
+    Column("images", "size"),
+    *metric_columns(*_PROBLEM, "compile_s", "first_use_s"),
+    *(metric_column(name, ends="too") for name in _ROUNDS),
+    *metric_columns("steady_total_s", "images_per_s", "speedup", "n"),
+    published.SOURCE,
 )
 
 
 def conv2d(context: ReportContext) -> Section | None:
-    """Return a bar for each problem and number of devices; compiling and SciPy in the table."""
+    """Return a bar for each problem and number of devices; every part in the table."""
     rows = context.of_kind(Conv2dRecord)
     groups = grouped(rows, key=lambda row: row.run)
     findings = [(run.id, line) for run in groups for line in run.summary.findings or ()]
+    sources = published.Sources()
+    # The published problem has one channel and a kernel of 3.
+    is_published = any((row.record.kernel, row.record.channels) == (3, 1) for row in rows)
+    theirs = [
+        row | {"size": _size(row), "first_use_s": row["time_ms"] / 1e3}
+        for row in (sources.rows("conv2d") if is_published else ())
+    ]
+    table = make_table(
+        _CONVOLUTIONS,
+        [*map(_convolution, rows), *theirs],
+        title="Every part",
+        note="Medians of n rounds, in brackets the 95 % interval; compiling and the first use "
+        f"happen once; images/s by the computing alone. {sources.note}",
+    )
     return make_section(
         "conv2d",
         "One convolution",
         "The published comparison timed a first call, compilation and data transfer included. "
         "Here each part is timed alone.",
-        [*(f"{id}: {words(line)}." for id, line in findings[:20]), _table(rows)],
+        [*(f"{id}: {words(line)}." for id, line in findings[:20]), table],
         charts=[chart for group in groups.values() for chart in _chart(group)],
     )
+
+
+def _convolution(row: RunRecord) -> published.Row:
+    run, record = row
+    rounds = {name: of_rounds(record, name) for name in _ROUNDS}
+    return {
+        **vars(record),
+        **rounds,
+        "origin": published.MEASURED,
+        "run": run,
+        "machine": run.processor or run.device_kind,
+        "size": _size(vars(record)),
+        "compile_s": record.lower_s + record.compile_s,
+        "n": rounds["compute_s"].n,
+        "cited": run.date,
+    }
+
+
+def _size(row: published.Row) -> str:
+    """Return how many images of which size a convolution had."""
+    return f"{count(row['images'])} of {count(row['height'])}×{count(row['width'])}"
 
 
 def _chart(rows: Sequence[RunRecord]) -> list[BarChart]:
@@ -283,20 +256,9 @@ def _chart(rows: Sequence[RunRecord]) -> list[BarChart]:
     if not bars:
         return []
     run, first = rows[0]
-    size = published.size_of(first.images, first.height, first.width)
     note = (
-        f"images: {size}, {run.precision}, {run.device_kind}; medians, "
+        f"images: {_size(vars(first))}, {run.precision}, {run.device_kind}; medians, "
         f"n = {of_rounds(first, 'compute_s').n or 0} rounds, no interval; {run.id}"
     )
     title = f"{run.experiment}: a call once it is compiled"
     return [BarChart(title, note, "milliseconds", list(_PARTS), bars[:24])]
-
-
-def _table(rows: Sequence[RunRecord]) -> Table:
-    return make_table(
-        _COLUMNS,
-        rows,
-        title="Every part",
-        note=f"Medians of n rounds, in brackets the 95 % interval if n is {FEWEST_FOR_INTERVAL} "
-        "or more; compiling and the first use happen once; images/s by the computing alone.",
-    )

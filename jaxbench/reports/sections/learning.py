@@ -21,37 +21,23 @@ _MOST_EPOCHS = 120
 _MOST_GROUPS = 2
 
 
-class _Curve(NamedTuple):
-    """A figure of epochs: its title, and its field in their records."""
-
-    title: str
-    field: str
-
-    @property
-    def y_label(self) -> str:
-        known = METRICS.get(self.field)
-        return known.heading if known else self.field.removeprefix("eval_")
-
-    @property
-    def factor(self) -> int:
-        known = METRICS.get(self.field)
-        return 100 if known and known.unit == "%" else 1
-
-
-_CURVES = (
-    _Curve("top-1 on the test split", "eval_top1"),
-    _Curve("top-1 with test-time augmentation", "eval_top1_tta"),
-    _Curve("Dice on the test split", "eval_dice"),
-    _Curve("bits per byte on the test split", "eval_bits_per_byte"),
-    _Curve("loss on the test split", "eval_loss"),
-    _Curve("loss in training", "train_loss"),
-)
+# {field of the epochs' records: the title of its chart}.
+_CURVES = {
+    "eval_top1": "top-1 on the test split",
+    "eval_top1_tta": "top-1 with test-time augmentation",
+    "eval_dice": "Dice on the test split",
+    "eval_bits_per_byte": "bits per byte on the test split",
+    "eval_loss": "loss on the test split",
+    "train_loss": "loss in training",
+}
 _SEED_SCORES = {**SCORES, "eval_top1_tta": METRICS["eval_top1_tta"].title}
 _RESULTS = (
     Column("epochs", "epochs", left=False),
     *metric_columns("last.train_loss", "evaluated.eval_loss"),
     Column("score", "score"),
     *metric_columns("last_score", "best_score", "evaluated.eval_count"),
+    *metric_columns("first_epoch_with_compile_s", "median_epoch_s", of="run.summary."),
+    metric_column("duration_s", "run.total_s", ", all epochs"),
     *metric_columns(*(f"last.{name}" for name in shown_in("report"))),
 )
 _SEEDS = (
@@ -105,23 +91,16 @@ class _Line(list[_Course]):
     runs = property(lambda self: [*dict.fromkeys(course.run for course in self)])
     is_band = property(lambda self: len(self) > 1)
 
-    def by_epoch(self, field: str) -> dict[float, list[float]]:
-        """Return the values of each epoch, of those courses that have one."""
-        courses = [course.values(field) for course in self]
-        epochs = sorted({epoch for values in courses for epoch in values})
-        return {epoch: [values[epoch] for values in courses if epoch in values] for epoch in epochs}
-
     def common(self, field: str) -> dict[float, list[float]]:
         """Return the values of the epochs of which all courses have one."""
-        by_epoch = self.by_epoch(field)
-        return {epoch: values for epoch, values in by_epoch.items() if len(values) == len(self)}
+        each = [course.values(field) for course in self]
+        epochs = [epoch for epoch in each[0] if all(epoch in values for values in each)]
+        return {epoch: [values[epoch] for values in each] for epoch in sorted(epochs)}
 
     def label(self, setting: str) -> str:
-        ids = [run.id for run in self.runs]
-        names = ", ".join(ids) if len(ids) <= 3 else f"{ids[0]} … {ids[-1]}"
         seed = f"{len(self)} seeds" if self.is_band else f"seed {count(self[0].seed)}"
         status = "" if self[0].status == "done" else f" ({self[0].status})"
-        return f"{names} {setting}, {seed}{status}"
+        return f"{run_ids(self.runs)} {setting}, {seed}{status}"
 
 
 def learning(context: ReportContext) -> Section | None:
@@ -175,40 +154,40 @@ def _courses(run: ReportedRun) -> list[_Course]:
     return [_Course(run, s, "diverged" if s in lost else run.status, True) for s in seeds]
 
 
-def _own_curves(run: ReportedRun) -> list[_Curve]:
-    """Return the curves of the metrics that a custom task computes."""
-    metrics = [record.eval_metrics or {} for record in run.of_kind(EpochRecord)]
-    names = dict.fromkeys(name for one in metrics for name in one)
-    return [_Curve(f"{name} on the test split", f"eval_{name}") for name in [*names][:8]]
-
-
 def _charts(lines: Sequence[_Line], is_part: bool) -> Iterator[LineChart]:
     run = lines[0].run
     which = f", {run.id} to {lines[-1][-1].run.id}" if is_part else ""
     settings = work.labelled(lines, lambda line: work.training_setting(line.run))
-    for curve in (*_CURVES, *_own_curves(run)):
-        drawn = {
-            line.label(setting): line for setting, line in settings if line.common(curve.field)
-        }
+    # The metrics that a custom task computes.
+    computed = [record.eval_metrics or {} for record in run.of_kind(EpochRecord)]
+    names = [*dict.fromkeys(name for metrics in computed for name in metrics)][:8]
+    curves = _CURVES | {f"eval_{name}": f"{name} on the test split" for name in names}
+    for field, title in curves.items():
+        drawn = {line.label(setting): line for setting, line in settings if line.common(field)}
         if drawn:
-            title = f"{run.experiment}: {curve.title}{which}"
+            metric = METRICS.get(field)
             note = f"{run.network}; {run.data}, {run.feed} feed; {_note(lines)}"
-            series = [_series(label, line, curve) for label, line in drawn.items()]
-            from_zero = not curve.field.startswith("eval_top1")
-            labels = ("epoch", curve.y_label)
-            yield LineChart(title, note, *labels, series, from_zero=from_zero, numbers=True)
+            factor = metric.factor if metric else 1.0
+            yield LineChart(
+                f"{run.experiment}: {title}{which}",
+                note,
+                "epoch",
+                metric.heading if metric else field.removeprefix("eval_"),
+                [_series(label, line, field, factor) for label, line in drawn.items()],
+                from_zero=not field.startswith("eval_top1"),
+                numbers=True,
+            )
 
 
-def _series(label: str, line: _Line, curve: _Curve) -> Series:
-    common = line.common(curve.field)
-    points = [
-        _point(epoch, [curve.factor * value for value in common[epoch]])
-        for epoch in work.thinned([*common], _MOST_EPOCHS)
-    ]
+def _series(label: str, line: _Line, field: str, factor: float) -> Series:
+    common = {
+        epoch: [factor * value for value in values] for epoch, values in line.common(field).items()
+    }
+    points = [_point(epoch, common[epoch]) for epoch in work.thinned([*common], _MOST_EPOCHS)]
     if len(points) == 1:
         # A band of one epoch is no area, and no interval either: its seeds are dots.
-        values = [curve.factor * value for value in common[points[0].x]]
-        points = [points[0]._replace(low=None, high=None, runs=values if line.is_band else ())]
+        runs = common[points[0].x] if line.is_band else ()
+        points = [points[0]._replace(low=None, high=None, runs=runs)]
     return Series(label, points, band=line.is_band)
 
 

@@ -1,27 +1,17 @@
 """The answers first: what each machine came to at best."""
 
 import collections
-import dataclasses
-import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxbench.analysis.comparison import Interval, ratio
+from jaxbench.analysis.comparison import ratio
 from jaxbench.analysis.pricing import usd
-from jaxbench.analysis.statistics import (
-    FEWEST_RUNS,
-    Estimate,
-    bar_words,
-    estimate,
-    of_windows,
-    over_runs,
-)
+from jaxbench.analysis.statistics import FEWEST_RUNS, Estimate, bar_words, estimate, over_runs
 from jaxbench.metrics import METRICS, UNKNOWN, clock_time, count, percent, plain
-from jaxbench.records.schema import ScalingRecord
 from jaxbench.reports import work
-from jaxbench.reports.blocks import Answer, Dot, DotChart, Section, Tile
+from jaxbench.reports.blocks import Answer, Dot, DotChart, Section
 from jaxbench.reports.columns import run_cell
 from jaxbench.reports.context import STAGES, ReportContext, make_section
 from jaxbench.reports.prices import price_mark
@@ -30,8 +20,6 @@ from jaxbench.reports.sections.runs import trust
 from jaxbench.tables.columns import Cell, Column, interval, metric_column, span
 from jaxbench.tables.table import make_table
 
-# What fits on a screen or two; further rows are folded.
-_MOST_ROWS = 30
 # Machines with large values; settings in the chart.
 _MOST_ANSWERS, _MOST_DOTS = 3, 12
 _NOTE = (
@@ -57,33 +45,24 @@ class _Best(NamedTuple):
     is_result: bool
 
 
-@dataclasses.dataclass(frozen=True)
-class _Rate:
+class _Rate(NamedTuple):
     """A rate of a run on a machine.
 
     Attributes:
-      machine: the devices and their number; for CPU devices, the processor too.
       rate: without a value if a training failed.
-      work: what else must be equal if rates are compared: the network, the images, the stage.
-      setting: the run's, with the batch size of this rate.
+      setting: the run's, with its batch size.
       repeats: how many runs the rate is of.
     """
 
     run: ReportedRun
-    machine: str
     stage: str
     rate: Estimate
-    work: tuple
     setting: Mapping[str, Any]
     repeats: int = 1
 
     value = property(lambda self: self.rate.value or 0.0)
     has_interval = property(lambda self: bool(self.rate.low))
-
-    @property
-    def interval(self) -> Interval:
-        """The rate with its interval; a rate without one stands for both ends."""
-        return self.rate.span if self.has_interval else (self.value,) * 3
+    machine = property(lambda self: self.run.machine)
 
     @property
     def best(self) -> _Best | None:
@@ -93,74 +72,44 @@ class _Rate:
         return _Best(self.rate, self.run, counted, self.has_interval)
 
 
-class _Comparison(NamedTuple):
-    """The machines that did one kind of work, the fastest first.
-
-    Attributes:
-      machines: what each reached; a value that nobody measured is None.
-      target: the label of the target that times are of.
-      at: the setting of the speed-ups; None if no two machines did equal work.
-    """
-
-    first: _Rate
-    machines: Sequence[dict[str, Any]]
-    target: str | None
-    at: str | None
-
-
 def overview(context: ReportContext) -> Section | None:
     """Return what each machine came to, a chart, warnings, and a table by experiment and feed."""
-    comparisons = _compare_machines(context)
-    headed = [*zip(comparisons, _headings(comparisons), strict=True)]
+    rows = _machines(context)
     answers: dict[str, Answer] = {}
-    for one, heading in headed:
-        for row in one.machines:
-            if len(answers) < _MOST_ANSWERS and row["name"] not in answers:
-                answers[row["name"]] = _answer(row, one, heading)
-    totals = itertools.accumulate(len(one.machines) for one in comparisons)
-    first = max(1, sum(total <= _MOST_ROWS for total in totals))
-    parts = {"Best of each machine": headed[:first], "Further experiments": headed[first:]}
-    tables = []
-    for title, part in parts.items():
-        rows = [
-            row | {"heading": heading + _speedup_words(one)}
-            for one, heading in part
-            for row in one.machines
-        ]
-        columns = _columns([one for one, _ in part])
-        table = make_table(columns, rows, title, group=lambda row: row["heading"])
-        is_above = len(rows) <= len(answers)
-        folded, note = bool(tables) or is_above, "" if tables else _NOTE
-        tables.append(table._replace(folded=folded, note=note))
+    for row in rows:
+        if len(answers) < _MOST_ANSWERS and row["name"] not in answers:
+            answers[row["name"]] = _answer(row)
+    by_heading = lambda row: row["heading"] + row["speedup_words"]  # noqa: E731
+    table = make_table(_columns(rows), rows, "Best of each machine", _NOTE, group=by_heading)
     return make_section(
         "overview",
         "Overview",
         "The best values of each machine. Whole trainings are not mixed with single training "
         "steps, nor one feed with another.",
-        [*trust(context), *answers.values(), *_chart(comparisons), *tables],
+        [
+            *trust(context),
+            *answers.values(),
+            *_chart(rows),
+            table._replace(folded=len(rows) <= len(answers)),
+        ],
     )
 
 
-def _answer(row: dict[str, Any], comparison: _Comparison, heading: str) -> Answer:
+def _answer(row: dict[str, Any]) -> Answer:
     """Return the best values of a machine, and a sentence on what is fastest."""
-    tiles = []
-    titles = _titles([row], {*filter(None, [comparison.target])})
-    for name, show in _SHOWS.items():
-        if best := row[name]:
-            value, details = _parts(best, show)
-            tile = Tile(titles[name], value, "; ".join(details), best.run.id, best.is_result)
-            tiles.append(tile)
+    titles = _titles([row])
+    tiles = [(titles[name], *_parts(row[name], show)) for name, show in _SHOWS.items() if row[name]]
     first, *others = row["settings"]
     sentence = f"No setting of {row['name']} has an interval yet: run longer, or three times."
     if first.has_interval:
-        ends = interval(plain)(first.rate)
+        ends = interval(first.rate, plain)
         is_fastest = "is fastest" if others else "is the only setting"
         sentence = f"{_setting_words(first)} {is_fastest}: {plain(first.value)} images/s ({ends})."
         if second := next((other for other in others if other.has_interval), None):
             overlap = (second.rate.high or 0.0) >= (first.rate.low or 0.0)
             apart = "their intervals overlap" if overlap else "their intervals do not overlap"
             sentence += f" Next is {_setting_words(second)}, {plain(second.value)}: {apart}."
-    return Answer(f"{row['name']} · {heading}", sentence, tiles, _marks(first.run))
+    return Answer(f"{row['name']} · {row['heading']}", sentence, tiles, _marks(first.run))
 
 
 def _marks(run: ReportedRun) -> list[str]:
@@ -173,32 +122,30 @@ def _marks(run: ReportedRun) -> list[str]:
     return [mark for mark, holds in found.items() if holds]
 
 
-def _chart(comparisons: Sequence[_Comparison]) -> list[DotChart]:
+def _chart(rows: Sequence[dict[str, Any]]) -> list[DotChart]:
     """Return the settings of the first work that has several, each with its interval."""
-    for one in comparisons:
-        rates = [rate for row in one.machines for rate in row["settings"] if rate.value]
-        if len(rates) > 1:
-            break
-    else:
+    works = work.grouped(rows, lambda row: row["heading"]).values()
+    settings = ([r for row in same for r in row["settings"] if r.value] for same in works)
+    rates = next((rates for rates in settings if len(rates) > 1), None)
+    if rates is None:
         return []
     rates = sorted(rates, key=lambda rate: rate.value)[-_MOST_DOTS:]
     dots = [
         Dot(f"{label}, {rate.run.id}", *rate.rate.span, tooltip=bar_words(rate.rate, rate.repeats))
         for label, rate in work.labelled(rates, lambda rate: rate.setting)
     ]
-    run, x_label = one.first.run, METRICS["images_per_s"].heading
+    run, x_label = rates[0].run, METRICS["images_per_s"].heading
     note = (
         f"{run.network}; {run.data_of(run.rate_feed)}; bars: 95 % interval, "
         f"n = {span(rate.rate.n or 0 for rate in rates)} epochs, windows or runs; no bar: fewer "
         f"than {FEWEST_RUNS} runs and too few epochs or windows"
     )
-    title = f"{run.experiment} · {one.first.stage} · {run.rate_feed} feed: {x_label} by setting"
+    title = f"{run.experiment} · {rates[0].stage} · {run.rate_feed} feed: {x_label} by setting"
     return [DotChart(title, note, x_label, dots)]
 
 
-def _columns(comparisons: Sequence[_Comparison]) -> list[Column]:
-    machines = [row for one in comparisons for row in one.machines]
-    titles = _titles(machines, {one.target for one in comparisons if one.target})
+def _columns(rows: Sequence[dict[str, Any]]) -> list[Column]:
+    titles = _titles(rows)
     rate, *others = (
         Column(titles[name], _best(name, show), left=False) for name, show in _SHOWS.items()
     )
@@ -211,9 +158,10 @@ def _columns(comparisons: Sequence[_Comparison]) -> list[Column]:
     ]
 
 
-def _titles(machines: Sequence[dict[str, Any]], targets: set[str]) -> dict[str, str]:
+def _titles(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Return {value of a machine: its title}; scores and targets are named if they are all one."""
-    scores = {SCORES[row["score"].run.score_field] for row in machines if row["score"]}
+    scores = {SCORES[row["score"].run.score_field] for row in rows if row["score"]}
+    targets = {row["target"] for row in rows if row["target"]}
     score = scores.pop() if len(scores) == 1 else "score"
     target = targets.pop() if len(targets) == 1 else "the target"
     return {
@@ -227,21 +175,20 @@ def _titles(machines: Sequence[dict[str, Any]], targets: set[str]) -> dict[str, 
 
 def _best(name: str, show: Callable[[Any], str]) -> Callable[[dict[str, Any]], Cell]:
     def cell(row: dict[str, Any]) -> Cell:
-        best: _Best | None = row[name]
-        if best is None:
+        if row[name] is None:
             return Cell(UNKNOWN)
-        value, details = _parts(best, show)
-        mark = "" if best.is_result else "soft"
-        return Cell(f"{value} ({'; '.join(details)})", mark, run=best.run.id, sort=best.of.value)
+        value, details = _parts(row[name], show)
+        return value._replace(text=f"{value.text} ({details})", sort=row[name].of.value)
 
     return cell
 
 
-def _parts(best: _Best, show: Callable[[Any], str]) -> tuple[str, list[str]]:
-    """Return a value, and its interval with what it is of."""
-    ends = interval(show)(best.of)
-    details = [ends, best.counted if best.is_result else f"only {best.counted}"]
-    return show(best.of.value), [text for text in details if text != UNKNOWN]
+def _parts(best: _Best, show: Callable[[Any], str]) -> tuple[Cell, str]:
+    """Return a value, grey if it is no result, and its interval with what it is of."""
+    ends = interval(best.of, show)
+    counted = best.counted if best.is_result else f"only {best.counted}"
+    value = Cell(show(best.of.value), "" if best.is_result else "soft", run=best.run.id)
+    return value, counted if ends == UNKNOWN else f"{ends}; {counted}"
 
 
 def _time(time_s: float | None) -> str:
@@ -275,54 +222,40 @@ def _speedup(row: dict[str, Any]) -> Cell | None:
 
 
 def _setting_words(rate: _Rate) -> str:
-    batch = rate.setting.get("batch_size")
     busy = rate.run.telemetry.get("host_busy") is True
-    size = f"batch {count(batch)}" if batch else ""
-    words = ", ".join(filter(None, (rate.run.precision, size)))
-    return words + " (the host was busy)" * busy
+    return _size_words(rate) + " (the host was busy)" * busy
 
 
-def _headings(comparisons: Sequence[_Comparison]) -> Iterator[str]:
-    """Yield the heading of each comparison; network and data too, if two would be alike."""
-    runs = [one.first.run for one in comparisons]
-    shorts = [
-        f"{run.experiment} · {one.first.stage} · {run.rate_feed} feed"
-        for run, one in zip(runs, comparisons, strict=True)
-    ]
-    for run, short in zip(runs, shorts, strict=True):
-        more = f" · {run.network}; {run.data_of(run.rate_feed)}"
-        yield short + more * (shorts.count(short) > 1)
+def _size_words(rate: _Rate) -> str:
+    batch = rate.setting.get("batch_size")
+    return ", ".join(filter(None, (rate.run.precision, batch and f"batch {count(batch)}")))
 
 
-def _speedup_words(comparison: _Comparison) -> str:
-    if comparison.at:
-        return f" · speed-up at {comparison.at}"
-    alone = len(comparison.machines) < 2
-    return "" if alone else " · no speed-up: no two machines did equal work"
-
-
-def _compare_machines(context: ReportContext) -> list[_Comparison]:
-    """Return the machines of each work; whole trainings come first, tiny networks last."""
-    by_work = work.grouped(_rates(context), lambda rate: rate.work)
+def _machines(context: ReportContext) -> list[dict[str, Any]]:
+    """Return a row for each machine and work; whole trainings come first, tiny networks last."""
     experiments = [*dict.fromkeys(one.run.experiment for one in context.measurements)]
-    stages = [*STAGES.values(), "weak scaling", "strong scaling"]
-    comparisons = sorted(
-        (_compare(context, rates) for rates in by_work.values()),
-        key=lambda one: (
-            one.first.run.experiment.endswith(":tiny"),
-            experiments.index(one.first.run.experiment),
-            stages.index(one.first.stage),
+    # What must be equal if rates are compared: the network, the images, the stage.
+    by_work = work.grouped(_rates(context), lambda rate: work.work_of(rate.run, rate.setting))
+    works = sorted(
+        by_work.values(),
+        key=lambda rates: (
+            rates[0].run.experiment.endswith(":tiny"),
+            experiments.index(rates[0].run.experiment),
+            [*STAGES.values()].index(rates[0].stage),
         ),
     )
-    return [one for one in comparisons if one.machines]
+    compared = [(rates[0], rows) for rates in works if (rows := _compare(context, rates))]
+    shorts = [f"{a.run.experiment} · {a.stage} · {a.run.rate_feed} feed" for a, _ in compared]
+    for short, (first, rows) in zip(shorts, compared, strict=True):
+        # Network and data too, if two would be alike.
+        more = f" · {first.run.network}; {first.run.data_of(first.run.rate_feed)}"
+        for row in rows:
+            row["heading"] = short + more * (shorts.count(short) > 1)
+    return [row for _, rows in compared for row in rows]
 
 
 def _rates(context: ReportContext) -> Iterator[_Rate]:
     """Yield the rates of whole trainings and of training steps, of runs that ended well."""
-
-    def machine(run: ReportedRun, num_devices: int | None) -> str:
-        return run.devices(num_devices) + (f" ({run.processor})" if run.processor else "")
-
     for one in context.measurements:
         run = one.run
         one_machine = not run.changed_devices and (run.id or not one.usable)
@@ -332,19 +265,15 @@ def _rates(context: ReportContext) -> Iterator[_Rate]:
         ended = one.usable or (run.mode == "train" and run.status in NEVER_REACHED)
         if ended and one.stage in STAGES and one_machine and counts:
             setting = {**one.setting, "batch_size": run.batch_size}
-            rate, name = one.rate if one.usable else Estimate(), machine(run, run.num_devices)
-            yield _Rate(run, name, STAGES[one.stage], rate, one.work, setting)
-    for run, record in context.of_kind(ScalingRecord):
-        rate = of_windows(record, "images_per_s")
-        if run.status == "done" and rate.value:
-            stage, setting = f"{record.scaling} scaling", work.setting_of(run)
-            of = work.work_of(run, setting | {"stage": stage})
-            setting["batch_size"] = record.batch_size
-            yield _Rate(run, machine(run, record.num_devices), stage, rate, of, setting)
+            yield _Rate(run, STAGES[one.stage], one.rate if one.usable else Estimate(), setting)
 
 
-def _compare(context: ReportContext, rates: Sequence[_Rate]) -> _Comparison:
-    at, speedups = _speedups(rates)
+def _compare(context: ReportContext, rates: Sequence[_Rate]) -> list[dict[str, Any]]:
+    """Return the machines that did one kind of work, the fastest first.
+
+    A value that nobody measured is None.
+    """
+    words, speedups = _speedups(rates)
     trained = [rate.run for rate in rates if rate.run.mode == "train"]
     times = {run: t for run in trained if (t := context.times_to_target.get(run)) and t.ended}
     labels = collections.Counter((time.target, time.label) for time in times.values())
@@ -364,10 +293,11 @@ def _compare(context: ReportContext, rates: Sequence[_Rate]) -> _Comparison:
         }
         if any(bests.values()):
             row = {"name": name, "settings": settings, "speedup": speedups.get(name)}
-            row["runs"] = sum(run.status == "done" for run in runs)
+            row |= {"target": label, "runs": sum(run.status == "done" for run in runs)}
             machines.append(bests | row)
-    machines.sort(key=lambda row: -row["settings"][0].value)
-    return _Comparison(rates[0], machines, label, at)
+    for row in machines:
+        row["speedup_words"] = f" · {words}" * (len(machines) > 1)
+    return sorted(machines, key=lambda row: -row["settings"][0].value)
 
 
 def _settings(rates: Sequence[_Rate]) -> list[_Rate]:
@@ -384,11 +314,11 @@ def _settings(rates: Sequence[_Rate]) -> list[_Rate]:
             of_settings.append(min(repeats, key=lambda rate: rate.value))
         else:
             rate = over_runs([rate.rate for rate in repeats])
-            of_settings.append(dataclasses.replace(repeats[0], rate=rate, repeats=len(repeats)))
+            of_settings.append(repeats[0]._replace(rate=rate, repeats=len(repeats)))
     return sorted(of_settings, key=lambda rate: (rate.has_interval, rate.value), reverse=True)
 
 
-def _speedups(rates: Sequence[_Rate]) -> tuple[str | None, dict[str, Estimate]]:
+def _speedups(rates: Sequence[_Rate]) -> tuple[str, dict[str, Estimate]]:
     """Return the setting that most machines share, and their speed-ups over the slowest in it."""
     measured = [rate for rate in rates if rate.value]
     shared = work.grouped(measured, lambda rate: work.setting_key(rate.setting, work.is_work))
@@ -397,30 +327,22 @@ def _speedups(rates: Sequence[_Rate]) -> tuple[str | None, dict[str, Estimate]]:
         key=lambda same: (len({rate.machine for rate in same}), max(rate.value for rate in same)),
         default=(),
     )
-    sides = work.grouped(most, lambda rate: rate.machine)
+    sides = {
+        # A rate without an interval stands for both ends.
+        machine: [r.rate.span if r.has_interval else (r.value,) * 3 for r in same]
+        for machine, same in work.grouped(most, lambda rate: rate.machine).items()
+    }
     if len(sides) < 2:
-        return None, {}
+        return "no speed-up: no two machines did equal work", {}
     # As `ratio` does, or a machine could be slower than the slowest.
-    slowest = min(
-        sides, key=lambda name: statistics.geometric_mean(rate.value for rate in sides[name])
-    )
-    base = [rate.interval for rate in sides[slowest]]
+    slowest = min(sides, key=lambda name: statistics.geometric_mean(r for r, _, _ in sides[name]))
+    base = sides.pop(slowest)
     speedups = {slowest: Estimate(1.0)}
     for name, side in sides.items():
-        if name != slowest:
-            of = ratio(base, [rate.interval for rate in side], len(sides) - 1)
-            # A single run does not say how the runs of its machine differ.
-            repeated = min(len(base), len(side)) > 1
-            speedups[name] = Estimate(*of) if repeated else Estimate(of.value)
-    first = most[0].setting
-    same = {name: value for name, value in first.items() if work.is_work(name)}
-    others = [
-        {name: rates[0].setting.get(name) for name in same if name != "batch_size"}
-        for rates in shared.values()
-    ]
-    batch, more = first["batch_size"], work.differing(same, others)
-    words = [most[0].run.precision, f"batch {batch:,.0f}" if batch else "", more]
-    return ", ".join(filter(None, words)), speedups
+        of = ratio(base, side, len(sides))
+        # A single run does not say how the runs of its machine differ.
+        speedups[name] = Estimate(*of) if min(len(base), len(side)) > 1 else Estimate(of.value)
+    return f"speed-up at {_size_words(most[0])}", speedups
 
 
 def _score(runs: Sequence[ReportedRun]) -> _Best | None:
@@ -470,6 +392,5 @@ def _energy(rates: Sequence[_Rate]) -> _Best | None:
         for rate in rates
         if (joules := rate.run.telemetry.get("joules_per_image")) is not None
         and rate.run.status == "done"
-        and "scaling" not in rate.stage
     ]
     return min(bests, key=lambda best: best.of.value, default=None)

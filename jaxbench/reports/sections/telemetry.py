@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxbench.files import open_regular
-from jaxbench.metrics import METRICS, percent, words
+from jaxbench.metrics import METRICS, words
 from jaxbench.records.goodput import CAUSES
 from jaxbench.reports.blocks import BarChart, LineChart, Point, Section, Series
 from jaxbench.reports.columns import shared
@@ -40,13 +40,11 @@ _PART_OF = {phase: part for part, phases in _PARTS.items() for phase in phases}
 # The metrics of `CAUSES`.
 _BADPUT = ("startup_s", "compile_s", "data_wait_s", "eval_time_s", "checkpoint_s")
 _BADPUT += ("lost_work_s", "down_s", "other_s")
-# Rounding of sums, and a clock that is read twice.
-_SAME = 1e-3
 _COLUMNS = (
     *shared("run", "status", "experiment", "mode"),
     *metric_columns(*_PARTS, of="parts_s."),
     *metric_columns("sum_s", "run.summary.wall_s"),
-    Column("adds up", "agreement"),
+    Column("compilation cache", "run.compile_cache"),
 )
 _GOODPUT = (
     *shared("run", "status", "experiment"),
@@ -99,12 +97,8 @@ def _split(run: ReportedRun) -> dict[str, Any]:
     phases_s = run.summary.phases_s or {}
     for phase in phases_s:
         parts_s[_PART_OF.get(phase, "other_s")] += phases_s[phase]
-    sum_s, wall_s = sum(parts_s.values()), run.summary.wall_s
-    off = sum_s / wall_s - 1 if wall_s else None
-    agrees = off is not None and abs(off) <= _SAME
-    row = {"run": run, "parts_s": parts_s, "sum_s": sum_s}
-    row["agreement"] = "yes" if agrees else off and f"no: {percent(off)} % off"
-    return row | {"label": f"{run.id} {run.experiment} {run.mode}"}
+    label = f"{run.id} {run.experiment} {run.mode}"
+    return {"run": run, "parts_s": parts_s, "sum_s": sum(parts_s.values()), "label": label}
 
 
 # Runs whose panels are drawn: the longest. The table has all of them.
@@ -130,7 +124,6 @@ _TELEMETRY_COLUMNS = (
     *metric_columns("temperature_c_max", "power_w_mean", "power_w_max", of="figures."),
     Column("clock reasons", "reasons"),
     metric_column("run.telemetry.joules_per_image"),
-    Column("energy covers", "run.summary.telemetry.energy_covers"),
 )
 # {device: {column: (seconds, values)}}
 _Readings = dict[str, dict[str, tuple[array.array, array.array]]]
@@ -190,23 +183,20 @@ def _read_readings(path: pathlib.Path) -> tuple[_Readings | None, int]:
         with open_regular(
             path, newline="", encoding="utf-8", errors="replace", most_bytes=math.inf
         ) as file:
-            rows = csv.reader(line.replace("\0", "") for line in file)
-            header = next(rows, [])
+            rows = csv.DictReader(line.replace("\0", "") for line in file)
             # A file that is empty has just been begun.
-            if header and not _NEEDED.issubset(header):
+            if not _NEEDED.issubset(rows.fieldnames or _NEEDED):
                 return None, 0
-            index = {name: place for place, name in enumerate(header)}
-            columns = [(name, index[name]) for name in _PANELS if name in index]
             for row in rows:
                 try:
-                    elapsed_s = float(row[index["elapsed_s"]])
-                    values = [(name, float(row[place])) for name, place in columns if row[place]]
-                    if len(row) != len(header) or not math.isfinite(elapsed_s):
+                    elapsed_s = float(row["elapsed_s"])
+                    values = [(name, float(row[name])) for name in _PANELS if row.get(name)]
+                    if None in (*row, *row.values()) or not math.isfinite(elapsed_s):
                         raise ValueError("not a whole line")
-                except (ValueError, IndexError):
+                except (ValueError, TypeError):
                     skipped += 1
                     continue
-                device = readings.setdefault(row[index["device"]], {})
+                device = readings.setdefault(row["device"], {})
                 for name, value in values:
                     # Narrow: a week of 72 GPUs has 200 million values.
                     curve = device.setdefault(name, (array.array("f"), array.array("f")))
