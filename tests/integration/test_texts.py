@@ -72,7 +72,7 @@ def shortened(words: list[str]) -> list[str]:
     words = [re.sub(r"^(--experiment=\w+)(:\w+)*$", name, word) for word in words]
     words = [re.sub(r"^(--grid=[\w.]+=[^,]+,[^,]+),.*", r"\1", word) for word in words]
     if any(f"--mode={mode}" in text for mode in ("throughput", "scaling")):
-        return [*words, "--rounds=6", "--window_s=0.02"]
+        return [*words, "--rounds=6", "--window_s=0.1"]
     few = ["--experiment.num_devices=2", "--experiment.max_steps=6"]
     return words if "--mode=" in text else words + few
 
@@ -139,7 +139,7 @@ def typed(folder, words):
         done = run_program(program(*arguments, command=command), folder)
     else:
         done = run_command(folder, *arguments, module=f"jaxbench.{command}")
-    assert done.returncode == 0, (shlex.join(words), done.stdout[-3000:], done.stderr[-3000:])
+    assert done.returncode == 0, "\n".join([shlex.join(words), done.stdout, done.stderr])
     return done.stdout
 
 
