@@ -29,14 +29,6 @@ class Diverged(RunFailed):
     """The training loss stopped being a finite number."""
 
 
-class MixedDevices(RunFailed):
-    """The backend does not run one program on devices of these kinds; the message names them."""
-
-
-class CompilerFailed(RunFailed):
-    """A compiler for a machine that is not here crashed or failed; the message says how."""
-
-
 class DoesNotFit(RunFailed):
     """A step needs more memory than its device has; the message says how much."""
 

@@ -455,7 +455,7 @@ def run_mode(
 
     Raises:
       BadInput: before anything is written.
-      MixedDevices: instead of a backend's error about devices that it does not run together.
+      RunFailed: instead of a backend's error about devices that it does not run together.
       Exception: whatever ended the measurement. Status and reason are in run.json by then.
     """
     setup = measurement.setup

@@ -19,7 +19,7 @@ from jaxbench.batch_layout import BatchLayout
 from jaxbench.clock import Stopwatch, rough_duration
 from jaxbench.config import Config
 from jaxbench.data.feeds.feed import create_feed
-from jaxbench.errors import BadInput, MixedDevices
+from jaxbench.errors import BadInput, RunFailed
 from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.system import available_cores
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
@@ -83,7 +83,7 @@ def measure_scaling(
     Raises:
       BadInput: before anything is written.
       Diverged: a loss is no longer finite.
-      MixedDevices: the devices are of several kinds, and the backend does not run them together.
+      RunFailed: the devices are of several kinds, and the backend does not run them together.
         Each single device has been measured.
     """
     config = with_feed(config, "synthetic")
@@ -118,7 +118,7 @@ class ScalingBenchmark(Measurement):
     link_gb_per_s: float | None
     rounds: int
     window_s: float
-    mixed: MixedDevices | None = None
+    mixed: RunFailed | None = None
     mode = "scaling"
     csv_record = ScalingRecord
 

@@ -28,7 +28,7 @@ from jaxbench.batch_layout import BatchLayout, batch_multiple
 from jaxbench.clock import Clock
 from jaxbench.config import Config, Experiment
 from jaxbench.data.feeds.feed import abstract_args
-from jaxbench.errors import OUT_OF_MEMORY, BadInput, CompilerFailed, DoesNotFit, first_line
+from jaxbench.errors import OUT_OF_MEMORY, BadInput, DoesNotFit, RunFailed, first_line
 from jaxbench.fields import without_unused
 from jaxbench.hardware.peak_table import find_bandwidth, find_peak
 from jaxbench.hardware.targets.target import (
@@ -315,7 +315,7 @@ def compile_for(
       BadInput: see `check_target` and `Predictor`.
       DoesNotFit: the compiler refuses the step, or its estimate or the least that is predicted is
         more than the memory.
-      CompilerFailed: it crashed, or failed otherwise, for one of the sizes.
+      RunFailed: it crashed, or failed otherwise, for one of the sizes.
     """
     machine = check_target(config, target)
     sizes = [(None, machine, config.batch_size)]
@@ -422,7 +422,7 @@ class Compilation(Measurement):
             for line in [*target_table(records), *compiled_facts(records[-1:])]:
                 self.setup.console.say(line)
         if failed:
-            raise CompilerFailed("; ".join(failed))
+            raise RunFailed("; ".join(failed))
         record = records[-1]
         if self.scaling is None and record.fits is False:
             why = record.refusal or record.not_predicted

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.config import Config, Experiment
-from jaxbench.errors import BadInput, MixedDevices, first_line
+from jaxbench.errors import BadInput, RunFailed, first_line
 from jaxbench.parallel import processes
 
 # Placing state on a mesh whose axis has the *same* name as pmap's is what lets the step compile
@@ -222,15 +222,13 @@ def unequal_copies(tree: Any) -> list[str]:
     ]
 
 
-def mixed_devices(
-    devices: Sequence[jax.Device], error: BaseException | None
-) -> MixedDevices | None:
+def mixed_devices(devices: Sequence[jax.Device], error: BaseException | None) -> RunFailed | None:
     """Return an error of one line if a backend fails on devices of several kinds, else None."""
     kinds = list(dict.fromkeys(device.device_kind for device in devices))
     of_backend = isinstance(error, jax.errors.JaxRuntimeError)
     if len(kinds) == 1 or not of_backend or "RESOURCE_EXHAUSTED" in str(error):
         return None
-    return MixedDevices(
+    return RunFailed(
         f"{' with '.join(kinds)}: the backend does not run one program on such a mix "
         f"({' '.join(str(error).split())[:200]}); take devices of one kind "
         "(num_devices, CUDA_VISIBLE_DEVICES)"

@@ -7,7 +7,7 @@ import pytest
 
 from jaxbench.clock import Clock
 from jaxbench.config import Experiment
-from jaxbench.errors import Diverged, MixedDevices, Terminated
+from jaxbench.errors import Diverged, RunFailed, Terminated
 from jaxbench.modes.runner import Measurement, RunContext, run_mode
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.records import next_steps
@@ -126,7 +126,7 @@ def test_a_mix_that_does_not_run_is_said_in_one_line(run, tmp_path, kinds):
         raise jax.errors.JaxRuntimeError(REFUSAL)
 
     mixed = len(set(kinds)) > 1
-    expected = MixedDevices if mixed else jax.errors.JaxRuntimeError
+    expected = RunFailed if mixed else jax.errors.JaxRuntimeError
     with pytest.raises(expected, match="cannot run it") as told:
         run(Doing(refuse), [FakeDevice(*named) for named in enumerate(kinds)])
     document = run_json(tmp_path / "run")

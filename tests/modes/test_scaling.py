@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxbench.errors import MixedDevices
+from jaxbench.errors import RunFailed
 from jaxbench.modes import scaling
 from jaxbench.modes.scaling import ScalingTrial, efficiency_warnings
 from jaxbench.parallel.mesh import DataMesh, unequal_copies
@@ -234,7 +234,7 @@ def test_of_a_mix_each_device_is_still_measured_alone(measure, tmp_path, monkeyp
 
     monkeypatch.setattr(ScalingTrial, "run", run)
     monkeypatch.setattr(scaling, "mixed_devices", kinds)
-    with pytest.raises(MixedDevices, match="kind 0 with kind 1: the backend does not run"):
+    with pytest.raises(RunFailed, match="kind 0 with kind 1: the backend does not run"):
         measure(scaling="weak")
     document = run_json(tmp_path / "run")
     assert document["status"] == "failed"

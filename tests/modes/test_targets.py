@@ -10,7 +10,7 @@ import pytest
 
 from jaxbench.analysis.ceiling import ceiling
 from jaxbench.cli import entry_point
-from jaxbench.errors import CompilerFailed, DoesNotFit
+from jaxbench.errors import RunFailed
 from jaxbench.hardware.peak_table import find_peak
 from jaxbench.hardware.targets import target
 from jaxbench.hardware.targets.target import parse_target
@@ -74,7 +74,7 @@ def children(cpus, monkeypatch):
         try:
             with open(log, "w") as output, contextlib.redirect_stdout(output):
                 targets.compile_for(name, config, run, arguments)
-        except (CompilerFailed, DoesNotFit) as error:
+        except RunFailed as error:
             return ProcessResult("exited", str(error), 1, 1.0)
         return ProcessResult("exited", None, 0, 1.0)
 

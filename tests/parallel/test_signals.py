@@ -10,7 +10,7 @@ import weakref
 import pytest
 
 from jaxbench.cli import entry_point
-from jaxbench.errors import BadInput, Diverged, MixedDevices, RunFailed, Terminated
+from jaxbench.errors import BadInput, Diverged, RunFailed, Terminated
 from jaxbench.parallel import signals
 from jaxbench.records.recorder import classify
 from jaxbench.records.schema import Summary
@@ -143,7 +143,6 @@ def test_every_writer_has_a_record_before_ctrl_c_is_raised():
     [
         (BadInput("no such thing"), 2, "no such thing"),
         (Diverged("the loss is nan"), 1, "the loss is nan"),
-        (MixedDevices("A with B: no"), 1, "A with B: no"),
         (RunFailed("a.jpg: an empty file"), 1, "a.jpg: an empty file"),
         (OSError(28, "No space left on device", "run"), 1, "run: No space left on device"),
         (KeyboardInterrupt(), 130, "interrupted"),
