@@ -52,7 +52,7 @@ class Process(NamedTuple):
 def main(spec: str | None, overrides: list[str]) -> int:
     if spec is None:
         raise BadInput("give --experiment=NAME")
-    if entry_point.load_experiment(spec, overrides).job != "train":
+    if entry_point.load_experiment(spec, overrides).default_mode != "train":
         raise BadInput(f"--experiment={spec}: takes no training step")
     with tempfile.TemporaryDirectory() as folder:
         base = pathlib.Path(folder)

@@ -65,7 +65,7 @@ def main(spec: str | None, overrides: list[str]) -> int:
     if spec is None:
         raise BadInput("give --experiment=NAME")
     experiment = entry_point.load_experiment(spec, overrides)
-    if experiment.job != "train":
+    if experiment.default_mode != "train":
         raise BadInput(f"--experiment={spec}: takes no training step")
     checkouts = [_HERE]
     if _AGAINST.value is not None:

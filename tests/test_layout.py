@@ -4,8 +4,6 @@ import ast
 import graphlib
 import re
 
-import pytest
-
 from tests.conftest import ROOT
 
 # The floors, lowest first. A room is a folder of jaxbench/, or a module that stands beside them; it
@@ -74,22 +72,6 @@ def test_imports_point_down():
 def test_no_circle_of_imports():
     graph = {module: imports(path) - {module} for module, path in _MODULES.items()}
     list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
-
-
-@pytest.mark.parametrize(
-    ("names", "module"),
-    [
-        (("jax.pmap", "jax.shard_map"), "parallel.mesh"),
-        (("jax.distributed",), "parallel.processes"),
-    ],
-)
-def test_what_jax_may_rename_is_named_in_one_module(names, module):
-    assert {f"jaxbench.{module}"} == {
-        name
-        for name, path in _MODULES.items()
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute) and ast.unparse(node) in names
-    }
 
 
 def test_files_that_the_texts_name_exist():
