@@ -80,7 +80,8 @@ def test_names_do_not_steer_the_terminal(run_cli, tmp_path, command):
 
 
 def test_a_value_that_looks_like_markup_is_shown_as_it_is(run_cli):
-    done = run_cli(f"--experiment={MICRO}", "--mode=describe", "--experiment.data.name=[/x]")
+    data = ("--experiment.data.source=npz", "--experiment.data.path=[/x]")
+    done = run_cli(f"--experiment={MICRO}", "--mode=describe", *data)
     assert done.returncode == 0 and "'[/x]'" in done.stdout
 
 
