@@ -114,10 +114,11 @@ def _write_in_place(path: pathlib.Path, document: dict[str, Any]) -> None:
         file.write(text.ljust(room, "\n"))
 
 
-def check_workdir(workdir: str | None, run_name: str) -> None:
+def check_workdir(workdir: str | None, run_name: str, *, is_locked: bool = False) -> None:
     """Raise BadInput if a run directory could not be made; make nothing.
 
-    Called before long work, so that a bad --workdir is answered at once.
+    Called before long work, so that a bad --workdir is answered at once. `is_locked` says that this
+    process has locked the folder.
     """
     if workdir == "":
         raise BadInput("--workdir=: must name a folder")
@@ -125,7 +126,7 @@ def check_workdir(workdir: str | None, run_name: str) -> None:
     try:
         if workdir and (path.is_file() or (path.is_dir() and _is_used(path))):
             state = "is a file" if path.is_file() else "is not empty"
-            if is_running(path):
+            if not is_locked and is_running(path):
                 raise BadInput(f"{path}: is still running in another process")
             raise BadInput(
                 f"--workdir={workdir}: {state}; nothing is overwritten, name a new or empty folder"
@@ -151,7 +152,7 @@ def create_run_dir(workdir: str | None, run_name: str, document: RunDocument) ->
             path = create_timed_folder(pathlib.Path("runs", folder_name(run_name)))
         lock = lock_run(path)
         # Only who holds the lock can tell: another process may have written since.
-        check_workdir(workdir, run_name)
+        check_workdir(workdir, run_name, is_locked=True)
         run_dir = RunDir(path, document.to_json(), lock)
         run_dir.update(status="running")
     except BaseException as error:
