@@ -169,11 +169,11 @@ def match(base: Side, other: Side) -> Match:
 def match_trials(base: Mapping[str, Side], other: Mapping[str, Side]) -> list[Match | str]:
     """Return the match of each trial, or why there is none."""
     if list(base) == list(other) == [""]:
-        return [_match_or_reason(base[""], other[""])]
+        return [match_or_reason(base[""], other[""])]
     if "" in {*base, *other} or not base or not other:
         raise BadInput("a sweep is compared with a sweep, a run with a run")
     return [
-        _match_or_reason(base[label], other[label], f"{label}: ")
+        match_or_reason(base[label], other[label], f"{label}: ")
         if label in base and label in other
         else f"{label}: only one of the sweeps has it"
         for label in dict.fromkeys([*base, *other])
@@ -188,10 +188,11 @@ def match_settings(sweep: Mapping[str, Side]) -> list[Match | str]:
     base, *others = sorted(sweep.values(), key=lambda side: not side.is_done)
     if not others:
         raise BadInput(f"{base.name}: is one setting; give what to compare it with")
-    return [_match_or_reason(base, other) for other in others]
+    return [match_or_reason(base, other) for other in others]
 
 
-def _match_or_reason(base: Side, other: Side, prefix: str = "") -> Match | str:
+def match_or_reason(base: Side, other: Side, prefix: str = "") -> Match | str:
+    """Return the match of two sides, or why there is none."""
     try:
         return match(base, other)
     except BadInput as error:

@@ -17,6 +17,7 @@ from jaxbench.reports.collect import Sweep
 from jaxbench.reports.columns import measured_share, run_ids, setting_column, shared, status_cell
 from jaxbench.reports.context import Measurement, ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun, RunRecord
+from jaxbench.reports.sides import Match, Side, judge, match_or_reason
 from jaxbench.reports.work import grouped, in_parts, labelled, setting_key
 from jaxbench.tables.columns import Column, estimate_columns, metric_columns, span
 from jaxbench.tables.table import Table, make_table
@@ -64,9 +65,48 @@ def rates(context: ReportContext) -> Section | None:
         "are never mixed: synthetic measures the devices alone, resident and stream include "
         "fetching the data. Batch sizes are global, over all devices. OOM means out of memory, a "
         "result like any other.",
-        [table, *map(_largest, sweeps)],
+        [table, *_ratios(drawn), *map(_largest, sweeps)],
         charts,
     )
+
+
+# So many settings, the fastest, are compared with one another.
+_MOST_SIDES = 6
+_RATIOS = (
+    Column("setting", "setting"),
+    Column("rate / base (95 % interval)", "ratio"),
+    Column("verdict", "verdict"),
+)
+
+
+def _ratios(measured: Sequence[Measurement]) -> Iterator[Table]:
+    """Yield a table for each work: any setting with repeats is the base of the others."""
+    for rows in grouped(measured, lambda row: row.work).values():
+        settings = grouped(rows, lambda row: (setting_key(row.setting), row.run.batch_size))
+        # A single run gets no verdict.
+        repeats = [each for each in settings.values() if len(each) > 1]
+        repeats.sort(key=lambda each: -over_runs([row.rate for row in each]).value)
+        named = labelled(
+            repeats[:_MOST_SIDES],
+            lambda each: {**each[0].setting, "batch_size": each[0].run.batch_size},
+        )
+        sides = [Side(label, [row.run for row in each]) for label, each in named]
+        ratios = []
+        for base in sides:
+            matches = [match_or_reason(base, other) for other in sides if other is not base]
+            for one in judge([each for each in matches if isinstance(each, Match)]):
+                if stage := one["stages"].get(rows[0].stage):
+                    ends = "{ratio:.3f} ({ratio_low:.3f} to {ratio_high:.3f})".format(**stage)
+                    row = {"base": base.name, "setting": one["other"], "ratio": ends}
+                    ratios.append(row | {"verdict": stage["verdict"]})
+        first = rows[0]
+        yield make_table(
+            _RATIOS,
+            ratios,
+            f"{first.run.experiment} · {first.stage} · {first.feed} feed: ratios to a base",
+            "The rate of a setting over that of its base, as `jaxbench compare` judges it.",
+            group=lambda row: f"base: {row['base']}",
+        )
 
 
 def _largest(sweep: Sweep) -> Table:
