@@ -71,9 +71,9 @@ def train_step(
     count stays, and so does the learning rate. Under fsdp the arguments are those of all devices.
     """
     compute = bind(compute_gradients, program)
-    if program.sharding:  # under fsdp only the gradients are computed on each device
+    if program.sharding:  # under fsdp this is a step of all devices; only `compute` runs on each
         compute = program.sharding.per_device(compute, gradients=True)
-    # Without the optimizer's arrays, which fsdp would gather.
+    # It needs no optimizer state.
     grads, batch_stats, sums_M = compute(state.replace(opt_state=()), train_data, batch)
     with jax.named_scope("optimizer"):
         # Not `state.step`, which counts the steps that fp16 skips too.
@@ -118,7 +118,7 @@ def compute_gradients(
     )
     if config.replicas == "data_parallel":
         with jax.named_scope("gradient_reduction"):
-            # Every device has as many of the images, so the mean of means is the mean.
+            # All devices have equally many images, so the mean of their means is the mean.
             grads = mean_gradients(grads)
             if config.batch_norm == "local":
                 # Each device has its own running averages here; replicas must not drift apart.
@@ -140,6 +140,7 @@ def loss_fn(
 
     def forward(params, batch_stats, inputs_Bx, keys_B):
         variables = {"params": params, "batch_stats": batch_stats}
+        # `NetworkAdapter.apply` returns (outputs_Bx, batch_stats).
         return program.model.apply(variables, inputs_Bx, train=True, keys_B=keys_B)
 
     # Under fsdp the backward pass gathers the parameters again. Transformers do so block by block,
@@ -292,13 +293,14 @@ def bind(step: Callable, program: Program) -> Callable:
 
 
 def on_all_devices(program: Program, step: Callable, donate: tuple[int, ...] = ()) -> Any:
-    """Return step(state, data, batch) of one device as a call of all; it donates these arguments.
+    """Return step(state, data, batch) of one device as a call of all.
 
-    Under fsdp it is a step of all devices already.
+    Under fsdp it is a step of all devices already. `donate` are the indices of the arguments whose
+    memory the call reuses.
     """
     if program.sharding:
         return jax.jit(step, donate_argnums=donate)
-    # With independent replicas each device has a state and metrics.
+    # With independent replicas each device has its row of the states and metrics.
     rows = program.config.replicas == "independent"
     return program.mesh.pmap(step, sharded=(rows, False, True), sharded_output=rows, donate=donate)
 
@@ -312,7 +314,8 @@ def train_and_evaluate(run: TrainRun, state: TrainState) -> TrainState:
     Raises:
       Diverged: no model has a finite loss any more.
       KeyboardInterrupt, Terminated: Ctrl-C or SIGTERM came. If the run writes checkpoints, there is
-        one of all that was done; after a second Ctrl-C there may be none.
+        one of all that was done, but for fsdp across processes; after a second Ctrl-C there may be
+        none.
     """
     meter, state_is_valid = StepMeter(run), True
     try:
@@ -346,18 +349,19 @@ def train_epoch(
 ) -> TrainState:
     """Train the steps that are left of an epoch; a request to stop ends them early.
 
-    The run's hooks are called before each step, hook(run, meter, state, step), and after the last
-    one with None for the step.
+    The run's hooks are called before each step, hook(run, meter, state, step), and at the end with
+    None for the step.
     """
     steps = run.begin_epoch(epoch)
     with run.profiler, meter.timed(steps):
         with run.clock.phase("data_wait"):
             batches = run.take_batches(epoch, len(steps))
         for step in [*steps, None]:
+            if stop_requested():
+                step = None
             for hook in run.hooks:
                 hook(run, meter, state, step)
-            # A trace is short, and is not cut by a request to stop.
-            if step is None or (stop_requested() and not run.profiler.is_tracing):
+            if step is None:
                 break
             watch = Stopwatch()
             with jax.profiler.StepTraceAnnotation("train", step_num=step):
@@ -365,8 +369,9 @@ def train_epoch(
                     batch = next(batches)
                 state, sums_M = run.program.train_step(state, run.feed.train_data, batch)
             # Counts the earlier steps whose sums have arrived: step records, progress, time left.
-            # A loss that is not finite ends the run here.
+            # A loss that is not finite ends the run here, some steps later.
             meter.push(sums_M)
+            # The run's first step is timed by itself, for `startup_s`.
             if step == 1 and not meter.is_paused:
                 meter.drain(state)
                 run.progress.end_first_step(watch.elapsed_s(), run.clock.wall_s())
@@ -387,7 +392,7 @@ def checkpoint_hook(run, meter, state, step) -> None:
 def profile_hook(run, meter, state, step) -> None:
     """Start and stop the trace of the steps that the profiler is to trace.
 
-    Their time, waiting for data included, is in the phase `profile` and in no other metric.
+    Their time is in the phase `profile`, but for the waits for data, and in no rate.
     """
     profiler, is_traced = run.profiler, step in run.profiler.steps
     if is_traced and not profiler.is_tracing:
@@ -400,6 +405,8 @@ def profile_hook(run, meter, state, step) -> None:
     elif profiler.is_tracing and not is_traced:
         meter.drain(state)
         profiler.close()
+        # After a request to stop there are fewer.
+        run.progress.traced[:] = [one for one in run.progress.traced if one <= run.progress.step]
         write_step_record(run, profiled=True)
         meter.resume()
 

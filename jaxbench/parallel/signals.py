@@ -184,7 +184,8 @@ def _deliver(number: int, frame: Any) -> None:
 
         def retry(_: int, frame: Any) -> None:
             _limit_time(number)
-            _deliver(number, frame)
+            if not _stops_gracefully:
+                _deliver(number, frame)
 
         signal.signal(signal.SIGALRM, retry)
         signal.setitimer(signal.ITIMER_REAL, _RETRY_S)

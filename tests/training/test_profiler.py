@@ -179,8 +179,10 @@ def test_ctrl_c_in_the_middle_of_a_trace(run_cli, tmp_path, monkeypatch, where):
     assert done.returncode == 130 and "Traceback" not in done.stdout + done.stderr
     document = run_json(tmp_path / "run")
     assert (document["status"], document["reason"]) == ("interrupted", "interrupted (Ctrl-C)")
-    # The steps' queue is used before the trace, too: there the run ends before it.
-    assert ("profile" in document["summary"]) == (where != "push")
+    # The steps' queue is used before the trace, too: there the run ends before it. A trace that has
+    # begun ends after the step under way.
+    last_step = {"start_trace": 3, "stop_trace": 5}.get(where)
+    assert document["summary"].get("profile", {}).get("last_step") == last_step
 
 
 def test_throughput_traces_a_stretch_after_its_measurements(tmp_path):
