@@ -53,7 +53,8 @@ _SPREAD = ("std", "min", "max")
 _DEPTH = 16
 # Fewer of slow steps, because the end of a run waits for all that are queued.
 _DEPTH_OF_SLOW = 3
-# Polling ends at Ctrl-C, but on a CPU it takes processor time from the step (8 % of quickstart's). Waits shorter than this block in the runtime instead.
+# Polling ends at Ctrl-C, but on a CPU it takes processor time from the step (8 % of
+# quickstart's). Waits shorter than this block in the runtime instead.
 _BLOCKING_WAIT_S = 0.5
 # The steps of so many seconds tell how long a run takes.
 MEASURED_S = 10.0
