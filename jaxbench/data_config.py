@@ -15,6 +15,9 @@ PUBLIC_SETS = {
     "mnist": (60_000, (28, 28, 1), 10, "mnist"),
     "imagenet": (1_281_167, (224, 224, 3), 1000, "imagenet2012"),
 }
+# The sources that have names, and splits. A synthetic one keeps those of the data it stands for.
+_NAMED = ["tfds", "synthetic"]
+_SPLIT = [*_NAMED, "folder", "custom"]
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -73,13 +76,13 @@ class DataConfig(HoldsCode):
     num_threads: int = number(0, high=256, only_with={"feed": ["stream"]})
     num_workers: int = number(0, high=256, only_with={"decodes_on_the_fly": [True]})
     prefetch_batches: int = number(2, low=1, high=64, only_with={"feed": ["stream"]})
-    name: str = plain("", only_with={"source": ["tfds"]})
+    name: str = plain("", only_with={"source": _NAMED})
     path: str = plain(
         "", only_with={"source": ["tfds", "cifar10_batches", "npz", "folder", "text"]}
     )
     download: bool = plain(True, only_with={"source": ["tfds"]})
-    train_split: str = plain("train", only_with={"source": ["tfds", "folder", "custom"]})
-    eval_split: str = plain("test", only_with={"source": ["tfds", "folder", "custom"]})
+    train_split: str = plain("train", only_with={"source": _SPLIT})
+    eval_split: str = plain("test", only_with={"source": _SPLIT})
     train_examples: int = number(0)
     eval_examples: int = number(0)
     image_shape: tuple[int, ...] = number((32, 32, 3), low=1, only_with={"sequence_length": [0]})
@@ -119,7 +122,6 @@ class DataConfig(HoldsCode):
         """Return it with a few generated examples, held in memory, and with these fields."""
         fields |= {"train_examples": train_examples, "eval_examples": eval_examples}
         fields |= {"source": "synthetic", "feed": "resident", "random_resized_crop": False}
-        fields |= {"name": "", "train_split": "train", "eval_split": "test"}
         return dataclasses.replace(self, **fields)
 
     @property

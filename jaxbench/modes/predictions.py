@@ -4,6 +4,7 @@ The forward pass is traced for one example on this machine's CPU; `jaxbench.pred
 """
 
 import dataclasses
+import itertools
 import math
 import pathlib
 import re
@@ -286,8 +287,14 @@ def add_efficiency(scalings: Sequence[str | None], answers: Sequence[Mapping[str
             predicted["efficiency"] = rate / first.setdefault(scaling, rate)
 
 
-def prediction_lines(config: Config, answers: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the lines of a table of a `Predictor`'s answers, and of what they rest on."""
+def prediction_lines(
+    config: Config, answers: Sequence[Mapping[str, Any]], scalings: Sequence[str | None] = ()
+) -> list[str]:
+    """Return the lines of a table of a `Predictor`'s answers, and of what they rest on.
+
+    Args:
+      scalings: weak | strong of each answer; None or nothing without scaling.
+    """
     cells = {
         "90 %": lambda predicted: _span(predicted["interval_90"]),
         "efficiency": lambda predicted: f"{predicted['efficiency']:.0%}",
@@ -299,7 +306,8 @@ def prediction_lines(config: Config, answers: Sequence[Mapping[str, Any]]) -> li
         TITLE,
         *_table(
             config,
-            [("", one) for one in answers],
+            "scaling",
+            [*itertools.zip_longest(scalings, answers)],
             cells,
             ("most of a step", "90 %", "batch", "training"),
         ),
@@ -332,12 +340,16 @@ def ranking_lines(config: Config, answers: Sequence[Mapping[str, Any]]) -> list[
         f"Predicted, not measured, with 80 % intervals; ranked by {by}. Machines whose intervals "
         "overlap are not told apart and have several possible ranks."
     )
-    return [title, *_table(config, ranked(answers), cells, ("batch", "80 %", "USD/h", "rate"))]
+    return [
+        title,
+        *_table(config, "rank", ranked(answers), cells, ("batch", "80 %", "USD/h", "rate")),
+    ]
 
 
 def _table(
     config: Config,
-    answers: Sequence[tuple[str, Mapping[str, Any]]],
+    title: str,
+    answers: Sequence[tuple[str | None, Mapping[str, Any]]],
     cells: Mapping[str, Callable[[Mapping[str, Any]], str]],
     spare: Sequence[str],
 ) -> list[str]:
@@ -345,7 +357,8 @@ def _table(
 
     Args:
       config: the experiment.
-      answers: with their ranks, or "".
+      title: of the first column.
+      answers: with their texts in the first column; None leaves it out.
       cells: {heading: what a prediction shows below it}.
       spare: the columns that a narrow console leaves out first.
     """
@@ -358,13 +371,13 @@ def _table(
     }
     rows: list[list[str]] = []
     notes: dict[str, list[str]] = {}
-    for ranks, answer in answers:
+    for first, answer in answers:
         predicted, name = answer["predicted"], answer["target"]
         shown = [show(predicted) if predicted else "-" for show in cells.values()]
-        rows.append([*filter(None, [ranks]), name, f"{answer['batch_size']:,}", *shown])
+        rows.append([*filter(None, [first]), name, f"{answer['batch_size']:,}", *shown])
         note = f"not predicted, because {answer.get('not_predicted')}"
         notes.setdefault(basis_words(predicted["basis"]) if predicted else note, []).append(name)
-    headings = [*(["rank"] if answers[0][0] else []), "target", "batch", *cells]
+    headings = [*([title] if answers[0][0] else []), "target", "batch", *cells]
     footnotes = [f"{', '.join(dict.fromkeys(names))}: {note}" for note, names in notes.items()]
     return [*text_table(headings, rows, spare), *footnotes]
 

@@ -395,9 +395,10 @@ class Compilation(Measurement):
             self.predictor.predict(one, self.price if one.num_devices == most else None, batch_size)
             for _, one, batch_size in self.sizes
         ]
+        scalings = [scaling for scaling, *_ in self.sizes]
         if self.scaling:
-            add_efficiency([scaling for scaling, *_ in self.sizes], predictions)
-        for line in prediction_lines(self.predictor.config, predictions):
+            add_efficiency(scalings, predictions)
+        for line in prediction_lines(self.predictor.config, predictions, scalings):
             self.setup.console.say(line)
         if self.not_compiled:
             self.setup.console.say(f"not compiled: {self.not_compiled}")
