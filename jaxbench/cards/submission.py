@@ -18,7 +18,7 @@ from jaxbench.cards.card_file import (
     write_card,
 )
 from jaxbench.cards.check import check_card
-from jaxbench.cards.from_runs import runs_beside
+from jaxbench.cards.from_runs import SOAK, runs_beside
 from jaxbench.errors import BadInput
 from jaxbench.files import open_regular, read_text
 from jaxbench.records.reader import read_records
@@ -37,8 +37,8 @@ _MACHINE: dict[str, Any] = {"command_line": [], "working_directory": "", "pid": 
 def submit(path: str, out: str) -> str:
     """Copy a card and its runs' records into a folder that may be published; return what to say.
 
-    Of the records only those remain that the card follows from. Readings of sensors are left out
-    if the folder would be too large, those of the longest runs first.
+    Of the records only those remain that the card follows from. What would make the folder larger
+    than 200 kB is left out: the longest readings of sensors first, records of networks last.
 
     Raises:
       BadInput: the card is damaged or impossible, or the folder is used, or cannot be made.
@@ -46,60 +46,61 @@ def submit(path: str, out: str) -> str:
     if problems := check_card(path):
         raise BadInput(f"{path}: is refused by `jaxbench qualify check`: {problems[0]}")
     card, source = read_card(path), card_path(path).parent
-    runs = runs_beside(card, source)
+    runs = sorted(runs_beside(card, source), key=lambda run: run != SOAK)
     content = msgspec.to_builtins(card)
     card = msgspec.convert(_without_host(content, content["environment"]["hostname"]), Card)
+    left_out = []
     try:
-        records = {run: _records(source / run) for run in runs}
-        readings = {run: _readings(source / run / "telemetry.csv") for run in runs}
+        pieces = [(run, _records(source, run)) for run in runs]
+        readings = [(run, _readings(source / run / "telemetry.csv")) for run in runs]
+        pieces += sorted(readings, key=lambda piece: sum(map(len, piece[1].values())))
         folder = make_folder(out)
         size = write_card(folder, card).stat().st_size
-        for run, texts in records.items():
-            (folder / run).mkdir(parents=True)
+        for run, texts in pieces:
+            if size + sum(map(len, texts.values())) > MOST_BYTES:
+                left_out += [f"{run}/{name}" for name in texts]
+                continue
+            (folder / run).mkdir(parents=True, exist_ok=True)
             for name, text in texts.items():
-                size += (folder / run / name).write_text(text, encoding="ascii")
-        left_out = 0
-        for run, text in sorted(readings.items(), key=lambda one: len(one[1])):
-            if size + len(text) > MOST_BYTES:
-                left_out += 1
-            elif text:
-                size += (folder / run / "telemetry.csv").write_text(text, encoding="utf-8")
+                size += (folder / run / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise BadInput(f"--out={out}: {error.strerror}") from error
     if problems := check_card(folder):
         raise BadInput(f"--out={out}: is refused by `jaxbench qualify check`: {problems[0]}")
-    without = f", without the sensors' readings of {left_out}" if left_out else ""
-    return f"{folder / CARD}: {size / 1e3:.0f} kB with the records of {len(runs)} runs{without}"
+    without = f"; no room for {', '.join(left_out)}" if left_out else ""
+    return f"{folder / CARD}: {size / 1e3:.0f} kB with its runs' records{without}"
 
 
-def _records(run: pathlib.Path) -> dict[str, str]:
+def _records(source: pathlib.Path, run: str) -> dict[str, str]:
     """Return {name of a file: its text} of what a card follows from in a run."""
-    whole = json.loads(read_text(run / "run.json"))
+    whole = json.loads(read_text(source / run / "run.json"))
     document = {key: whole[key] for key in _DOCUMENT} | _MACHINE
     for name, kept in (("config", _CONFIG), ("environment", _ENVIRONMENT)):
         document[name] = {key: whole[name][key] for key in kept if key in whole[name]}
     summary, telemetry = {"status": whole["status"]}, (whole.get("summary") or {}).get("telemetry")
-    document["summary"] = summary | {"telemetry": telemetry and telemetry | {"errors": {}}}
+    if telemetry:
+        devices = telemetry.get("devices", {}) if run == SOAK else {}
+        telemetry |= {"devices": devices, "errors": {}}
+    document["summary"] = summary | {"telemetry": telemetry}
     lines = [
         line
-        for line in read_records(run)
+        for line in read_records(source / run)
         if "train_step" in (line.get("stage"), line.get("function"))
     ]
-    lines.append({"kind": "summary", **summary})
-    texts = {"run.json": [document], "metrics.jsonl": lines}
+    texts = {"run.json": [document], "metrics.jsonl": [*lines, {"kind": "summary", **summary}]}
     return {
         name: "".join(f"{json.dumps(hidden_paths(one), separators=(',', ':'))}\n" for one in parts)
         for name, parts in texts.items()
     }
 
 
-def _readings(path: pathlib.Path) -> str:
-    """Return the readings of the devices in telemetry.csv; nothing follows from the host's.
+def _readings(path: pathlib.Path) -> dict[str, str]:
+    """Return the same of the devices' readings in telemetry.csv; nothing follows from the host's.
 
     Of a file that is too large in any case only the beginning is read.
     """
     if not path.is_file():
-        return ""
+        return {}
     text = ""
     with open_regular(path, most_bytes=math.inf, encoding="utf-8", errors="replace") as file:
         header = next(file, "")
@@ -108,7 +109,7 @@ def _readings(path: pathlib.Path) -> str:
                 text += line
             if len(text) > MOST_BYTES:
                 break
-    return text and header + text
+    return {path.name: header + text} if text else {}
 
 
 def _without_host(value: Any, host: str, is_text: bool = False) -> Any:

@@ -10,12 +10,13 @@ import types
 import jax
 import pytest
 
+from jaxbench.cards import submission
 from jaxbench.cards.card import measured
 from jaxbench.cards.card_file import CARD, read_card
 from jaxbench.cards.check import check_card
 from jaxbench.cards.figures import PRESETS, PresetNetwork
 from jaxbench.cards.from_runs import network_figures, soak_figures, step_time_figures
-from jaxbench.cards.submission import MOST_BYTES, submit
+from jaxbench.cards.submission import submit
 from jaxbench.cards.verdict import load_thresholds
 from jaxbench.hardware import peaks
 from jaxbench.hardware.peak_table import find_peak
@@ -179,7 +180,7 @@ def files_of(folder):
 def test_a_submission_has_what_the_card_follows_from(card, tmp_path):
     out = tmp_path / "out"
     line = submit(str(card), str(out))
-    assert line.startswith(f"{out}/card.json: ") and line.endswith(" kB with the records of 3 runs")
+    assert line.startswith(f"{out}/card.json: ") and line.endswith(" kB with its runs' records")
     assert check_card(out) == []
     names = ("run.json", "metrics.jsonl", "telemetry.csv")
     records = {out / run / name for run in (RUN, HALF, SOAK) for name in names}
@@ -192,15 +193,19 @@ def test_a_submission_has_what_the_card_follows_from(card, tmp_path):
     assert any(one.startswith("images_per_s, network micro") for one in check_card(out))
 
 
-def test_a_submission_of_200_kb_has_no_room_for_long_readings(card, tmp_path):
+def test_what_has_no_room_in_200_kb_is_left_out_and_named(card, tmp_path, monkeypatch):
     samples = card / SOAK / "telemetry.csv"
     lines = samples.read_text().splitlines(keepends=True)
     last = next(line for line in reversed(lines) if ",gpu0," in line)
     samples.write_text("".join([*lines, *[last] * 5000]))
     out = tmp_path / "out"
-    assert "of 3 runs, without the sensors' readings of 1" in submit(str(card), str(out))
+    assert submit(str(card), str(out)).endswith("; no room for runs/soak/telemetry.csv")
     assert check_card(out) == [] and not (out / SOAK / "telemetry.csv").exists()
-    assert sum(path.stat().st_size for path in files_of(out)) < MOST_BYTES
+    assert sum(path.stat().st_size for path in files_of(out)) < submission.MOST_BYTES
+    # Without room for anything it is the card.
+    monkeypatch.setattr(submission, "MOST_BYTES", 1)
+    assert f"{RUN}/run.json" in submit(str(card), str(tmp_path / "alone"))
+    assert [*(tmp_path / "alone").iterdir()] == [tmp_path / "alone" / CARD]
 
 
 def of_kinds(*records):
