@@ -5,8 +5,9 @@ import pathlib
 from collections.abc import Iterator
 
 from jaxbench.cards.card import Card, Figure
-from jaxbench.cards.card_file import CARD, read_card
+from jaxbench.cards.card_file import CARD, card_path, read_card
 from jaxbench.cards.figures import FIGURES, MATMULS, PRESETS
+from jaxbench.cards.from_runs import contradictions
 from jaxbench.cards.verdict import load_thresholds
 from jaxbench.clock import now, seconds_since_1970
 from jaxbench.errors import BadInput
@@ -17,12 +18,13 @@ from jaxbench.terminal import warn
 
 
 def check_card(path: str | pathlib.Path) -> list[str]:
-    """Return what is wrong with a card, a line each."""
+    """Return what is wrong with a card, a line each; it may travel without its runs."""
     try:
         card = read_card(path)
     except BadInput as error:
         return [str(error)]
-    return [*impossible(card), *([] if card.verdict else ["it has no verdict"])]
+    wrong = [*impossible(card), *contradictions(card, card_path(path).parent)]
+    return [*wrong, *([] if card.verdict else ["it has no verdict"])]
 
 
 def load_fleet(folder: str | None) -> list[Card]:
@@ -87,6 +89,12 @@ def _most(figure: Figure, card: Card) -> float:
         unit = card.peak_of(figure) or accelerator_limit(rate, device_kind)
     elif quantity in ("link", "host_link"):
         unit = most_link_bytes_per_s(device_kind, quantity == "host_link") / 1e9
+    elif quantity == "matmul":
+        networks = {one.spec: one for one in PRESETS[card.preset].networks}
+        network = networks.get(str(figure.labels["network"]))
+        tflops = max((one.ends[1] for one in card.figures() if one.name in MATMULS), default=0)
+        devices = 1 if on_cpu else environment["num_devices"]  # simulated ones share a processor
+        unit = 1e12 * tflops * devices / network.flops_per_image if network else None
     elif quantity == "power":
         unit = accelerator_limit("w", device_kind)
     return float(number) * unit if number and unit else math.inf

@@ -5,14 +5,13 @@ batches tell what part of a step's time does not depend on the batch. Then come 
 that fit. If the time ends, what is left is noted and not run.
 """
 
-import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from jaxbench.analysis.largest_batch import estimate_largest
-from jaxbench.cards.card import Figure, measured
-from jaxbench.cards.figures import PresetNetwork, share_of_measured
+from jaxbench.cards.figures import PresetNetwork
+from jaxbench.cards.from_runs import network_figures, step_time_figures, train_step_of
 from jaxbench.cli import registry
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
@@ -21,7 +20,6 @@ from jaxbench.modes.runner import RunResult, prepare_run, with_feed
 from jaxbench.modes.throughput import measure_throughput
 from jaxbench.qualification.session import RUNS, InnerConsole, PartFailed, QualifySession
 from jaxbench.records.run_dir import folder_name
-from jaxbench.records.schema import CompileRecord, ThroughputRecord
 
 # Of fewer nobody can tell whether they are independent.
 _ROUNDS = 8
@@ -31,12 +29,6 @@ _MULTIPLE = 8
 # count, and for fragments.
 _SHARE_OF_MEMORY = 0.92
 _MOST_HALVINGS = 3
-# What the names of a card's metrics are in telemetry.
-_ENERGY = {
-    "energy_j_per_image": "joules_per_image",
-    "energy_longest_gap_s": "energy_longest_gap_s",
-    "energy_covered_share": "energy_covered",
-}
 
 
 def name_of(config: Config) -> str:
@@ -161,12 +153,14 @@ class Networks:
             self._longest_s[config.name] = max(longest_s, watch.elapsed_s())
         if result.summary["status"] == "invalid":
             raise PartFailed("; ".join(result.summary["invalid"]))
-        session.figures += network_figures(session, result, config.name, run)
+        telemetry, backend = result.summary.get("telemetry"), session.mesh.devices[0].platform
+        ceilings = session.figures
+        session.figures += network_figures(result, telemetry, config.name, run, ceilings, backend)
         return result
 
     def _estimate(self, config: Config, result: RunResult, unit: int) -> int | None:
         """Return the largest batch by two compiled ones, the config's and twice as large a one."""
-        _, first = _train_step_of(result)
+        _, first = train_step_of(result)
         double = dataclasses.replace(config, batch_size=2 * config.batch_size)
         double = with_feed(double, "synthetic")
         self._session.show(f"{name_of(double)}: compiling, to estimate the largest batch")
@@ -181,68 +175,3 @@ class Networks:
         records = {config.batch_size: first, double.batch_size: second}
         needed_bytes = {batch: record.memory["total_bytes"] for batch, record in records.items()}
         return estimate_largest(needed_bytes, _SHARE_OF_MEMORY * first.device_memory_bytes, unit)
-
-
-def _train_step_of(result: RunResult) -> tuple[ThroughputRecord, CompileRecord]:
-    """Return the two records of the training step of a run."""
-    [step] = [one for one in result.of_kind(ThroughputRecord) if one.stage == "train_step"]
-    [compiled] = [one for one in result.of_kind(CompileRecord) if one.function == "train_step"]
-    return step, compiled
-
-
-def network_figures(
-    session: QualifySession, result: RunResult, network: str, run: str
-) -> list[Figure]:
-    """Return the metrics of a throughput run in the folder `run`; unknown ones are excluded."""
-    step, compiled = _train_step_of(result)
-    telemetry = result.summary.get("telemetry") or {}
-    share = share_of_measured(
-        session.figures,
-        step.peak and step.peak["arithmetic"],
-        step.precision,
-        step.flops_per_s_per_device,
-        step.num_devices,
-        session.mesh.devices[0].platform,
-    )
-    values = {
-        "images_per_s": step.images_per_s,
-        "flops_per_image": step.flops_per_image,
-        "mfu": step.mfu,
-        "measured_peak_share": share,
-        "compile_cold_s": compiled.cold_compile_s,
-        "compile_warm_s": compiled.warm_compile_s,
-    }
-    # Without enough samples there is no energy.
-    if telemetry.get("energy_window_long_enough"):
-        values |= {name: telemetry.get(key) for name, key in _ENERGY.items()}
-    labels: Any = {"network": network, "precision": step.precision, "batch": step.batch_size}
-    ends = (step.images_per_s_low, step.images_per_s_high)
-    intervals: Any = {} if None in ends else {"images_per_s": ends}
-    return [
-        measured(name, value, intervals.get(name), run=run, **labels)
-        for name, value in values.items()
-        if value is not None
-    ]
-
-
-def step_time_figures(figures: Iterable[Figure]) -> Iterator[Figure]:
-    """Yield a and c of t(B) = a + c B for each network: the time of a step by its batch.
-
-    a is launches and the host, c the time of an image, each from the two smallest batches. The
-    ends are those of both intervals, the farthest apart.
-    """
-    steps: dict[tuple, dict[int, tuple[float, float, float]]] = collections.defaultdict(dict)
-    for one in figures:
-        if one.name == "images_per_s":
-            batch, (low, high) = int(one.labels["batch"]), one.ends
-            network = one.labels["network"], one.labels["precision"]
-            steps[network][batch] = batch / one.value, batch / high, batch / low
-    for (network, precision), by_batch in steps.items():
-        if len(by_batch) < 2:
-            continue
-        (b, (t, low, high)), (b2, (t2, low2, high2)) = sorted(by_batch.items())[:2]
-        image_s = [(y - x) / (b2 - b) for x, y in ((t, t2), (high, low2), (low, high2))]
-        fixed_s = [(b2 * x - b * y) / (b2 - b) for x, y in ((t, t2), (low, high2), (high, low2))]
-        for name, (value, *ends) in {"step_per_image_s": image_s, "step_fixed_s": fixed_s}.items():
-            interval: Any = tuple(ends)
-            yield measured(name, value, interval, network=network, precision=precision)

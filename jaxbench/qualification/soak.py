@@ -6,31 +6,28 @@ each burst.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, change_of_median, held_up
-from jaxbench.cards.card import Figure, measured
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, held_up
+from jaxbench.cards.card import measured
+from jaxbench.cards.from_runs import SOAK, device_id, soak_figures
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import first_line
 from jaxbench.hardware.telemetry.nvml import cuda_ordinals, read_error_counters
-from jaxbench.hardware.telemetry.summary import THROTTLING
 from jaxbench.modes.runner import Measurement, prepare_run, run_mode, with_feed
 from jaxbench.modes.throughput import TrainStage
 from jaxbench.modes.windows import Stepper
 from jaxbench.qualification.corruption import CorruptionCheck
 from jaxbench.qualification.networks import make_config, name_of
-from jaxbench.qualification.session import RUNS, InnerConsole, QualifySession
+from jaxbench.qualification.session import InnerConsole, QualifySession
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.schema import Record, ThroughputRecord, ThroughputSummary
 
-_RUN = f"{RUNS}/soak"
 _WINDOWS, _SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 60, 0.05, 5.0
 _WARM_UP_ROUNDS = 6
 # However late it is: of fewer the drift is not known.
 _FEWEST_WINDOWS = 3 * FEWEST_FOR_INTERVAL
-# What the names of a card's metrics are in telemetry.
-_SENSORS = {"temperature_max_c": "temperature_c_max", "power_mean_w": "power_w_mean"}
 # Bursts of the search for corruption: one at each end, the others between.
 _BURSTS = 10
 # Of the time between one burst and the next, what a burst may take at most.
@@ -45,7 +42,7 @@ def measure(session: QualifySession, time_s: float) -> None:
     network, precision = session.preset.networks[0], session.preset.precisions[0]
     config = with_feed(make_config(network, precision, session.mesh.num_devices), "synthetic")
     console = InnerConsole(session, name_of(config))
-    workdir = str(session.folder / _RUN)
+    workdir = str(session.folder / SOAK)
     try:
         check.burst()
         with prepare_run(config, workdir, console) as setup:
@@ -56,12 +53,11 @@ def measure(session: QualifySession, time_s: float) -> None:
         check.report()
     for when, counters in (("before", before), ("after", _counters(session, ordinals))):
         session.figures += [
-            measured(f"errors_{when}", count, device=_device_id(device), counter=name)
+            measured(f"errors_{when}", count, device=device_id(device), counter=name)
             for device, counts in counters.items()
             for name, count in counts.items()
         ]
-    [record] = result.of_kind(ThroughputRecord)
-    session.figures += soak_figures(record, result.summary.get("telemetry") or {})
+    session.figures += soak_figures(result, result.summary.get("telemetry"))
 
 
 @dataclasses.dataclass
@@ -122,28 +118,3 @@ def _counters(session: QualifySession, ordinals: Mapping[str, int]) -> dict[str,
     except Exception as error:  # of NVML or the CUDA driver
         session.note("error counters", "warning", f"cannot be read: {first_line(error)}")
         return {}
-
-
-def soak_figures(step: ThroughputRecord, telemetry: Mapping[str, Any]) -> Iterator[Figure]:
-    """Yield the drift of the windows, and the readings of the sensors of each device."""
-    rates = [1 / window_s for window_s in step.windows_s]
-    third = len(rates) // 3
-    change = change_of_median(rates[:third], rates[len(rates) - third :])
-    value, low, high = (100 * fraction for fraction in change)
-    yield measured("drift_percent", value, (low, high), run=_RUN)
-    for device, sensors in telemetry.get("devices", {}).items():
-        if sensors["kind"] == "host":
-            continue
-        labels: dict[str, Any] = {"device": _device_id(device), "run": _RUN}
-        for name, key in _SENSORS.items():
-            if key in sensors:
-                yield measured(name, sensors[key], **labels)
-        if "throttle_reasons" in sensors:
-            for reason in THROTTLING:
-                fraction = sensors["throttle_reasons"].get(reason, 0.0)
-                yield measured("throttled_share", fraction, reason=reason, **labels)
-
-
-def _device_id(name: str) -> int:
-    """Return the id of a device from its name in telemetry, such as gpu0."""
-    return int(name.lstrip("abcdefghijklmnopqrstuvwxyz"))

@@ -62,6 +62,11 @@ IMPOSSIBLE = {
         replace(made.ceilings(), figures=(measured("matmul_int8_tflops", 6000.0, device=0),)),
         "0 at least, 5144.88 at most",
     ),
+    # 2.5 times 700 TFLOP/s on each of 4 devices.
+    "a rate that products of matrices do not reach": (
+        made.networks(3e5),
+        "at least, 288159 at most",
+    ),
     "heat": (of_sensors(temperature_max_c=4000.0), "-20 at least, 125 at most"),
 }
 

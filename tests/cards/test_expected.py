@@ -180,7 +180,7 @@ def test_the_cards_of_a_folder(tmp_path, capsys):
     assert [one.environment["hostname"] for one in load_fleet(str(tmp_path))] == ["node0", "node2"]
     error = capsys.readouterr().err
     assert "altered or damaged: its digest is not that of its content" in error
-    assert "mfu, network resnet50, precision bf16, batch 256: 6199.4" in error
+    assert "images_per_s, network resnet50, precision bf16, batch 256: 1e+09" in error
     with pytest.raises(BadInput, match="^--fleet=.*none: there is no card in it$"):
         load_fleet(str(tmp_path / "none"))
     # Those of the checkout.

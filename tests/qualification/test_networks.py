@@ -11,13 +11,11 @@ from jaxbench.cards.card import measured
 from jaxbench.cards.figures import CPU, STANDARD
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.qualification import networks
-from jaxbench.qualification.networks import make_config, step_time_figures
+from jaxbench.qualification.networks import make_config
 from jaxbench.qualification.session import PartFailed
-from jaxbench.records.schema import CompileRecord, ThroughputRecord
 from jaxbench.train import build_program
 from jaxbench.xla.compile_cache import without_cache
 from tests.conftest import run_json
-from tests.recorded import filled
 
 GIB = 2**30
 
@@ -122,50 +120,6 @@ def test_an_invalid_run_has_no_figures(session, monkeypatch):
     with pytest.raises(PartFailed, match="too fast"):
         networks.measure(session, 1.0)
     assert not session.figures
-
-
-@pytest.mark.parametrize("long_enough", [True, False])
-def test_energy_is_told_only_with_enough_samples(session, long_enough):
-    fields = {"stage": "train_step", "images_per_s": 10.0, "flops_per_image": 10, "num_devices": 2}
-    fields |= {"mfu": None, "peak": None, "images_per_s_low": 9.0, "images_per_s_high": 11.0}
-    step = filled(ThroughputRecord, **fields)
-    compiled = filled(CompileRecord, function="train_step", cold_compile_s=2.0, warm_compile_s=None)
-    telemetry = {
-        "joules_per_image": 0.5,
-        "energy_longest_gap_s": 0.2,
-        "energy_covered": 1.0,
-        "energy_window_long_enough": long_enough,
-    }
-    records = {ThroughputRecord: [step], CompileRecord: [compiled]}
-    result = types.SimpleNamespace(of_kind=records.get, summary={"telemetry": telemetry})
-    found = networks.network_figures(session, result, "a", "runs/x")
-    figures = {one.name: one.value for one in found}
-    expected = {"images_per_s": 10.0, "flops_per_image": 10, "compile_cold_s": 2.0}
-    energy = {"energy_j_per_image": 0.5, "energy_longest_gap_s": 0.2, "energy_covered_share": 1.0}
-    assert figures == expected | (energy if long_enough else {})
-    assert found[0].interval == (9.0, 11.0)
-
-
-def test_the_time_of_a_step_by_two_batches():
-    """10 ms and 1 ms an image, each rate to 1 % either way."""
-    labels = {"network": "a", "precision": "bf16"}
-    rates = {batch: batch / (0.01 + 0.001 * batch) for batch in (64, 16, 32)}
-    figures = [
-        measured("images_per_s", rate, (rate / 1.01, rate * 1.01), batch=batch, **labels)
-        for batch, rate in rates.items()
-    ]
-    image, fixed = step_time_figures(figures)
-    assert (image.name, fixed.name) == ("step_per_image_s", "step_fixed_s")
-    assert (image.value, fixed.value) == pytest.approx((0.001, 0.01))
-    # The slower of one batch and the faster of the other.
-    t16, t32 = 0.026, 0.042
-    assert image.interval == pytest.approx(
-        ((t32 / 1.01 - t16 * 1.01) / 16, (t32 * 1.01 - t16 / 1.01) / 16)
-    )
-    assert fixed.interval == pytest.approx(
-        (2 * t16 / 1.01 - t32 * 1.01, 2 * t16 * 1.01 - t32 / 1.01)
-    )
-    assert [*step_time_figures(figures[:1])] == []
 
 
 def test_the_estimate_compiles_and_runs_nothing(session):

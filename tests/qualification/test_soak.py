@@ -1,7 +1,5 @@
 """The soak, its drift and telemetry, and the search for silent corruption."""
 
-import types
-
 import pytest
 
 from jaxbench.cards.figures import FIGURES
@@ -88,34 +86,3 @@ def test_error_counters_before_and_after(session, monkeypatch):
     assert soak._counters(session, {}) == {}
     [note] = session.notes["soak"]
     assert note.status == "warning" and "division by zero" in note.detail
-
-
-def drift_of(windows_s):
-    [figure] = soak.soak_figures(types.SimpleNamespace(windows_s=windows_s), {})
-    return figure
-
-
-def test_drift_is_that_of_the_last_third():
-    slower = [1.0, 1.01] * 5 + [1.05] * 10 + [1.1, 1.11] * 5
-    figure = drift_of(slower)
-    assert figure.value == pytest.approx(100 * (1.005 / 1.105 - 1), abs=1e-3)
-    assert figure.interval[0] < figure.value < figure.interval[1] < -8
-    assert drift_of([1.0] * 18).interval == (0, 0)
-
-
-def test_sensors_and_throttling_by_device():
-    board = {"kind": "gpu", "temperature_c_max": 71.0, "power_w_mean": 300.0}
-    devices = {
-        "host": {"kind": "host", "samples": 3},
-        "gpu0": board | {"throttle_reasons": {"sw_thermal_slowdown": 0.25, "gpu_idle": 0.5}},
-        "gpu12": board,
-    }
-    step = types.SimpleNamespace(windows_s=[1.0] * 18)
-    drift, *figures = soak.soak_figures(step, {"devices": devices})
-    assert (drift.name, drift.run) == ("drift_percent", "runs/soak")
-    found = {(one.name, one.device): one.value for one in figures if not one.labels}
-    assert found["temperature_max_c", 12] == 71 and found["power_mean_w", 0] == 300
-    shares = {one.labels["reason"]: one.value for one in figures if one.labels}
-    assert shares["sw_thermal_slowdown"] == 0.25 and shares["hw_slowdown"] == 0
-    assert "gpu_idle" not in shares
-    assert {one.device for one in figures if one.labels} == {0}  # the other board does not tell

@@ -1,0 +1,186 @@
+"""The metrics that a card takes from its runs: when it is made, and again when it is checked."""
+
+import collections
+import functools
+import math
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from jaxbench.analysis.statistics import change_of_median, estimate
+from jaxbench.cards.card import Card, Figure, measured
+from jaxbench.cards.figures import share_of_measured
+from jaxbench.errors import BadInput
+from jaxbench.hardware.telemetry.summary import THROTTLING, Window, read_series, summarize
+from jaxbench.records.reader import load_run
+from jaxbench.records.schema import CompileRecord, RunDocument, ThroughputRecord
+
+SOAK = "runs/soak"
+# What the names of a card's metrics are in telemetry.
+_SENSORS = {"temperature_max_c": "temperature_c_max", "power_mean_w": "power_w_mean"}
+_ENERGY = {
+    "energy_j_per_image": "joules_per_image",
+    "energy_longest_gap_s": "energy_longest_gap_s",
+    "energy_covered_share": "energy_covered",
+}
+_STEP_TIME = ("step_per_image_s", "step_fixed_s")
+# A number may lose its last digits in a file.
+_ROUNDING = 1e-9
+
+
+def train_step_of(run: Any) -> tuple[ThroughputRecord, CompileRecord]:
+    """Return the two records of the training step of a run, by its `of_kind`."""
+    [step] = [one for one in run.of_kind(ThroughputRecord) if one.stage == "train_step"]
+    [compiled] = [one for one in run.of_kind(CompileRecord) if one.function == "train_step"]
+    return step, compiled
+
+
+def network_figures(
+    run: Any,
+    telemetry: Mapping[str, Any] | None,
+    network: str,
+    folder: str,
+    ceilings: Iterable[Figure],
+    backend: str,
+) -> list[Figure]:
+    """Return the metrics of a throughput run; unknown ones are excluded.
+
+    Args:
+      run: its records; rates are computed from their windows.
+      telemetry: of its summary. Without enough samples there is no energy.
+      network: its name on the card.
+      folder: the run directory, below the card's folder.
+      ceilings: metrics with the card's rates of matrix products.
+      backend: of the devices.
+    """
+    step, compiled = train_step_of(run)
+    images = step.images_per_step * step.steps_per_window
+    rate, *ends = estimate([images / window_s for window_s in step.windows_s]).span
+    flops_per_s = rate * step.flops_per_image / step.num_devices
+    values = {
+        "images_per_s": rate,
+        "flops_per_image": step.flops_per_image,
+        "mfu": flops_per_s / step.peak["flops_per_s"] if step.peak else None,
+        "measured_peak_share": share_of_measured(
+            ceilings,
+            step.peak and step.peak["arithmetic"],
+            step.precision,
+            flops_per_s,
+            step.num_devices,
+            backend,
+        ),
+        "compile_cold_s": compiled.cold_compile_s,
+        "compile_warm_s": compiled.warm_compile_s,
+    }
+    if telemetry and telemetry.get("energy_window_long_enough"):
+        values |= {name: telemetry.get(key) for name, key in _ENERGY.items()}
+    labels: Any = {"network": network, "precision": step.precision, "batch": step.batch_size}
+    intervals: Any = {} if None in ends else {"images_per_s": tuple(ends)}
+    return [
+        measured(name, value, intervals.get(name), run=folder, **labels)
+        for name, value in values.items()
+        if value is not None
+    ]
+
+
+def soak_figures(run: Any, telemetry: Mapping[str, Any] | None) -> Iterator[Figure]:
+    """Yield the drift of the windows, and the readings of the sensors of each device."""
+    [step] = run.of_kind(ThroughputRecord)
+    rates = [1 / window_s for window_s in step.windows_s]
+    third = len(rates) // 3
+    change = change_of_median(rates[:third], rates[len(rates) - third :])
+    value, low, high = (100 * fraction for fraction in change)
+    yield measured("drift_percent", value, (low, high), run=SOAK)
+    for device, sensors in (telemetry or {}).get("devices", {}).items():
+        if sensors["kind"] == "host":
+            continue
+        labels: dict[str, Any] = {"device": device_id(device), "run": SOAK}
+        for name, key in _SENSORS.items():
+            if key in sensors:
+                yield measured(name, sensors[key], **labels)
+        if "throttle_reasons" in sensors:
+            for reason in THROTTLING:
+                fraction = sensors["throttle_reasons"].get(reason, 0.0)
+                yield measured("throttled_share", fraction, reason=reason, **labels)
+
+
+def device_id(name: str) -> int:
+    """Return the id of a device from its name in telemetry, such as gpu0."""
+    return int(name.lstrip("abcdefghijklmnopqrstuvwxyz"))
+
+
+def step_time_figures(figures: Iterable[Figure]) -> Iterator[Figure]:
+    """Yield a and c of t(B) = a + c B for each network: the time of a step by its batch.
+
+    a is launches and the host, c the time of an image, each from the two smallest batches. The
+    ends are those of both intervals, the farthest apart.
+    """
+    steps: dict[tuple, dict[int, tuple[float, float, float]]] = collections.defaultdict(dict)
+    for one in figures:
+        if one.name == "images_per_s":
+            batch, (low, high) = int(one.labels["batch"]), one.ends
+            network = one.labels["network"], one.labels["precision"]
+            steps[network][batch] = batch / one.value, batch / high, batch / low
+    for (network, precision), by_batch in steps.items():
+        if len(by_batch) < 2:
+            continue
+        (b, (t, low, high)), (b2, (t2, low2, high2)) = sorted(by_batch.items())[:2]
+        image_s = [(y - x) / (b2 - b) for x, y in ((t, t2), (high, low2), (low, high2))]
+        fixed_s = [(b2 * x - b * y) / (b2 - b) for x, y in ((t, t2), (low, high2), (high, low2))]
+        for name, (value, *ends) in zip(_STEP_TIME, (image_s, fixed_s), strict=True):
+            interval: Any = tuple(ends)
+            yield measured(name, value, interval, network=network, precision=precision)
+
+
+def runs_beside(card: Card, folder: pathlib.Path) -> list[str]:
+    """Return the runs of a card's metrics that are in its folder: it may travel without them."""
+    runs = dict.fromkeys(one.run for one in card.figures() if one.run)
+    return [run for run in runs if (folder / run / "run.json").is_file()]
+
+
+def contradictions(card: Card, folder: pathlib.Path) -> Iterator[str]:
+    """Yield the metrics of a card that do not follow from its rates, or from the runs beside it."""
+    sources: dict[str, Callable[[], Iterable[Figure]]] = {
+        run: functools.partial(_figures_of_run, card, folder, run)
+        for run in runs_beside(card, folder)
+    }
+    sources["the rates"] = lambda: step_time_figures(card.figures())
+    for source, compute in sources.items():
+        try:
+            computed = {one.key: one for one in compute()}
+        except (BadInput, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
+            yield f"{source}: no metric follows from it: {str(e) or repr(e)}"
+            continue
+        for one in card.figures():
+            if ("the rates" if one.name in _STEP_TIME else one.run) != source:
+                continue
+            value, (low, high) = one.value, one.ends
+            other = computed.get(one.key)
+            if other is None:
+                yield f"{one}: {value:g} does not follow from {source}"
+            elif not all(
+                math.isclose(*pair, rel_tol=_ROUNDING)
+                for pair in zip((value, low, high), (other.value, *other.ends), strict=True)
+            ):
+                yield (
+                    f"{one}: {value:g} ({low:g} to {high:g}) does not follow from {source}, but "
+                    f"{other.value:g} ({other.ends[0]:g} to {other.ends[1]:g})"
+                )
+
+
+def _figures_of_run(card: Card, folder: pathlib.Path, name: str) -> Iterable[Figure]:
+    run = load_run(str(folder / name))
+    telemetry = _telemetry(run.document, folder / name / "telemetry.csv")
+    if name == SOAK:
+        return soak_figures(run, telemetry)
+    network, backend = run.document.config["name"], card.environment["backend"]
+    return network_figures(run, telemetry, network, name, card.figures(), backend)
+
+
+def _telemetry(document: RunDocument, samples: pathlib.Path) -> Mapping[str, Any] | None:
+    """Return the summary of the telemetry, computed from its samples if they are there."""
+    telemetry = (document.summary or {}).get("telemetry")
+    if not telemetry or not samples.is_file():
+        return telemetry
+    windows = [Window(*window) for window in telemetry["windows"]]
+    return summarize(read_series(samples), windows, document.telemetry_s, {})[0]
