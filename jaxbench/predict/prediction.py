@@ -113,10 +113,10 @@ def predict(setting: Setting, calibration: Calibration, anchors: Sequence[Rate] 
     target, family = setting.target, setting.shape.family
     near = f"{target.platform}, {setting.arithmetic}, {family}"
     if near not in calibration.seen["arithmetic, family"]:
-        what = {"16": "16 bits", "tf32": "TF32", "fp32": "fp32"}[setting.arithmetic]
+        precision = {"16": "16 bits", "tf32": "TF32", "fp32": "fp32"}[setting.arithmetic]
         raise NotPredicted(
-            f"no rate of a network like this ({family}) in {what} on a {target.platform.upper()} "
-            "was published for XLA"
+            f"no rate of a network like this ({family}) in {precision} on a "
+            f"{target.platform.upper()} was published for XLA"
         )
     needed, least = memory_bytes(setting), least_memory_bytes(setting)
     if least > target.usable_bytes:

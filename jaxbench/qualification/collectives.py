@@ -27,16 +27,16 @@ def measure(session: QualifySession, time_s: float) -> None:
     most_bytes = broadcast_value(min(limit_bytes, memory_bytes(mesh.local_devices[0]) // 32))
     # Half of the time goes into compiling.
     turns = len(sizes_up_to(most_bytes)) * len(OPERATIONS)
-    how: dict[str, Any] = {"rounds": SHORT_ROUNDS, "show": session.show}
+    options: dict[str, Any] = {"rounds": SHORT_ROUNDS, "show": session.show}
     window_s = fit_window_s(0.3 * time_s, turns, SHORT_ROUNDS, 0.1)
-    for one in measure_collectives(mesh, most_bytes=most_bytes, window_s=window_s, **how):
+    for one in measure_collectives(mesh, most_bytes=most_bytes, window_s=window_s, **options):
         labels: dict[str, Any] = {"collective": one.operation, "bytes": one.num_bytes}
         bus = in_unit(1e9, one.bus_bytes_per_s())
         session.figures.append(measured("bus_gb_per_s", *bus, **labels))
     pairs = _pairs(mesh.num_devices)
     window_s = fit_window_s(0.2 * time_s, len(pairs), SHORT_ROUNDS, 0.05)
     num_bytes = min(2**26, most_bytes)
-    rates = measure_pairs(mesh, pairs, num_bytes=num_bytes, window_s=window_s, **how)
+    rates = measure_pairs(mesh, pairs, num_bytes=num_bytes, window_s=window_s, **options)
     for pair, bytes_per_s in rates.items():
         # Both directions at once, each at this rate.
         source, peer = (mesh.devices[position].id for position in pair)

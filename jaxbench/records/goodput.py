@@ -66,9 +66,9 @@ def begin_attempt(
       import_s: seconds before the clock was made; None if they do not belong to the run.
       resumed_phases_s: the clock's phases at the checkpoint that it resumes from.
     """
-    own_s = (import_s or 0.0) + clock.wall_s() - sum(resumed_phases_s.values())
+    process_s = (import_s or 0.0) + clock.wall_s() - sum(resumed_phases_s.values())
     return {
-        "started_at": now(ago_s=own_s).isoformat(),
+        "started_at": now(ago_s=process_s).isoformat(),
         "import_s": import_s or 0.0,
         "resumed_phases_s": dict(resumed_phases_s),
         **mark_phases(clock, "startup"),
@@ -130,6 +130,6 @@ def measure_goodput(
 
 def _seconds_between(one: Mapping[str, Any], after: Mapping[str, Any]) -> float:
     """Return the seconds from the end of a process to the start of the next one."""
-    own_s = sum(one["phases_s"].values()) - sum(one["resumed_phases_s"].values())
-    ended_s = seconds_since_1970(one["started_at"]) + one["import_s"] + own_s
+    process_s = sum(one["phases_s"].values()) - sum(one["resumed_phases_s"].values())
+    ended_s = seconds_since_1970(one["started_at"]) + one["import_s"] + process_s
     return seconds_since_1970(after["started_at"]) - ended_s

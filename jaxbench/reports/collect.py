@@ -147,8 +147,8 @@ def _trials(
 def _without_run(sweep: Sweep, result: TrialResult, runs: Sequence[ReportedRun]) -> ReportedRun:
     """Return a trial that left no run directory, described like a run of another batch or seed."""
     point = result.place
-    varied = {f: _parse_number(point[f]) for f in ("batch_size", "seed") if f in point}
-    same = dict.fromkeys(varied)
+    numbers = {f: _parse_number(point[f]) for f in ("batch_size", "seed") if f in point}
+    same = dict.fromkeys(numbers)
     alike = [run.document for run in runs if {**run.point, **same} == {**point, **same}]
     if alike:
         document = alike[0]
@@ -163,7 +163,7 @@ def _without_run(sweep: Sweep, result: TrialResult, runs: Sequence[ReportedRun])
             config={"precision": point.get("precision")},
             environment={"hostname": result.hostname, "num_devices": num_devices},
         )
-    config, started_at = document.config | varied, result.finished_at
+    config, started_at = document.config | numbers, result.finished_at
     document = dataclasses.replace(document, config=config, started_at=started_at, summary=None)
     name = f"{sweep.name}: {', '.join(f'{key}={value}' for key, value in point.items())}"
     return ReportedRun(None, name, sweep.path, document, (), result.status, result.reason, point)
@@ -172,18 +172,18 @@ def _without_run(sweep: Sweep, result: TrialResult, runs: Sequence[ReportedRun])
 def collect(paths: Sequence[str]) -> Collection:
     """Read what lies in or below the folders, and cards that are given by their own path."""
     collection = Collection()
-    for given in paths:
-        top = user_path(given)
+    for folder in paths:
+        top = user_path(folder)
         if top.suffix == ".json" and top.is_file():
-            collection.add("card", given, top)
+            collection.add("card", folder, top)
             continue
         if not top.is_dir():
             problem = "is a file; name a folder" if top.exists() else "no such folder"
-            raise BadInput(f"{given}: {problem}")
+            raise BadInput(f"{folder}: {problem}")
         searched = [*itertools.islice(_search(top), _MOST_FOLDERS)]
         if len(searched) == _MOST_FOLDERS:
             collection.notes.append(
-                f"The search of {given} ended after {_MOST_FOLDERS:,} folders: there may be more "
+                f"The search of {folder} ended after {_MOST_FOLDERS:,} folders: there may be more "
                 "runs."
             )
         try:
@@ -194,7 +194,7 @@ def collect(paths: Sequence[str]) -> Collection:
         collection.offers += offers
         if not offers and not any(kind for _, kind in searched):
             raise BadInput(
-                f"{given}: holds no run directory (one has a run.json), sweep or card, nor do the "
+                f"{folder}: holds no run directory (one has a run.json), sweep or card, nor do the "
                 "folders below it"
             )
         for path, kind in searched:

@@ -149,9 +149,9 @@ def _multiples(low: float, high: float, most: float) -> list[float]:
 def draw(chart: Chart) -> str:
     """Return a chart as an <svg> element."""
     kinds: Any = {LineChart: _draw_lines, BarChart: _draw_bars, DotChart: _draw_dots}
-    geometry = kinds[type(chart)]
+    layout = kinds[type(chart)]
     none: dict[str, Any] = {"y": None, "series": (), "rows": ()}
-    drawn = none | {"left": _LEFT, "height": _HEIGHT} | geometry(chart)
+    drawn = none | {"left": _LEFT, "height": _HEIGHT} | layout(chart)
     drawn |= {"width": _WIDTH, "right": _RIGHT, "top": _TOP, "bottom": drawn["height"] - _BOTTOM}
     return TEMPLATES.get_template("chart.svg").render(chart=chart, **drawn)
 
@@ -262,7 +262,7 @@ def _draw_dots(chart: DotChart) -> dict[str, Any]:
     values = [*itertools.chain(*ends), *(() if chart.x_log else (0.0,))]
     # Values are behind the marks of their row: the axis is as long as leaves room for each.
     texts = [
-        plain(dot.value) + "".join(_SIGNS[own.kind] + plain(own.value) for own in dot.beside)
+        plain(dot.value) + "".join(_SIGNS[mark.kind] + plain(mark.value) for mark in dot.beside)
         for dot in chart.dots
     ]
     rooms = [_GAP + _FONT * _CHARACTER * (len(text) + 1) for text in texts]

@@ -107,5 +107,5 @@ def same_work(row: Measurement, dataset: str) -> bool:
 def same_images(setting: Mapping[str, Any], dataset: str) -> bool:
     """Return whether a run's images and classes are of the data set's shape and number."""
     _, shape, classes, _ = PUBLIC_SETS[dataset]
-    own_shape, own_classes = setting.get("data.image_shape"), setting.get("data.num_classes")
-    return own_shape in (None, list(shape)) and own_classes in (None, classes)
+    data_shape, data_classes = setting.get("data.image_shape"), setting.get("data.num_classes")
+    return data_shape in (None, list(shape)) and data_classes in (None, classes)

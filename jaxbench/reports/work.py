@@ -62,7 +62,7 @@ def setting_of(run: ReportedRun) -> dict[str, Any]:
     # Nobody can look up what was not committed.
     changed = "+changes" if git.get("dirty") else ""
     flags = (environment.get("variables", {}).get("XLA_FLAGS") or "").split()
-    own = [flag for flag in flags if flag not in _default_flags()]
+    user_flags = [flag for flag in flags if flag not in _default_flags()]
     return {
         **{name: getattr(run, name) for name in names},
         "cpu": environment.get("cpu"),
@@ -71,8 +71,8 @@ def setting_of(run: ReportedRun) -> dict[str, Any]:
         **{n: environment.get("versions", {}).get(n) for n in ("jax", "jaxlib", "flax")},
         "driver": environment.get("driver"),
         "commit": git.get("commit", "unknown")[:9] + changed,
-        "XLA_FLAGS": " ".join(own) or None,
-        _DEFAULTS: sorted({*flags} - {*own}),
+        "XLA_FLAGS": " ".join(user_flags) or None,
+        _DEFAULTS: sorted({*flags} - {*user_flags}),
     }
 
 

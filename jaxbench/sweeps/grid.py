@@ -149,17 +149,17 @@ def make_trials(
         place = dict(zip(axes, values, strict=True))
         fields = place.keys() - {"experiment", "target"}
         swept = [f"--experiment.{field}={place[field]}" for field in axes if field in fields]
-        own_spec = place.get("experiment", spec)
+        trial_spec = place.get("experiment", spec)
         all_overrides = (*overrides, *swept)
-        config = load_experiment(own_spec, all_overrides)
+        config = load_experiment(trial_spec, all_overrides)
         # A variant has two spellings.
-        own_spec = own_spec if ".py" in own_spec else config.name
-        own_flags = [*flags]
+        trial_spec = trial_spec if ".py" in trial_spec else config.name
+        trial_flags = [*flags]
         if targets:
             from jaxbench.modes.targets import check_target  # imports JAX
 
-            own_flags.append(f"--target={check_target(config, place['target']).name}")
-        trial = Trial(own_spec, all_overrides, place, config, tuple(own_flags))
+            trial_flags.append(f"--target={check_target(config, place['target']).name}")
+        trial = Trial(trial_spec, all_overrides, place, config, tuple(trial_flags))
         if trial.key in by_key:
             raise BadInput(f"{by_key[trial.key].title} and {trial.title} are the same run")
         by_key[trial.key] = trial

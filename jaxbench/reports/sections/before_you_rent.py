@@ -60,18 +60,22 @@ class _Expected:
     price: Price | None = None
     ranks: str = UNKNOWN
 
-    _found = property(lambda self: (self.record and self.record.predicted) or {})
+    _prediction = property(lambda self: (self.record and self.record.predicted) or {})
 
     @property
     def predicted(self) -> Estimate:
         """Images/s to expect, with the 80 % interval."""
-        found = self._found
-        return Estimate(found["images_per_s"], *found["interval_80"]) if found else Estimate()
+        prediction = self._prediction
+        return (
+            Estimate(prediction["images_per_s"], *prediction["interval_80"])
+            if prediction
+            else Estimate()
+        )
 
     @property
     def usd_per_hour(self) -> float | None:
         """The report's price of the machine, or the one that its predictions were asked with."""
-        return self.price.usd_per_hour if self.price else self._found.get("usd_per_hour")
+        return self.price.usd_per_hour if self.price else self._prediction.get("usd_per_hour")
 
     @property
     def usd(self) -> Estimate | None:
@@ -438,9 +442,9 @@ def offers(context: ReportContext) -> Section | None:
     listed = context.collection.offers
     expected = [_Expected(record=one, price=context.prices.of_offer(one.name)) for one in listed]
     rows = [
-        {**vars(one), "predicted": one.predicted, "usd": one.usd, **found}
+        {**vars(one), "predicted": one.predicted, "usd": one.usd, **rate}
         for one in _ranked(expected)
-        for found in _found_of(context, one.record)
+        for rate in _rates_of(context, one.record)
     ]
     waiting = sum("source" not in row for row in rows)
     note = (
@@ -456,7 +460,7 @@ def offers(context: ReportContext) -> Section | None:
     )
 
 
-def _found_of(context: ReportContext, offer: Offer) -> Sequence[dict[str, Any]]:
+def _rates_of(context: ReportContext, offer: Offer) -> Sequence[dict[str, Any]]:
     """Return each rate or card in the folder of an offer; the runs of a card are its parts."""
     cards = [card for card in context.collection.cards if card.path.is_relative_to(offer.folder)]
     if cards:

@@ -136,10 +136,10 @@ def _rates(network: str, rows: Sequence[Measurement]) -> _Blocks:
             for row in theirs
             if (row["data"] == "synthetic") == synthetic
         ]
-        own = [row for row in rows if published.is_synthetic(row) == synthetic]
+        measured = [row for row in rows if published.is_synthetic(row) == synthetic]
         data = "synthetic data" if synthetic else f"{dataset}, read and distorted"
         rate = lambda row: row.rate  # noqa: E731
-        blocks += _dots(f"{network}: {data}", _IMAGES_PER_S, own, rate, dots)
+        blocks += _dots(f"{network}: {data}", _IMAGES_PER_S, measured, rate, dots)
     return blocks
 
 

@@ -114,12 +114,12 @@ def _answer(row: dict[str, Any]) -> Answer:
 
 def _marks(run: ReportedRun) -> list[str]:
     """Return what makes the values of a run no figures of real work on an accelerator."""
-    found = {
+    marks = {
         "simulated devices": run.are_simulated(run.num_devices),
         "tiny network": run.experiment.endswith(":tiny"),
         "synthetic data": "synthetic" in (run.rate_feed, run.data_config.get("source")),
     }
-    return [mark for mark, holds in found.items() if holds]
+    return [mark for mark, holds in marks.items() if holds]
 
 
 def _chart(rows: Sequence[dict[str, Any]]) -> list[DotChart]:
@@ -279,9 +279,9 @@ def _compare(context: ReportContext, rates: Sequence[_Rate]) -> list[dict[str, A
     labels = collections.Counter((time.target, time.label) for time in times.values())
     target, label = max(labels, key=labels.get, default=(None, None))
     machines = []
-    for name, own_rates in work.grouped(rates, lambda rate: rate.machine).items():
-        runs = {rate.run for rate in own_rates}
-        settings = _settings(own_rates)
+    for name, rates_of_machine in work.grouped(rates, lambda rate: rate.machine).items():
+        runs = {rate.run for rate in rates_of_machine}
+        settings = _settings(rates_of_machine)
         times_here = {r: time for r, time in times.items() if r in runs and time.target == target}
         time_s, paid = _to_target(context, times_here)
         bests = {
@@ -289,7 +289,7 @@ def _compare(context: ReportContext, rates: Sequence[_Rate]) -> list[dict[str, A
             "score": _score([run for run in trained if run in runs]),
             "time_s": time_s,
             "usd": paid,
-            "joules_per_image": _energy(own_rates),
+            "joules_per_image": _energy(rates_of_machine),
         }
         if any(bests.values()):
             row = {"name": name, "settings": settings, "speedup": speedups.get(name)}

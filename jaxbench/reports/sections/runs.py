@@ -90,8 +90,8 @@ def trust(context: ReportContext) -> list[Banner]:
     }
     sentences = [
         f"{f'All {len(runs)}' if len(these) == len(runs) > 1 else f'{len(these)} of {len(runs)}'} "
-        f"run{'s' * (len(runs) > 1)} {what}."
-        for what, these in counted.items()
+        f"run{'s' * (len(runs) > 1)} {reason}."
+        for reason, these in counted.items()
         if these
     ]
     return [Banner(sentences, make_table(_WARNINGS, rows, "Warnings"))] if rows or sentences else []
