@@ -6,6 +6,7 @@ gets or keeps it (WANDB_MODE), and to which account.
 
 import contextlib
 import functools
+import importlib
 import pathlib
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -37,10 +38,9 @@ def check_wandb(project: str) -> None:
     if not _PROJECT.fullmatch(project):
         raise BadInput(rf"{flag}: must be a project's name: 1 to 128 characters, none of /\#?%:")
     with defer_signals():  # an interrupted import fails later, without a reason
-        try:
-            import wandb
-        except ImportError:
-            wandb = None
+        wandb: Any = None
+        with contextlib.suppress(ImportError):
+            wandb = importlib.import_module("wandb")
     # Without the package, a folder `wandb` in the working directory is imported in its place.
     if not hasattr(wandb, "init"):
         raise BadInput(f"{flag}: the package wandb is not installed: pip install 'jaxbench[wandb]'")
