@@ -21,7 +21,7 @@ say() { printf 'on_tpu_vm.sh: %s\n' "$*" >&2; }
 find_python() {
   local candidate
   for candidate in python3.12 python3.13 python3.11 python3; do
-    if "$candidate" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' \
+    if "$candidate" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11, 4))' \
       >/dev/null 2>&1; then
       echo "$candidate"
       return

@@ -91,7 +91,7 @@ def load(spec: str) -> Any:
     if variants not in names or (colon and not variants):
         others = sorted(f":{variant}" for variant in names if variant)
         hint = one_of(f":{variants}", others) if others else "it has none"
-        refuse(f"no variant {variants!r}; {hint}")
+        refuse(f"no variant {variants!r} of {path.stem}; {hint}")
     config = _call(path, module.get_config)
     for variant in filter(None, variants.split(":")):
         config = _call(path, getattr(module, changes.get(variant, variant)), config)

@@ -403,7 +403,7 @@ def basis_words(basis: Mapping[str, Any]) -> str:
     new = "a new generation; " if basis["new_generation"] else ""
     network = basis["network"] or f"a {basis['family']} network"
     return (
+        f"{'may run out of memory; ' if basis['may_run_out_of_memory'] else ''}"
         f"{new}{basis['generation']}, {network}, {basis['software']}; the interval is from "
         f"{' and '.join(basis['interval_from'])}"
-        f"{'; may run out of memory' if basis['may_run_out_of_memory'] else ''}"
     )

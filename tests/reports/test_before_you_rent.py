@@ -180,7 +180,7 @@ def test_nothing_compiled_is_in_a_section_of_what_was_measured(tmp_path):
     compiled(tmp_path / "tpu", "tpu:v2:2x2", price=PRICE)
     found = sections_of(tmp_path, prices=Prices(usd_per_kwh=0.2))
     assert [*found] == ["before-you-rent", "runs"]
-    assert "4 of them were compiled for machines that are not here" in found["runs"].lead
+    assert "4 of them are of machines that are not here" in found["runs"].lead
     assert list(tables(found["runs"])) == ["Runs"]  # no warnings, no environment
     # Beside a measured run all else is as if they were not there.
     alone = throughput(tmp_path / "only" / "own", 5000.0)

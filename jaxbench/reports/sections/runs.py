@@ -25,8 +25,9 @@ def list_runs(context: ReportContext) -> Section | None:
     when = f", {span(days, lambda day: day[:10])}" if days else ""
     of = f" and {len(sweeps)} sweep{'s' if len(sweeps) > 1 else ''}" if sweeps else ""
     compiled = len(runs) - len(context.runs)
-    only = f" {compiled} of them were compiled for machines that are not here: nothing was "
-    only = f"{only}measured in those." if compiled else ""
+    verb = "is" if compiled == 1 else "are"
+    only = f" {compiled} of them {verb} of machines that are not here: nothing was measured there."
+    only = only if compiled else ""
     corrupt = [f"The sweep {s.name} is corrupt: {s.problem}." for s in sweeps if s.problem]
     return make_section(
         "runs",
