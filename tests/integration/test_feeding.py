@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import statistics
 
 import pytest
 
@@ -41,5 +42,6 @@ def test_storage_is_measured_and_can_be_cold(tmp_path, monkeypatch):
         assert run_json(workdir)["page_cache"] == page_cache
     if not read_from_storage(next(images.rglob("*.jpg"))):
         pytest.skip("this file system is not counted, or is memory itself")
-    assert sum(read_bytes["cold"]) > 0
-    assert sum(read_bytes["as_is"]) < 0.1 * sum(read_bytes["cold"])
+    # Of three windows: this process may load code of its own meanwhile.
+    as_is, cold = (statistics.median(read_bytes[name]) for name in ("as_is", "cold"))
+    assert as_is < 0.1 * cold
