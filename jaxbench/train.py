@@ -371,7 +371,7 @@ def train_epoch(
             # Counts the earlier steps whose sums have arrived: step records, progress, time left.
             # A loss that is not finite ends the run here, some steps later.
             meter.push(sums_M)
-            # The run's first step is timed by itself, for `startup_s`.
+            # `startup_s` ends with the first step of the run.
             if step == 1 and not meter.is_paused:
                 meter.drain(state)
                 run.progress.end_first_step(watch.elapsed_s(), run.clock.wall_s())

@@ -116,7 +116,7 @@ for epoch in range(80):
 
 
 def test_memory_is_steady_over_many_epochs(folder):
-    """Through training and evaluation; what comes out of the feed is let go."""
+    """The feed keeps no batch, neither of training nor of evaluation."""
     done = run_program([sys.executable, "-c", _EPOCHS, str(folder)], cwd=ROOT)
     assert done.returncode == 0, done.stderr
     used, shown = zip(*(map(int, line.split()) for line in done.stdout.splitlines()), strict=True)

@@ -70,7 +70,7 @@ def rates(context: ReportContext) -> Section | None:
     )
 
 
-# So many settings, the fastest, are compared with one another.
+# Only the fastest settings are compared, at most this many.
 _MOST_SIDES = 6
 _RATIOS = (
     Column("setting", "setting"),
