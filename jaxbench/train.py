@@ -380,9 +380,9 @@ def train_epoch(
 
 
 def checkpoint_hook(run, meter, state, step) -> None:
-    """Write a checkpoint before a step if it is time for one."""
+    """Write a checkpoint before a step, but for the run's first, if it is time for one."""
     # Within a trace its time would be taken for that of steps.
-    if step and not meter.is_paused and run.checkpoint_due():
+    if step and step > 1 and not meter.is_paused and run.checkpoint_due():
         meter.drain(state)
         meter.pause()
         run.save_checkpoint(state)

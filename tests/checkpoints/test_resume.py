@@ -338,6 +338,12 @@ def test_a_run_that_is_done_keeps_its_final_state(tmp_path, target_accuracy):
     assert_same_state(kept, state)
 
 
+def test_nothing_is_saved_before_the_first_step(tmp_path):
+    trained(tmp_path / "run", epochs=1, max_steps=4, policy=Policy(minutes=1e-9, keep=99))
+    names = list_checkpoints(tmp_path / "run" / CHECKPOINTS)
+    assert [int(name[5:14]) for name in names] == [1, 2, 3, 4]
+
+
 def test_what_is_saved_is_what_was_there_then(tmp_path):
     """The copy is taken before the next step uses the memory again."""
     writer = Checkpoints(tmp_path, EVERY_EPOCH, print)
