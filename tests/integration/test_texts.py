@@ -37,13 +37,6 @@ ONLY_PARSED = {
     "--resume=runs/mine": "a run that was killed; test_resume",
     "--anchor=|calibrat": "rates that were measured; test_prediction",
 }
-# Prices in the form of SkyPilot's files; the outputs on the pages were made with them.
-PRICES = """\
-InstanceType,AcceleratorName,AcceleratorCount,Price,SpotPrice,Region
-a,A100-80GB,1.0,2.0,,north
-h,H200,1.0,3.6,,north
-,tpu-v5litepod-8,1.0,9.0,,north
-"""
 _PART = re.compile(r"^```(.*?)\n(.*?)^```$|`(jaxbench [^`]* --[^`]*)`", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(
     r"(?:\w+=\S+ |srun .*)*(?:jaxbench |python -m jaxbench\.|sbatch (?=launch/slurm))(.*)"
@@ -96,7 +89,7 @@ def parse(command: str, *arguments: str) -> None:
 def folder(tmp_path_factory):
     """The folder of all pages, with the files that a reader has."""
     folder = tmp_path_factory.mktemp("reader")
-    (folder / "aws-2026-11-20.csv").write_text(PRICES)
+    shutil.copytree(ROOT / "docs" / "sample", folder / "docs" / "sample")
     (folder / "limits.csv").write_text((ROOT / "jaxbench/cards/thresholds.csv").read_text())
     (folder / "book.txt").write_text("All work and no play. " * 1000)
     write_folder(folder / "images")
