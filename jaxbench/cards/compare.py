@@ -110,7 +110,7 @@ def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
     """Return every figure that three values or more are of, over all nodes and devices.
 
     Raises:
-      BadInput: the cards are of different devices.
+      BadInput: the cards are of different devices, or have no figure in common.
     """
     kinds = sorted({card.environment["device_kind"] for card in cards})
     if len(kinds) > 1:
@@ -124,7 +124,10 @@ def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
         node = f"{card.environment['hostname']} (card {number})"
         for figure in _figures(card, by_device):
             values.setdefault(figure.metric, []).append((node, figure))
-    return [_over_fleet(figures) for figures in values.values() if len(figures) > 2]
+    fleet = [_over_fleet(figures) for figures in values.values() if len(figures) > 2]
+    if not fleet:
+        raise BadInput("the cards have no figure in common")
+    return fleet
 
 
 def _figures(card: Card, by_device: bool) -> Iterator[Figure]:

@@ -68,7 +68,7 @@ def submit(path: str, out: str) -> str:
     if problems := check_card(folder):
         raise BadInput(f"--out={out}: is refused by `jaxbench qualify check`: {problems[0]}")
     without = f"; no room for {', '.join(left_out)}" if left_out else ""
-    return f"{folder / CARD}: {size / 1e3:.0f} kB with its runs' records{without}"
+    return f"{folder / CARD}: {size / 1e3:.0f} kB with the records of {len(runs)} run(s){without}"
 
 
 def _records(source: pathlib.Path, run: str) -> dict[str, str]:

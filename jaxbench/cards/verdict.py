@@ -121,12 +121,14 @@ def _new_errors(part: Part, corrected: bool) -> Iterator[_Judged]:
 def _mismatches(part: Part) -> Iterator[_Judged]:
     """Yield the results that differ, of all devices together, and name the first."""
     counted = [*part.named("mismatches")]
-    named = min(part.named("mismatched_values"), key=lambda one: one.labels["round"], default=None)
+    named = [*part.named("mismatched_values")]
     text = "results that differ"
-    if named:
+    if first := min(named, key=lambda one: one.labels["round"], default=None):
+        # If two devices disagree, either may be wrong.
+        devices = " and ".join(str(one.device) for one in named if one.labels == first.labels)
         text += (
-            f"; first: device {named.device}, round {named.labels['round']}, tensor "
-            f"{named.labels['tensor']!s:.60}, {_shown(named.value)} elements"
+            f"; first: device {devices}, round {first.labels['round']}, tensor "
+            f"{first.labels['tensor']!s:.60}, {_shown(first.value)} elements"
         )
     if counted:
         yield _Judged(sum(figure.value for figure in counted), text)

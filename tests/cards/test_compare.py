@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from jaxbench.cards.card import measured
-from jaxbench.cards.compare import compare_fleet, compare_two, describe_cards
+from jaxbench.cards.compare import compare_cards, compare_fleet, compare_two, describe_cards
 from jaxbench.cards.expected import spread_of
 from jaxbench.errors import BadInput
 from tests.cards import made
@@ -36,9 +36,10 @@ def test_less_is_better_where_it_is():
 
 def test_cards_without_a_common_figure():
     cards = [made.card(), made.card(parts=(made.skipped("soak"),))]
-    for compare in (compare_two, lambda *both: [*describe_cards(both)]):
-        with pytest.raises(BadInput, match="no figure in common"):
-            compare(*cards)
+    for compare in (compare_cards, lambda cards: [*describe_cards(cards)]):
+        for some in (cards, cards[1:] * 3):
+            with pytest.raises(BadInput, match="no figure in common"):
+                compare(some)
 
 
 def test_control_characters_of_a_card_do_not_reach_the_terminal():

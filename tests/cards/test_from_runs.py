@@ -180,7 +180,7 @@ def files_of(folder):
 def test_a_submission_has_what_the_card_follows_from(card, tmp_path):
     out = tmp_path / "out"
     line = submit(str(card), str(out))
-    assert line.startswith(f"{out}/card.json: ") and line.endswith(" kB with its runs' records")
+    assert line.startswith(f"{out}/card.json: ") and line.endswith(" the records of 3 run(s)")
     assert check_card(out) == []
     names = ("run.json", "metrics.jsonl", "telemetry.csv")
     records = {out / run / name for run in (RUN, HALF, SOAK) for name in names}

@@ -13,7 +13,7 @@ def test_a_submission_names_no_host_and_no_path(tmp_path):
     card = made.judged(made.skipped("storage", reason=f"no space in {tmp_path}, says lab"))
     out = tmp_path / "results" / "lab-4xh100"
     line = submit(str(made.write(tmp_path / "a", card)), str(out))
-    assert line.startswith(f"{out}/card.json: ") and line.endswith(" kB with its runs' records")
+    assert line.startswith(f"{out}/card.json: ") and line.endswith(" the records of 0 run(s)")
     text = (out / CARD).read_text()
     assert str(tmp_path) not in text and '"hostname": "host"' in text and "says host" in text
     assert check_card(out) == []

@@ -302,6 +302,8 @@ def test_a_corrupted_device_fails(qualify, monkeypatch):
     named = [figure.labels for figure in card.named("mismatched_values")]
     assert {one["round"] for one in named} == {0, 1, 2}
     assert "layer1" in {one["tensor"] for one in named}
+    [line] = [one.text for one in card.verdict.findings if one.rule == "mismatches"]
+    assert "first: device 0 and 1, round 0, tensor layer0" in line
 
 
 @pytest.mark.parametrize(("num_devices", "pairs"), [(2, 1), (8, 28), (16, 15 + 14)])
