@@ -3,12 +3,13 @@
 import pytest
 
 from jaxbench.analysis.pricing import Price
+from jaxbench.reports.blocks import DotChart
 from jaxbench.reports.prices import Prices
 from jaxbench.reports.sections import make_sections
 from jaxbench.reports.write import render_html
 from tests.recorded import epochs, recorded_run, throughput, trained
 from tests.reports.many_runs import write_many
-from tests.reports.pages import Page, context_of, sections_of, shown
+from tests.reports.pages import Page, charts, context_of, sections_of, shown
 
 H200 = {"device_kind": "NVIDIA H200", "num_devices": 1}
 PAIR = H200 | {"num_devices": 2}
@@ -112,6 +113,7 @@ def test_other_images_or_networks_are_blocks_of_their_own(tmp_path, snapshot):
     throughput(tmp_path / "b", 10.0, environment=TPU, **images)
     throughput(tmp_path / "c", 500.0, environment=PAIR, parameters=9_000_000)
     assert overview_of(tmp_path) == snapshot
+    assert not charts(sections_of(tmp_path)["overview"], DotChart)
 
 
 def test_the_score_is_the_median_of_the_seeds_of_the_best_setting(tmp_path, snapshot):

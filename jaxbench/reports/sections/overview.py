@@ -124,7 +124,7 @@ def _marks(run: ReportedRun) -> list[str]:
 
 def _chart(rows: Sequence[dict[str, Any]]) -> list[DotChart]:
     """Return the settings of the first work that has several, each with its interval."""
-    works = work.grouped(rows, lambda row: row["heading"]).values()
+    works = work.grouped(rows, lambda row: _work(row["settings"][0])).values()
     settings = ([r for row in same for r in row["settings"] if r.value] for same in works)
     rates = next((rates for rates in settings if len(rates) > 1), None)
     if rates is None:
@@ -234,10 +234,8 @@ def _size_words(rate: _Rate) -> str:
 def _machines(context: ReportContext) -> list[dict[str, Any]]:
     """Return a row for each machine and work; whole trainings come first, tiny networks last."""
     experiments = [*dict.fromkeys(one.run.experiment for one in context.measurements)]
-    # What must be equal if rates are compared: the network, the images, the stage.
-    by_work = work.grouped(_rates(context), lambda rate: work.work_of(rate.run, rate.setting))
     works = sorted(
-        by_work.values(),
+        work.grouped(_rates(context), _work).values(),
         key=lambda rates: (
             rates[0].run.experiment.endswith(":tiny"),
             experiments.index(rates[0].run.experiment),
@@ -252,6 +250,11 @@ def _machines(context: ReportContext) -> list[dict[str, Any]]:
         for row in rows:
             row["heading"] = short + more * (shorts.count(short) > 1)
     return [row for _, rows in compared for row in rows]
+
+
+def _work(rate: _Rate) -> tuple:
+    """Return what must be equal if rates are compared: the network, the images, the stage."""
+    return work.work_of(rate.run, rate.setting)
 
 
 def _rates(context: ReportContext) -> Iterator[_Rate]:

@@ -124,6 +124,7 @@ _TELEMETRY_COLUMNS = (
     *metric_columns("temperature_c_max", "power_w_mean", "power_w_max", of="figures."),
     Column("clock reasons", "reasons"),
     metric_column("run.telemetry.joules_per_image"),
+    Column("energy covers", "run.telemetry.energy_covers"),
 )
 # {device: {column: (seconds, values)}}
 _Readings = dict[str, dict[str, tuple[array.array, array.array]]]
