@@ -120,7 +120,7 @@ def mode_keywords(mode: str, experiment: Experiment, values: Mapping[str, Any]) 
         value = values.get(name)
         value = option.default if value is None else value
         if name == "device_counts":
-            value = _parse_counts(value or ())
+            value = _parse_counts(value)
         elif isinstance(option.type, tuple):
             check_choice(name, value, option.type)
         elif value is not None and (
@@ -165,8 +165,9 @@ def _check_positive(name: str, value: float) -> None:
         raise BadInput(f"--{name}={value:g}: must be more than 0")
 
 
-def _parse_counts(counts: str | Sequence[int]) -> list[int]:
+def _parse_counts(counts: str | Sequence[int] | None) -> list[int]:
     try:
+        counts = counts or ()
         if isinstance(counts, str):
             return [int(part) for part in counts.split(",")]
         return [operator.index(count) for count in counts]

@@ -184,7 +184,7 @@ def _deliver(number: int, frame: Any) -> None:
 
         def retry(_: int, frame: Any) -> None:
             _limit_time(number)
-            if not _stops_gracefully:
+            if _other_end or not _stops_gracefully:
                 _deliver(number, frame)
 
         signal.signal(signal.SIGALRM, retry)

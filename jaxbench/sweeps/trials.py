@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import pathlib
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -235,7 +236,10 @@ def running_sweep(
 def _default_path(trials: Sequence[Trial]) -> pathlib.Path:
     names = {trial.config.name for trial in trials}
     parent = folder_name(names.pop()) if len(names) == 1 else "several"
-    return pathlib.Path("runs", parent, now().strftime("sweep-%Y%m%d-%H%M%S"))
+    path = pathlib.Path("runs", parent, now().strftime("sweep-%Y%m%d-%H%M%S"))
+    # Of sweeps that are started in the same second.
+    numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(one for one in itertools.chain([path], numbered) if not one.exists())
 
 
 def run_trials(runner: TrialRunner, trials: Sequence[Trial]) -> int:

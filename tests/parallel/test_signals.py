@@ -102,15 +102,24 @@ def test_a_notebook_lives_on(monkeypatch):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_signal_in_a_finalizer_is_raised_after_it():
+@pytest.mark.parametrize(
+    ("work", "error", "send"),
+    [
+        (contextlib.nullcontext, KeyboardInterrupt, (os.kill, os.getpid(), signal.SIGINT)),
+        # The step under way may wait for the other process for ever.
+        (signals.graceful_stop, Terminated, (signals.raise_in_main_thread, Terminated("gone"))),
+    ],
+)
+def test_a_signal_in_a_finalizer_is_raised_after_it(work, error, send, monkeypatch):
     """Python ignores what a finalizer raises."""
+    monkeypatch.setattr(signals, "_other_end", None)  # so that it is None again at the end
 
     class Array:
         pass
 
     array = Array()
-    weakref.finalize(array, os.kill, os.getpid(), signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
+    weakref.finalize(array, *send)
+    with pytest.raises(error), work():
         del array
         time.sleep(5)
 
