@@ -90,7 +90,8 @@ def fresh_process_state() -> Iterator[None]:
     state = vars(flags.FLAGS)
     defined = {name: _copy(of) for name, of in state.items()}
     values = {flag: dict(vars(flag)) for flag in defined["__flags"].values()}
-    handlers = {number: signal.getsignal(number) for number in signals._EXIT_CODES}
+    numbers = (*signals._EXIT_CODES, signal.SIGALRM)
+    handlers = {number: signal.getsignal(number) for number in numbers}
     settings = {name: getattr(jax.config, name) for name in _COMPILE_SETTINGS}
     compilation_cache.reset_cache()  # it looks at the settings only once
     for module, own in flags.FLAGS.flags_by_module_dict().items():
@@ -113,10 +114,10 @@ def fresh_process_state() -> Iterator[None]:
             vars(flag).clear()
             vars(flag).update(attributes)
         signals.raise_on_signals()  # forgets those that came
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
         # A command that a signal ends has so long until it is cut short.
         signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         for name, value in settings.items():
             jax.config.update(name, value)
         compilation_cache.reset_cache()
