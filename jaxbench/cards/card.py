@@ -218,7 +218,9 @@ class Card(_PartOfCard):
 
     def peak_of(self, figure: Figure) -> float | None:
         """Return the published peak that a figure of a device is compared with, in its unit."""
-        return published_peak(figure.name, self.environment["device_kind"])
+        devices = self.environment["devices"]
+        kind = next((one["kind"] for one in devices if one["id"] == figure.device), "")
+        return published_peak(figure.name, kind)
 
     @property
     def outcome(self) -> str:

@@ -11,6 +11,7 @@ from jaxbench.errors import (
     Diverged,
     DoesNotFit,
     OtherProcessEnded,
+    RunFailed,
     Terminated,
 )
 from jaxbench.hardware.telemetry.sampler import Telemetry, merge
@@ -113,7 +114,8 @@ def classify(error: BaseException) -> tuple[str, str]:
         return "oom", str(error)
     if isinstance(error, OtherProcessEnded):
         return error.status, str(error)
-    message = f"{type(error).__name__}: {str(error).strip()}"
+    name = "" if isinstance(error, RunFailed) else f"{type(error).__name__}: "
+    message = f"{name}{str(error).strip()}"
     if OUT_OF_MEMORY.search(message):
         return "oom", message
     return "failed", message

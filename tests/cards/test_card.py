@@ -29,6 +29,14 @@ def test_no_path_of_the_machine_is_written(tmp_path):
     assert "--xla_dump_to=..." in text and check_card(tmp_path) == ["it has no verdict"]
 
 
+def test_devices_of_several_kinds_have_their_own_peaks():
+    card = made.card(kind="NVIDIA H100 80GB HBM3, NVIDIA H200")
+    for device in card.environment["devices"]:
+        device["kind"] = "NVIDIA H200" if device["id"] % 2 else "NVIDIA H100 80GB HBM3"
+    peaks = [card.peak_of(one) for one in card.named("triad_gb_per_s")]
+    assert peaks == [3352.0, 4800.0] * 2
+
+
 def test_a_card_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
     path = made.write(tmp_path)
     before = path.read_bytes()

@@ -107,6 +107,7 @@ def test_corrupt_images_are_left_out_up_to_a_limit_and_named(folder, tmp_path):
     with pytest.raises(RunFailed, match="max_corrupt=2") as error:
         run_training(config_of(root, max_corrupt=2, epochs=2), str(tmp_path / "other"))
     assert any(name in str(error.value) for name in bad)
+    assert run_json(tmp_path / "other")["reason"] == str(error.value)
 
 
 def test_where_nothing_can_be_decoded_that_is_said(folder, tmp_path):
