@@ -252,9 +252,10 @@ def test_the_command(run_compare, tmp_path):
     assert run_compare(a, b, "--baseline", "--tolerance=0.2").returncode == 0
     assert run_compare(b, a, "--baseline").returncode == 0
     failed = write_run(tmp_path / "failed", 90.0, status="failed")
-    done = run_compare(a, failed, b)
+    done = run_compare(a, failed, write_sweep(tmp_path / "sweep", {(64, 0): 50.0}), b)
     assert done.returncode == 0 and ": slower" in unwrapped(done)
     assert f"{failed}: its status is failed" in unwrapped(done)
+    assert "a sweep is compared with a sweep" in unwrapped(done)
     assert run_compare(a, failed, b, "--baseline").returncode == 1
     [found] = json.loads(run_compare(a, b, "--json").stdout)["comparisons"]
     assert found["stages"]["train_step"]["ratio"] == pytest.approx(0.9)

@@ -171,7 +171,7 @@ def match_trials(base: Mapping[str, Side], other: Mapping[str, Side]) -> list[Ma
     if list(base) == list(other) == [""]:
         return [match_or_reason(base[""], other[""])]
     if "" in {*base, *other} or not base or not other:
-        raise BadInput("a sweep is compared with a sweep, a run with a run")
+        return ["a sweep is compared with a sweep, a run with a run"]
     return [
         match_or_reason(base[label], other[label], f"{label}: ")
         if label in base and label in other
