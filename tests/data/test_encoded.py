@@ -143,10 +143,6 @@ def test_a_pipe_and_a_label_of_no_class_are_corrupt(folder, tmp_path):
     assert feed.eval_count == EVAL - 1  # 14 with the pipe, less these two
 
 
-def test_images_decoded_on_the_fly_have_3_channels(folder):
-    refusal(feed_of, config_of(folder, image_shape=(24, 16, 1)), told="on the fly have 3 channels")
-
-
 def test_each_process_reads_its_share_and_together_they_read_all(folder, monkeypatch):
     """2 processes of 2 devices each show what 1 process of 4 shows."""
     read, genuine = [], Files.read
@@ -312,8 +308,13 @@ def test_a_full_disk_is_told_and_leaves_no_half_made_copy(writable, tmp_path, mo
     assert not list((tmp_path / "cache").glob("*.building"))
 
 
-def test_copies_that_cannot_be_are_refused(folder):
-    config = config_of(folder, cache="resized", cache_side=16)
-    refusal(load, config, told="must be larger than images, 24x16")
-    config = config_of(folder, cache="resized", cache_dir="/proc/none")
-    refusal(load, config, told="cannot hold copies")
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"image_shape": (24, 16, 1)}, "on the fly have 3 channels"),
+        ({"cache": "resized", "cache_side": 16}, "must be larger than images, 24x16"),
+        ({"cache": "resized", "cache_dir": "/proc/none"}, "cannot hold copies"),
+    ],
+)
+def test_a_stream_that_cannot_be_is_refused(folder, fields, told):
+    refusal(feed_of, config_of(folder, **fields), told=told)
