@@ -12,7 +12,6 @@ from jaxbench.cli import registry
 from jaxbench.modes import runner
 from jaxbench.modes.memory import measure_memory
 from jaxbench.records.writers.console import Console
-from jaxbench.training.compilation import compile_step
 from tests import conftest
 from tests.conftest import MICRO, equations, records, run_json, step_args
 from tests.micro import SmallConfig, config_for
@@ -23,16 +22,6 @@ def program_of(name, **fields):
     fields = {"data__feed": "resident", "data__random_resized_crop": False} | fields
     program = conftest.program_of(name, **fields)
     return program, step_args(program)
-
-
-def donated_bytes(program, args):
-    record = compile_step("train_step", program.train_step, program.abstract_placed_state(), *args)
-    return record.memory["alias_bytes"]
-
-
-def state_bytes(program):
-    leaves = jax.tree.leaves(program.abstract_train_state())
-    return sum(leaf.size * np.dtype(leaf.dtype).itemsize for leaf in leaves)
 
 
 def test_a_batch_that_fits_is_compiled_and_run(tmp_path):
@@ -70,12 +59,6 @@ def test_a_run_whose_parameters_do_not_fit_compiles_nothing(run_cli, tmp_path, m
     document = run_json(tmp_path / "run")
     assert (done.returncode, document["status"]) == (1, "oom")
     assert "parameters" in document["reason"] and not records(tmp_path / "run", "compile")
-
-
-@pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
-def test_every_byte_of_the_state_is_donated(parallelism):
-    program, args = program_of(MICRO, parallelism=parallelism, num_devices=2)
-    assert donated_bytes(program, args) == state_bytes(program)
 
 
 @pytest.mark.parametrize("remat", ["none", "save_dots"])

@@ -9,7 +9,7 @@ import pytest
 from jaxbench.errors import Diverged
 from jaxbench.records.schema import EpochRecord
 from jaxbench.training.program import Program
-from tests.conftest import MICRO, compilations, records, run_json, step_losses
+from tests.conftest import MICRO, records, run_json, step_losses
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,6 @@ def test_the_record_has_every_replica_their_mean_and_spread(train):
     for tag, name in (("eval/top1", "eval_top1"), ("train/epoch_top1", "train_top1")):
         for part in ("std", "min", "max"):
             assert points[f"{tag}_{part}"] == epoch[f"{name}_{part}"]
-
-
-def test_the_step_of_replicas_compiles_once(train):
-    with compilations() as compiled:
-        train(MICRO, num_devices=2, replicas="independent")
-    assert len([name for name in compiled if "step" in name or "_fun" in name]) == 2, compiled
 
 
 def test_one_replica_that_diverges_does_not_end_the_others(train, monkeypatch, tmp_path):
