@@ -68,16 +68,6 @@ def test_the_run_directory_holds_what_it_should(train):
 
     summary = document["summary"]
     assert summary == records(folder, "summary")[0]
-    assert summary["first_epoch_s"] == epochs[0]["epoch_time_s"]
-    assert summary["median_epoch_s"] == pytest.approx(
-        np.median([record["epoch_time_s"] for record in epochs[1:]])
-    )
-    # The summary's rate is that of the reader, and so of compare and the report.
-    rates = [record["images_per_s"] for record in epochs[1:]]
-    assert summary["images_per_s"] == pytest.approx(np.median(rates), rel=1e-5)
-    assert summary["images_per_s_range"] == [min(rates), max(rates)]
-    assert not {"images_per_s_low", "images_per_s_high"} & set(summary)
-    assert summary["images_per_s_per_device"] == pytest.approx(summary["images_per_s"] / 4)
     assert summary["steady_epochs"] == 2
     # The clock is read twice for them.
     assert summary["wall_s"] == pytest.approx(sum(summary["phases_s"].values()), abs=0.05)
