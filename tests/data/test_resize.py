@@ -124,20 +124,11 @@ def test_tfds_images_of_the_right_size_are_the_same_decoded_early_or_on_the_fly(
     ]
     splits = {"train": examples, "val": examples}
     write_tfds(tmp_path, "one_size", {"image": image_feature(3), "label": label_feature(2)}, splits)
-    feeds = [
-        shown(
-            folder_config(
-                tmp_path,
-                "stream",
-                source="tfds",
-                name="one_size",
-                random_resized_crop=crop,
-                batch_size=8,
-            )
-        )
+    fields = {"source": "tfds", "name": "one_size", "batch_size": 8}
+    (whole, one, _), (encoded, other, _) = (
+        shown(folder_config(tmp_path, "stream", random_resized_crop=crop, **fields))
         for crop in (False, True)
-    ]
-    (whole, one, _), (encoded, other, _) = feeds
+    )
     assert np.array_equal(one.inputs_Bx[:8], other.inputs_Bx[:8])
     # What docs/howto/data.md says of the statistics.
     own_mean = np.mean([example["image"] for example in examples], (0, 1, 2))

@@ -145,13 +145,14 @@ def test_nothing_moves_between_host_and_device_unasked(parallelism):
 
 # Two steps in each of two epochs, in fp64.
 BY_HAND = {"seed": 7, "batch_size": 32, "precision": "fp64", "data__train_examples": 70}
+BY_HAND |= {"epochs": 2, "batch_norm": "sync", "log_every_steps": 1, "data__eval_examples": 20}
 
 
 class ByHand:
     """The network and the pixels, for recipes that are written out in NumPy once more."""
 
     def __init__(self):
-        config = config_of(MICRO, num_devices=1, **BY_HAND)
+        config = config_of(MICRO, num_devices=1, **BY_HAND | {"batch_norm": "local"})
         self.inputs_Nx = load_dataset(config).train.inputs_Nx
         self.labels_Nx = digits_labels(70)
         pixels = self.inputs_Nx.astype(np.float64)
@@ -188,11 +189,7 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
     """
     result = train(
         MICRO,
-        epochs=2,
         num_devices=2,
-        batch_norm="sync",
-        log_every_steps=1,
-        data__eval_examples=20,
         optimizer__weight_decay=0.01,
         optimizer__schedule="step",
         optimizer__decay_at=(0.5,),
@@ -231,11 +228,7 @@ def test_images_are_varied_by_seed_epoch_and_example(train):
     """Losses of four steps over two epochs that move nothing, with windows cut out in NumPy."""
     result = train(
         MICRO,
-        epochs=2,
         num_devices=2,
-        batch_norm="sync",
-        log_every_steps=1,
-        data__eval_examples=20,
         data__flip=True,
         data__crop_padding=2,
         data__padding_mode="black",
