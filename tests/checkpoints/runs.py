@@ -42,15 +42,8 @@ def trained(
     console = Console()
     if say is not None:
         console.say = say.append
-    return run_training(
-        config,
-        workdir and str(workdir),
-        console,
-        telemetry_s=telemetry_s,
-        target_accuracy=target_accuracy,
-        checkpoints=policy,
-        resume=resume,
-    )
+    how = {"telemetry_s": telemetry_s, "target_accuracy": target_accuracy, "resume": resume}
+    return run_training(config, workdir and str(workdir), console, checkpoints=policy, **how)
 
 
 def assert_same_run(one, other):

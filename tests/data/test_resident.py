@@ -84,17 +84,13 @@ def test_garbage_in_padded_rows_changes_nothing(setting, expected, monkeypatch):
         return examples._replace(inputs_Bx=images, labels_Bx=labels)
 
     monkeypatch.setitem(UNPACK_BATCH, "resident", with_garbage)
-    sums = evaluate(setting_with_new_steps(setting), D + 1)
+    dataset, mesh, program, state = setting
+    # Traced anew, so that the steps see the patched `unpack_batch`.
+    again = build_program(program.config, mesh, program.layout, steps_per_epoch=1)
+    sums = evaluate((dataset, mesh, again, state), D + 1)
     assert sums["count"] == expected[2]
     assert sums["top1"] == expected[1]
     assert sums["loss"] == pytest.approx(expected[0], rel=1e-5)
-
-
-def setting_with_new_steps(setting):
-    """The steps traced anew, so that they see the patched `unpack_batch`."""
-    dataset, mesh, program, state = setting
-    again = build_program(program.config, mesh, program.layout, steps_per_epoch=1)
-    return dataset, mesh, again, state
 
 
 @pytest.mark.parametrize(("num_processes", "seeds"), [(2, (3,)), (4, (3,)), (2, (3, 4, 5, 6))])

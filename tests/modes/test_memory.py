@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 
-import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -14,7 +13,8 @@ from jaxbench.modes.memory import measure_memory
 from jaxbench.records.writers.console import Console
 from tests import conftest
 from tests.conftest import MICRO, equations, records, run_json, step_args
-from tests.micro import SmallConfig, config_for
+from tests.micro import SmallConfig
+from tests.training.test_network_analysis import net
 
 
 def program_of(name, **fields):
@@ -88,22 +88,7 @@ def test_of_activations_only_what_convolutions_made_is_kept(remat):
     assert sorted(of_the_batch) == sorted([*made, images])
 
 
-class PlainNorm(nn.Module):
-    """A custom network with flax's batch norm."""
-
-    norm_axis: str | None
-
-    @nn.compact
-    def __call__(self, images, train=False, keys_B=None):
-        x = nn.Conv(4, (3, 3), use_bias=False, dtype=images.dtype)(images)
-        x = nn.BatchNorm(use_running_average=not train, axis_name=self.norm_axis)(x)
-        return nn.Dense(10)(nn.relu(x).mean((1, 2)))
-
-
-PLAIN_NORM = config_for(lambda norm_axis, **_: PlainNorm(norm_axis))
-
-
-@pytest.mark.parametrize("model", [SmallConfig(), PLAIN_NORM])
+@pytest.mark.parametrize("model", [SmallConfig(), net()], ids=["ours", "flaxs"])
 def test_statistics_are_not_made_again(model):
     """Gradients alone would have batch norm read what it normalises again, and exchange again."""
     counts = []

@@ -4,7 +4,6 @@ import csv
 import re
 import sys
 
-import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -17,29 +16,14 @@ from jaxbench.records.reader import load_run
 from jaxbench.records.schema import CompileRecord, ScalingRecord
 from jaxbench.records.writers.console import Console
 from tests.conftest import MICRO, config_of, records, refusal, run_json
-from tests.micro import config_for
 from tests.modes.mixed_devices import REFUSAL, FakeDevice
 from tests.recorded import filled
-
-
-class Linear(nn.Module):
-    """A dense layer alone: it is compiled once for each trial."""
-
-    num_classes: int
-
-    @nn.compact
-    def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
-        return nn.Dense(self.num_classes)(images_BxHxWxC.reshape(len(images_BxHxWxC), -1))
-
-
-LINEAR = config_for(lambda num_classes, **_: Linear(num_classes))
-SMALL = {"model": LINEAR, "batch_size": 64, "optimizer__name": "sgd"}
 
 
 @pytest.fixture
 def measure(tmp_path):
     def run(console=None, fields=(), **how):
-        config = config_of(MICRO, **(SMALL | dict(fields)))
+        config = config_of(MICRO, **{"batch_size": 64, "optimizer__name": "sgd"} | dict(fields))
         how = {"rounds": 6, "window_s": 0.02} | how
         return scaling.measure_scaling(config, str(tmp_path / "run"), console or Console(), **how)
 
