@@ -144,14 +144,18 @@ def test_a_pipe_and_a_label_of_no_class_are_corrupt(folder, tmp_path):
     assert feed.eval_count == EVAL - 1  # 14 with the pipe, less these two
 
 
-def test_each_process_reads_its_share_and_together_they_read_all(folder, monkeypatch):
+@pytest.mark.parametrize(("replicas", "models"), [("data_parallel", 1), ("independent", 4)])
+def test_each_process_reads_its_share_and_together_they_read_all(
+    folder, monkeypatch, replicas, models
+):
     """2 processes of 2 devices each show what 1 process of 4 shows."""
     read, genuine = [], Files.read
     monkeypatch.setattr(Files, "read", lambda self, i: read.append(i) or genuine(self, i))
 
     def shown(process):
         read.clear()
-        config = config_of(folder, num_devices=4 // process[1], eval_batch_size=5, epochs=1)
+        config = config_of(folder, replicas=replicas, eval_batch_size=5, epochs=1)
+        config.num_devices = 4 // process[1]
         mesh, layout = create_mesh(config), BatchLayout.create(config, 4, process)
         feed = create_feed(config, load_dataset(config), mesh, layout, jnp.float32)
         steps = [*global_batches(feed.train_batches(0, 2)), *global_batches(feed.eval_batches())]
@@ -165,7 +169,7 @@ def test_each_process_reads_its_share_and_together_they_read_all(folder, monkeyp
     ]
     check_same(whole, together)
     read_by_each = [batches for _, batches in parts]
-    assert len(read_whole) == 16 + EVAL and min(map(len, read_by_each)) > 0
+    assert len(read_whole) == models * (16 + EVAL) and min(map(len, read_by_each)) > 0
     assert sorted(sum(read_by_each, [])) == sorted(read_whole)
 
 

@@ -7,10 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbench.batch_layout import BatchLayout
 from jaxbench.cli import registry
 from jaxbench.data.feeds.feed import UNPACK_BATCH, create_feed
-from jaxbench.data.sampler import PADDING, EpochSampler
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.tasks import get_task
@@ -91,30 +89,3 @@ def test_garbage_in_padded_rows_changes_nothing(setting, expected, monkeypatch):
     assert sums["count"] == expected[2]
     assert sums["top1"] == expected[1]
     assert sums["loss"] == pytest.approx(expected[0], rel=1e-5)
-
-
-@pytest.mark.parametrize(("num_processes", "seeds"), [(2, (3,)), (4, (3,)), (2, (3, 4, 5, 6))])
-def test_processes_read_their_share_and_together_everything(num_processes, seeds):
-    def sampler(index, count):
-        layout = BatchLayout(
-            global_batch=24,
-            global_eval_batch=10,
-            num_devices=4,
-            process_index=index,
-            num_processes=count,
-            num_models=len(seeds),
-            gradient_accumulation_steps=1,
-        )
-        return EpochSampler(layout, num_train=103, num_eval=29, seeds_R=seeds)
-
-    whole = sampler(0, 1)
-    parts = [sampler(index, num_processes) for index in range(num_processes)]
-    for part in parts:
-        assert len(part.train_LxSxB(1)) == len(part.eval_LxSxB) == 4 // num_processes
-    joined = np.concatenate([part.train_LxSxB(1) for part in parts])
-    assert np.array_equal(joined, whole.train_LxSxB(1))
-    evaluated = np.concatenate([part.eval_LxSxB for part in parts])
-    assert np.array_equal(evaluated, whole.eval_LxSxB)
-    read = evaluated[evaluated != PADDING]
-    assert sorted(read) == sorted(list(range(29)) * len(seeds))
-    assert np.array_equal(np.concatenate([part.seeds_L for part in parts]), whole.seeds_L)

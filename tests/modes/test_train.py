@@ -84,15 +84,16 @@ def test_a_step_record_is_the_mean_over_its_steps(train):
 
 
 @pytest.mark.parametrize("feed", ["resident", "stream"])
-def test_tensorboard_shows_scores_and_the_feeds_images(train, feed):
+def test_tensorboard_shows_the_records_and_the_feeds_images(train, feed):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     fields = {"data__source": "synthetic", "data__image_shape": (32, 32, 3), "data__feed": feed}
     result = train(MICRO, data__train_examples=256, data__eval_examples=100, **fields)
     events = EventAccumulator(str(result.run_dir.path / "tensorboard")).Reload()
-    shown = [(event.step, pytest.approx(event.value)) for event in events.Scalars("eval/top1")]
-    epochs = records(result.run_dir.path, "epoch")
-    assert [(record["step"], record["eval_top1"]) for record in epochs] == shown
+    for tag, kind, name in (("eval/top1", "epoch", "eval_top1"), ("train/loss", "step", "loss")):
+        shown = [(event.step, pytest.approx(event.value)) for event in events.Scalars(tag)]
+        kept = records(result.run_dir.path, kind)
+        assert [(record["step"], record[name]) for record in kept] == shown
     [images] = events.Images("train/images")
     row_HxWxC = cv2.imdecode(np.frombuffer(images.encoded_image_string, np.uint8), -1)
     assert row_HxWxC.shape == (32, 16 * 32, 3) and row_HxWxC.std() > 0
