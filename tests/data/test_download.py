@@ -77,12 +77,9 @@ def test_the_table_is_whole():
         rows = list(csv.DictReader(file))
     assert all(row["url"].startswith("https://") and row["digest_from"] for row in rows)
     assert all(row["url"].endswith(f"/{row['file']}") for row in rows)
-    [cifar10] = download.listed_files("cifar10")
-    assert (cifar10.name, cifar10.size_bytes) == (CIFAR10, 170_052_171)
-    mnist = download.listed_files("mnist")
-    assert {file.name for file in mnist} == set(mnist_files())
-    assert all(len(file.urls) == 2 for file in mnist)
-    assert not download.listed_files("oxford_iiit_pet")
+    files = {name: download.listed_files(name) for name in ("cifar10", "mnist")}
+    assert {file.name for file in files["mnist"]} == set(mnist_files())
+    assert [file.name for file in files["cifar10"]] == [CIFAR10]
 
 
 def test_it_is_fetched_once_for_all_working_directories(server, load, tmp_path, monkeypatch):

@@ -44,7 +44,8 @@ BASE = {"width": 768, "heads": 12, "pre_logits": False}
         ("vit_s16_synthetic", {}, 22_122_472, 4_574_174_208),
         # Published with a class token and learned positions of 197 tokens, without pre_logits.
         ("vit_s16_synthetic", {"model": ViTConfig(**BASE)}, 86_567_656 - 198 * 768, 17_471_649_792),
-        ("gpt124m_synthetic", {}, 124_439_808, 145_824_153_600),
+        # Of each token, as PaLM counts: those of all products' parameters, and of attention.
+        ("gpt124m_synthetic", {}, 124_439_808, 1024 * (123_532_032 + 2 * 12 * 768 * 1024)),
         ("gpt124m_synthetic", {"data__num_classes": 256}, 86_039_040, 106_501_767_168),
     ],
 )

@@ -164,9 +164,6 @@ def test_axes_vary_one_at_a_time():
     config = Conv2dConfig(kernels=(3, 5), channels=(2, 4, 6))
     pairs = [(problem.kernel, problem.channels) for problem in config.problems()]
     assert pairs == [(3, 2), (5, 2), (3, 4), (3, 6)]
-    published = registry.load("conv2d").problems()
-    assert len(published) == 17
-    assert published[0] == Problem(840, 100, 100, 1, 1, 3)
 
 
 @pytest.mark.parametrize(
