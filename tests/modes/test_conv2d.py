@@ -1,6 +1,5 @@
 """The conv2d experiment: what is computed, how it is told apart, and what is said of it."""
 
-import csv
 import itertools
 
 import jax
@@ -19,7 +18,7 @@ from jaxbench.models.convolution import (
 from jaxbench.modes import conv2d
 from jaxbench.modes.conv2d import measure_conv2d
 from jaxbench.records.writers.console import Console
-from tests.conftest import config_of, records, refusal, run_json
+from tests.conftest import config_of, records, refusal, run_json, table
 
 
 @pytest.mark.parametrize("kernel", [1, 2, 3, 4, 7, 10])
@@ -74,8 +73,7 @@ def test_every_part_is_measured_on_every_number_of_devices(measured):
     assert document["status"] == "done" and document["mode"] == "conv2d"
     assert len(result.summary["findings"]) == 5
     assert document["problems"][0]["macs"] == 24 * 16 * 16 * 9
-    with open(folder / "conv2d.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = table(folder / "conv2d.csv")
     assert [float(row["compute_s"]) for row in rows] == [trial["compute_s"] for trial in trials]
 
 

@@ -1,6 +1,5 @@
 """--mode=scaling: efficiencies, unequal devices, replicas that drift, predictions."""
 
-import csv
 import re
 import sys
 
@@ -15,7 +14,7 @@ from jaxbench.parallel.mesh import DataMesh, unequal_copies
 from jaxbench.records.reader import load_run
 from jaxbench.records.schema import CompileRecord, ScalingRecord
 from jaxbench.records.writers.console import Console
-from tests.conftest import MICRO, config_of, records, refusal, run_json
+from tests.conftest import MICRO, config_of, records, refusal, run_json, table
 from tests.modes.mixed_devices import REFUSAL, FakeDevice
 from tests.recorded import filled
 
@@ -86,8 +85,7 @@ def test_weak_and_strong_from_one_device_to_all(measure, tmp_path):
     warnings = " ".join(summary["warnings"])
     assert "share" in warnings and "simulated" in warnings
     assert "windows are too few (6) to check that they are independent" in warnings
-    with open(tmp_path / "run" / "scaling.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = table(tmp_path / "run" / "scaling.csv")
     assert [float(row["efficiency"]) for row in rows] == [r["efficiency"] for r in found.values()]
 
 

@@ -1,6 +1,5 @@
 """A run's records, however it ends."""
 
-import csv
 import errno
 import pathlib
 import re
@@ -13,7 +12,7 @@ from jaxbench.errors import Diverged
 from jaxbench.records import run_dir
 from jaxbench.records.schema import EpochRecord
 from jaxbench.training.program import Program
-from tests.conftest import MICRO, records, run_document, run_json, step_losses
+from tests.conftest import MICRO, records, run_document, run_json, step_losses, table
 
 
 def test_the_run_directory_holds_what_it_should(train):
@@ -59,8 +58,7 @@ def test_the_run_directory_holds_what_it_should(train):
         )
         assert 0 <= record["data_wait_s"] < record["train_time_s"]
         assert "peak_memory_bytes" not in record  # CPU devices do not count
-    with open(folder / "epochs.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = table(folder / "epochs.csv")
     # Every figure of the record has a column; the others are empty.
     assert {name for name in rows[0] if rows[0][name]} == set(epochs[0]) - {"kind"}
     assert [float(row["eval_top1"]) for row in rows] == [r["eval_top1"] for r in epochs]
