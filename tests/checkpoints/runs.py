@@ -74,13 +74,13 @@ class Stop(Exception):
     pass
 
 
-def stop_after(monkeypatch, steps, error=Stop):
-    """Has the training loop end with an error once so many steps have been counted."""
+def stop_after(monkeypatch, steps):
+    """Has the training loop end once so many steps have been counted."""
     genuine = training_run.count_step
 
     def counting(run, metrics):
         if run.progress.step == steps:
-            raise error
+            raise Stop
         return genuine(run, metrics)
 
     monkeypatch.setattr(training_run, "count_step", counting)

@@ -34,27 +34,20 @@ def photograph(height, width, seed):
     return PIL.Image.fromarray(np.clip(image, 0, 255).astype(np.uint8))
 
 
-def write_photographs(root, sizes=SIZES):
-    """As JPEG, PNG, progressive JPEG and JPEG turned by EXIF, in turn and of each size."""
-    kinds = [(".jpg", {}), (".png", {}), (".jpg", {"progressive": True}), (".jpg", {"exif": 6})]
-    for split in ("train", "val"):
-        for number in range(4 * len(sizes)):
-            suffix, options = kinds[number % 4]
-            options = dict(options) | ({"quality": 92} if suffix == ".jpg" else {})
-            if "exif" in options:
-                turned = PIL.Image.Exif()
-                turned[0x0112] = options["exif"]
-                options["exif"] = turned.tobytes()
-            path = root / split / ("ape", "bee")[number % 2] / f"{number:02}{suffix}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            photograph(*sizes[number // 4], seed=number).save(path, **options)
-    return root
-
-
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory):
-    """A folder that no test may change."""
-    return write_photographs(tmp_path_factory.mktemp("photographs"))
+    """JPEG, PNG, progressive JPEG and JPEG turned by EXIF of each size; no test may change them."""
+    root, turned, jpeg = tmp_path_factory.mktemp("photographs"), PIL.Image.Exif(), {"quality": 92}
+    turned[0x0112] = 6
+    kinds = [(".jpg", jpeg), (".png", {}), (".jpg", jpeg | {"progressive": True})]
+    kinds += [(".jpg", jpeg | {"exif": turned.tobytes()})]
+    for split in ("train", "val"):
+        for number in range(4 * len(SIZES)):
+            suffix, options = kinds[number % 4]
+            path = root / split / ("ape", "bee")[number % 2] / f"{number:02}{suffix}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            photograph(*SIZES[number // 4], seed=number).save(path, **options)
+    return root
 
 
 def shown(config):

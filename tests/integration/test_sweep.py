@@ -18,8 +18,8 @@ def sweep(*args):
     return [sys.executable, "-m", "jaxbench.sweep", *args]
 
 
-def run_sweep(tmp_path, *args, timeout_s=300):
-    return run_program(sweep(*args), cwd=tmp_path, timeout_s=timeout_s)
+def run_sweep(tmp_path, *args):
+    return run_program(sweep(*args), cwd=tmp_path)
 
 
 def results(folder):

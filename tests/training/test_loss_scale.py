@@ -217,16 +217,13 @@ def test_independent_models_have_scales_of_their_own():
 def train_fp16(tmp_path, monkeypatch):
     """Trains the small network in fp16; returns the folder and all printed lines."""
 
-    def run(name="run", first_scale=FIRST_SCALE, **fields):
+    def run(first_scale=FIRST_SCALE, **fields):
         monkeypatch.setattr("jaxbench.training.loss_scale.FIRST_SCALE", first_scale)
-        config = config_of(
-            MICRO, **SYNTHETIC | {"precision": "fp16", "log_every_steps": 1} | fields
-        )
-        lines = []
-        console = Console()
+        fields = {"precision": "fp16", "log_every_steps": 1} | fields
+        lines, folder, console = [], tmp_path / "run", Console()
         console.say = lines.append
-        run_training(config, str(tmp_path / name), console, telemetry_s=0)
-        return tmp_path / name, lines
+        run_training(config_of(MICRO, **SYNTHETIC | fields), str(folder), console, telemetry_s=0)
+        return folder, lines
 
     return run
 

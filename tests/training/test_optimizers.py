@@ -139,11 +139,11 @@ def test_the_rate_scales_linearly_with_the_batch():
         assert rate == pytest.approx(0.1 * batch_size / 128)
 
 
-def first_updates(gradient=0.5, param=2.0, steps=2, **optimizer):
+def first_updates(gradient=0.5, steps=2, **optimizer):
     """What `steps` equal gradients do to a kernel and a bias of one value each."""
     config = config_with(**{"learning_rate": 0.1} | optimizer)
     transform = create(config)
-    params = {"layer": {"kernel": jnp.full((1, 1), param), "bias": jnp.full((1,), param)}}
+    params = {"layer": {"kernel": jnp.full((1, 1), 2.0), "bias": jnp.full((1,), 2.0)}}
     grads = jax.tree.map(lambda p: jnp.full_like(p, gradient), params)
     state = transform.init(params)
     for _ in range(steps):
