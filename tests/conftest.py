@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import csv
 import functools
 import importlib
 import importlib.metadata
@@ -236,6 +237,12 @@ def last_step(folder) -> int:
     except OSError:
         return 0
     return int(found[-1]) if found else 0
+
+
+def table(path) -> list[dict[str, str]]:
+    """The rows of a CSV file."""
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def run_document(**fields) -> RunDocument:

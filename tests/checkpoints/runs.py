@@ -42,15 +42,8 @@ def trained(
     console = Console()
     if say is not None:
         console.say = say.append
-    return run_training(
-        config,
-        workdir and str(workdir),
-        console,
-        telemetry_s=telemetry_s,
-        target_accuracy=target_accuracy,
-        checkpoints=policy,
-        resume=resume,
-    )
+    how = {"telemetry_s": telemetry_s, "target_accuracy": target_accuracy, "resume": resume}
+    return run_training(config, workdir and str(workdir), console, checkpoints=policy, **how)
 
 
 def assert_same_run(one, other):
@@ -81,13 +74,13 @@ class Stop(Exception):
     pass
 
 
-def stop_after(monkeypatch, steps, error=Stop):
-    """Has the training loop end with an error once so many steps have been counted."""
+def stop_after(monkeypatch, steps):
+    """Has the training loop end once so many steps have been counted."""
     genuine = training_run.count_step
 
     def counting(run, metrics):
         if run.progress.step == steps:
-            raise error
+            raise Stop
         return genuine(run, metrics)
 
     monkeypatch.setattr(training_run, "count_step", counting)

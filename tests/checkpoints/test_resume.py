@@ -169,12 +169,21 @@ def test_a_resume_that_changes_batch_norms_statistics_is_warned_of(tmp_path, mon
     assert steps == [4, 8, 11, 12, 14, 16, 18, 20, 22]
 
 
-def test_independent_models_are_resumed(tmp_path, monkeypatch):
-    fields = {"num_devices": 2, "replicas": "independent"}
+def test_independent_models_are_resumed_though_one_diverged(tmp_path, monkeypatch):
+    """Its nan is null in the record."""
+    fields, genuine = {"num_devices": 2, "replicas": "independent"}, LOOP.evaluate
+
+    def evaluate(run, state):
+        sums, time_s = genuine(run, state)
+        sums["loss"][0] = np.nan
+        return sums, time_s
+
+    monkeypatch.setattr(LOOP, "evaluate", evaluate)
     whole = trained(tmp_path / "whole", **fields).run_dir.path
     run = tmp_path / "run"
     save_every(monkeypatch, 3)
-    interrupted(monkeypatch, run, 9, **fields)
+    interrupted(monkeypatch, run, 17, **fields)
+    assert records(run, "epoch")[0]["eval_models"][0]["loss"] is None
     with pytest.raises(BadInput, match="num_devices=2 there, 1 here"):
         trained(run, resume="auto", **fields | {"num_devices": 1})
     trained(run, resume="auto", **fields)
@@ -220,17 +229,13 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_taken(undisturbed,
     before, newest = list_checkpoints(run / CHECKPOINTS)
     path = max(files_of(run / CHECKPOINTS / newest), key=lambda path: path.stat().st_size)
     path.write_bytes(path.read_bytes()[:-1])
-    # What a killed process was writing, and what it was removing.
-    for leftover in ("step-000000033.epoch-00003.part", "step-000000001.epoch-00000.dead"):
-        (run / CHECKPOINTS / leftover / "arrays").mkdir(parents=True)
     said = []
     trained(run, resume="auto", epochs=3, num_devices=2, say=said)
     assert_same_run(undisturbed[0], run)
     [entry] = run_json(run)["resumes"]
     assert entry["checkpoint"] == before and list(entry["damaged_checkpoints"]) == [newest]
     assert any(newest in line and "damaged" in line for line in said)
-    left = {path.name for path in (run / CHECKPOINTS).iterdir()}
-    assert f"{newest}.damaged" in left and not any(n.endswith((".part", ".dead")) for n in left)
+    assert (run / CHECKPOINTS / f"{newest}.damaged").exists()
 
 
 def test_with_no_checkpoint_auto_begins_again_and_a_path_is_refused(undisturbed, tmp_path):
@@ -604,26 +609,6 @@ def test_what_orbax_writes_too_late_is_removed(tmp_path):
     with pytest.raises(OSError, match="Disk quota exceeded"):
         checkpoint.write_checkpoint(Late(), tmp_path, "some", {"a": np.zeros(3)}, {}, None)
     assert not (tmp_path / "some.part").exists()
-
-
-def test_models_of_which_one_diverged_are_resumed(tmp_path, monkeypatch):
-    """Its nan is null in the record."""
-    fields, genuine = {"num_devices": 2, "replicas": "independent"}, LOOP.evaluate
-
-    def evaluate(run, state):
-        sums, time_s = genuine(run, state)
-        sums["loss"][0] = np.nan
-        return sums, time_s
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LOOP, "evaluate", evaluate)
-        stop_after(patch, 17)
-        with pytest.raises(Stop):
-            trained(tmp_path / "run", **fields)
-    resumed = trained(tmp_path / "run", resume="auto", **fields)
-    assert resumed.summary["status"] == "done"
-    [first, _] = records(tmp_path / "run", "epoch")
-    assert first["eval_models"][0]["loss"] is None
 
 
 def test_only_what_a_killed_process_left_is_removed(tmp_path):

@@ -37,29 +37,31 @@ def test_no_example_is_cropped_by_the_numbers_that_order_the_epoch():
     assert not np.isin(crops, order).any() and len(np.unique(crops)) == crops.size
 
 
+def batches(folder, epoch, steps, first_step=0, **fields):
+    """The first global batches of an epoch."""
+    return global_batches(
+        feed_of(config_of(folder, **fields)).train_batches(epoch, steps, first_step=first_step)
+    )
+
+
 def test_threads_and_devices_change_no_pixel(folder):
-    reference = global_batches(feed_of(config_of(folder)).train_batches(1, 2))
+    reference = batches(folder, 1, 2)
     for fields in ({"num_threads": 1}, {"num_threads": 8}, {"num_devices": 4, "num_threads": 3}):
-        check_same(
-            reference, global_batches(feed_of(config_of(folder, **fields)).train_batches(1, 2))
-        )
+        check_same(reference, batches(folder, 1, 2, **fields))
     for fields in ({"seed": 4}, {"random_resized_crop": False, "flip": False}):
-        other = global_batches(feed_of(config_of(folder, **fields)).train_batches(1, 2))
+        other = batches(folder, 1, 2, **fields)
         assert not np.array_equal(reference[0]["images"], other[0]["images"])
-    other = global_batches(feed_of(config_of(folder)).train_batches(0, 2))
-    assert not np.array_equal(reference[0]["indices"], other[0]["indices"])
+    assert not np.array_equal(reference[0]["indices"], batches(folder, 0, 2)[0]["indices"])
 
 
 def test_an_epoch_taken_up_in_the_middle_goes_on_the_same_and_reads_nothing_else(
     folder, monkeypatch
 ):
-    whole = global_batches(feed_of(config_of(folder, batch_size=4)).train_batches(2, 5))
+    whole = batches(folder, 2, 5, batch_size=4)
     read = []
     genuine = Files.read
     monkeypatch.setattr(Files, "read", lambda self, i: read.append(i) or genuine(self, i))
-    rest = global_batches(
-        feed_of(config_of(folder, batch_size=4)).train_batches(2, 2, first_step=3)
-    )
+    rest = batches(folder, 2, 2, first_step=3, batch_size=4)
     check_same(whole[3:], rest)
     assert sorted(read) == sorted(np.concatenate([batch["indices"] for batch in rest]))
 
@@ -76,10 +78,9 @@ def test_every_test_image_is_decoded_once(folder, num_devices, eval_batch_size):
 
 def test_training_images_are_windows_of_their_own_file(folder):
     """Without variation the stream shows what reading the folder whole gives."""
-    config = config_of(folder, random_resized_crop=False, flip=False, batch_size=TRAIN)
-    [batch] = global_batches(feed_of(config).train_batches(0, 1))
-    config = config_of(folder, random_resized_crop=False, flip=False, feed="resident")
-    split = load_dataset(config).train
+    fields = {"random_resized_crop": False, "flip": False}
+    [batch] = batches(folder, 0, 1, batch_size=TRAIN, **fields)
+    split = load_dataset(config_of(folder, feed="resident", **fields)).train
     for image, label, index in zip(*batch.values(), strict=True):
         assert label == split.labels_Nx[index]
         assert np.array_equal(image, split.inputs_Nx[index])
@@ -143,18 +144,18 @@ def test_a_pipe_and_a_label_of_no_class_are_corrupt(folder, tmp_path):
     assert feed.eval_count == EVAL - 1  # 14 with the pipe, less these two
 
 
-def test_images_decoded_on_the_fly_have_3_channels(folder):
-    refusal(feed_of, config_of(folder, image_shape=(24, 16, 1)), told="on the fly have 3 channels")
-
-
-def test_each_process_reads_its_share_and_together_they_read_all(folder, monkeypatch):
+@pytest.mark.parametrize(("replicas", "models"), [("data_parallel", 1), ("independent", 4)])
+def test_each_process_reads_its_share_and_together_they_read_all(
+    folder, monkeypatch, replicas, models
+):
     """2 processes of 2 devices each show what 1 process of 4 shows."""
     read, genuine = [], Files.read
     monkeypatch.setattr(Files, "read", lambda self, i: read.append(i) or genuine(self, i))
 
     def shown(process):
         read.clear()
-        config = config_of(folder, num_devices=4 // process[1], eval_batch_size=5, epochs=1)
+        config = config_of(folder, replicas=replicas, eval_batch_size=5, epochs=1)
+        config.num_devices = 4 // process[1]
         mesh, layout = create_mesh(config), BatchLayout.create(config, 4, process)
         feed = create_feed(config, load_dataset(config), mesh, layout, jnp.float32)
         steps = [*global_batches(feed.train_batches(0, 2)), *global_batches(feed.eval_batches())]
@@ -168,7 +169,7 @@ def test_each_process_reads_its_share_and_together_they_read_all(folder, monkeyp
     ]
     check_same(whole, together)
     read_by_each = [batches for _, batches in parts]
-    assert len(read_whole) == 16 + EVAL and min(map(len, read_by_each)) > 0
+    assert len(read_whole) == models * (16 + EVAL) and min(map(len, read_by_each)) > 0
     assert sorted(sum(read_by_each, [])) == sorted(read_whole)
 
 
@@ -209,9 +210,7 @@ def test_copies_are_made_once_and_show_nearly_the_same(folder, tmp_path, monkeyp
     assert again.cache["train"]["build_s"] == about["build_s"]
     copied = global_batches(feed_of(config).train_batches(0, 2))
     monkeypatch.undo()
-    plain = global_batches(
-        feed_of(config_of(folder, random_resized_crop=False, flip=False)).train_batches(0, 2)
-    )
+    plain = batches(folder, 0, 2, random_resized_crop=False, flip=False)
     for one, other in zip(copied, plain, strict=True):
         assert np.array_equal(one["labels"], other["labels"])
         assert np.array_equal(one["indices"], other["indices"])
@@ -312,8 +311,13 @@ def test_a_full_disk_is_told_and_leaves_no_half_made_copy(writable, tmp_path, mo
     assert not list((tmp_path / "cache").glob("*.building"))
 
 
-def test_copies_that_cannot_be_are_refused(folder):
-    config = config_of(folder, cache="resized", cache_side=16)
-    refusal(load, config, told="must be larger than images, 24x16")
-    config = config_of(folder, cache="resized", cache_dir="/proc/none")
-    refusal(load, config, told="cannot hold copies")
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"image_shape": (24, 16, 1)}, "on the fly have 3 channels"),
+        ({"cache": "resized", "cache_side": 16}, "must be larger than images, 24x16"),
+        ({"cache": "resized", "cache_dir": "/proc/none"}, "cannot hold copies"),
+    ],
+)
+def test_a_stream_that_cannot_be_is_refused(folder, fields, told):
+    refusal(feed_of, config_of(folder, **fields), told=told)

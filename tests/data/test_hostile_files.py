@@ -125,9 +125,9 @@ def test_a_pipe_and_a_file_with_holes_are_no_images(writable, feed, no_waiting):
             train.decode(0, None, out, random_crop=False, flip=False)
 
 
-def save_npz(file, method=zipfile.ZIP_DEFLATED, **members):
+def save_npz(file, **members):
     """An npz whose members are arrays, or a header and whatever bytes follow it."""
-    with zipfile.ZipFile(file, "w", method) as archive:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, value in (npz_arrays() | members).items():
             with archive.open(f"{name}.npy", "w") as stream:
                 if isinstance(value, np.ndarray):

@@ -34,27 +34,20 @@ def photograph(height, width, seed):
     return PIL.Image.fromarray(np.clip(image, 0, 255).astype(np.uint8))
 
 
-def write_photographs(root, sizes=SIZES):
-    """As JPEG, PNG, progressive JPEG and JPEG turned by EXIF, in turn and of each size."""
-    kinds = [(".jpg", {}), (".png", {}), (".jpg", {"progressive": True}), (".jpg", {"exif": 6})]
-    for split in ("train", "val"):
-        for number in range(4 * len(sizes)):
-            suffix, options = kinds[number % 4]
-            options = dict(options) | ({"quality": 92} if suffix == ".jpg" else {})
-            if "exif" in options:
-                turned = PIL.Image.Exif()
-                turned[0x0112] = options["exif"]
-                options["exif"] = turned.tobytes()
-            path = root / split / ("ape", "bee")[number % 2] / f"{number:02}{suffix}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            photograph(*sizes[number // 4], seed=number).save(path, **options)
-    return root
-
-
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory):
-    """A folder that no test may change."""
-    return write_photographs(tmp_path_factory.mktemp("photographs"))
+    """JPEG, PNG, progressive JPEG and JPEG turned by EXIF of each size; no test may change them."""
+    root, turned, jpeg = tmp_path_factory.mktemp("photographs"), PIL.Image.Exif(), {"quality": 92}
+    turned[0x0112] = 6
+    kinds = [(".jpg", jpeg), (".png", {}), (".jpg", jpeg | {"progressive": True})]
+    kinds += [(".jpg", jpeg | {"exif": turned.tobytes()})]
+    for split in ("train", "val"):
+        for number in range(4 * len(SIZES)):
+            suffix, options = kinds[number % 4]
+            path = root / split / ("ape", "bee")[number % 2] / f"{number:02}{suffix}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            photograph(*SIZES[number // 4], seed=number).save(path, **options)
+    return root
 
 
 def shown(config):
@@ -124,20 +117,11 @@ def test_tfds_images_of_the_right_size_are_the_same_decoded_early_or_on_the_fly(
     ]
     splits = {"train": examples, "val": examples}
     write_tfds(tmp_path, "one_size", {"image": image_feature(3), "label": label_feature(2)}, splits)
-    feeds = [
-        shown(
-            folder_config(
-                tmp_path,
-                "stream",
-                source="tfds",
-                name="one_size",
-                random_resized_crop=crop,
-                batch_size=8,
-            )
-        )
+    fields = {"source": "tfds", "name": "one_size", "batch_size": 8}
+    (whole, one, _), (encoded, other, _) = (
+        shown(folder_config(tmp_path, "stream", random_resized_crop=crop, **fields))
         for crop in (False, True)
-    ]
-    (whole, one, _), (encoded, other, _) = feeds
+    )
     assert np.array_equal(one.inputs_Bx[:8], other.inputs_Bx[:8])
     # What docs/howto/data.md says of the statistics.
     own_mean = np.mean([example["image"] for example in examples], (0, 1, 2))

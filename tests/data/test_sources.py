@@ -4,6 +4,7 @@ import functools
 import hashlib
 import os
 
+import cv2
 import numpy as np
 import pytest
 
@@ -15,6 +16,7 @@ from jaxbench.data.sources.load import _SOURCES, load_dataset
 from jaxbench.errors import BadInput
 from tests.conftest import refusal
 from tests.data.cifar10_files import batches, npz_arrays, pickled, write_batches
+from tests.data.encoded_images import EVAL, TRAIN
 from tests.tfds_files import image_feature, label_feature, write_tfds
 
 
@@ -100,18 +102,11 @@ def test_an_npz_that_does_not_fit_is_refused(tmp_path, changes, told):
     refusal(load_dataset, config_for("npz", save(tmp_path, **changes)), told=told)
 
 
-@pytest.mark.parametrize(
-    "write", [np.savez, np.savez_compressed, lambda file, **_: np.save(file, 0)]
-)
-def test_a_corrupt_npz_is_refused(tmp_path, write):
-    """Cut, overwritten, empty, or an array by itself."""
-    file = tmp_path / "set.npz"
-    with open(file, "wb") as stream:
-        write(stream, **npz_arrays())
-    whole = file.read_bytes()
-    flipped = whole[:200] + bytes(b ^ 255 for b in whole[200:900]) + whole[900:]
-    for content in (whole[: len(whole) // 2], b"not an archive", flipped, b""):
-        file.write_bytes(content)
+def test_what_is_no_npz_is_refused(tmp_path):
+    """Damaged archives are in tests/integration/test_fuzz.py."""
+    np.save(tmp_path / "array.npy", 0)
+    (tmp_path / "empty.npz").touch()
+    for file in tmp_path.iterdir():
         refusal(npz.load, DataConfig(path=str(file)), told="cannot be read as .npz")
 
 
@@ -174,35 +169,21 @@ def test_tfds_names_and_formats_that_cannot_be_are_refused(tmp_path):
         refusal(tfds.load, DataConfig(name=name, path=str(path), train_split=split), told=told)
 
 
-def write_images(root):
-    import cv2
-
-    generator = np.random.default_rng(0)
-    for folder in ("train/ape", "train/bee", "val/ape", "val/bee"):
-        (root / folder).mkdir(parents=True)
-        for number in range(3):
-            image = generator.integers(0, 256, (20, 30, 3), dtype=np.uint8)
-            cv2.imwrite(str(root / folder / f"{number}.png"), image)
-    return root
-
-
 def folder_config(root):
     fields = {"image_shape": (16, 16, 3), "num_classes": 2, "eval_split": "val"}
     return config_for("folder", root, batch_size=2, **fields)
 
 
-def test_images_of_any_size_are_resized_and_cropped_and_stay_rgb(tmp_path):
-    import cv2
-
-    root = write_images(tmp_path)
+def test_images_of_any_size_are_resized_and_cropped_and_stay_rgb(writable):
     red = np.zeros((50, 40, 3), np.uint8)
     red[..., 2] = 255  # OpenCV writes blue, green, red
-    cv2.imwrite(str(root / "train" / "ape" / "0.png"), red)
-    cv2.imwrite(str(root / "train" / "ape" / "1.png"), np.full((9, 9), 77, np.uint8))
-    config = folder_config(root)
+    for name, image in (("000", red), ("002", np.full((9, 9), 77, np.uint8))):
+        png = cv2.imencode(".png", image)[1]
+        (writable / "train" / "ape" / f"{name}.jpg").write_bytes(png)
+    config = folder_config(writable)
     dataset = load_dataset(config)
     images = dataset.train.inputs_Nx
-    assert (len(images), len(dataset.eval), dataset.num_classes) == (6, 6, 2)
+    assert (len(images), len(dataset.eval), dataset.num_classes) == (TRAIN, EVAL, 2)
     # A limit keeps the classes balanced.
     config.data.train_examples = 4
     assert np.bincount(load_dataset(config).train.labels_Nx).tolist() == [2, 2]
@@ -216,14 +197,14 @@ def test_images_of_any_size_are_resized_and_cropped_and_stay_rgb(tmp_path):
     [
         (lambda root: (root / "val").rename(root / "vall"), "no folder 'val'; it has train, vall"),
         (lambda root: (root / "val/bee").rename(root / "val/cat"), "class cat is not in"),
-        (lambda root: (root / "train/ape/1.png").write_bytes(b"x" * 99), "1.png: cannot be"),
-        (lambda root: (root / "train/ape/1.png").write_bytes(b""), "1.png: cannot be"),
+        (lambda root: (root / "train/ape/002.jpg").write_bytes(b"x" * 99), "002.jpg: cannot"),
+        (lambda root: (root / "train/ape/002.jpg").write_bytes(b""), "002.jpg: cannot be"),
         (lambda root: [file.unlink() for file in root.glob("train/*/*")], "no images in it"),
     ],
 )
-def test_a_spoilt_image_folder_is_refused(tmp_path, spoil, told):
-    spoil(write_images(tmp_path))
-    refusal(load_dataset, folder_config(tmp_path), told=told)
+def test_a_spoilt_image_folder_is_refused(writable, spoil, told):
+    spoil(writable)
+    refusal(load_dataset, folder_config(writable), told=told)
 
 
 segmentation_config = functools.partial(config_for, experiment="unet256:tiny", batch_size=4)

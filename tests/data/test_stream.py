@@ -92,22 +92,14 @@ def test_waiting_for_slow_data_is_counted_as_such(train, slow_feed):
 
 def test_the_next_epoch_is_prepared_during_the_evaluation(monkeypatch):
     """And no batch is prepared twice, nor one that comes after the run."""
-    prepared = []
-    genuine = StreamFeed.assemble
-
-    def note(self, split, order_DxB, epoch):
-        prepared.append((epoch, tuple(order_DxB.ravel().tolist())))
-        return genuine(self, split, order_DxB, epoch)
-
-    feed, _ = feed_of(monkeypatch, num_threads=1)
-    monkeypatch.setattr(StreamFeed, "assemble", note)
+    feed, prepared = feed_of(monkeypatch, num_threads=1)
     feed._num_steps = 32
     assert len(list(feed.train_batches(0, 16))) == 16
     first = next(feed.train_batches(1, 1))
     assert int(first["epoch"][0]) == 1
     assert len(list(feed.train_batches(1, 15, first_step=1))) == 15
     assert len(prepared) == len(set(prepared)) == 32
-    assert [epoch for epoch, _ in prepared] == [0] * 16 + [1] * 16
+    assert [epoch for _, epoch, _ in prepared] == [0] * 16 + [1] * 16
 
 
 def test_a_batch_that_fails_ends_the_run_with_its_reason(train, tmp_path, monkeypatch):
@@ -153,15 +145,15 @@ def test_masks_move_with_their_images(feed):
 
 
 def feed_of(monkeypatch, **fields):
-    """A feed of 16 small batches, and who prepared what so far."""
+    """A feed of 16 small batches, and the thread, epoch and order of each that is prepared."""
     prepared = []
     genuine = StreamFeed.assemble
 
-    def note(self, *args):
+    def note(self, split, order_DxB, epoch):
         watch = Stopwatch()
         wait_until(lambda: watch.elapsed_s() > 0.01)
-        prepared.append(threading.get_ident())
-        return genuine(self, *args)
+        prepared.append((threading.get_ident(), epoch, order_DxB.tobytes()))
+        return genuine(self, split, order_DxB, epoch)
 
     monkeypatch.setattr(StreamFeed, "assemble", note)
     config = registry.load("vgg_cifar10:tiny")
@@ -205,7 +197,7 @@ def test_as_many_threads_prepare_as_asked_for(monkeypatch, num_threads):
 
     monkeypatch.setattr(StreamFeed, "assemble", meet)
     assert len(list(feed.train_batches(0, 16))) == len(prepared) == 16
-    assert len(set(prepared)) == num_threads
+    assert len({thread for thread, _, _ in prepared}) == num_threads
 
 
 def test_as_many_batches_are_kept_ready_as_asked_for(monkeypatch):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.conftest import ROOT
+from tests.integration.browser import browse, chromium  # noqa: F401 (fixtures)
 
 _HERE = pathlib.Path(__file__).resolve().parent
 # Files that take over half a minute, the longest first: with `--dist loadfile` no worker ends long

@@ -150,9 +150,9 @@ class Cluster:
         """Returns what Slurm knows of a job: {JobState: RUNNING, Restarts: 0, ...}."""
         return dict(re.findall(r"(\w+)=(\S*)", self.run("scontrol", "-o", "show", "job", number)))
 
-    def wait_for(self, number, *states, timeout_s=120) -> dict[str, str]:
+    def wait_for(self, number, *states) -> dict[str, str]:
         """Returns what Slurm knows of a job as soon as it is in one of these states."""
-        deadline_s = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + 120
         while (job := self.job(number))["JobState"] not in states:
             assert time.monotonic() < deadline_s, job
             time.sleep(0.1)

@@ -1,5 +1,6 @@
 """The Python API in processes of its own: what it imports, and in a notebook."""
 
+import os
 import sys
 
 import nbformat
@@ -8,7 +9,7 @@ from nbclient import NotebookClient
 
 from tests.conftest import MICRO, ROOT
 from tests.integration.conftest import run_program
-from tests.test_compare import write_run
+from tests.reports.test_golden import write_golden_runs
 
 
 @pytest.fixture(autouse=True)
@@ -18,14 +19,17 @@ def checkout_is_imported(monkeypatch):
 
 
 def test_only_what_measures_loads_jax(tmp_path):
-    write_run(tmp_path / "runs" / "a", 100.0)
-    write_run(tmp_path / "runs" / "b", 100.0)
+    os.close(write_golden_runs(tmp_path))
+    # Repeats have intervals that SciPy computes.
     code = """
 import sys
 import jaxbench
 assert "jaxbench.api" not in sys.modules
-jaxbench.experiments(), jaxbench.Run("runs/a"), jaxbench.load_runs("runs")
-jaxbench.compare("runs/a", "runs/b"), jaxbench.report("runs")
+jaxbench.experiments(), jaxbench.Run("tp128"), jaxbench.load_runs("train")
+jaxbench.report(["tp128", "train/seed0", "scaling", "compiled"])
+heavy = {"jax", "flax", "tensorflow", "matplotlib", "scipy"} & set(sys.modules)
+assert not heavy, heavy
+jaxbench.compare("train/seed0", "train/seed1")
 assert "jax" not in sys.modules
 """
     done = run_program([sys.executable, "-c", code], cwd=tmp_path)

@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
 
 import pytest
 
 from jaxbench.cli.registry import available, load
 from jaxbench.config import Config
-from tests.conftest import ROOT
+from tests.integration.conftest import run_program
 
 PYTHONS = {name: os.environ.get(f"JAXBENCH_TEST_{name.upper()}") for name in ("tpu", "gpu")}
 needs_tpu = pytest.mark.skipif(
@@ -77,8 +76,7 @@ def check_steps(platform, precision, names):
     """Compile each experiment's step, and name all that do more than `MOST`."""
     steps = [f"{name}:tiny,{precision}" for name in names]
     command = [PYTHONS[platform], "-c", COMPILE, TARGETS[platform], *steps]
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    done = run_program(command, timeout_s=3600)
     assert done.returncode == 0, done.stderr[-2000:]
     records = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(records) == len(steps)

@@ -1,12 +1,9 @@
 """The entry point as a process of its own, and every experiment once."""
 
-import subprocess
-
 import pytest
 
 from jaxbench.cli import registry
-from tests.conftest import MICRO, OPTIMIZED, records, run_json
-from tests.integration.conftest import program
+from tests.conftest import OPTIMIZED, records, run_json
 
 # Once a week: other recipes for a network that is here.
 _WEEKLY = ("resnet50", "gpt124m_synthetic", "wrn28_10_2019", "cifar10_speedrun94_2025", "vit_s16")
@@ -70,14 +67,3 @@ def test_a_backend_that_is_not_there_is_told(run_main):
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
     assert line.startswith("jaxbench: JAX_PLATFORMS=cuda: ") and "pip install" in line
-
-
-def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path):
-    command = program(f"--experiment={MICRO}", "--workdir=run")
-    with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        process.stdout.readline()
-        process.stdout.close()
-        errors = process.stderr.read()
-    assert run_json(tmp_path / "run")["status"] == "done", errors

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.conftest import ROOT
-from tests.integration.conftest import run_program
+from tests.integration.conftest import program, run_program
 
 # Pythons that have SkyPilot and dstack.
 ENGINES = {name: os.environ.get(f"JAXBENCH_TEST_{name.upper()}") for name in ("sky", "dstack")}
@@ -64,9 +64,8 @@ def read_by(engine, folder):
 
 
 def write(folder, *flags):
-    done = run_program([sys.executable, "-m", "jaxbench.offers", f"--out={folder}", *flags])
+    done = run_program(program(f"--out={folder}", *flags, command="offers"))
     assert done.returncode == 0, done.stderr
-    return done
 
 
 @pytest.fixture(scope="module")
@@ -121,19 +120,15 @@ def test_a_machine_runs_what_is_sent_and_the_report_finds_what_came_back(tmp_pat
     python.chmod(0o755)
     task = yaml.safe_load((folder / "t4-1.sky.yaml").read_text())
     # No checkout of git is above it, so that the commit is the archive's.
-    subprocess.run(
-        ["bash", "-c", task["run"]],
-        cwd=home / "sky_workdir",
-        env=os.environ | {"HOME": str(home), "XLA_FLAGS": ""},
-        check=True,
-        timeout=300,
-    )
+    env = {"HOME": str(home), "XLA_FLAGS": ""}
+    done = run_program(["bash", "-c", task["run"]], home / "sky_workdir", env)
+    assert done.returncode == 0, done.stderr
     head = run_program(["git", "rev-parse", "HEAD"], cwd=ROOT)
     document = json.loads((next((home / "results").iterdir()) / "run.json").read_text())
     assert document["environment"]["git"]["commit"] == head.stdout.strip()
     shutil.copytree(home / "results", folder / "t4-1")
-    command = [sys.executable, "-m", "jaxbench.report", str(folder), f"--out={tmp_path / 'a.md'}"]
-    subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
+    done = run_program(program(folder, f"--out={tmp_path / 'a.md'}", command="report"))
+    assert done.returncode == 0, done.stderr
     lines = (tmp_path / "a.md").read_text().splitlines()
     states = [line.split("|")[1:4] for line in lines if "quickstart:tiny | " in line]
     assert [" T4:1 ", " quickstart:tiny ", " done "] in states

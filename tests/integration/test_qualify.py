@@ -11,19 +11,13 @@ import pytest
 from jaxbench.clock import Stopwatch, pause
 from tests.cards import made
 from tests.conftest import ROOT, UNOPTIMIZED
+from tests.integration.conftest import run_program
 
 
-def run(folder, *args, devices=2):
-    flag = "--xla_force_host_platform_device_count"
-    flags = UNOPTIMIZED["XLA_FLAGS"].replace(f"{flag}=8", f"{flag}={devices}")
-    return subprocess.run(
-        [sys.executable, "-m", "jaxbench", *args],
-        cwd=folder,
-        env=os.environ | {"XLA_FLAGS": flags, "COLUMNS": "80"},
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
+def run(folder, *args):
+    flags = UNOPTIMIZED["XLA_FLAGS"].replace("device_count=8", "device_count=2")
+    env = {"XLA_FLAGS": flags, "COLUMNS": "80"}
+    return run_program([sys.executable, "-m", "jaxbench", *args], folder, env, timeout_s=400)
 
 
 def test_a_card_is_measured_checked_altered_and_compared(tmp_path):

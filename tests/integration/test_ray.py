@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from jaxbench.clock import wait_until
-from tests.conftest import MICRO, ROOT, run_json
+from tests.conftest import MICRO, ROOT, run_json, table
 from tests.integration.conftest import run_program, wait_for
-from tests.integration.test_sweep import results, run_sweep, sweep, table
+from tests.integration.test_sweep import results, run_sweep, sweep, write_experiments
 
 pytest.importorskip("ray", reason="needs Ray: pip install 'jaxbench[ray]'")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
@@ -86,15 +86,6 @@ def cluster():
             yield made
         finally:
             made.shutdown()
-
-
-def write_experiments(folder: pathlib.Path, **fields: str) -> str:
-    """Writes an experiment for each field and value that is set; returns their names."""
-    for name, field in fields.items():
-        lines = ("from tests import micro", "def get_config():", "    config = micro.get_config()")
-        lines += (f"    config.num_devices = 1; config.{field}", "    return config")
-        (folder / f"{name}.py").write_text("\n".join(lines))
-    return ",".join(f"{name}.py" for name in fields)
 
 
 def test_every_end_is_a_result(tmp_path, cluster):

@@ -1,13 +1,15 @@
 """What a reader does with a report: sort, filter, switch lines off, ask points, unfold, print."""
 
 import re
+import shutil
 
 import pytest
 
-from tests.integration.test_report_browser import DESKTOP, PAPER, PHONE, chromium  # noqa: F401
-from tests.recorded import trained
+from tests.integration.browser import DESKTOP, PAPER, PHONE, unfold
+from tests.integration.conftest import program, run_program
+from tests.recorded import trained, write_telemetry
 from tests.reports.many_runs import write_many
-from tests.reports.pages import page_of
+from tests.reports.pages import Page, page_of
 
 _HOSTILE = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
 
@@ -24,27 +26,15 @@ def report(tmp_path_factory):
 
 
 @pytest.fixture
-def opened(chromium, report):  # noqa: F811
-    """Opens the report; at the end, the browser may not have complained of anything."""
-    complaints, contexts = [], []
+def opened(browse, report):
+    """Opens the report, whose hostile name must not run."""
 
-    def opened(hash="", **how):
-        contexts.append(chromium.new_context(**({"viewport": DESKTOP} | how)))
-        page = contexts[-1].new_page()
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto(report.as_uri() + hash)
+    def opened(**how):
+        page = browse(report, **how)
         assert page.title() == "a report"
         return page
 
-    yield opened
-    for context in contexts:
-        context.close()
-    assert complaints == []
-
-
-def unfold(page):
-    page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
+    return opened
 
 
 def column(table, place):
@@ -204,3 +194,21 @@ def test_a_tooltip_stays_when_the_finger_is_lifted(opened):
     assert page.locator("#tip").is_visible()
     page.touchscreen.tap(5, 5)
     assert not page.locator("#tip").is_visible()
+
+
+def test_500_runs_and_a_day_of_telemetry(tmp_path):
+    """500 runs of 150 epochs, 3 of them with a day of telemetry of three devices."""
+    folder = write_many(tmp_path / "many", 500, num_epochs=150)
+    first, *others = sorted(folder.glob("cnn10/*"))[:3]
+    write_telemetry(first, 86_400)
+    for other in others:
+        shutil.copy(first / "telemetry.csv", other)
+    # Seconds on an idle machine; the bound is for a busy one.
+    done = run_program(program(folder, command="report"), cwd=tmp_path, timeout_s=60)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "report.html").read_text()
+    assert len(text.encode()) < 3e6
+    Page(text)
+    for number in (0, 250, 499):
+        assert f"/<wbr>run{number:03d}<" in text or f"/run{number:03d}<" in text
+    assert "500 runs" in text and "n = 86,400 samples" in text

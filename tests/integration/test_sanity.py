@@ -4,7 +4,6 @@ Networks, parsers, clocks and arithmetic are written out here once more. jaxbenc
 people run it; what it recorded is compared.
 """
 
-import csv
 import json
 import math
 import os
@@ -21,7 +20,7 @@ from tests.in_process import run_command
 from tests.integration.conftest import program
 
 # Of the run that most tests look at: a WRN-10-2 on scikit-learn's digits, on two devices.
-WIDTH, EPOCHS, USD_PER_HOUR = 2, 8, 6.7
+WIDTH, EPOCHS = 2, 8
 TRAINED_ON, HELD_OUT, BATCH = 1437, 360, 128
 IMAGES_PER_EPOCH = TRAINED_ON // BATCH * BATCH
 ONE = "--experiment.num_devices=1"
@@ -42,7 +41,6 @@ class TrainedRun:
             "--experiment=quickstart",
             f"--experiment.model.width={WIDTH}",
             f"--experiment.epochs={EPOCHS}",
-            f"--usd_per_hour={USD_PER_HOUR}",
             "--compile_cache=off",
             "--checkpoint_epochs=3",
             "--workdir=run",
@@ -90,12 +88,6 @@ class TrainedRun:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     return TrainedRun(tmp_path_factory.mktemp("sanity"))
-
-
-def start(folder, *arguments, module="jaxbench.main"):
-    done = run_command(folder, *arguments, module=module)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 # 1. Multiply-accumulates, from the text of the lowered program.
@@ -153,7 +145,7 @@ def macs_of_products(text: str, num_images: int) -> list[float]:
 @pytest.mark.parametrize("name", ["resnet50", "unet256", "gpt_bytes", "cifar10_speedrun94"])
 def test_macs_by_a_parser_of_the_lowered_program(tmp_path, monkeypatch, name):
     experiment = (f"--experiment={name}:tiny", ONE)
-    described = json.loads(start(tmp_path, *experiment, "--mode=describe", "--json"))
+    described = json.loads(run_command(tmp_path, *experiment, "--mode=describe", "--json").stdout)
     # Other views of an image would be other networks' work.
     views = "--experiment.test_time_augmentation"
     flags = (f"{views}=none", f"{views}_fraction=1", "--workdir=run")
@@ -353,68 +345,3 @@ def test_bytes_that_devices_exchange_and_that_the_state_takes(run):
     assert compiled[0]["memory"]["alias_bytes"] == state_bytes
     leaves = jax.tree.leaves(saved_states(run)[EPOCHS])
     assert sum(np.asarray(leaf).nbytes for leaf in leaves) == state_bytes
-
-
-def test_tensorboard_and_csv_hold_the_figures_of_the_records(run):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    epochs = run.of_kind("epoch")
-    rows = list(csv.DictReader((run.folder / "epochs.csv").read_text().splitlines()))
-    assert len(rows) == len(epochs)
-    for row, record in zip(rows, epochs, strict=True):
-        assert set(record) - set(row) == {"kind"}
-        for name, cell in row.items():
-            value = record.get(name)
-            assert cell == ("" if value is None else str(value)), name
-
-    of_epochs = {
-        "eval/loss": "eval_loss",
-        "eval/top1": "eval_top1",
-        "eval/top5": "eval_top5",
-        "memory/process_bytes": "process_memory_bytes",
-        "throughput/images_per_s": "images_per_s",
-        "throughput/images_per_s_per_device": "images_per_s_per_device",
-        "time/data_wait_s": "data_wait_s",
-        "time/epoch_s": "epoch_time_s",
-        "train/epoch_loss": "train_loss",
-        "train/epoch_top1": "train_top1",
-    }
-    of_steps = {name: name.removeprefix("train/") for name in ("train/loss", "train/top1")}
-    of_steps["train/learning_rate"] = "learning_rate"
-    expected = {}
-    for kind, tags in (("epoch", of_epochs), ("step", of_steps)):
-        for tag, field in tags.items():
-            expected[tag] = [(record["step"], record[field]) for record in run.of_kind(kind)]
-    events = EventAccumulator(str(run.folder / "tensorboard")).Reload()
-    tags = set(events.Tags()["scalars"])
-    assert tags <= set(expected)
-    # What the machine does not tell has no curve.
-    assert {"eval/top1", "time/epoch_s", "train/loss"} <= tags
-    for tag in tags:
-        curve = events.Scalars(tag)
-        steps, values = zip(*expected[tag], strict=True)
-        assert tuple(event.step for event in curve) == steps, tag
-        assert [event.value for event in curve] == pytest.approx(values, rel=1e-6), tag
-
-
-# 5. Cost, by arithmetic on the records.
-
-
-def test_cost_by_arithmetic_on_the_records(run, tmp_path):
-    epochs = run.of_kind("epoch")
-    target = sorted(record["eval_top1"] for record in epochs)[EPOCHS // 2]
-    flags = (str(run.folder), f"--target_accuracy={target}", "--json")
-    [found] = json.loads(start(tmp_path, *flags, module="jaxbench.cost"))["costs"].values()
-    reached = next(record for record in epochs if record["eval_top1"] >= target)
-    rate = statistics.median(record["images_per_s"] for record in epochs[1:])
-    by_hand = {
-        "images_per_s": rate,
-        "images_per_s_per_usd_per_hour": rate / USD_PER_HOUR,
-        "usd_per_million_images": 1e6 / (3600 * rate) * USD_PER_HOUR,
-        "wall_usd": run.summary["wall_s"] / 3600 * USD_PER_HOUR,
-        "target_epoch": reached["epoch"],
-        "target_s": reached["elapsed_s"],
-        "target_usd": reached["elapsed_s"] / 3600 * USD_PER_HOUR,
-    }
-    assert {name: found[name] for name in by_hand} == pytest.approx(by_hand)
-    assert run.summary["usd"] == pytest.approx(by_hand["wall_usd"])

@@ -1,6 +1,5 @@
 """Processes of their own: signals, whose end never hangs, and a second one in a run directory."""
 
-import csv
 import os
 import signal
 import subprocess
@@ -10,10 +9,8 @@ import time
 import pytest
 
 from jaxbench.checkpoints.checkpoint import list_checkpoints
-from jaxbench.checkpoints.resume import find_resume
-from jaxbench.records.run_lock import is_running
-from tests.conftest import MICRO, records, run_json
-from tests.integration.conftest import program, run_program, wait_for
+from tests.conftest import MICRO, records, run_json, table
+from tests.integration.conftest import program, wait_for
 
 
 def start_long_run(tmp_path):
@@ -99,27 +96,6 @@ def test_a_run_that_stood_still_and_is_stopped_says_so(tmp_path):
     assert any(stood_still in line for line in summary["warnings"])
     assert summary["epochs_done"] >= 2 and records(tmp_path / "run")[-1]["kind"] == "summary"
     # The threads were ended first: what is summed up is what the file holds, whole rows.
-    with open(tmp_path / "run" / "telemetry.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = table(tmp_path / "run" / "telemetry.csv")
     samples = summary["telemetry"]["devices"]["host"]["samples"]
     assert len(rows) == samples >= 2 and None not in rows[-1].values()
-
-
-def test_a_second_process_is_refused_wherever_it_runs(tmp_path):
-    """As in another container: under another host name, and with other process ids."""
-    elsewhere = ["unshare", "--uts", "--pid", "--fork", "--mount-proc", "sh", "-c"]
-    elsewhere.append('hostname elsewhere; exec "$0" "$@"')
-    if run_program([*elsewhere, "true"]).returncode:
-        pytest.skip("a namespace cannot be made here (only root can)")
-    first = start_long_run(tmp_path)
-    before = run_json(tmp_path / "run")
-    second = run_program([*elsewhere, *first.args, "--resume=auto"], cwd=tmp_path)
-    told = "jaxbench: run: is still running in another process\n"
-    assert (second.returncode, second.stderr) == (2, told)
-    assert first.poll() is None and run_json(tmp_path / "run") == before
-    first.kill()
-    first.communicate()
-    assert run_json(tmp_path / "run")["status"] == "running"
-    # It has no checkpoint: the lock is all that counts here.
-    assert not is_running(tmp_path / "run")
-    find_resume(str(tmp_path / "run"), "auto", "").close()

@@ -11,10 +11,10 @@ import time
 import pytest
 
 from jaxbench.launchers.launcher import read_json
-from tests.conftest import MICRO, ROOT, last_step, run_json
+from tests.conftest import MICRO, ROOT, last_step, run_json, table
 from tests.integration.conftest import wait_for
 from tests.integration.slurm import cluster  # noqa: F401
-from tests.integration.test_sweep import results, sweep, table
+from tests.integration.test_sweep import results, sweep, write_experiments
 
 # A training that a test ends.
 LONG = "--experiment.epochs=1000000"
@@ -38,10 +38,7 @@ def killed_sweep(tmp_path_factory, slurm):
     time limit is a minute.
     """
     folder = tmp_path_factory.mktemp("sweep")
-    for name, field in {"large": "model.hidden = (10**6, 10**6)", "long": "epochs = 10**6"}.items():
-        lines = ("from tests import micro", "def get_config():", "    config = micro.get_config()")
-        lines += (f"    config.{field}", "    return config")
-        (folder / f"{name}.py").write_text("\n".join(lines))
+    write_experiments(folder, large="model.hidden = (10**6, 10**6)", long="epochs = 10**6")
     command = sweep(
         *("--launcher=slurm", "--slurm=--cpus-per-task=1 --time=1", "--sweepdir=s"),
         *(f"--grid=experiment={MICRO},large.py,long.py", "--grid=seed=0,1"),
@@ -84,13 +81,8 @@ def test_runs_go_on_when_their_jobs_are_requeued_and_not_after_scancel(tmp_path,
     activate.write_text(f"export PATH='{os.path.dirname(sys.executable)}':$PATH\n")
     training = (f"--experiment={MICRO}", "--experiment.num_devices=0", LONG, "--telemetry_s=0")
     script = slurm.run(
-        *(
-            "sbatch",
-            "--parsable",
-            f"--chdir={tmp_path / 'script'}",
-            "--nodes=1",
-            "--gpus-per-node=2",
-        ),
+        *("sbatch", "--parsable", f"--chdir={tmp_path / 'script'}"),
+        *("--nodes=1", "--gpus-per-node=2"),
         *("--ntasks-per-node=2", "--cpus-per-task=2", ROOT / "launch" / "slurm.sbatch", *training),
     ).strip()
     command = sweep(

@@ -1,8 +1,6 @@
 """Start-up: what is imported and when, and what the record says of the time."""
 
-import os
 import pathlib
-import subprocess
 import sys
 
 import pytest
@@ -105,13 +103,8 @@ def test_peak_memory_is_not_that_of_the_process_that_started_it():
     status = pathlib.Path("/proc/self/status")
     if not status.exists() or "VmHWM" not in status.read_text():
         pytest.skip("this system does not tell a program's own peak")
-    done = subprocess.run(
-        [sys.executable, "-c", _PARENT, *LAUNCHER, _CHILD],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_program([sys.executable, "-c", _PARENT, *LAUNCHER, _CHILD])
+    assert done.returncode == 0, done.stderr
     before_bytes, peak_bytes, now_bytes = map(int, done.stdout.split())
     # The parent held 768 MiB.
     assert 2**24 < before_bytes < 2**29

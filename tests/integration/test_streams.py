@@ -1,25 +1,18 @@
 """Standard output that is closed, full, or read by a program that has ended."""
 
 import os
-import subprocess
 import sys
 
 import pytest
 
 from tests.conftest import MICRO, run_json
+from tests.integration.conftest import run_program
 
 DESCRIBE = f"-m jaxbench.main --experiment={MICRO} --mode=describe --json"
 
 
-def shell(tmp_path, line, **options):
-    return subprocess.run(
-        ["bash", "-c", line.replace("PYTHON", sys.executable)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        **options,
-    )
+def shell(tmp_path, line):
+    return run_program(["bash", "-c", line.replace("PYTHON", sys.executable)], tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +37,7 @@ def test_a_full_disk_below_a_listing_is_told(tmp_path):
     assert (done.returncode, done.stderr) == (1, "jaxbench: the disk: No space left on device\n")
 
 
-@pytest.mark.parametrize("to", ["<&- >&- 2>&-", ">/dev/full 2>/dev/full"])
+@pytest.mark.parametrize("to", ["<&- >&- 2>&-", ">/dev/full 2>/dev/full", "| head -1"])
 def test_a_run_needs_no_console(tmp_path, to):
     line = f"PYTHON -m jaxbench.main --experiment={MICRO} --experiment.epochs=1 --workdir=run"
     done = shell(tmp_path, f"set -o pipefail; {line} {to}")

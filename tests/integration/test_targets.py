@@ -89,20 +89,6 @@ def test_every_listed_machine_is_one_that_its_compiler_knows(names):
         assert int(usable_bytes) == pytest.approx(target.usable_bytes, rel=1e-3)
 
 
-def test_a_step_compiles_for_tpus_that_are_not_here():
-    """8 cores of TPU v2 and 4 of v5e: one all-reduce of the gradients, the state donated whole."""
-    records = describe("tpu:v2:2x2,tpu:v5e:2x2", "--experiment=quickstart:tiny")
-    assert [record["num_devices"] for record in records] == [8, 4]
-    for record in records:
-        assert record["fits"] and record["state_donated"] and record["origin"] == "compiled"
-        assert record["compiler"].startswith("libtpu ")
-        [[name, reduced]] = record["collectives"].items()
-        assert (name, reduced["count"]) == ("all-reduce", 1)
-        ceiling = record["ceiling"]
-        assert ceiling["origin"] == "predicted" and 1e5 < ceiling["images_per_s"] < 1e9
-        assert set(ceiling["least_s"]) == {"compute", "memory", "links"}
-
-
 @pytest.mark.parametrize("target", ["tpu:v2:2x2", "gpu:h100:2"])
 def test_what_compilers_and_plugins_say_is_not_on_the_console(target, tmp_path):
     args = ("--experiment=quickstart:tiny", "--mode=memory", f"--target={target}")
@@ -115,5 +101,6 @@ def test_what_compilers_and_plugins_say_is_not_on_the_console(target, tmp_path):
 def test_the_compiler_refuses_a_batch_that_does_not_fit():
     args = ("--experiment=cnn10", "--experiment.batch_size=131072", "--experiment.precision=bf16")
     record = describe("tpu:v2:2x2", *args)
+    assert record["num_devices"] == 8 and record["compiler"].startswith("libtpu ")
     assert not record["fits"] and record["needed_bytes"] == needed_bytes(record["refusal"])
     assert record["needed_bytes"] > record["device_memory_bytes"] > 7 * 2**30

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from jaxbench.cli import registry
 from tests.conftest import MICRO, ROOT, records, run_json
+from tests.integration.conftest import run_program
 
 
 @pytest.fixture(scope="module")
@@ -36,26 +36,9 @@ def installed(tmp_path_factory):
 @pytest.fixture
 def run(installed, tmp_path):
     def run(*command, **env):
-        return subprocess.run(
-            [*map(str, command)],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(installed)} | env,
-            capture_output=True,
-            text=True,
-            timeout=200,
-        )
+        return run_program(command, tmp_path, {"PYTHONPATH": str(installed)} | env, timeout_s=200)
 
     return run
-
-
-def test_it_finds_its_experiments_from_any_folder(installed, run):
-    code = "import jaxbench.cli.registry as c; print(c.experiments_dir()); print(*c.available())"
-    done = run(sys.executable, "-c", code)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [
-        str(installed / "jaxbench" / "experiments"),
-        *registry.available(),
-    ]
 
 
 def test_the_program_runs_an_experiment_and_records_its_command_line(installed, run, tmp_path):

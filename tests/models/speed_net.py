@@ -22,9 +22,9 @@ def config_with(**fields):
     return config_of(TINY, **FIELDS | fields)
 
 
-def run(workdir, checkpoints=None, resume="none", target=None, **fields):
+def run(workdir, checkpoints=None, resume="none", **fields):
     more = {"checkpoints": checkpoints} if checkpoints else {}
-    more |= {"target_accuracy": target, "resume": resume, "telemetry_s": 0}
+    more |= {"resume": resume, "telemetry_s": 0}
     return run_training(config_with(**fields), str(workdir), Console(), **more)
 
 

@@ -38,16 +38,8 @@ def test_logits_are_scaled_by_the_root_of_the_width_to_the_published_256th(width
         lambda leaf: np.abs(generator.normal(size=leaf.shape)).astype(np.float32), shapes
     )
 
-    @jax.jit
-    def apply(variables, images):
-        return network.apply(
-            variables,
-            images,
-            train=False,
-            capture_intermediates=lambda module, _: module.name == "head",
-        )
-
-    logits, seen = apply(variables, images)
+    how = {"train": False, "capture_intermediates": lambda module, _: module.name == "head"}
+    logits, seen = jax.jit(lambda *args: network.apply(*args, **how))(variables, images)
     [unscaled] = seen["intermediates"]["head"]["__call__"]
     assert np.abs(unscaled).min() > 0
     np.testing.assert_allclose(logits, np.asarray(unscaled) * scale, rtol=1e-6)

@@ -1,6 +1,5 @@
 """The conv2d experiment: what is computed, how it is told apart, and what is said of it."""
 
-import csv
 import itertools
 
 import jax
@@ -19,7 +18,7 @@ from jaxbench.models.convolution import (
 from jaxbench.modes import conv2d
 from jaxbench.modes.conv2d import measure_conv2d
 from jaxbench.records.writers.console import Console
-from tests.conftest import config_of, records, refusal, run_json
+from tests.conftest import config_of, records, refusal, run_json, table
 
 
 @pytest.mark.parametrize("kernel", [1, 2, 3, 4, 7, 10])
@@ -74,8 +73,7 @@ def test_every_part_is_measured_on_every_number_of_devices(measured):
     assert document["status"] == "done" and document["mode"] == "conv2d"
     assert len(result.summary["findings"]) == 5
     assert document["problems"][0]["macs"] == 24 * 16 * 16 * 9
-    with open(folder / "conv2d.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = table(folder / "conv2d.csv")
     assert [float(row["compute_s"]) for row in rows] == [trial["compute_s"] for trial in trials]
 
 
@@ -164,9 +162,6 @@ def test_axes_vary_one_at_a_time():
     config = Conv2dConfig(kernels=(3, 5), channels=(2, 4, 6))
     pairs = [(problem.kernel, problem.channels) for problem in config.problems()]
     assert pairs == [(3, 2), (5, 2), (3, 4), (3, 6)]
-    published = registry.load("conv2d").problems()
-    assert len(published) == 17
-    assert published[0] == Problem(840, 100, 100, 1, 1, 3)
 
 
 @pytest.mark.parametrize(

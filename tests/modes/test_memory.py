@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 
-import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -12,10 +11,10 @@ from jaxbench.cli import registry
 from jaxbench.modes import runner
 from jaxbench.modes.memory import measure_memory
 from jaxbench.records.writers.console import Console
-from jaxbench.training.compilation import compile_step
 from tests import conftest
 from tests.conftest import MICRO, equations, records, run_json, step_args
-from tests.micro import SmallConfig, config_for
+from tests.micro import SmallConfig
+from tests.training.test_network_analysis import net
 
 
 def program_of(name, **fields):
@@ -23,16 +22,6 @@ def program_of(name, **fields):
     fields = {"data__feed": "resident", "data__random_resized_crop": False} | fields
     program = conftest.program_of(name, **fields)
     return program, step_args(program)
-
-
-def donated_bytes(program, args):
-    record = compile_step("train_step", program.train_step, program.abstract_placed_state(), *args)
-    return record.memory["alias_bytes"]
-
-
-def state_bytes(program):
-    leaves = jax.tree.leaves(program.abstract_train_state())
-    return sum(leaf.size * np.dtype(leaf.dtype).itemsize for leaf in leaves)
 
 
 def test_a_batch_that_fits_is_compiled_and_run(tmp_path):
@@ -72,12 +61,6 @@ def test_a_run_whose_parameters_do_not_fit_compiles_nothing(run_cli, tmp_path, m
     assert "parameters" in document["reason"] and not records(tmp_path / "run", "compile")
 
 
-@pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
-def test_every_byte_of_the_state_is_donated(parallelism):
-    program, args = program_of(MICRO, parallelism=parallelism, num_devices=2)
-    assert donated_bytes(program, args) == state_bytes(program)
-
-
 @pytest.mark.parametrize("remat", ["none", "save_dots"])
 def test_of_activations_only_what_convolutions_made_is_kept(remat):
     """What the part of the step that makes the rest again takes in, as JAX traced it."""
@@ -105,22 +88,7 @@ def test_of_activations_only_what_convolutions_made_is_kept(remat):
     assert sorted(of_the_batch) == sorted([*made, images])
 
 
-class PlainNorm(nn.Module):
-    """A custom network with flax's batch norm."""
-
-    norm_axis: str | None
-
-    @nn.compact
-    def __call__(self, images, train=False, keys_B=None):
-        x = nn.Conv(4, (3, 3), use_bias=False, dtype=images.dtype)(images)
-        x = nn.BatchNorm(use_running_average=not train, axis_name=self.norm_axis)(x)
-        return nn.Dense(10)(nn.relu(x).mean((1, 2)))
-
-
-PLAIN_NORM = config_for(lambda norm_axis, **_: PlainNorm(norm_axis))
-
-
-@pytest.mark.parametrize("model", [SmallConfig(), PLAIN_NORM])
+@pytest.mark.parametrize("model", [SmallConfig(), net()], ids=["ours", "flaxs"])
 def test_statistics_are_not_made_again(model):
     """Gradients alone would have batch norm read what it normalises again, and exchange again."""
     counts = []

@@ -1,7 +1,5 @@
 """What all modes share: run.json, records, every way to end, the summary."""
 
-import csv
-
 import jax
 import pytest
 
@@ -14,7 +12,7 @@ from jaxbench.records import next_steps
 from jaxbench.records.schema import CompileRecord, Conv2dRecord, Summary
 from jaxbench.records.writers.console import Console
 from jaxbench.training import run as training_run
-from tests.conftest import MICRO, records, run_json
+from tests.conftest import MICRO, records, run_json, table
 from tests.modes.mixed_devices import REFUSAL, FakeDevice
 from tests.recorded import filled
 
@@ -67,8 +65,7 @@ def test_a_mode_only_measures_and_sums_up(run, tmp_path):
     assert summary["compile_s"] == 3.0 and summary["warnings"] == ["beware"]
     assert summary["phases_s"]["other"] == pytest.approx(summary["wall_s"], abs=0.05)
     assert [record["kind"] for record in records(tmp_path / "run")][:2] == ["compile", "conv2d"]
-    with open(tmp_path / "run" / "conv2d.csv", newline="") as file:
-        [row] = csv.DictReader(file)
+    [row] = table(tmp_path / "run" / "conv2d.csv")
     assert row["compute_s"] == "0.5" and row["speedup"] == ""
 
 

@@ -1,10 +1,8 @@
 """--mode=scaling: efficiencies, unequal devices, replicas that drift, predictions."""
 
-import csv
 import re
 import sys
 
-import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -16,30 +14,15 @@ from jaxbench.parallel.mesh import DataMesh, unequal_copies
 from jaxbench.records.reader import load_run
 from jaxbench.records.schema import CompileRecord, ScalingRecord
 from jaxbench.records.writers.console import Console
-from tests.conftest import MICRO, config_of, records, refusal, run_json
-from tests.micro import config_for
+from tests.conftest import MICRO, config_of, records, refusal, run_json, table
 from tests.modes.mixed_devices import REFUSAL, FakeDevice
 from tests.recorded import filled
-
-
-class Linear(nn.Module):
-    """A dense layer alone: it is compiled once for each trial."""
-
-    num_classes: int
-
-    @nn.compact
-    def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
-        return nn.Dense(self.num_classes)(images_BxHxWxC.reshape(len(images_BxHxWxC), -1))
-
-
-LINEAR = config_for(lambda num_classes, **_: Linear(num_classes))
-SMALL = {"model": LINEAR, "batch_size": 64, "optimizer__name": "sgd"}
 
 
 @pytest.fixture
 def measure(tmp_path):
     def run(console=None, fields=(), **how):
-        config = config_of(MICRO, **(SMALL | dict(fields)))
+        config = config_of(MICRO, **{"batch_size": 64, "optimizer__name": "sgd"} | dict(fields))
         how = {"rounds": 6, "window_s": 0.02} | how
         return scaling.measure_scaling(config, str(tmp_path / "run"), console or Console(), **how)
 
@@ -102,8 +85,7 @@ def test_weak_and_strong_from_one_device_to_all(measure, tmp_path):
     warnings = " ".join(summary["warnings"])
     assert "share" in warnings and "simulated" in warnings
     assert "windows are too few (6) to check that they are independent" in warnings
-    with open(tmp_path / "run" / "scaling.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = table(tmp_path / "run" / "scaling.csv")
     assert [float(row["efficiency"]) for row in rows] == [r["efficiency"] for r in found.values()]
 
 

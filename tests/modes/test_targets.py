@@ -1,7 +1,6 @@
 """--target: what a compiler says of a step, asked here of the one for CPUs."""
 
 import contextlib
-import csv
 import json
 from unittest import mock
 
@@ -22,7 +21,7 @@ from jaxbench.parallel.child import ProcessResult
 from jaxbench.records.reader import load_run
 from jaxbench.records.schema import TargetRecord, decode_record
 from jaxbench.training.program import Program
-from tests.conftest import MICRO, program_of
+from tests.conftest import MICRO, program_of, table
 from tests.launchers.fakes import fake_child
 from tests.published_rates import published_rates
 
@@ -225,8 +224,7 @@ def test_a_sweep_over_targets(children, run_cli, tmp_path):
     args = (f"--experiment={MICRO}", "--target=gpu:h100:2,gpu:l4", *grid)
     done = run_cli(*args, module="jaxbench.sweep")
     assert done.returncode == 1, done.stderr  # the L4's compiler crashed
-    with open(tmp_path / "sweep" / "sweep.csv") as file:
-        rows = list(csv.DictReader(file))
+    rows = table(tmp_path / "sweep" / "sweep.csv")
     assert [(r["batch_size"], r["target"], r["status"]) for r in rows] == [
         ("64", "gpu:h100:2", "done"),
         ("64", "gpu:l4", "failed"),
@@ -256,8 +254,7 @@ def test_the_largest_batch_on_a_target(children, refusing, run_cli, tmp_path):
     args = (f"--experiment={MICRO}", "--target=tpu:v5e:2x2", *search, "--sweepdir=sweep")
     done = run_cli(*args, module="jaxbench.sweep")
     assert done.returncode == 0, done.stderr
-    with open(tmp_path / "sweep" / "max_batch.csv") as file:
-        [row] = csv.DictReader(file)
+    [row] = table(tmp_path / "sweep" / "max_batch.csv")
     assert (row["max_batch"], row["smallest_too_large"]) == ("96", "128")
     assert "(11.13G) exceeds available HBM" in row["reason"]
 

@@ -139,11 +139,11 @@ def test_the_rate_scales_linearly_with_the_batch():
         assert rate == pytest.approx(0.1 * batch_size / 128)
 
 
-def first_updates(gradient=0.5, param=2.0, steps=2, **optimizer):
+def first_updates(gradient=0.5, steps=2, **optimizer):
     """What `steps` equal gradients do to a kernel and a bias of one value each."""
     config = config_with(**{"learning_rate": 0.1} | optimizer)
     transform = create(config)
-    params = {"layer": {"kernel": jnp.full((1, 1), param), "bias": jnp.full((1,), param)}}
+    params = {"layer": {"kernel": jnp.full((1, 1), 2.0), "bias": jnp.full((1,), 2.0)}}
     grads = jax.tree.map(lambda p: jnp.full_like(p, gradient), params)
     state = transform.init(params)
     for _ in range(steps):
@@ -236,24 +236,17 @@ def test_some_parameters_never_learn_and_some_for_a_while(monkeypatch):
     assert moved == pytest.approx([0.1 * (1 - step / 6) for step in range(6)] + [0, 0], abs=1e-8)
 
 
-def test_muon_turns_kernels_by_orthogonal_steps_of_fixed_length():
+def test_muon_leaves_biases_heads_and_tables_to_sgd():
     config = config_with(
         name="muon", learning_rate=0.1, momentum=0.6, sgd_momentum=0.0, bias_learning_rate=0.5
     )
     uses = {"multiplied": ("conv/kernel", "head/kernel", "tokens/table"), "last": ("head/kernel",)}
     transform = create(config, looked_up=("tokens/table",), **uses)
-    kernel = jax.random.normal(jax.random.key(0), (3, 3, 4, 8))
-    params = {"conv": {"kernel": kernel, "bias": jnp.ones(8)}, "head": {"kernel": jnp.ones((8, 2))}}
-    params |= {"tokens": {"table": jnp.ones((9, 4))}, "places": {"table": jnp.ones((3, 4))}}
+    shapes = {"conv": {"kernel": (3, 3, 4, 8), "bias": (8,)}, "head": {"kernel": (8, 2)}}
+    shapes |= {"tokens": {"table": (9, 4)}, "places": {"table": (3, 4)}}
+    params = jax.tree.map(jnp.ones, shapes, is_leaf=lambda shape: isinstance(shape, tuple))
     grads = jax.tree.map(lambda p: 1e-3 * jax.random.normal(jax.random.key(1), p.shape), params)
     updates, _ = transform.update(grads, transform.init(params), params)
-    moved = jax.tree.map(jnp.add, params, updates)
-    # The step is 0.1 times a matrix all of whose singular values are about 1, along the gradient.
-    step = np.asarray(kernel - moved["conv"]["kernel"]).reshape(36, 8)
-    values = np.linalg.svd(step, compute_uv=False)
-    assert values.min() > 0.06 and values.max() < 0.13
-    left, _, right = np.linalg.svd(np.asarray(grads["conv"]["kernel"]).reshape(36, 8), False)
-    assert np.sum(step * (left @ right)) > 0.95 * np.linalg.norm(step) * np.sqrt(8)
     assert np.asarray(updates["conv"]["bias"]) == pytest.approx(-0.5 * grads["conv"]["bias"])
     for layer, name in (("head", "kernel"), ("tokens", "table"), ("places", "table")):
         assert np.asarray(updates[layer][name]) == pytest.approx(-0.1 * grads[layer][name])

@@ -1,6 +1,5 @@
 """--profile=START:STOP: a trace that can be read, of steps that are in no figure of time."""
 
-import csv
 import gzip
 import json
 import math
@@ -18,7 +17,7 @@ from jaxbench.records.writers.console import Console
 from jaxbench.training.profiler import parse_steps
 from jaxbench.training.run import MetricsQueue
 from jaxbench.xla.compile_cache import without_cache
-from tests.conftest import MICRO, records, refusal, run_json
+from tests.conftest import MICRO, records, refusal, run_json, table
 
 
 def traces(folder):
@@ -114,8 +113,7 @@ def test_steps_of_two_epochs_are_traced_and_left_out_of_the_figures(run_cli, tmp
     assert "first_epoch_s" not in summary and summary["first_step_s"] > 0
     epochs = records(folder, "epoch")
     assert summary["median_epoch_s"] == epochs[2]["epoch_time_s"]
-    with open(folder / "epochs.csv", newline="") as file:
-        assert [row["profiled_steps"] for row in csv.DictReader(file)] == ["2", "2", "0"]
+    assert [row["profiled_steps"] for row in table(folder / "epochs.csv")] == ["2", "2", "0"]
     steps = records(folder, "step")
     assert [step["step"] for step in steps] == [9, 11, 13, 20, 22, 30, 33]
     assert [step["step"] for step in steps if step.get("profiled")] == [11, 13]

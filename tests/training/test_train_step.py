@@ -16,7 +16,7 @@ from jaxbench.data.sources.load import load_dataset
 from jaxbench.models.layers import dropout
 from jaxbench.models.mnist_cnn import MnistCnnConfig
 from jaxbench.models.vgg import VggConfig
-from jaxbench.parallel.mesh import create_training_mesh
+from jaxbench.parallel.mesh import create_training_mesh, unequal_copies
 from jaxbench.tasks import get_task
 from jaxbench.train import build_program
 from jaxbench.training.optimizers import create_schedule
@@ -87,13 +87,8 @@ def four_devices(tmp_path_factory):
 @pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
 def test_replicas_are_bit_identical_after_training(four_devices, batch_norm, parallelism):
     state = four_devices(parallelism, batch_norm).state
-    leaves = jax.tree_util.tree_leaves_with_path(state)
-    assert len(leaves) > 10
-    for path, leaf in leaves:
-        first, *others = (np.asarray(shard.data) for shard in leaf.addressable_shards)
-        assert len(others) == 3
-        for other in others:
-            assert first.tobytes() == other.tobytes(), jax.tree_util.keystr(path)
+    assert {len(leaf.addressable_shards) for leaf in jax.tree.leaves(state)} == {4}
+    assert unequal_copies(state) == []
 
 
 def test_pmap_and_shard_map_agree(four_devices):
@@ -101,10 +96,12 @@ def test_pmap_and_shard_map_agree(four_devices):
     assert relative_difference(shard_map, pmap) < 1e-6
 
 
-@pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
-def test_each_step_is_traced_and_compiled_exactly_once(train, parallelism):
+@pytest.mark.parametrize(
+    "fields", [{}, {"parallelism": "shard_map"}, {"replicas": "independent"}], ids=str
+)
+def test_each_step_is_traced_and_compiled_exactly_once(train, fields):
     with compilations("jaxpr_trace") as traced, compilations() as compiled:
-        train(MICRO, parallelism=parallelism, epochs=2, profile="3:5")
+        train(MICRO, epochs=2, profile="3:5", **fields)
     # JAX calls everything under pmap `_fun`: here the training and the evaluation step.
     for names in (traced, compiled):
         assert len([name for name in names if "step" in name or "_fun" in name]) == 2, names
@@ -131,8 +128,10 @@ def test_a_records_learning_rate_is_that_of_its_steps_update(train, optimizer):
     assert len(set(expected)) > 1
 
 
-def test_nothing_moves_between_host_and_device_unasked():
-    config = config_of("quickstart:tiny", model=SmallConfig(), batch_size=32, num_devices=2)
+@pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
+def test_nothing_moves_between_host_and_device_unasked(parallelism):
+    fields = {"model": SmallConfig(), "batch_size": 32, "num_devices": 2}
+    config = config_of("quickstart:tiny", parallelism=parallelism, **fields)
     mesh, layout = create_training_mesh(config)
     feed = create_feed(config, load_dataset(config), mesh, layout, jnp.float32)
     program = build_program(config, mesh, layout, feed.steps_per_epoch)
@@ -146,13 +145,14 @@ def test_nothing_moves_between_host_and_device_unasked():
 
 # Two steps in each of two epochs, in fp64.
 BY_HAND = {"seed": 7, "batch_size": 32, "precision": "fp64", "data__train_examples": 70}
+BY_HAND |= {"epochs": 2, "batch_norm": "sync", "log_every_steps": 1, "data__eval_examples": 20}
 
 
 class ByHand:
     """The network and the pixels, for recipes that are written out in NumPy once more."""
 
     def __init__(self):
-        config = config_of(MICRO, num_devices=1, **BY_HAND)
+        config = config_of(MICRO, num_devices=1, **BY_HAND | {"batch_norm": "local"})
         self.inputs_Nx = load_dataset(config).train.inputs_Nx
         self.labels_Nx = digits_labels(70)
         pixels = self.inputs_Nx.astype(np.float64)
@@ -189,11 +189,7 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
     """
     result = train(
         MICRO,
-        epochs=2,
         num_devices=2,
-        batch_norm="sync",
-        log_every_steps=1,
-        data__eval_examples=20,
         optimizer__weight_decay=0.01,
         optimizer__schedule="step",
         optimizer__decay_at=(0.5,),
@@ -232,11 +228,7 @@ def test_images_are_varied_by_seed_epoch_and_example(train):
     """Losses of four steps over two epochs that move nothing, with windows cut out in NumPy."""
     result = train(
         MICRO,
-        epochs=2,
         num_devices=2,
-        batch_norm="sync",
-        log_every_steps=1,
-        data__eval_examples=20,
         data__flip=True,
         data__crop_padding=2,
         data__padding_mode="black",

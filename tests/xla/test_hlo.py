@@ -1,7 +1,5 @@
 """What is read in a compiled program's text: real ones, and texts as GPUs and TPUs have them."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,41 +11,19 @@ from jaxbench.xla.hlo import count_collectives, count_work
 from tests.conftest import MICRO, program_of, step_args
 
 
-@functools.cache
-def compiled_step(**fields):
-    """The training step of a network with 3 norms on 2 devices.
-
-    Returns its compile record, the bytes of its gradient and of its running averages.
-    """
-    program = program_of(MICRO, num_devices=2, model__hidden=(8, 8), **fields)
-    state = program.abstract_placed_state()
-    record = compile_step("train_step", program.train_step, state, *step_args(program))
-    averages = sum(leaf.size for leaf in jax.tree.leaves(state.batch_stats))
-    return record, 4 * program.num_parameters(), 4 * averages
-
-
 @pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
 def test_the_gradient_is_reduced_in_few_collectives(parallelism):
-    record, gradient_bytes, averages_bytes = compiled_step(parallelism=parallelism)
+    program = program_of(MICRO, num_devices=2, model__hidden=(8, 8), parallelism=parallelism)
+    state = program.abstract_placed_state()
+    record = compile_step("train_step", program.train_step, state, *step_args(program))
     assert set(record.collectives) == {"all-reduce"}
     reduced = record.collectives["all-reduce"]
     assert 1 <= reduced["count"] <= 3
     # Beside it the running averages (two for each of 3 norms) and four metrics.
-    assert reduced["bytes"] == gradient_bytes + averages_bytes + 4 * 4
+    averages = sum(leaf.size for leaf in jax.tree.leaves(state.batch_stats))
+    assert reduced["bytes"] == 4 * (program.num_parameters() + averages + 4)
     mean_bytes = reduced["bytes"] / reduced["count"]
     assert mean_bytes <= reduced["largest_bytes"] <= reduced["bytes"]
-
-
-def test_synchronised_batch_norm_reduces_in_every_layer():
-    local = compiled_step(parallelism="pmap")[0].collectives["all-reduce"]
-    sync, gradient_bytes, _ = compiled_step(parallelism="pmap", batch_norm="sync")
-    # 3 norms, forwards and backwards; XLA may join the last with the gradient.
-    assert sync.collectives["all-reduce"]["count"] >= local["count"] + 4
-    assert sync.collectives["all-reduce"]["bytes"] > gradient_bytes
-
-
-def test_models_that_exchange_nothing_have_none():
-    assert compiled_step(replicas="independent")[0].collectives == {}
 
 
 @pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
@@ -192,19 +168,14 @@ def test_work_is_counted_where_it_reaches_memory():
     }
 
 
-def test_the_cycles_of_a_loop_count_as_often_as_it_runs():
+def test_a_loop_counts_as_often_as_it_runs():
     estimate = ', backend_config={"estimated_cycles":"7"}'
     outside = WORK.replace("calls=%fused_relu", f"calls=%fused_relu{estimate}")
     known = 'body=%body, backend_config={"known_trip_count":{"n":"4"}}'
     both = outside.replace("copy(%g)", f"copy(%g){estimate}").replace("body=%body", known)
-    cycles = [count_work(text, ())["estimated_cycles"] for text in (WORK, outside, both)]
+    once, first, looped = (count_work(text, {512}) for text in (WORK, outside, both))
+    cycles = [work["estimated_cycles"] for work in (once, first, looped)]
     assert cycles == [0, 7, 7 + 4 * 7]
-
-
-def test_what_a_loop_moves_counts_as_often_as_it_runs():
-    known = 'body=%body, backend_config={"known_trip_count":{"n":"4"}}'
-    looped = count_work(WORK.replace("body=%body", known), {512})
-    once = count_work(WORK, {512})
     assert looped["moved_bytes"] - once["moved_bytes"] == 3 * 2048
     assert looped["transposes"] == once["transposes"]
 
