@@ -111,8 +111,7 @@ class ReportedRun:
     # What CPU devices are made of; None for others.
     processor = property(lambda r: r.environment.get("cpu") if r.device_kind == "cpu" else None)
     hardware = property(lambda run: run.devices(run.num_devices))
-    # The devices and their number; for CPU devices, the processor too.
-    machine = property(lambda r: f"{r.hardware} ({r.processor})" if r.processor else r.hardware)
+    machine = property(lambda run: run.machine_of(run.num_devices))
     # Within the run, when it was resumed: no rate is one of its first devices.
     changed_devices = property(
         lambda run: not {"num_devices", "device_kind"}.isdisjoint(changes(vars(run.document)))
@@ -126,6 +125,10 @@ class ReportedRun:
         if not self.document.summary:
             return Summary(status=self.status)
         return decode_record({"kind": "summary", **self.document.summary})
+
+    def machine_of(self, num_devices: float | None) -> str:
+        """Return so many of the run's devices in words; for CPU devices, the processor too."""
+        return self.devices(num_devices) + (f" ({self.processor})" if self.processor else "")
 
     def paid_s(self, elapsed_s: float) -> float:
         """Return what is paid for up to a moment of the run's clock: lost work, too."""

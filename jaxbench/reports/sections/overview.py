@@ -8,8 +8,16 @@ from typing import Any, NamedTuple
 
 from jaxbench.analysis.comparison import ratio
 from jaxbench.analysis.pricing import usd
-from jaxbench.analysis.statistics import FEWEST_RUNS, Estimate, bar_words, estimate, over_runs
+from jaxbench.analysis.statistics import (
+    FEWEST_RUNS,
+    Estimate,
+    bar_words,
+    estimate,
+    of_windows,
+    over_runs,
+)
 from jaxbench.metrics import METRICS, UNKNOWN, clock_time, count, percent, plain
+from jaxbench.records.schema import ScalingRecord
 from jaxbench.reports import work
 from jaxbench.reports.blocks import Answer, Dot, DotChart, Section
 from jaxbench.reports.columns import run_cell
@@ -49,12 +57,14 @@ class _Rate(NamedTuple):
     """A rate of a run on a machine.
 
     Attributes:
+      machine: the devices and their number; for CPU devices, the processor too.
       rate: without a value if a training failed.
       setting: the run's, with its batch size.
       repeats: how many runs the rate is of.
     """
 
     run: ReportedRun
+    machine: str
     stage: str
     rate: Estimate
     setting: Mapping[str, Any]
@@ -62,7 +72,6 @@ class _Rate(NamedTuple):
 
     value = property(lambda self: self.rate.value or 0.0)
     has_interval = property(lambda self: bool(self.rate.low))
-    machine = property(lambda self: self.run.machine)
 
     @property
     def best(self) -> _Best | None:
@@ -239,7 +248,8 @@ def _machines(context: ReportContext) -> list[dict[str, Any]]:
         key=lambda rates: (
             rates[0].run.experiment.endswith(":tiny"),
             experiments.index(rates[0].run.experiment),
-            [*STAGES.values()].index(rates[0].stage),
+            # Scaling is no stage of a step and comes last.
+            [*STAGES.values(), rates[0].stage].index(rates[0].stage),
         ),
     )
     compared = [(rates[0], rows) for rates in works if (rows := _compare(context, rates))]
@@ -268,7 +278,14 @@ def _rates(context: ReportContext) -> Iterator[_Rate]:
         ended = one.usable or (run.mode == "train" and run.status in NEVER_REACHED)
         if ended and one.stage in STAGES and one_machine and counts:
             setting = {**one.setting, "batch_size": run.batch_size}
-            yield _Rate(run, STAGES[one.stage], one.rate if one.usable else Estimate(), setting)
+            rate = one.rate if one.usable else Estimate()
+            yield _Rate(run, run.machine, STAGES[one.stage], rate, setting)
+    for run, record in context.of_kind(ScalingRecord):
+        rate, stage = of_windows(record, "images_per_s"), f"{record.scaling} scaling"
+        if run.status == "done" and rate.value:
+            setting = work.setting_of(run) | {"stage": stage, "batch_size": record.batch_size}
+            setting["num_devices"] = record.num_devices
+            yield _Rate(run, run.machine_of(record.num_devices), stage, rate, setting)
 
 
 def _compare(context: ReportContext, rates: Sequence[_Rate]) -> list[dict[str, Any]]:
