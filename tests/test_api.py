@@ -123,6 +123,7 @@ def sweep(grid=None, **more):
         (lambda: jaxbench.train(profile=["1:2"]), "must be text"),
         (lambda: jaxbench.train(checkpoint_minutes=True), "must be a number"),
         (lambda: jaxbench.scaling(device_counts=[1.5]), "must be whole numbers"),
+        (lambda: jaxbench.scaling(device_counts=np.array([1, 2])), "must be whole numbers"),
         (lambda: jaxbench.throughput(feed="fast"), "must be one of synthetic, resident, stream"),
         (lambda: jaxbench.sweep("quickstart"), "give a grid"),
         (lambda: sweep({"seed": 1}), "seed=1 in the grid: must be a list"),

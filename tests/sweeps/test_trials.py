@@ -7,14 +7,14 @@ import types
 import pytest
 import rich.console
 
-from jaxbench.clock import Stopwatch
+from jaxbench import clock
 from jaxbench.launchers import local
 from jaxbench.launchers.launcher import LOST
 from jaxbench.parallel.child import ProcessResult
 from jaxbench.records.writers.console import Console
 from jaxbench.sweeps.live_table import LiveTable
 from jaxbench.sweeps.sweep_dir import open_sweepdir
-from jaxbench.sweeps.trials import TrialRunner, run_trials
+from jaxbench.sweeps.trials import TrialRunner, run_trials, running_sweep
 from tests.launchers.fakes import FakeLauncher, make
 
 
@@ -48,6 +48,18 @@ def test_as_many_trials_run_at_once_as_there_are_slots(sweep, tmp_path):
     lines = (tmp_path / "s" / "sweep.csv").read_text().splitlines()
     assert [line[0] for line in lines[1:]] == [*"01234"]
     assert {result.hostname for result in results} == {"lab"}
+
+
+def test_sweeps_of_the_same_second_have_their_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    moment = clock.now()
+    monkeypatch.setattr("jaxbench.sweeps.trials.now", lambda: moment)
+    sweeps = [
+        running_sweep(make("seed=0"), None, Console(io.StringIO()), FakeLauncher(done), ())
+        for _ in range(2)
+    ]
+    with sweeps[0] as one, sweeps[1] as other:
+        assert one.folder.path != other.folder.path
 
 
 def test_a_trial_that_never_had_a_host(sweep):
@@ -110,8 +122,8 @@ def test_the_table_has_a_line_for_each_running_trial():
         console.print(table)
         return console.file.getvalue()
 
-    running[first] = types.SimpleNamespace(watch=Stopwatch(), line="epoch 3")
+    running[first] = types.SimpleNamespace(watch=clock.Stopwatch(), line="epoch 3")
     assert drawn().count("running") == 1 and drawn().splitlines()[-1].strip() == "epoch 3"
-    running[third] = types.SimpleNamespace(watch=Stopwatch(), line="compiling")
+    running[third] = types.SimpleNamespace(watch=clock.Stopwatch(), line="compiling")
     assert drawn().count("running") == 2
     assert drawn().splitlines()[-2:] == ["seed=0: epoch 3", "seed=2: compiling"]
