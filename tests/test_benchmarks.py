@@ -10,9 +10,9 @@ import types
 
 import pytest
 from absl import flags
+from msgspec.structs import replace
 
-from jaxbench.cards.card import Card, HostLoad, Part, Verdict, measured
-from jaxbench.cards.card_file import write_card
+from jaxbench.cards.card import Verdict
 from jaxbench.cli import registry
 from jaxbench.config import OptimizerConfig
 from jaxbench.errors import BadInput
@@ -20,6 +20,7 @@ from jaxbench.hardware.targets.target import parse_target
 from jaxbench.modes.predictions import read_shape
 from jaxbench.predict import calibration
 from jaxbench.predict.prediction import memory_bytes, setting_of
+from tests.cards import made
 from tests.conftest import ROOT
 from tests.recorded import recorded_run
 
@@ -28,12 +29,6 @@ from tests.recorded import recorded_run
 def scripts_can_be_imported(monkeypatch):
     for folder in ("benchmarks/versus_pytorch", "benchmarks"):
         monkeypatch.syspath_prepend(str(ROOT / folder))
-
-
-@pytest.fixture
-def run_script(run_cli):
-    """Runs a script in this process as a program."""
-    return lambda name, *args: run_cli(*args, module=name)
 
 
 @pytest.fixture
@@ -100,22 +95,6 @@ def test_a_form_that_runs_out_of_memory_fails_alone(load_script, fails_at):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("layers=flax", "must be a name"),
-        ("a remat", "FIELD=VALUE"),
-        ("a layers=own", "one of jaxbench, flax_norm, flax_pool, flax"),
-        ("a feed=stream", "one of synthetic, resident"),
-        ("a steps_per_call=0", "whole number"),
-    ],
-)
-def test_variants_that_say_nothing_are_refused(load_script, text, told):
-    script = load_script("step_variants")
-    with pytest.raises(BadInput, match=told):
-        script.parse_variant(text)
-
-
-@pytest.mark.parametrize(
     ("whose", "flaxs"),
     [
         ("jaxbench", set()),
@@ -137,8 +116,6 @@ def test_each_of_flaxs_layers_is_swapped_alone(load_script, whose, flaxs):
 
 
 OURS = """
-from jaxbench.cards.card import Card, HostLoad, Part, Verdict, measured
-from jaxbench.cards.card_file import write_card
 from jaxbench.cli import registry
 
 def get_config():
@@ -275,7 +252,7 @@ def test_a_comparison_of_unequal_work_fails(capsys):
     ],
 )
 def test_a_goal_is_judged_by_the_whole_interval(
-    run_script, tmp_path, rate, ratio, problems, reached, code
+    run_cli, tmp_path, rate, ratio, problems, reached, code
 ):
     environment = {"device_kind": "a GPU", "driver": None, "versions": {"jax": "1"}, "git": None}
     ours = {
@@ -294,7 +271,7 @@ def test_a_goal_is_judged_by_the_whole_interval(
         "problems": problems,
     }
     (tmp_path / "wrn_rate_512.json").write_text(json.dumps(document))
-    done = run_script("acceptance", "--only=wrn_rate", f"--out={tmp_path}")
+    done = run_cli("--only=wrn_rate", f"--out={tmp_path}", module="acceptance")
     assert done.returncode == code, done.stderr
     assert re.findall(r"^\| wrn_rate .*\| ([a-z ]+) \|$", done.stdout, re.MULTILINE) == reached
     assert all(problem in done.stdout for problem in problems)
@@ -304,34 +281,14 @@ def test_a_goal_is_judged_by_the_whole_interval(
     ("share", "outcome", "reached"),
     [(0.85, "pass", ["yes"] * 3), (0.79, "warn", ["no", "no", "yes"])],
 )
-def test_a_card_is_judged_by_its_slowest_device(run_script, tmp_path, share, outcome, reached):
-    figures = [
-        measured("matmul_bf16_tflops", 989.4 * own, device=device)
-        for device, own in enumerate((0.9, share))
-    ]
+def test_a_card_is_judged_by_its_slowest_device(run_cli, tmp_path, share, outcome, reached):
     # Of the kinds of access the best one counts.
-    figures += [
-        measured(name, 4800 * own, device=0)
-        for name, own in (("copy_gb_per_s", 0.7), ("triad_gb_per_s", 0.8))
-    ]
-    ceilings = Part(name="ceilings", status="measured", time_s=1.0, figures=tuple(figures))
-    devices = [{"id": number, "kind": "NVIDIA H200"} for number in range(2)]
-    environment = {"hostname": "h", "backend": "gpu", "device_kind": "NVIDIA H200"}
-    environment |= {"num_devices": 2, "devices": devices, "driver": "1", "git": None}
-    card = Card(
-        jaxbench_version="1",
-        created_at="2026-11-24T00:00:00+00:00",
-        minutes_asked=10.0,
-        minutes_taken=10.0,
-        environment=environment | {"versions": {"jax": "1"}},
-        preset="standard-1",
-        load=HostLoad(),
-        parts=(ceilings,),
-        verdict=Verdict(outcome=outcome, findings=(), thresholds={}),
-    )
-    (tmp_path / "card-1").mkdir()
-    write_card(tmp_path / "card-1", card)
-    done = run_script("acceptance", "--only=card", f"--out={tmp_path}")
+    rates = [0.9 * made.PEAK_TFLOPS] * 3 + [share * made.PEAK_TFLOPS]
+    card = made.card(made.ceilings(rates, 0.7 * made.PEAK_GB_PER_S))
+    verdict = Verdict(outcome=outcome, findings=(), thresholds={})
+    environment = card.environment | {"driver": "1", "versions": {"jax": "1"}, "git": None}
+    made.write(tmp_path / "card-1", replace(card, environment=environment, verdict=verdict))
+    done = run_cli("--only=card", f"--out={tmp_path}", module="acceptance")
     assert re.findall(r"^\| card .*\| ([a-z ]+) \|$", done.stdout, re.MULTILINE) == reached
     assert done.returncode == int(outcome != "pass")
 
@@ -369,6 +326,9 @@ def test_what_fits_is_the_largest_power_of_two(load_script):
     assert script.describe(config, shape, parse_target("gpu:titanx"), None) == "no fp16"
 
 
+VARIANT = ("--experiment=cnn10:tiny", "--variant")
+
+
 @pytest.mark.parametrize(
     ("name", "args", "told"),
     [
@@ -381,6 +341,11 @@ def test_what_fits_is_the_largest_power_of_two(load_script):
         ("acceptance", ("--out=new", "--tiny", "--data_dir=x"), "synthetic"),
         ("scale", ("--cases=metric",), "did you mean 'metrics'"),
         ("step_variants", ("--experiment=cnn10:tiny", "--target=gpu:h10"), "mean 'h100'"),
+        ("step_variants", (*VARIANT, "layers=flax"), "must be a name"),
+        ("step_variants", (*VARIANT, "a remat"), "FIELD=VALUE"),
+        ("step_variants", (*VARIANT, "a layers=own"), "one of jaxbench, flax_norm, flax_pool, fl"),
+        ("step_variants", (*VARIANT, "a feed=stream"), "one of synthetic, resident"),
+        ("step_variants", (*VARIANT, "a steps_per_call=0"), "whole number"),
     ],
 )
 def test_bad_input_is_refused(refused, name, args, told):
