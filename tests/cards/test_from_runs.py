@@ -18,6 +18,7 @@ from jaxbench.cards.figures import PRESETS, PresetNetwork
 from jaxbench.cards.from_runs import network_figures, soak_figures, step_time_figures
 from jaxbench.cards.submission import submit
 from jaxbench.cards.verdict import load_thresholds
+from jaxbench.errors import BadInput
 from jaxbench.hardware import peaks
 from jaxbench.hardware.peak_table import find_peak
 from jaxbench.hardware.telemetry import summary
@@ -206,6 +207,33 @@ def test_what_has_no_room_in_200_kb_is_left_out_and_named(card, tmp_path, monkey
     monkeypatch.setattr(submission, "MOST_BYTES", 1)
     assert f"{RUN}/run.json" in submit(str(card), str(tmp_path / "alone"))
     assert [*(tmp_path / "alone").iterdir()] == [tmp_path / "alone" / CARD]
+
+
+@pytest.mark.parametrize("host", ["gpu", "runs", "1", "", "w\u00f6rk", "Lab.example.org"])
+def test_any_name_of_a_host_is_hidden(host, tmp_path):
+    """Whatever else has that name; so are the hosts that variables list."""
+    text = f"at {host} and {host.lower()}.a.b: no"
+
+    def name_hosts(content):
+        content["environment"] |= {"hostname": host, "variables": {"TPU_WORKER_HOSTNAMES": "a,b"}}
+        content["parts"][0]["checks"][0]["detail"] = text
+
+    path = made.alter(made.write(tmp_path / "a"), name_hosts)
+    submit(str(path), str(tmp_path / "out"))
+    card = read_card(tmp_path / "out")
+    assert card.environment["hostname"] == "host" and card.environment["backend"] == "gpu"
+    assert card.environment["variables"] == {"TPU_WORKER_HOSTNAMES": "host"}
+    assert card.parts[0].checks[0].detail == ("at host and host: no" if host else text)
+
+
+def test_what_is_not_submitted(tmp_path):
+    path = made.write(tmp_path / "a")
+    with pytest.raises(BadInput, match="nothing is overwritten"):
+        submit(str(path), str(tmp_path / "a"))
+    made.alter(path, lambda c: c.update(created_at="yesterday"))
+    with pytest.raises(BadInput, match="is refused by `jaxbench qualify check`: created_at"):
+        submit(str(path), str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
 
 
 def of_kinds(*records):
