@@ -17,24 +17,10 @@ import pytest
 from absl import app, flags
 from jax.experimental.compilation_cache import compilation_cache
 
-from jaxbench.cli import price_flags, process_flags  # noqa: F401 (define flags, once)
+from jaxbench.cli import COMMANDS, price_flags, process_flags  # noqa: F401 (define flags, once)
 from jaxbench.parallel import signals
 
-_COMMANDS = [
-    f"jaxbench.{name}"
-    for name in (
-        "cli.main_flags",
-        "main",
-        "sweep",
-        "compare",
-        "cost",
-        "doctor",
-        "new",
-        "offers",
-        "qualify",
-        "report",
-    )
-]
+_COMMANDS = ["jaxbench.cli.main_flags", *(f"jaxbench.{name}" for name in COMMANDS)]
 _COMPILE_SETTINGS = (
     "jax_enable_compilation_cache",
     "jax_compilation_cache_dir",

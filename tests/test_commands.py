@@ -8,7 +8,6 @@ import pytest
 
 import jaxbench
 from jaxbench.cli import COMMANDS
-from jaxbench.cli.hints import meant_fields
 from tests.conftest import ROOT
 
 
@@ -42,35 +41,6 @@ def test_help_has_a_line_for_each_command(run_cli):
 )
 def test_a_mistake_is_refused(refused, arguments, told):
     refused(*arguments, told=told, module="jaxbench")
-
-
-FIELDS = (
-    *("batch_size", "epochs", "model.depth", "model.width", "data.name", "data.source"),
-    *("data.path", "optimizer.name", "optimizer.learning_rate", "optimizer.bias_learning_rate"),
-)
-
-
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [
-        ("learning_rate", ["optimizer.learning_rate"]),
-        ("optimizer", ["optimizer.name"]),
-        ("optimiser", ["optimizer.name"]),
-        ("data", ["data.name", "data.source"]),
-        ("lr", ["optimizer.learning_rate"]),
-        ("optimizer.lr", ["optimizer.learning_rate"]),
-        ("bs", ["batch_size"]),
-        ("model.epochs", ["epochs"]),
-        ("num_epochs", ["epochs"]),
-        ("model.depht", ["model.depth"]),
-        ("depht", ["model.depth"]),
-        ("optimizer.learning_rat", ["optimizer.learning_rate"]),
-        ("model", []),
-        ("xyzzy", []),
-    ],
-)
-def test_a_field_that_was_meant(given, meant):
-    assert meant_fields(given, FIELDS) == meant
 
 
 @pytest.mark.parametrize("command", COMMANDS)

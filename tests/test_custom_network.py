@@ -125,11 +125,6 @@ def test_parameters_with_defaults_are_fields():
     assert config_for(make_plain).model.width == 3
 
 
-@pytest.mark.parametrize("model", [Plain, Normed, Dropped, Nnx, make_plain, make_nnx])
-def test_every_kind_of_network_can_be_built(model):
-    assert program_for(model).num_parameters() > 0
-
-
 @pytest.mark.parametrize("sync", ["sync", "local"])
 def test_batch_norm_of_flax_trains_as_ours(tmp_path, sync):
     losses = []
@@ -202,7 +197,7 @@ def test_an_nnx_network_trains_the_same_with_a_split_state(tmp_path):
     np.testing.assert_allclose(split, whole, rtol=1e-6)
 
 
-@pytest.mark.parametrize("model", [Nnx, make_plain])
+@pytest.mark.parametrize("model", [Plain, Normed, Dropped, Nnx, make_plain, make_nnx])
 def test_all_parameters_and_products_are_in_the_list_of_layers(model):
     program = program_for(model)
     rows = list_layers(program)

@@ -126,15 +126,9 @@ def test_bad_input_is_refused(refused, flags, told):
     refused(*FLAGS, *flags, told=told, module="jaxbench.offers")
 
 
-def test_nothing_is_overwritten(refused, tmp_path):
-    (tmp_path / "offers").mkdir()
-    (tmp_path / "offers/mine").touch()
-    told = "name a new or empty folder"
-    refused(*FLAGS, "--accelerator=L4", "--qualify", told=told, module="jaxbench.offers")
-
-
-def test_the_report_lists_them(write, run_cli, tmp_path):
-    assert write("--accelerator=L4", "--accelerator=T4", "--qualify").returncode == 0
-    done = run_cli("offers", "--out=a.md", module="jaxbench.report")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "a.md").read_text().count("| not yet run |") == 2
+@pytest.mark.parametrize("out", ["full", "file", "file/below"])
+def test_nothing_is_overwritten(refused, tmp_path, out):
+    (tmp_path / "full" / "mine").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    args = (f"--out={out}", "--accelerator=L4", "--qualify")
+    refused(*FLAGS, *args, told=f"--out={out}: ", module="jaxbench.offers")
