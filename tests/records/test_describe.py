@@ -11,7 +11,7 @@ from jaxbench.records.writers.console import Console
 from jaxbench.records.writers.describe import describe_record, scaling_table
 from jaxbench.records.writers.rows import record_row
 from jaxbench.records.writers.targets import compiled_facts, target_table
-from jaxbench.tables.text import GrowingTable, text_table
+from jaxbench.tables.text import GrowingTable
 from tests.conftest import ROOT
 from tests.recorded import filled
 
@@ -128,10 +128,3 @@ def test_what_a_compiled_step_moves(snapshot):
         for line in compiled_facts([dataclasses.replace(TARGET, **facts, bytes_lower_bound=least)])
     ]
     assert "\n".join(lines) == snapshot
-
-
-def test_a_tables_columns_are_aligned_and_its_rows_are_one_line():
-    wide = "x" * 300
-    heading, *rows = text_table(["name", "[bold]"], [["a", "1,000"], [wide, "[red]2"]])
-    assert rows == [f"{'a':>300}   1,000", f"{wide}  [red]2"]
-    assert heading.split() == ["name", "[bold]"] and len(heading) == len(rows[0])

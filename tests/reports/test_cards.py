@@ -158,10 +158,3 @@ def test_the_table_has_machines_and_published_history(tmp_path, snapshot):
     write_report([str(tmp_path)], str(tmp_path / "cards.md"), section="cards")
     lines = (tmp_path / "cards.md").read_text().splitlines()
     assert "\n".join(line for line in lines if line.startswith("|")) == snapshot
-
-
-def test_a_table_of_no_cards_is_refused(tmp_path):
-    trained(tmp_path / "a")
-    with pytest.raises(BadInput, match="must be one of"):
-        write_report([str(tmp_path)], str(tmp_path / "cards.md"), section="cards")
-    assert not (tmp_path / "cards.md").exists()

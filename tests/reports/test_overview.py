@@ -20,16 +20,6 @@ def overview_of(*folders, **asked):
     return shown(sections_of(*folders, **asked)["overview"])
 
 
-def test_a_machine_has_its_best_figures_with_their_runs(tmp_path, snapshot):
-    more = {"environment": H200, "summary": {"telemetry": {"joules_per_image": 0.02}}}
-    trained(tmp_path / "a", 5000.0, top1=0.94, **more)
-    trained(tmp_path / "b", 6000.0, 0.92, environment=H200, config={"label_smoothing": 0.1})
-    # Neither of these is a figure.
-    trained(tmp_path / "c", 9000.0, top1=0.99, environment=H200, status="failed")
-    recorded_run(tmp_path / "d", status="oom", environment=TPU)
-    assert overview_of(tmp_path) == snapshot
-
-
 def test_speedup_is_over_the_slowest_machine_at_equal_work(tmp_path, snapshot):
     throughput(tmp_path / "slow", 1000.0, environment=H200)
     throughput(tmp_path / "pair", 1900.0, environment=PAIR)
