@@ -29,10 +29,6 @@ TABLES = ROOT / "jaxbench" / "hardware" / "targets"
         ("gpu:rtx2080ti", 1, 0.75 * 11),  # what JAX takes by default
         ("gpu:h100:8", 8, 0.75 * 79.647),
         ("gpu:h200:2x8", 16, 0.75 * 140.401),
-        ("gpu:b200", 1, 0.75 * 179.062),
-        ("gpu:t4", 1, 0.75 * 15),
-        ("gpu:l40s", 1, 0.75 * 44.988),
-        ("tpu:tpu7x:2x2x1", 8, 94.75),
         ("tpu:tpu7x:16x16x36", 18432, 94.75),  # a whole pod
     ],
 )

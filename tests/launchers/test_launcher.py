@@ -7,7 +7,6 @@ import pytest
 
 from jaxbench.errors import BadInput
 from jaxbench.launchers.launcher import Limits, create_launcher
-from tests.conftest import MICRO
 from tests.launchers.fakes import FakeLauncher, make
 
 
@@ -23,12 +22,6 @@ def test_hardware_is_part_of_a_key_elsewhere():
     there = here.on(FakeLauncher(None, hardware=["GPU:1"]).hardware)
     assert here.on(()).key == here.key != there.key
     assert there.with_field("batch_size", 64).key != here.with_field("batch_size", 64).key
-
-
-def test_an_option_of_another_launcher_is_told(refused):
-    told = "--ray_hosts with --launcher=local: it needs --launcher=ray\n"
-    quick = (f"--experiment={MICRO}", "--grid=seed=1", "--ray_hosts=2")
-    refused(*quick, told=told, module="jaxbench.sweep")
 
 
 @pytest.fixture

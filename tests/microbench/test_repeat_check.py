@@ -34,39 +34,6 @@ def test_zeros_of_both_signs_differ():
     assert checksum(jnp.zeros(3)) != checksum(-jnp.zeros(3))
 
 
-def check_repeats(step, inputs, mesh, rounds):
-    return RepeatCheck(step, inputs, mesh).burst(rounds)
-
-
-def _step(key, weights):
-    noise = jax.random.normal(key, weights.shape)
-    return {"params": {"w": weights @ weights + noise}, "count": jnp.int32(3)}
-
-
-def test_a_step_that_repeats_itself_has_no_mismatch(mesh):
-    assert check_repeats(_step, (jax.random.key(0), jnp.ones((8, 8))), mesh, rounds=3) == []
-
-
-def test_a_corrupted_device_is_named_in_every_round(mesh, monkeypatch):
-    """One bit of what one device computes from is flipped; most devices are right."""
-    place = DataMesh.replicate
-
-    def corrupt(self, tree):
-        [array] = place(self, tree)
-        copies = [np.array(shard.data) for shard in array.addressable_shards]
-        copies[2].view(np.uint32)[0, 1] ^= 1
-        placed = [*map(jax.device_put, copies, self.devices)]
-        make = jax.make_array_from_single_device_arrays
-        return [make(array.shape, array.sharding, placed)]
-
-    monkeypatch.setattr(DataMesh, "replicate", corrupt)
-    found = check_repeats(
-        lambda x: {"same": jnp.ones(3), "own": [2 * x]}, [jnp.ones((2, 3))], mesh, rounds=2
-    )
-    named = [(one.device_id, one.round, one.path, one.elements) for one in found]
-    assert named == [(2, 0, "own/0", 1), (2, 1, "own/0", 1)]
-
-
 def test_a_single_wrong_round_is_found():
     """What is computed on the host is wrong in the third of four calls, in one bit."""
     calls = itertools.count()
@@ -81,7 +48,7 @@ def test_a_single_wrong_round_is_found():
         return jax.pure_callback(sometimes_wrong, jax.ShapeDtypeStruct((9,), jnp.float32), x_N)
 
     alone = DataMesh((jax.devices()[1],), "shard_map")
-    [found] = check_repeats(step, [jnp.arange(9.0)], alone, rounds=4)
+    [found] = RepeatCheck(step, [jnp.arange(9.0)], alone).burst(4)
     assert (found.device_id, found.round, found.elements) == (1, 2, 2)
 
 

@@ -13,7 +13,7 @@ from jaxbench.modes import predictions
 from jaxbench.modes.predictions import Predictor, read_shape
 from jaxbench.predict.calibration import ANCHOR_WEIGHT, FILE, LEVELS, error_quantile, load
 from jaxbench.predict.layers import Layer, NetworkShape
-from jaxbench.predict.model import errors, fit
+from jaxbench.predict.model import fit
 from jaxbench.predict.networks import NETWORKS, identify
 from jaxbench.predict.prediction import predict, setting_of
 from jaxbench.predict.rates import Rate, read_rates
@@ -256,20 +256,6 @@ def test_a_damaged_calibration_is_refused(damage, tmp_path):
     (damaged := tmp_path / "damaged.json").write_text(json.dumps(calibration))
     with pytest.raises(BadInput, match="no calibration"):
         predictions.load_calibration(str(damaged))
-
-
-def test_own_rates_move_the_prediction_of_their_machine(tmp_path):
-    rates = read_rates()
-    path = tmp_path / "rates.csv"
-    head = "network,device,num_devices,precision,batch_size,software,examples_per_s\n"
-    slow = [f"resnet50,gpu:a100,1,bf16,{batch},JAX,1200\n" for batch in (128, 192, 256)]
-    path.write_text(head + "".join(slow))
-    model = load().model
-    moved = fit([*rates, *read_rates(path)], start=model)
-    mine = [rate.setting for rate in read_rates(path)]
-    before = np.abs(errors(model, read_rates(path))).max()
-    assert np.abs(errors(moved, read_rates(path))).max() < 0.6 * before
-    assert np.all(moved.step_s(mine) > model.step_s(mine))
 
 
 def test_a_run_of_the_machine_shifts_the_prediction_and_shrinks_the_interval(resnet50):

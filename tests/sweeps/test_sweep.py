@@ -37,23 +37,13 @@ from tests.recorded import epochs, filled, recorded_run
 QUICK = ("--experiment=quickstart:tiny", "--mode=memory")
 
 
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [
-        ("batch_size=64,128", ["64", "128"]),
-        ("model.channels=(1,2),(3,),(4,5,6)", ["(1,2)", "(3,)", "(4,5,6)"]),
-        ("experiment=cnn10:tiny,my/own.py", ["cnn10:tiny", "my/own.py"]),
-    ],
-)
-def test_an_axis_is_read(text, values):
-    assert grid.parse_grid([text]) == {text.partition("=")[0]: values}
-
-
 def test_a_grid_is_every_combination_the_last_field_fastest():
     made = make("batch_size=64,128", "precision=fp32,bf16", overrides=["--experiment.seed=3"])
     places = [(trial.config.batch_size, trial.config.precision) for trial in made]
     assert places == [(64, "fp32"), (64, "bf16"), (128, "fp32"), (128, "bf16")]
     assert {trial.config.seed for trial in made} == {3}
+    tuples = {"model.channels": ["(1,2)", "(3,)", "(4,5,6)"]}
+    assert grid.parse_grid(["model.channels=(1,2),(3,),(4,5,6)"]) == tuples
     assert made[1].arguments == [
         "--experiment=quickstart:tiny",
         "--experiment.seed=3",
