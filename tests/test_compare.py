@@ -133,15 +133,6 @@ def test_epochs_but_the_first_are_a_training_runs_rate(tmp_path):
     assert stages["training"]["ratio"] == pytest.approx(25 / 51)
 
 
-def test_compare_names_differences(tmp_path):
-    first = write_run(tmp_path / "a")
-    second = write_run(tmp_path / "b", precision="bf16", remat="save_dots", seed=3)
-    assert compared(first, second)["differences"] == {
-        "precision": ["fp32", "bf16"],
-        "remat": [None, "save_dots"],
-    }
-
-
 @pytest.mark.parametrize(
     ("how", "told"),
     [
@@ -165,14 +156,11 @@ def test_runs_of_one_folder_must_be_repeats(tmp_path):
         compared(base, tmp_path / "b")
 
 
-@pytest.mark.parametrize("times", [0, 2])
-def test_a_run_that_lost_or_doubled_its_records_is_refused(tmp_path, times):
+def test_a_run_whose_records_are_doubled_is_refused(tmp_path):
     base, other = write_run(tmp_path / "a"), write_run(tmp_path / "b")
     metrics = tmp_path / "b" / "metrics.jsonl"
-    *lines, summary = metrics.read_text().splitlines(keepends=True)
-    metrics.write_text("".join([*lines, *[summary] * times]))
-    told = "records are doubled" if times else "records are lost"
-    with pytest.raises(BadInput, match=f"status is corrupt .*{told}"):
+    metrics.write_text(2 * metrics.read_text())
+    with pytest.raises(BadInput, match="status is corrupt .*records are doubled"):
         compared(base, other)
 
 
