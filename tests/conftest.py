@@ -59,6 +59,7 @@ from jaxbench.records.schema import RunDocument, decode_record  # noqa: E402
 from jaxbench.records.writers.console import Console  # noqa: E402
 from jaxbench.train import build_program  # noqa: E402
 from tests.in_process import run_command  # noqa: E402
+from tests.recorded import filled  # noqa: E402
 
 prepare_backend()  # what is compiled here is what users run
 
@@ -245,14 +246,8 @@ def table(path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def run_document(**fields) -> RunDocument:
-    """The first run.json of a training run."""
-    return RunDocument(
-        **{"experiment": "some", "mode": "train", "status": "running", "reason": None}
-        | {"started_at": "2026-03-04T05:06:07+00:00", "config": {}, "telemetry_s": 0.0}
-        | {"price": None, "command_line": [], "working_directory": "/", "pid": 1}
-        | {"environment": {}, **fields}
-    )
+# The first run.json of a training run.
+run_document = functools.partial(filled, RunDocument, mode="train", status="running")
 
 
 def run_json(folder) -> dict:

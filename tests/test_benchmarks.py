@@ -127,23 +127,15 @@ def get_config():
 
 
 def test_a_ratio_is_of_equal_steps_and_mfu_of_the_peak():
+    def contestant(name, calls, **facts):
+        windows_s = [1.0, 1.1, 1.0, 0.9, 1.0, 1.0]
+        own = {"name": name, "failed": None, "calls": calls, "last_loss": 1.0, "facts": facts}
+        return types.SimpleNamespace(windows_s=windows_s, **own)
+
     environment = {"device_kind": "NVIDIA H200", "matmul_precision": None}
-    ours = types.SimpleNamespace(
-        name="jaxbench",
-        failed=None,
-        calls=10,
-        last_loss=1.0,
-        windows_s=[1.0, 1.1, 1.0, 0.9, 1.0, 1.0],
-        facts={"environment": environment, "flops_per_image": 1e10, "first_step_s": 5.0},
-    )
-    theirs = types.SimpleNamespace(
-        name="pytorch compile",
-        failed=None,
-        calls=5,
-        last_loss=1.0,
-        windows_s=[1.0, 1.1, 1.0, 0.9, 1.0, 1.0],
-        facts={"first_step_s": 9.0},
-    )
+    facts = {"environment": environment, "flops_per_image": 1e10}
+    ours = contestant("jaxbench", 10, first_step_s=5.0, **facts)
+    theirs = contestant("pytorch compile", 5, first_step_s=9.0)
     config = types.SimpleNamespace(batch_size=512, precision="bf16")
     own, other = (
         importlib.import_module("results").describe(one, config, ours) for one in (ours, theirs)

@@ -38,15 +38,9 @@ def test_splits_by_hand():
     """One device does 16 images in 10 ms, the other in 40."""
 
     def device(number, kind, step_s, low, middle, high):
-        return types.SimpleNamespace(
-            device_id=number,
-            device_kind=kind,
-            batch_size=16,
-            step_s=step_s,
-            images_per_s=middle,
-            images_per_s_low=low,
-            images_per_s_high=high,
-        )
+        rates = {"images_per_s": middle, "images_per_s_low": low, "images_per_s_high": high}
+        names = {"device_id": number, "device_kind": kind, "batch_size": 16}
+        return types.SimpleNamespace(step_s=step_s, **names, **rates)
 
     fast = device(0, "A", 0.01, 1500.0, 1600.0, 1700.0)
     found = split([fast, device(1, "B", 0.04, 390.0, 400.0, 410.0)])

@@ -8,7 +8,7 @@ import pytest
 from jaxbench.cards.card import measured
 from jaxbench.cards.card_file import CARD, is_card, read_card, write_card
 from jaxbench.cards.check import check_card
-from jaxbench.cards.figures import FIGURES, PARTS, share_of_measured
+from jaxbench.cards.figures import share_of_measured
 from jaxbench.errors import BadInput
 from tests.cards import made
 
@@ -127,15 +127,6 @@ def test_what_is_no_card_file_is_refused(tmp_path):
 def test_a_figure_that_is_no_number_cannot_be_made(wrong):
     with pytest.raises(ValueError, match="rounds is no finite number"):
         measured("rounds", *wrong)
-
-
-def test_every_figure_belongs_to_a_part_and_has_its_unit():
-    assert {kind.part for kind in FIGURES.values()} == {*PARTS} - {"doctor", "power_curve"}
-    bare = ("mfu", "rounds", "mismatches", "mismatched_values", "errors_before", "errors_after")
-    units = ("_s", "_tflops", "_percent", "_c", "_w", "_share", "_per_image")
-    for name, kind in FIGURES.items():
-        assert name in bare or name.endswith(units), name
-        assert kind.better in ("higher", "lower", "")
 
 
 RATES = [measured("matmul_fp32_tflops", 50.0, device=0)]

@@ -43,11 +43,6 @@ def test_they_stand_before_the_users_own(before_devices):
     assert jax.config.jax_platforms == "cpu"
 
 
-def test_a_users_own_value_stays(before_devices):
-    before_devices.setenv("XLA_FLAGS", f"{NAME}=reduce")
-    assert prepare_backend() == [] and os.environ["XLA_FLAGS"] == f"{NAME}=reduce"
-
-
 @pytest.mark.parametrize(
     ("release", "value"),
     [

@@ -1,22 +1,26 @@
-"""Cards in the report, and the table of all of them."""
+"""Cards in the report, the table of all of them, and those in results/."""
 
-import re
+import csv
 
 import pytest
 from msgspec.structs import replace
 
 from jaxbench.cards.card import Part, measured
+from jaxbench.cards.card_file import CARD
 from jaxbench.errors import BadInput
 from jaxbench.hardware.checks import Check
+from jaxbench.hardware.targets.target import parse_target
+from jaxbench.paths import hide_paths
 from jaxbench.reports.collect import collect
 from jaxbench.reports.sides import read_sides
-from jaxbench.reports.write import write_report
+from jaxbench.reports.write import render_markdown, write_report
 from tests.cards import made
+from tests.conftest import ROOT
 from tests.recorded import throughput, trained
 from tests.reports import pages
 from tests.reports.pages import shown, tables
 
-MARKUP = "<script>alert(1)</script>\x1b[2J"
+RESULTS = ROOT / "results"
 
 
 def section_of(*paths, name="card-details"):
@@ -119,37 +123,6 @@ def test_cards_are_no_runs_to_compare(tmp_path):
         read_sides(str(path.parent.parent))
 
 
-def hostile(folder):
-    """A card whose every text would be markup and steer a terminal."""
-    network = measured("images_per_s", 1.0, network=MARKUP, precision=MARKUP, batch=MARKUP)
-    return made.write(
-        folder,
-        made.judged(
-            replace(made.networks(), figures=(network,)),
-            made.skipped("soak", "failed", MARKUP),
-            replace(
-                made.doctor(),
-                checks=tuple(
-                    replace(made.doctor().checks[0], name=MARKUP, detail=MARKUP) for _ in range(2)
-                ),
-            ),
-            host=MARKUP,
-            kind=MARKUP,
-            preset=MARKUP,
-            jaxbench_version=MARKUP,
-        ),
-    )
-
-
-@pytest.mark.parametrize("form", ["html", "md"])
-def test_texts_of_a_card_stay_texts(form, tmp_path):
-    path = hostile(tmp_path / "card")
-    out, _ = write_report([str(path)], str(tmp_path / f"r.{form}"))
-    text = out.read_text()
-    assert "alert(1)" in text and "\x1b" not in text
-    assert not re.search(r"<script>alert", text)
-
-
 def test_the_table_has_machines_and_published_history(tmp_path, snapshot):
     """Nothing that nobody measured has a column."""
     for name, rate in (("a", 10_000.0), ("b", 9_000.0)):
@@ -158,3 +131,26 @@ def test_the_table_has_machines_and_published_history(tmp_path, snapshot):
     write_report([str(tmp_path)], str(tmp_path / "cards.md"), section="cards")
     lines = (tmp_path / "cards.md").read_text().splitlines()
     assert "\n".join(line for line in lines if line.startswith("|")) == snapshot
+
+
+def test_what_lies_in_results_can_be_published():
+    """Each card is whole, and the table is that of the command."""
+    cards = [*RESULTS.glob(f"*/{CARD}")]
+    files = {path for path in RESULTS.rglob("*") if path.is_file() and path.suffix != ".csv"}
+    table = [RESULTS / "cards.md"] if cards else []
+    belong = {RESULTS / "README.md", *cards, *table}
+    records = {path for path in files if path.match("*/runs/*/*")}
+    assert files - records == belong, "something does not belong here"
+    for path in RESULTS.glob("targets/*.csv"):
+        rows = list(csv.DictReader(path.read_text().splitlines()))
+        assert rows and {row["fits"] for row in rows} == {"yes", "no"}
+        assert all(parse_target(row["target"]) and row["date"] and row["compiler"] for row in rows)
+    if not cards:
+        return
+    found = collect([str(RESULTS)])
+    assert found.notes + found.card_notes == []
+    assert {card.name: card.problems for card in found.cards if card.problems} == {}
+    texts = {path: path.read_text() for path in {*cards, *records}}
+    assert [path for path, text in texts.items() if hide_paths(text) != text] == []
+    text = render_markdown([section_of(RESULTS, name="cards")], "jaxbench: cards")
+    assert table[0].read_text() == text, "jaxbench qualify table results --out=results/cards.md"

@@ -16,7 +16,9 @@ import statistics
 
 import pytest
 from hypothesis import given, settings
+from msgspec.structs import replace
 
+from jaxbench.cards.card import measured
 from jaxbench.records.run_lock import lock_run
 from jaxbench.reports.blocks import (
     BarChart,
@@ -34,6 +36,7 @@ from jaxbench.reports.write import render_markdown
 from jaxbench.results.tables import run_row
 from jaxbench.sweeps.sweep_dir import SweepDir
 from jaxbench.tables.spreadsheet import inert_cell
+from tests.cards import made
 from tests.conftest import ROOT
 from tests.recorded import (
     change_json,
@@ -229,6 +232,12 @@ def test_markup_in_names_stays_text(tmp_path):
         data={"feed": bad, "description": bad},
         summary={"warnings": [bad]},
     )
+    [check] = made.doctor().checks
+    notes = replace(made.doctor(), checks=(replace(check, name=bad, detail=bad),))
+    network = measured("images_per_s", 1.0, network=bad, precision=bad, batch=bad)
+    parts = [notes, replace(made.networks(), figures=(network,)), made.skipped("soak", reason=bad)]
+    names = dict.fromkeys(("host", "kind", "preset", "jaxbench_version"), bad)
+    made.write(tmp_path / "card", made.judged(*parts, **names))
     throughput(tmp_path / "x", 1.0, stage=bad, experiment=bad)
     throughput(tmp_path / "y", 2.0, stage=bad, experiment=bad, config={"batch_size": 256})
     text = page_of(tmp_path, title=bad)
