@@ -186,10 +186,7 @@ def test_a_line_names_all_that_a_task_lacks(refused, tmp_path):
     refused("--experiment=mine.py", *QUICK, told=told)
 
 
-KINDS = ("network", "optimizer", "data", "task")
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["network", "optimizer", "data", "task"])
 def test_a_new_template_is_an_experiment_that_can_be_built(run_cli, tmp_path, kind):
     done = run_cli(kind, "mine.py", module="jaxbench.new")
     assert done.returncode == 0 and "--experiment=mine.py" in done.stdout

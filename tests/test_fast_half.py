@@ -5,23 +5,8 @@ import subprocess
 import types
 
 import pytest
-from absl import flags
 
 from tests.ci_skips import refuse
-from tests.conftest import MICRO, run_json
-
-
-def test_a_command_runs_with_flags_of_its_own(run_cli, tmp_path):
-    before = dict(flags.FLAGS.flag_values_dict())
-    trained = run_cli(f"--experiment={MICRO}", "--experiment.epochs=1", "--workdir=run")
-    assert trained.returncode == 0, trained.stderr
-    assert run_json(tmp_path / "run")["config"]["epochs"] == 1
-    # Nothing of one call is left for the next, nor of one command for another.
-    described = run_cli(f"--experiment={MICRO}", "--mode=describe")
-    assert described.returncode == 0 and "epochs" in described.stdout
-    helped = run_cli("--help", module="jaxbench.compare")
-    assert helped.returncode == 0 and "--tolerance" in helped.stdout
-    assert flags.FLAGS.flag_values_dict() == before
 
 
 def _spawn():

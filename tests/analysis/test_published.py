@@ -26,14 +26,6 @@ def test_totals_are_the_first_epoch_and_99_medians():
         assert total_s == pytest.approx(row["total_time_s"], rel=0.02), row
 
 
-def test_out_of_memory_is_a_result_without_times():
-    rows = load_published("training_runs")
-    oom = [row for row in rows if row["status"] == "oom"]
-    assert [row["global_batch"] for row in oom] == [2048, 256, 512, 1024, 2048]
-    for row in rows:
-        assert (row["status"] == "oom") == (row["total_time_s"] is None), row
-
-
 def test_images_per_s_for_a_dollar_an_hour():
     """The article's 476, 256 and 374, from its throughputs and prices."""
     rate = {

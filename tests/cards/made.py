@@ -1,6 +1,7 @@
 """Cards for tests: a healthy one of four GPUs, and what tests change in it."""
 
 import json
+import random
 
 from msgspec.structs import replace
 
@@ -148,6 +149,20 @@ def card(*parts, load=(1.0, 0), kind="NVIDIA H100 80GB HBM3", backend="gpu", hos
         }
         | fields
     )
+
+
+def fleet(count, **fields):
+    """Sound cards of one kind, which differ by 0.3 %."""
+    draw = random.Random(0)
+    return [
+        judged(
+            ceilings([700 + draw.gauss(0, 2) for _ in DEVICES]),
+            networks(10_000 + draw.gauss(0, 20)),
+            host=f"node{number}",
+            **fields,
+        )
+        for number in range(1, count + 1)
+    ]
 
 
 def with_verdict(one):

@@ -1,7 +1,6 @@
 """Cards side by side, and over a fleet."""
 
 import json
-import random
 
 import pytest
 from msgspec.structs import replace
@@ -48,17 +47,9 @@ def test_control_characters_of_a_card_do_not_reach_the_terminal():
         assert all(line.isprintable() for line in lines)
 
 
-def fleet(*odd, count=10, **how):
+def fleet(*odd, count=10):
     """Cards of equal machines; {number: card} in place of some."""
-    draw = random.Random(0)
-    cards = [
-        made.card(
-            made.ceilings([700 + draw.gauss(0, 2) for _ in range(4)]),
-            made.networks(10_000 + draw.gauss(0, 20)),
-            host=f"node{number}",
-        )
-        for number in range(1, count + 1)
-    ]
+    cards = made.fleet(count)
     for number, other in odd:
         cards[number] = other
     return cards

@@ -1,6 +1,6 @@
 """What to expect of a machine: by a fleet, by published rates, by floors."""
 
-import random
+import functools
 
 import pytest
 from msgspec.structs import replace
@@ -15,18 +15,7 @@ from tests.cards import made
 RATE = "images_per_s"
 
 
-def fleet(count=3, **fields):
-    """Sound cards of one kind, which differ by 0.3 %."""
-    draw = random.Random(1)
-    return [
-        made.judged(
-            made.ceilings([700 * (1 + draw.gauss(0, 0.003)) for _ in range(4)]),
-            made.networks(10_000 * (1 + draw.gauss(0, 0.003))),
-            host=f"node{number}",
-            **fields,
-        )
-        for number in range(count)
-    ]
+fleet = functools.partial(made.fleet, 3)
 
 
 def judged(card, others):
@@ -74,7 +63,7 @@ def test_three_cards_hold_the_fourth(rate, words, outcome):
 @pytest.mark.parametrize(
     "others",
     [
-        fleet(2),
+        made.fleet(2),
         fleet(kind="NVIDIA H200"),
         fleet(load=(60.0, 0)),  # busy hosts
         [replace(one, verdict=made.judged(made.soak(errors=1)).verdict) for one in fleet()],
@@ -90,7 +79,7 @@ def test_what_makes_no_fleet(others):
 
 
 def test_a_card_is_not_in_its_fleet():
-    *others, last = fleet(3)
+    *others, last = fleet()
     assert of(judged(last, [*others, last]), RATE, **RESNET).expected.basis == "predicted"
 
 
@@ -177,7 +166,7 @@ def test_the_cards_of_a_folder(tmp_path, capsys):
     for number, card in enumerate([*fleet(), made.judged(made.networks(1e9))]):
         made.write(tmp_path / f"n{number}", card)
     made.alter(tmp_path / "n1" / "card.json", lambda c: c.update(preset="x"), digest=False)
-    assert [one.environment["hostname"] for one in load_fleet(str(tmp_path))] == ["node0", "node2"]
+    assert [one.environment["hostname"] for one in load_fleet(str(tmp_path))] == ["node1", "node3"]
     error = capsys.readouterr().err
     assert "altered or damaged: its digest is not that of its content" in error
     assert "images_per_s, network resnet50, precision bf16, batch 256: 1e+09" in error

@@ -290,7 +290,6 @@ def test_bad_options_are_refused(fake, refused):
     refuse(
         "--launcher=slurm", "--slurm=--gpus='a", told="--slurm=--gpus='a: No closing quotation\n"
     )
-    refuse("--launcher=slurm", "--slurm=-o x", told="--slurm=-o x: -o: give --NAME")
     refuse("--slots=2", told="--slots with --launcher=local: it needs --launcher=slurm\n")
     fake.refusal = 'sbatch: error: invalid partition: a\nsbatch: unknown\nTry "sbatch --help"\n'
     told = "--slurm=--partition=a: sbatch: invalid partition: a; unknown\n"

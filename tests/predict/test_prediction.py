@@ -234,19 +234,14 @@ def test_a_wrong_row_of_rates_is_named(tmp_path):
         assert str(path) in str(caught.value)
 
 
-def _without_a_parameter(calibration):
-    del calibration["model"]["parameters"]["norm"]
-
-
-def _not_a_number(calibration):
-    calibration["model"]["parameters"]["norm"] = float("nan")
-
-
-def _without_errors(calibration):
-    calibration["left_out"]["network on device"] = []
-
-
-@pytest.mark.parametrize("damage", [_without_a_parameter, _not_a_number, _without_errors])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda calibration: calibration["model"]["parameters"].pop("norm"),
+        lambda calibration: calibration["model"]["parameters"].update(norm=float("nan")),
+        lambda calibration: calibration["left_out"].update({"network on device": []}),
+    ],
+)
 def test_a_damaged_calibration_is_refused(damage, tmp_path):
     calibration = json.loads(FILE.read_text())
     path = tmp_path / "mine.json"

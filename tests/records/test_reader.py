@@ -18,6 +18,7 @@ from jaxbench.records.reader import load_run, read_records
 from jaxbench.records.schema import RECORDS, StepRecord
 from tests.conftest import run_document
 from tests.recorded import epochs, filled, recorded_run
+from tests.strategies import changed
 
 [EPOCH] = epochs([320.0])
 
@@ -129,11 +130,8 @@ def test_a_wrong_value_in_run_json_is_one_line(tmp_path, path, value):
         fields = {"summary": {"predictions": [PREDICTION]}, "mode": "scaling"}
     run = recorded_run(tmp_path / "run", **fields)
     load_run(str(run))
-    document = part = json.loads((run / "run.json").read_text())
-    for name in path[:-1]:
-        part = part[name]
-    part[path[-1]] = value
-    (run / "run.json").write_text(json.dumps(document))
+    document = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(changed(document, path, value)))
     with pytest.raises(BadInput, match=r"^[^\n]*run.json: [^\n]*`\$[^\n]*`$") as error:
         load_run(str(run))
     assert len(str(error.value)) < 300
