@@ -22,22 +22,3 @@ def test_a_column_of_numbers_needs_a_line():
             make_table([Column("rate", "rate")], [{"rate": value}])
     with pytest.raises(KeyError):
         metric_column("not_in_the_catalogue")
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "texts"),
-    [
-        ("images_per_s", [5000.0, 12.25, None], ["5,000", "12.25", "–"]),
-        ("compile_s", [0.001414, 11.94], ["0.001414", "11.94"]),
-        ("mfu", [0.4, 1.0], ["40.00", "100.00"]),
-    ],
-)
-def test_a_number_looks_the_same_whatever_is_beside_it(name, values, texts):
-    table = make_table([metric_column(name)], [{name: value} for value in values])
-    assert [row[0].text for row in table.rows] == texts
-
-
-def test_a_column_without_anything_is_left_out():
-    columns = [Column("a", "a"), metric_column("mfu"), Column("b", "b")]
-    table = make_table(columns, [{"a": "x"}, {"b": "y"}])
-    assert table.columns == ["a", "b"] and [len(row) for row in table.rows] == [2, 2]

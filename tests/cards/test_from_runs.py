@@ -87,6 +87,8 @@ def figures_of(content, name):
 
 def test_a_card_is_accepted_with_its_runs_and_without(card, tmp_path):
     assert check_card(card) == []
+    [note] = read_card(card).part("networks").checks
+    assert "CPU devices" in note.detail
     shutil.copy(card / CARD, tmp_path / "alone.json")
     assert check_card(tmp_path / "alone.json") == []
 

@@ -14,31 +14,8 @@ from jaxbench.qualification import networks
 from jaxbench.qualification.networks import make_config
 from jaxbench.qualification.session import PartFailed
 from jaxbench.train import build_program
-from jaxbench.xla.compile_cache import without_cache
-from tests.conftest import run_json
 
 GIB = 2**30
-
-
-def test_a_network_is_a_run_and_its_figures(session):
-    session.part = "networks"
-    with without_cache():  # or every step is compiled three times
-        networks.measure(session, 60.0)
-    # The first of each name is of the stated batch, the second of half of it.
-    by_name = {figure.name: figure for figure in reversed(session.figures)}
-    rate = by_name["images_per_s"]
-    assert rate.labels == {"network": "micro", "precision": "fp32", "batch": 32}
-    assert rate.run == "runs/micro-fp32-32" and rate.interval[0] <= rate.value
-    document = run_json(session.folder / rate.run)
-    assert document["summary"]["images_per_s"] == rate.value
-    assert by_name["flops_per_image"].value == document["training_flops_per_image"]
-    assert (session.folder / rate.run / "metrics.jsonl").is_file()
-    halves = [one.labels["batch"] for one in session.figures if one.name == "images_per_s"]
-    assert halves == [32, 16] and {"step_fixed_s", "step_per_image_s"} <= {*by_name}
-    # Simulated devices have no peak, no energy counter, and no memory of their own.
-    assert not {"mfu", "energy_j_per_image"} & {*by_name}
-    [note] = session.notes["networks"]
-    assert "CPU devices" in note.detail
 
 
 def result(batch=32, needs_bytes=GIB, limit_bytes=8 * GIB):

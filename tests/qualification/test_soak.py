@@ -2,11 +2,9 @@
 
 import pytest
 
-from jaxbench.cards.figures import FIGURES
 from jaxbench.clock import Stopwatch, pause
 from jaxbench.qualification import soak
 from jaxbench.qualification.corruption import CorruptionCheck
-from tests.conftest import records, run_json
 
 
 def values(session, name):
@@ -38,22 +36,6 @@ def test_a_result_that_changes_between_bursts_is_named(session):
     assert found[0, ()] == found[1, ()] > 0
     named = [one for one in session.figures if one.name == "mismatched_values"]
     assert {one.labels["round"] for one in named} == {3, 4, 5}
-
-
-def test_a_soak_is_a_run_with_windows_and_bursts(session):
-    session.part = "soak"
-    with session.clock.phase("soak"):
-        soak.measure(session, 1.0)
-    folder = session.folder / "runs" / "soak"
-    document = run_json(folder)
-    assert (document["status"], document["mode"]) == ("done", "throughput")
-    [record] = records(folder, "throughput")
-    [drift] = [one for one in session.figures if one.name == "drift_percent"]
-    assert drift.interval[0] <= drift.value <= drift.interval[1]
-    assert len(record["windows_s"]) >= 18
-    assert values(session, "rounds")[None, ()] >= 2 * 3  # at both ends
-    assert {FIGURES[one.name].part for one in session.figures} == {"soak", "corruption"}
-    assert document["summary"]["telemetry"]["devices"]["host"]["samples"] >= 2
 
 
 @pytest.mark.parametrize(

@@ -27,22 +27,6 @@ def resumed(*entries, price=None):
     }
 
 
-def test_a_process_is_described():
-    own = environment(
-        python="3.11",
-        git={"commit": "abc", "dirty": True},
-        variables={"XLA_FLAGS": "--x", "other": "1"},
-    )
-    assert describe_attempt(own, PRICE, 64) == {
-        "versions": {
-            **{"python": "3.11", "jax": "0.10", "jaxlib": None, "jaxbench": None},
-            "commit": "abc with changes",
-        },
-        **{"XLA_FLAGS": "--x", "device_kind": "X", "num_devices": 4, "price": PRICE},
-        "batch_norm_examples": 64,
-    }
-
-
 @pytest.mark.parametrize(
     ("document", "told"),
     [
@@ -52,6 +36,8 @@ def test_a_process_is_described():
         (resumed(entry(5, 2), entry(9)), "num_devices 4, then 2, then 4"),
         (resumed(entry(5, 4, "0.12")), "jax 0.10, then 0.12"),
         (resumed(entry(5, variables={"XLA_FLAGS": "--x"})), "XLA_FLAGS none, then --x"),
+        (resumed(entry(5, git={"commit": "a", "dirty": True})), "commit none, then a with changes"),
+        (resumed(entry(5, python="3.11")), "python none, then 3.11"),
         (resumed(entry(5, price=PRICE)), "price none, then 3.0"),
         (resumed(entry(5) | {"batch_norm_examples": 32}), "batch_norm_examples 64, then 32"),
         # Nothing is left of what the first process did, or the second.
