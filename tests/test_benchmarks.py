@@ -21,7 +21,7 @@ from jaxbench.modes.predictions import read_shape
 from jaxbench.predict import calibration
 from jaxbench.predict.prediction import memory_bytes, setting_of
 from tests.cards import made
-from tests.conftest import ROOT
+from tests.conftest import ROOT, refusal
 from tests.recorded import recorded_run
 
 
@@ -162,10 +162,8 @@ def test_pytorch_gets_the_experiments_optimizer_and_sequences():
 
 def test_only_what_pytorch_has_too_is_compared(tmp_path):
     load_config = importlib.import_module("task").load_config
-    with pytest.raises(BadInput, match="no counterpart"):
-        load_config("vgg_cifar10:tiny", 0, "")
-    with pytest.raises(BadInput, match="--precision=fp64"):
-        load_config("cnn10:tiny", 0, "fp64")
+    refusal(load_config, "vgg_cifar10:tiny", 0, "", told="no counterpart")
+    refusal(load_config, "cnn10:tiny", 0, "fp64", told="--precision=fp64")
     cycle = {"schedule": "one_cycle", "pct_start": 0.2}
     ours = tmp_path / "ours.py"
     for optimizer, told in (

@@ -9,7 +9,7 @@ import pytest
 from jaxbench.analysis.pricing import Price, add_costs, find_price, load_prices
 from jaxbench.errors import BadInput
 from jaxbench.sweeps.grid import make_trials
-from tests.conftest import MICRO, run_json
+from tests.conftest import MICRO, refusal, run_json
 from tests.recorded import epochs, recorded_run
 
 IMAGENET = 1_281_167
@@ -26,8 +26,7 @@ def test_a_users_prices_come_first(tmp_path):
     assert find_price("mine", prices) == Price("mine", "1x H200", 1, 3.5, "2026-11", "invoice")
     assert find_price(TPU, prices).usd_per_hour == 4.5
     assert find_price(AWS, prices).usd_per_hour == 12.2
-    with pytest.raises(BadInput, match="did you mean 'mine'"):
-        find_price("mien", prices)
+    refusal(find_price, "mien", prices, told="did you mean 'mine'")
 
 
 @pytest.mark.parametrize(
@@ -51,8 +50,7 @@ def test_a_price_without_all_that_belongs_to_it_is_refused(tmp_path, text, told)
     own.write_text(text)
     with pytest.raises(BadInput, match=told):
         load_prices(str(own))
-    with pytest.raises(BadInput, match="No such file"):
-        load_prices(str(tmp_path / "none.csv"))
+    refusal(load_prices, str(tmp_path / "none.csv"), told="No such file")
 
 
 @pytest.fixture

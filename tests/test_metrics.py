@@ -1,18 +1,16 @@
 """The catalogue: one line a metric, and no column of numbers without a line."""
 
-import csv
-
 import pytest
 
 from jaxbench import metrics
+from jaxbench.files import read_table
 from jaxbench.metrics import METRICS
 from jaxbench.tables.columns import Column, metric_column
 from jaxbench.tables.table import make_table
 
 
 def test_each_metric_has_one_line():
-    with open(metrics.__file__.replace(".py", ".csv"), newline="", encoding="utf-8") as file:
-        names = [row["name"] for row in csv.DictReader(file)]
+    names = read_table(metrics.__file__, "metrics.csv")
     assert len(names) == len(METRICS) > 300
 
 

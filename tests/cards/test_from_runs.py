@@ -18,7 +18,6 @@ from jaxbench.cards.figures import PRESETS, PresetNetwork
 from jaxbench.cards.from_runs import network_figures, soak_figures, step_time_figures
 from jaxbench.cards.submission import submit
 from jaxbench.cards.verdict import load_thresholds
-from jaxbench.errors import BadInput
 from jaxbench.hardware import peaks
 from jaxbench.hardware.peak_table import find_peak
 from jaxbench.hardware.telemetry import summary
@@ -33,6 +32,7 @@ from jaxbench.records.writers.console import Console
 from jaxbench.xla.compile_cache import without_cache
 from tests import fake_nvml
 from tests.cards import made
+from tests.conftest import refusal
 from tests.qualification.conftest import PRESET
 from tests.recorded import filled
 
@@ -230,11 +230,10 @@ def test_any_name_of_a_host_is_hidden(host, tmp_path):
 
 def test_what_is_not_submitted(tmp_path):
     path = made.write(tmp_path / "a")
-    with pytest.raises(BadInput, match="nothing is overwritten"):
-        submit(str(path), str(tmp_path / "a"))
+    refusal(submit, str(path), str(tmp_path / "a"), told="nothing is overwritten")
     made.alter(path, lambda c: c.update(created_at="yesterday"))
-    with pytest.raises(BadInput, match="is refused by `jaxbench qualify check`: created_at"):
-        submit(str(path), str(tmp_path / "out"))
+    told = "is refused by `jaxbench qualify check`: created_at"
+    refusal(submit, str(path), str(tmp_path / "out"), told=told)
     assert not (tmp_path / "out").exists()
 
 

@@ -7,9 +7,9 @@ from jaxbench.cards import verdict as rules
 from jaxbench.cards.expected import expect
 from jaxbench.cards.figures import MEMORY
 from jaxbench.cards.verdict import failures, load_thresholds
-from jaxbench.errors import BadInput
 from jaxbench.hardware.checks import Check
 from tests.cards import made
+from tests.conftest import refusal
 
 PEAK = made.PEAK_TFLOPS
 
@@ -233,8 +233,5 @@ def test_a_users_limits_take_the_place_of_those_that_ship(tmp_path):
 def test_bad_limits_are_one_line(text, message, tmp_path):
     path = tmp_path / "own.csv"
     path.write_text(text)
-    with pytest.raises(BadInput) as error:
-        load_thresholds(str(path))
-    assert message in str(error.value) and "\n" not in str(error.value)
-    with pytest.raises(BadInput, match="No such file"):
-        load_thresholds(str(tmp_path / "none.csv"))
+    refusal(load_thresholds, str(path), told=message)
+    refusal(load_thresholds, str(tmp_path / "none.csv"), told="No such file")

@@ -7,14 +7,14 @@ import pytest
 
 from jaxbench.errors import BadInput
 from jaxbench.launchers.launcher import Limits, create_launcher
+from tests.conftest import refusal
 from tests.launchers.fakes import FakeLauncher, make
 
 
 def test_a_launcher_that_there_is_not_is_told():
-    with pytest.raises(BadInput, match="did you mean 'slurm'"):
-        create_launcher("slum", Limits(), print, {})
-    with pytest.raises(BadInput, match="--gpus with --launcher=ray: there is no such option"):
-        create_launcher("ray", Limits(), print, {"gpus": 1})
+    refusal(create_launcher, "slum", Limits(), print, {}, told="did you mean 'slurm'")
+    told = "--gpus with --launcher=ray: there is no such option"
+    refusal(create_launcher, "ray", Limits(), print, {"gpus": 1}, told=told)
 
 
 def test_hardware_is_part_of_a_key_elsewhere():

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from jaxbench.errors import BadInput
 from jaxbench.offering import accelerators
 from jaxbench.offering.accelerators import catalogue_names, parse_accelerators
+from tests.conftest import refusal
 
 
 def test_names_lead_to_machines_that_are_compiled_for():
@@ -38,7 +38,7 @@ def test_every_row_is_a_machine_of_one_host():
         ([], "give --accelerator=NAME:N"),
         ([""], "give --accelerator=NAME:N"),
         (["H10"], "did you mean 'H100'"),
-        (["tpu-v5e"], "did you mean 'tpu-v5e-8'|did you mean 'tpu-v5e-1'"),
+        (["tpu-v5e"], "did you mean 'tpu-v5e-"),
         (["H100:0"], "'0' must be 1 to 16 GPUs of one host"),
         (["H100:17"], "'17' must be 1 to 16"),
         (["H100:"], "'' must be 1 to 16"),
@@ -47,8 +47,7 @@ def test_every_row_is_a_machine_of_one_host():
     ],
 )
 def test_accelerator_that_is_none_is_refused(given, told):
-    with pytest.raises(BadInput, match=told):
-        parse_accelerators(given)
+    refusal(parse_accelerators, given, told=told)
 
 
 def test_a_catalogue_calls_devices_by_other_names():

@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jaxbench
-from jaxbench.errors import BadInput
 from jaxbench.files import end_of_lines
 from jaxbench.modes import MODES
 from jaxbench.records.reader import load_run, read_records
 from jaxbench.records.schema import RECORDS, StepRecord
-from tests.conftest import run_document
+from tests.conftest import refusal, run_document
 from tests.recorded import epochs, filled, recorded_run
 from tests.strategies import changed
 
@@ -90,8 +89,7 @@ def test_schema_of_another_version_is_refused(tmp_path, version):
     (tmp_path / "run.json").write_text(json.dumps({"schema_version": version, "status": "done"}))
     (tmp_path / "metrics.jsonl").write_text("")
     told = "'2', which is no number" if version == "2" else version
-    with pytest.raises(BadInput, match=f"has schema {told}; this jaxbench reads 2"):
-        load_run(str(tmp_path))
+    refusal(load_run, str(tmp_path), told=f"has schema {told}; this jaxbench reads 2")
 
 
 PREDICTION = {
@@ -132,9 +130,8 @@ def test_a_wrong_value_in_run_json_is_one_line(tmp_path, path, value):
     load_run(str(run))
     document = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(changed(document, path, value)))
-    with pytest.raises(BadInput, match=r"^[^\n]*run.json: [^\n]*`\$[^\n]*`$") as error:
-        load_run(str(run))
-    assert len(str(error.value)) < 300
+    line = refusal(load_run, str(run), told="run.json: ")
+    assert "`$" in line and line[-1] == "`" and len(line) < 300
 
 
 def test_modes_of_records_are_those_of_the_program():

@@ -8,7 +8,6 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from jaxbench.errors import BadInput
 from jaxbench.parallel.signals import GRACE_PERIOD_S
 from jaxbench.records.schema import StepRecord
 from jaxbench.records.writers.wandb import WandbWriter, check_wandb
@@ -77,8 +76,7 @@ def test_a_folder_of_that_name_is_no_package(tmp_path, monkeypatch):
     spec = importlib.util.spec_from_loader("wandb", None, is_package=True)
     spec.submodule_search_locations = [str(tmp_path / "wandb")]
     monkeypatch.setitem(sys.modules, "wandb", importlib.util.module_from_spec(spec))
-    with pytest.raises(BadInput, match="not installed"):
-        check_wandb.__wrapped__("demo")
+    refusal(check_wandb.__wrapped__, "demo", told="not installed")
 
 
 def test_trouble_in_the_middle_is_said_once_and_the_rest_goes_on(wandb, tmp_path):

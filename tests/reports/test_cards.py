@@ -2,12 +2,10 @@
 
 import csv
 
-import pytest
 from msgspec.structs import replace
 
 from jaxbench.cards.card import Part, measured
 from jaxbench.cards.card_file import CARD
-from jaxbench.errors import BadInput
 from jaxbench.hardware.checks import Check
 from jaxbench.hardware.targets.target import parse_target
 from jaxbench.paths import hide_paths
@@ -15,7 +13,7 @@ from jaxbench.reports.collect import collect
 from jaxbench.reports.sides import read_sides
 from jaxbench.reports.write import render_markdown, write_report
 from tests.cards import made
-from tests.conftest import ROOT
+from tests.conftest import ROOT, refusal
 from tests.recorded import throughput, trained
 from tests.reports import pages
 from tests.reports.pages import shown, tables
@@ -105,8 +103,7 @@ def test_a_card_that_cannot_be_read_is_a_note_or_an_error(tmp_path):
     found = collect([str(tmp_path)])
     assert [card.name for card in found.cards] == ["a"]
     assert len(found.card_notes) == 1 and "b is left out" in found.card_notes[0]
-    with pytest.raises(BadInput, match="altered or damaged"):
-        collect([str(path)])
+    refusal(collect, [str(path)], told="altered or damaged")
 
 
 def test_the_report_of_a_card(run_cli, refused, tmp_path):
@@ -119,8 +116,7 @@ def test_the_report_of_a_card(run_cli, refused, tmp_path):
 
 def test_cards_are_no_runs_to_compare(tmp_path):
     path = made.write(tmp_path / "card")
-    with pytest.raises(BadInput, match="holds only cards"):
-        read_sides(str(path.parent.parent))
+    refusal(read_sides, str(path.parent.parent), told="holds only cards")
 
 
 def test_the_table_has_machines_and_published_history(tmp_path, snapshot):

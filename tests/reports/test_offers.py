@@ -6,10 +6,10 @@ import shutil
 import pytest
 
 from jaxbench.analysis.pricing import Price, load_prices, read_prices
-from jaxbench.errors import BadInput
 from jaxbench.offering.folder import OFFERS, read_offers
 from jaxbench.reports.collect import collect
 from jaxbench.reports.prices import Prices
+from tests.conftest import refusal
 from tests.recorded import on_the_way, throughput, trained
 from tests.reports.pages import sections_of, shown
 
@@ -90,8 +90,7 @@ def test_without_a_list_there_is_no_section(tmp_path):
 )
 def test_a_damaged_list_is_named(tmp_path, text):
     (tmp_path / OFFERS).write_text(text)
-    with pytest.raises(BadInput, match=r"offers\.json: cannot be read as a list of offers"):
-        read_offers(tmp_path)
+    refusal(read_offers, tmp_path, told="offers.json: cannot be read as a list of offers")
     trained(tmp_path / "run")
     assert "offers.json" in collect([str(tmp_path)]).notes[0]  # and the report goes on
 
@@ -113,8 +112,7 @@ def test_a_catalogue_has_the_lowest_price_of_each_machine(catalogue):
 def test_a_catalogue_without_prices_of_accelerators_is_refused(tmp_path):
     path = tmp_path / "vms.csv"
     path.write_text("".join(CATALOGUE.splitlines(keepends=True)[i] for i in (0, 5, 6)))
-    with pytest.raises(BadInput, match="a catalogue without a price of an accelerator"):
-        read_prices(str(path))
+    refusal(read_prices, str(path), told="a catalogue without a price of an accelerator")
 
 
 def test_a_catalogue_prices_runs_by_its_own_names(tmp_path, catalogue):

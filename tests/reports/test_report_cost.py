@@ -13,6 +13,7 @@ from jaxbench.records.run_lock import lock_run
 from jaxbench.reports.blocks import DotChart
 from jaxbench.reports.collect import collect
 from jaxbench.reports.prices import Prices
+from tests.conftest import refusal
 from tests.recorded import PRICE, on_the_way, throughput, trained, write_results
 from tests.reports.pages import charts, sections_of, shown, tables
 
@@ -93,8 +94,7 @@ def test_offers_hold_for_the_very_hardware(tmp_path, environment, hardware, devi
     listed = Prices(listed=[Price("it", hardware, devices, 3.5, "2026", "web")])
     assert [price.offer for price in listed.of(run)] == ["it"] * holds
     if hardware == "TPU":
-        with pytest.raises(BadInput, match="no offer whose hardware is one of"):
-            listed.check([run])
+        refusal(listed.check, [run], told="no offer whose hardware is one of")
 
 
 @pytest.mark.parametrize(
