@@ -192,7 +192,7 @@ def run_compare(run_cli):
     return functools.partial(run_cli, module="jaxbench.compare")
 
 
-def test_the_settings_of_one_sweep_are_compared(run_compare, tmp_path):
+def test_the_settings_of_one_sweep_are_compared(run_compare, refused, tmp_path):
     rates = {(32, 0): None, (64, 0): 50.0, (128, 0): 90.0, (64, 1): 50.1, (128, 1): 90.1}
     sweep = write_sweep(tmp_path / "a", rates, spread=0.001)
     answer = json.loads(run_compare(sweep, "--json").stdout)
@@ -201,8 +201,7 @@ def test_the_settings_of_one_sweep_are_compared(run_compare, tmp_path):
     assert found["differences"] == {"batch_size": [64, 128]} and found["runs"] == [2, 2]
     assert found["stages"]["train_step"]["ratio"] == pytest.approx(1.8, rel=0.01)
     for single in (write_run(tmp_path / "b"), write_sweep(tmp_path / "c", {(64, 0): 50.0})):
-        done = run_compare(single)
-        assert done.returncode == 2 and "give what to compare it with" in done.stderr
+        refused(single, told="give what to compare it with", module="jaxbench.compare")
 
 
 def test_a_trial_that_is_lost_is_no_pass_of_a_baseline(run_compare, tmp_path):

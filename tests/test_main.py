@@ -169,18 +169,9 @@ Q = "--experiment=quickstart"
         ),
     ],
 )
-def test_bad_input_is_refused(run_cli, tmp_path, flags, told):
-    """Some after it has begun: it printed lines, and wrote nothing."""
-
-    def files():
-        return {path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts}
-
+def test_bad_input_is_refused(refused, tmp_path, flags, told):
     for name, content in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(content)
-    before = files()
-    done = run_cli(*flags)
-    assert done.returncode == 2 and done.stderr.startswith("jaxbench: "), done
-    assert told in done.stderr and done.stderr.count("\n") == 1
-    assert files() == before and (tmp_path / "occupied/run.json").read_text() == "{}"
+    refused(*flags, told=told, begun=True)
