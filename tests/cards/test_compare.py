@@ -86,27 +86,19 @@ def test_little_is_no_outlier():
     assert found(650.0, (600.0, 699.0)) and found(650.0, None)
 
 
-def test_hosts_of_one_name_are_told_apart():
-    twins = [replace(one, environment=made.card().environment) for one in fleet()]
-    twins[4] = made.card(made.networks(5_000.0))
-    assert {node for _, node, _ in outliers(twins)} == {"lab (card 5)"}
-
-
 def test_spread_and_median_of_a_fleet():
     rates = (9_000.0, 10_000.0, 11_000.0)
     cards = [made.card(made.networks(rate, others=False)) for rate in rates]
     found = compare_fleet(cards)
     [rate] = [one for one in found if one.figure.name == "images_per_s"]
-    assert (rate.n, rate.median) == (3, 10_000.0)
-    assert rate.spread == pytest.approx(11 / 9 - 1)
     # Three nodes are too few for outliers; their twelve devices are not.
     assert rate.outliers is None
     [matmul] = [one for one in found if one.figure.name == "matmul_bf16_tflops"]
     assert matmul.n == 12 and matmul.outliers == []
-    lines = "\n".join(describe_cards(cards))
-    [row] = [line.split() for line in lines.splitlines() if line.startswith("images_per_s")]
-    assert row == ["images_per_s", "3", "10,000", "22.2%"]
-    assert "figures have fewer than 5 values: no outliers are looked for" in lines
+    [rate] = [line.split() for line in describe_cards(cards) if line.startswith("images_per_s")]
+    assert rate == ["images_per_s", "3", "10,000", "22.2%"]
+    told = "figures have fewer than 5 values: no outliers are looked for"
+    assert any(told in line for line in describe_cards(cards))
 
 
 def test_of_counts_and_drift_there_is_no_ratio():

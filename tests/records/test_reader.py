@@ -62,26 +62,16 @@ def test_a_table_of_steps_has_all_their_columns(run, monkeypatch):
     assert [(row["step"], row["loss_scale"]) for row in rows][3:] == [(4, None), (5, 8.0)]
 
 
-class Counted(io.BytesIO):
-    """A file that counts the bytes that are read of it."""
-
-    count = 0
-
-    def read(self, size=-1):
-        content = super().read(size)
-        self.count += len(content)
-        return content
-
-
 @given(st.binary(max_size=50) | st.just(b"a\n" + b"x" * 200_000))
 def test_where_whole_lines_end(content):
     assert end_of_lines(io.BytesIO(content)) == content.rfind(b"\n") + 1
 
 
-def test_of_a_long_file_the_end_is_read():
-    file = Counted(b"line\n" * 1_000_000)
-    end_of_lines(file)
-    assert file.count <= 2**16
+def test_of_a_long_file_the_end_is_read(tmp_path):
+    with open(tmp_path / "hole", "w+b") as file:
+        file.seek(2**36)  # more than this machine's memory
+        file.write(b"line\n")
+        assert end_of_lines(file) == 2**36 + 5
 
 
 @pytest.mark.parametrize("version", [1, 3, None, "2"])
