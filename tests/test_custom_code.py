@@ -66,6 +66,7 @@ def get_config():
     )
 """
 PLACES = ("call", "loss", "item", "rule")
+RULE = "return optax.stateless(lambda updates, params: %s)"
 QUICK = ("--compile_cache=off", "--telemetry_s=0")
 
 
@@ -134,16 +135,8 @@ def test_an_error_is_one_line_of_the_users_file(refused, tmp_path, place):
     ("code", "override", "told"),
     [
         ({"rule": "return 3"}, "", "rule returned a int, expected an optax.GradientTransformation"),
-        (
-            {"rule": "return optax.stateless(lambda updates, params: 1 / 0)"},
-            "",
-            "mine.py:44: optimizer.update_rule fails: ZeroDivisionError",
-        ),
-        (
-            {"rule": "return optax.stateless(lambda updates, params: None)"},
-            "",
-            "optimizer.update_rule fails: ",
-        ),
+        ({"rule": RULE % "1 / 0"}, "", "mine.py:44: optimizer.update_rule fails: ZeroDivision"),
+        ({"rule": RULE % None}, "", "optimizer.update_rule fails: "),
         ({"config": "batch_norm=1/0"}, "", "mine.py:56: the experiment file fails with ZeroDiv"),
         ({"loss": "return outputs"}, "", "losses of 2 examples have shape (2, 2), expected (2,)"),
         ({}, "data.value_range=(1,0)", "must be (lowest,highest)"),

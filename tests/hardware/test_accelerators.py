@@ -53,8 +53,8 @@ def machine(monkeypatch, tmp_path):
     return make
 
 
-def nvml_of(*fields):
-    return lambda: Accelerators("cuda", *fields)
+V100 = Accelerators("cuda", 2, "535.104.05", (7, 0))
+WSL = Accelerators("cuda", 1, "581.15", (8, 9))
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,10 @@ def nvml_of(*fields):
         # A container without GPUs sees its host's driver.
         ((), {"driver": "580.65.06"}, []),
         (GPU, {"driver": "580.65.06"}, [Accelerators("cuda", 1, "580.65.06")]),
-        (
-            (*GPU, "dev/nvidia1"),
-            {"nvml": nvml_of(2, "535.104.05", (7, 0))},
-            [nvml_of(2, "535.104.05", (7, 0))()],
-        ),
+        ((*GPU, "dev/nvidia1"), {"nvml": lambda: V100}, [V100]),
         # WSL has this for graphics of any maker.
         (("dev/dxg",), {}, []),
-        (("dev/dxg",), {"nvml": nvml_of(1, "581.15", (8, 9))}, [nvml_of(1, "581.15", (8, 9))()]),
+        (("dev/dxg",), {"nvml": lambda: WSL}, [WSL]),
         (("dev/accel0", "dev/accel1"), {"pci": (TPU, TPU, NETWORK)}, [Accelerators("tpu", 2)]),
         (("dev/vfio/0", "dev/vfio/vfio"), {"pci": (TPU,)}, [Accelerators("tpu", 1)]),
         # A virtual machine of Google Cloud without a TPU; another maker's accelerator.

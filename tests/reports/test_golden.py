@@ -122,6 +122,8 @@ def write_trainings(folder):
         price=PRICE,
         **network,
     )
+    # One device a process: these are not simulated.
+    trained(folder / "workers", 100.0, environment=CPU | {"num_processes": 4})
 
 
 def write_ways_to_a_target(folder):

@@ -64,13 +64,6 @@ def test_seeds_that_failed_count_in_the_overview(tmp_path, snapshot):
     assert f"{before}\n\n{overview_of(tmp_path)}" == snapshot
 
 
-def test_simulated_devices_are_named(tmp_path, snapshot):
-    cpu = {"device_kind": "cpu", "num_devices": 4, "cpu": "Xeon", "num_processes": 1}
-    throughput(tmp_path / "a", 1000.0, environment=cpu)
-    throughput(tmp_path / "b", 1000.0, environment=cpu | {"num_processes": 4})
-    assert overview_of(tmp_path) == snapshot
-
-
 def test_unequal_work_is_not_compared(tmp_path):
     """What is the same work: see tests/test_compare.py."""
     throughput(tmp_path / "a", 1000.0, environment=H200)
