@@ -80,18 +80,6 @@ def test_other_images_or_networks_are_in_no_chart_together(tmp_path):
     assert not charts(sections_of(tmp_path)["overview"], DotChart)
 
 
-def test_the_score_is_the_median_of_the_seeds_of_the_best_setting(tmp_path, snapshot):
-    for seed, top1 in enumerate((0.90, 0.92, 0.97)):
-        trained(tmp_path / f"a{seed}", top1=top1, config={"seed": seed})
-    # A seed that was run again says nothing of others.
-    trained(tmp_path / "a3", top1=0.99, config={"seed": 0})
-    trained(tmp_path / "b", top1=0.91, config={"label_smoothing": 0.1})
-    # One epoch is warm-up: no rate, though there is a score.
-    one = {"experiment": "short", "parameters": 7}
-    recorded_run(tmp_path / "run", epochs([900.0], 0.8), summary={"eval_top1": 0.8}, **one)
-    assert overview_of(tmp_path) == snapshot
-
-
 def test_time_and_cost_to_the_target(tmp_path, snapshot):
     """Epochs end every 15.75 s; the score grows evenly over four of them."""
     for name, top1, environment in (("quick", 0.9, H200), ("never", 0.4, TPU)):
