@@ -1,11 +1,9 @@
 """Experiment files with custom code, from the command line; templates of `jaxbench new`."""
 
-import csv
-
 import pytest
 
 from jaxbench.data.sources.load import load_dataset
-from tests.conftest import program_of, records, run_json
+from tests.conftest import program_of, records, run_json, table
 
 NET = """
 import flax.linen as nn
@@ -98,8 +96,7 @@ def test_all_custom_code_trains_is_recorded_and_resumed(run_cli, refused, tmp_pa
     assert summary["eval_metrics"]["half"] == pytest.approx(summary["eval_top1"] / 2)
     assert summary["best_eval_metrics"] == summary["eval_metrics"]
     [epoch] = records(tmp_path / "run", "epoch")
-    with open(tmp_path / "run" / "epochs.csv") as file:
-        [row] = csv.DictReader(file)
+    [row] = table(tmp_path / "run" / "epochs.csv")
     assert float(row["eval_half"]) == epoch["eval_metrics"]["half"]
     assert float(row["train_half"]) == epoch["train_metrics"]["half"]
 

@@ -1,6 +1,5 @@
 """Peaks by device and precision, and what is made of them."""
 
-import csv
 import math
 import types
 
@@ -8,7 +7,7 @@ import pytest
 
 from jaxbench.hardware.peak_table import cpu_flops_limit, find_bandwidth, find_peak, rows
 from jaxbench.hardware.peaks import flops_limit, utilization
-from tests.conftest import ROOT
+from tests.conftest import ROOT, table
 
 ARITHMETIC = ("bf16", "fp16", "tf32", "fp32")
 
@@ -40,12 +39,11 @@ def test_devices_by_the_names_that_jax_has_for_them(
 
 
 def test_a_gpu_s_fp32_peak_is_that_of_its_cores_and_clock():
-    with open(ROOT / "jaxbench/hardware/targets/gpus.csv", newline="") as file:
-        for row in csv.DictReader(file):
-            cores = int(row["sms"]) * int(row["fpus_per_sm"])
-            peak = find_peak(row["kind"], "fp32", "highest")
-            expected = 2 * cores * 1e9 * float(row["clock_ghz"])
-            assert peak.flops_per_s == pytest.approx(expected, rel=0.011), row["name"]
+    for row in table(ROOT / "jaxbench/hardware/targets/gpus.csv"):
+        cores = int(row["sms"]) * int(row["fpus_per_sm"])
+        peak = find_peak(row["kind"], "fp32", "highest")
+        expected = 2 * cores * 1e9 * float(row["clock_ghz"])
+        assert peak.flops_per_s == pytest.approx(expected, rel=0.011), row["name"]
 
 
 def test_what_is_unknown_has_no_peak():

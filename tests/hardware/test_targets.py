@@ -1,6 +1,5 @@
 """Machines that are not here, by name: what there is, what is refused, how a GPU is described."""
 
-import csv
 import types
 
 import pytest
@@ -15,7 +14,7 @@ from jaxbench.hardware.targets.target import (
     most_link_bytes_per_s,
     parse_target,
 )
-from tests.conftest import ROOT, refusal
+from tests.conftest import ROOT, refusal, table
 
 TABLES = ROOT / "jaxbench" / "hardware" / "targets"
 
@@ -85,8 +84,7 @@ def test_links_carry_in_one_direction_half_of_what_they_carry_in_both(name, gb_p
 def test_every_machine_of_the_list_is_one_with_known_peaks_and_a_source():
     listed = list_targets()
     for platform in ("tpu", "gpu"):
-        with open(TABLES / f"{platform}s.csv", newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = table(TABLES / f"{platform}s.csv")
         assert rows
         for row in rows:
             [name] = [name for name in listed if name.split("[")[0].split(":")[1] == row["name"]]

@@ -21,7 +21,7 @@ from jaxbench.modes.train import run_training
 from jaxbench.records.schema import ThroughputRecord
 from jaxbench.records.writers.console import Console
 from jaxbench.xla.compile_cache import without_cache
-from tests import fake_nvml
+from tests import conftest, fake_nvml
 from tests.conftest import MICRO, config_of, records, run_json
 from tests.fake_nvml import Board, Cuda, Nvml
 
@@ -30,11 +30,7 @@ INTERVAL_S = 0.02
 
 @pytest.fixture
 def table(tmp_path):
-    def read() -> list[dict]:
-        with open(tmp_path / "telemetry.csv", newline="") as file:
-            return list(csv.DictReader(file))
-
-    return read
+    return lambda: conftest.table(tmp_path / "telemetry.csv")
 
 
 @pytest.fixture
@@ -550,8 +546,7 @@ def test_a_run_on_a_cpu_reads_the_host(tmp_path):
     result = run_tiny(tmp_path, telemetry_s=0.1)
     assert telemetry_threads() == []
     assert run_json(tmp_path / "run")["telemetry_s"] == 0.1
-    with open(tmp_path / "run" / "telemetry.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = conftest.table(tmp_path / "run" / "telemetry.csv")
     assert {row["device"] for row in rows} == {"host"}
     assert rows[0]["cpu_percent"] == "" and 0 <= float(rows[1]["cpu_percent"]) <= 100
     for row in rows:

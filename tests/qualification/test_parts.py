@@ -1,7 +1,6 @@
 """Parts that are asked for: storage, and images/s and energy by power limit."""
 
 import contextlib
-import csv
 import types
 
 import pytest
@@ -10,7 +9,7 @@ from jaxbench.errors import BadInput
 from jaxbench.hardware.telemetry import nvml
 from jaxbench.qualification import power_curve, storage
 from tests import fake_nvml
-from tests.conftest import refusal
+from tests.conftest import refusal, table
 from tests.fake_nvml import Board, Cuda, Nvml
 
 
@@ -55,8 +54,7 @@ def test_each_limit_is_a_row(session, board, monkeypatch, output):
     session.power_limits = [200, 300]
     power_curve.measure(session, 40.0)
     assert [limit.current_mw for limit in restored] == [400_000]
-    with open(session.folder / "power_curve.csv", newline="") as file:
-        rows = [*csv.DictReader(file)]
+    rows = table(session.folder / "power_curve.csv")
     assert [row["power_limit_w"] for row in rows] == ["200", "300"]
     assert [row["images_per_s"] for row in rows] == ["800.0", "1200.0"]
     assert [row["energy_j_per_image"] for row in rows] == ["", "37.5"]

@@ -1,6 +1,5 @@
 """The schema of records: what is written, left out and refused."""
 
-import csv
 import dataclasses
 import json
 
@@ -19,7 +18,7 @@ from jaxbench.records.schema import (
 )
 from jaxbench.records.writers import Writers
 from jaxbench.records.writers.files import CsvWriter, JsonlWriter
-from tests.conftest import records, run_document, run_json
+from tests.conftest import records, run_document, run_json, table
 from tests.recorded import filled
 
 EPOCH = filled(EpochRecord, train_loss=2.0)
@@ -74,8 +73,7 @@ def test_csv_columns_follow_the_fields(tmp_path):
     writers.write(decode_record(STEP))
     writers.write(dataclasses.replace(EPOCH, eval_top1=0.5, eval_top5=0.9, mfu=float("nan")))
     writers.close()
-    with open(tmp_path / "epochs.csv", newline="") as file:
-        [row] = csv.DictReader(file)
+    [row] = table(tmp_path / "epochs.csv")
     assert list(row) == columns
     # Unknown values and nan are empty cells.
     assert (row["eval_top1"], row["peak_memory_bytes"], row["mfu"]) == ("0.5", "", "")
