@@ -127,7 +127,7 @@ class ReportedRun:
         return decode_record({"kind": "summary", **self.document.summary})
 
     def machine_of(self, num_devices: float | None) -> str:
-        """Return so many of the run's devices in words; for CPU devices, the processor too."""
+        """Name this many of the run's devices; name the processor of CPU devices too."""
         return self.devices(num_devices) + (f" ({self.processor})" if self.processor else "")
 
     def paid_s(self, elapsed_s: float) -> float:

@@ -118,13 +118,14 @@ def _answer(row: dict[str, Any]) -> Answer:
             overlap = (second.rate.high or 0.0) >= (first.rate.low or 0.0)
             apart = "their intervals overlap" if overlap else "their intervals do not overlap"
             sentence += f" Next is {_setting_words(second)}, {plain(second.value)}: {apart}."
-    return Answer(f"{row['name']} · {row['heading']}", sentence, tiles, _marks(first.run))
+    return Answer(f"{row['name']} · {row['heading']}", sentence, tiles, _marks(first))
 
 
-def _marks(run: ReportedRun) -> list[str]:
-    """Return what makes the values of a run no figures of real work on an accelerator."""
+def _marks(rate: _Rate) -> list[str]:
+    """Return what makes a rate no figure of real work on an accelerator."""
+    run = rate.run
     marks = {
-        "simulated devices": run.are_simulated(run.num_devices),
+        "simulated devices": run.are_simulated(rate.setting["num_devices"]),
         "tiny network": run.experiment.endswith(":tiny"),
         "synthetic data": "synthetic" in (run.rate_feed, run.data_config.get("source")),
     }
@@ -268,7 +269,7 @@ def _work(rate: _Rate) -> tuple:
 
 
 def _rates(context: ReportContext) -> Iterator[_Rate]:
-    """Yield the rates of whole trainings and of training steps, of runs that ended well."""
+    """Yield the rates of trainings, training steps and scaling, of runs that ended well."""
     for one in context.measurements:
         run = one.run
         one_machine = not run.changed_devices and (run.id or not one.usable)
