@@ -5,10 +5,10 @@ import importlib.util
 import os
 import pathlib
 import sys
-import traceback
 from typing import Any
 
 from jaxbench.config import Experiment
+from jaxbench.custom import EXPERIMENT_MODULE, user_line
 from jaxbench.errors import BadInput, one_of
 from jaxbench.paths import user_path
 
@@ -105,7 +105,7 @@ def load(spec: str) -> Any:
 
 
 def _import_file(path: pathlib.Path):
-    name = f"jaxbench_experiment_{path.stem}"
+    name = EXPERIMENT_MODULE + path.stem
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     module = importlib.util.module_from_spec(spec)
     # Dataclasses look their own module up, to read annotations kept as text.
@@ -119,11 +119,9 @@ def _call(path, function, *args):
     try:
         return function(*args)
     except (Exception, SystemExit) as error:
+        # A file that cannot be parsed has no frame.
         line = getattr(error, "lineno", None)
-        for frame in traceback.extract_tb(error.__traceback__):
-            if frame.filename == str(path.resolve()):
-                line = frame.lineno
-        place = f"{path}:{line}" if line else str(path)
+        place = user_line(error) or (f"{path}:{line}" if line else str(path))
         message = str(error)
         if not isinstance(error, BadInput):
             message = message.partition("\n")[0]
