@@ -1,9 +1,9 @@
 """The command line shared by the entry points: flags in, one call, exit code out.
 
 Exit codes: 0 done; 1 failed, out of memory, diverged or invalid (the record says which); 2 bad
-input, one line, nothing written; 3 undecided (`compare --baseline`); 130 Ctrl-C; 143 SIGTERM or
-SIGHUP. If nobody reads standard output (`| head`) a run goes on; a program that only prints
-something ends with 1, in silence.
+input, one line, nothing written; 3 undecided (`compare --baseline`); 130 Ctrl-C; 143 SIGTERM,
+SIGHUP, SIGUSR1, SIGUSR2 or SIGXCPU. If nobody reads standard output (`| head`) a run goes on; a
+program that only prints something ends with 1, in silence.
 """
 
 import errno
