@@ -26,6 +26,7 @@ from jaxbench.errors import OUT_OF_MEMORY, BadInput, OtherProcessEnded, RunFaile
 from jaxbench.fields import describe_type, overridable
 from jaxbench.modes.options import check_choice
 from jaxbench.parallel.signals import raise_on_signals, reason_of
+from jaxbench.paths import check_working_folder
 
 _EXPERIMENT = re.compile(r"--?(no)?experiment(\.(?P<field>[^=]*))?(?P<value>=.*)?", re.DOTALL)
 
@@ -57,6 +58,7 @@ def run_with_arguments(
             print(help_text(parse is not None), flush=True)
         sys.exit(0)
     try:
+        check_working_folder()
         app.run(quietly, argv=argv, flags_parser=parse or _parse_flags)  # type: ignore[call-overload]
     except SystemExit as exit_:
         if user_line(exit_):
