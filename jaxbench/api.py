@@ -20,6 +20,7 @@ from jaxbench.modes import MODES, find_mode, import_mode
 from jaxbench.modes.options import check_path, mode_keywords, options_of
 from jaxbench.parallel.processes import check_single_host
 from jaxbench.parallel.signals import handle_ctrl_c
+from jaxbench.paths import check_working_folder
 from jaxbench.reports.write import write_report
 from jaxbench.results.answers import Comparison, Description, paths_of
 from jaxbench.results.run import Run
@@ -34,6 +35,7 @@ def _function(mode: str) -> Callable[..., Run]:
     default = "quickstart" if mode != "conv2d" else "conv2d"
 
     def run(experiment=default, *, workdir=None, quiet=False, **fields) -> Run:
+        check_working_folder()
         values = {name: fields.pop(name, None) for name in options}
         config = create_experiment(experiment, fields)
         find_mode(config, mode)

@@ -10,7 +10,6 @@ import inspect
 import os
 import pathlib
 import sys
-import sysconfig
 import traceback
 import typing
 from collections.abc import Callable, Mapping
@@ -19,11 +18,10 @@ from typing import Any
 from jaxbench.errors import BadInput
 from jaxbench.model_config import ModelConfig
 
-_PACKAGE = os.path.join(pathlib.Path(__file__).resolve().parent, "")
-_LIBRARIES = tuple(
-    os.path.join(path, "")
-    for path in {*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))}
-)
+# Experiment files are loaded as modules whose names begin so.
+EXPERIMENT_MODULE = "jaxbench_experiment_"
+# The modules that define what configurations were given as code.
+_code_modules: set[str] = set()
 _SCALARS = (bool, int, float, str)
 # The arguments that jaxbench passes to a network that takes them; `rngs` are NNX's.
 _ARGUMENTS = ("num_classes", "dtype", "param_dtype", "axis_name", "rngs")
@@ -108,6 +106,7 @@ def _describe(value: Any) -> tuple[str, str]:
     name = getattr(value, "__qualname__", type(value).__qualname__)
     text = ", ".join(f"{argument}={item!r}" for argument, item in arguments.items())
     text = f"{name}({text})" if text else name
+    _code_modules.add(getattr(value, "__module__", ""))
     definition = inspect.unwrap(value) if is_named else type(value)
     try:
         path = pathlib.Path(inspect.getsourcefile(definition) or "")
@@ -120,21 +119,30 @@ def _describe(value: Any) -> tuple[str, str]:
 
 
 def user_line(error: BaseException) -> str | None:
-    """Return FILE:LINE of the custom code that jaxbench called and that failed; None for none.
+    """Return FILE:LINE of the user's code that failed; None if none of it was running.
 
-    It is the innermost frame that is neither jaxbench's nor a library's.
+    The user's code is each experiment file, the modules in its folder, and the modules that define
+    what a configuration was given as code. Where a file lies says nothing about it: packages may be
+    installed anywhere.
     """
-    line, called = None, False
-    for frame in traceback.extract_tb(error.__traceback__):
-        path = os.path.abspath(frame.filename)
-        if path.startswith(_PACKAGE):
-            called = True
-        elif called and not frame.filename.startswith("<") and not path.startswith(_LIBRARIES):
-            relative = os.path.relpath(path)
-            path = path if relative.startswith(os.pardir) else relative
-            if os.path.basename(os.path.dirname(path)).startswith("ipykernel_"):
-                path = "the notebook's cell"
-            line = f"{path}:{frame.lineno}"
+    loaded = [
+        module for name, module in [*sys.modules.items()] if name.startswith(EXPERIMENT_MODULE)
+    ]
+    folders = {os.path.dirname(os.path.realpath(module.__file__)) for module in loaded}
+    line = None
+    for frame, lineno in traceback.walk_tb(error.__traceback__):
+        module, path = frame.f_globals, frame.f_code.co_filename
+        file = module.get("__file__")  # none in a notebook
+        is_beside = file is not None and os.path.dirname(os.path.realpath(file)) in folders
+        is_users = is_beside or module.get("__name__") in _code_modules
+        is_jaxbench = f"{module.get('__package__')}.".startswith("jaxbench.")
+        if not is_users or is_jaxbench or path.startswith("<"):
+            continue
+        relative = os.path.relpath(path)
+        path = path if relative.startswith(os.pardir) else relative
+        if os.path.basename(os.path.dirname(path)).startswith("ipykernel_"):
+            path = "the notebook's cell"
+        line = f"{path}:{lineno}"
     return line
 
 

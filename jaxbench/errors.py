@@ -49,7 +49,7 @@ class OtherProcessEnded(BaseException):
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived, as a scheduler or a preempted machine sends it, or SIGHUP; it says which.
+    """A scheduler or a preempted machine sent SIGTERM or a signal like it; the text says which.
 
     Like `KeyboardInterrupt` no `Exception`, so that no `except Exception` on the way swallows it.
     """

@@ -3,6 +3,7 @@
 import csv
 import errno
 import functools
+import io
 import math
 import os
 import pathlib
@@ -12,10 +13,13 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import msgspec
+import msgspec.inspect
 
 # More than any file has that is read whole: a run's document, a list of prices or hosts.
 DOCUMENT_BYTES = 2**25
 Row = TypeVar("Row")
+# What msgspec calls a cell's type, in words.
+_TYPES = {"float": "a number", "int": "a whole number", "str": "text"}
 
 
 def open_regular(
@@ -31,9 +35,12 @@ def open_regular(
 
 
 def read_text(path: pathlib.Path, most_bytes: int = DOCUMENT_BYTES, encoding: str = "utf-8") -> str:
-    """Return what a text file holds; raises what `open_regular` raises, and UnicodeDecodeError."""
+    """Return what a text file holds; raises what `open_regular` raises, and ValueError."""
     with open_regular(path, most_bytes=most_bytes, encoding=encoding) as file:
-        return file.read()
+        try:
+            return file.read()
+        except UnicodeDecodeError as error:
+            raise ValueError("is no UTF-8 text") from error
 
 
 def read_table(module: str, name: str) -> list[dict[str, str]]:
@@ -45,23 +52,44 @@ def read_table(module: str, name: str) -> list[dict[str, str]]:
 def parse_rows(text: str, kind: type[Row]) -> list[Row]:
     """Return the rows of a CSV file as a dataclass or dictionary, whose types check the cells.
 
-    An empty cell is None. Lines that begin with # and columns without a field are ignored.
+    An empty cell is None. Lines that begin with # and columns without a field are ignored, and so
+    are a spreadsheet's rows and columns without any text.
 
     Raises:
       ValueError: the text is no CSV, lacks a column, or has a wrong cell; names line and column.
     """
-    lines = (line for line in text.splitlines() if line[:1] != "#")
+    lines = (line for line in io.StringIO(text, newline=None) if line[:1] != "#")
     reader = csv.DictReader(lines, strict=True, skipinitialspace=True)
     rows = []
     try:
+        columns = reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+        for field in getattr(msgspec.inspect.type_info(kind), "fields", ()):
+            if text and field.required and (count := columns.count(field.name)) != 1:
+                number = f"{count or 'no'} column{'s' * (count > 1)}"
+                raise ValueError(f"{number} {field.name!r} in {','.join(columns)[:200]!r}")
         for row in reader:
-            if None in row:
+            if any(row.pop(None, ())):
                 raise ValueError("it has more cells than columns; quote a text with a comma")
-            cells = {name: (cell and cell.strip()) or None for name, cell in row.items()}
-            rows.append(msgspec.convert(cells, kind, strict=False))
+            cells = {name: " ".join((cell or "").split()) or None for name, cell in row.items()}
+            if any(cells.values()):
+                rows.append(_convert(cells, kind))
     except (csv.Error, ValueError) as error:
         raise ValueError(f"line {reader.line_num}: {error}") from error
     return rows
+
+
+def _convert(cells: dict[str, str | None], kind: type[Row]) -> Row:
+    try:
+        return msgspec.convert(cells, kind, strict=False)
+    except msgspec.ValidationError as error:
+        problem, _, column = str(error).rstrip("`").partition(" - at `$.")
+        problem = problem.partition(", got")[0].replace(" | null", ", or nothing")
+        for name, words in _TYPES.items():
+            problem = problem.replace(f"`{name}", words)
+        problem = problem.replace("`", "").replace("Expected", "expected")
+        example = ", written like 1.5" if "a number" in problem else ""
+        cell = repr(cells[column][:60]) if cells.get(column) else "empty"
+        raise ValueError(f"{column} is {cell}: {problem}{example}") from error
 
 
 def open_own(path: str | os.PathLike, mode: str, **options: Any) -> Any:

@@ -16,7 +16,7 @@ _TEMPLATES = pathlib.Path(__file__).resolve().parent / "templates"
 
 def main(arguments: list[str]) -> int:
     """Write the template; return the exit code."""
-    kinds = [path.stem for path in sorted(_TEMPLATES.glob("[!_]*.py"))]
+    kinds = [path.stem for path in sorted(_TEMPLATES.glob("[!_.]*.py"))]
     usage = f"give what to write, one of {', '.join(kinds)}, and a file, such as my_{{}}.py"
     if len(arguments) != 2:
         raise BadInput(usage.format("network"))

@@ -74,6 +74,16 @@ def check_can_be_made(path: pathlib.Path, flag: str) -> None:
         raise BadInput(f"--{flag}={path}: cannot write in {parent}")
 
 
+def check_working_folder() -> None:
+    """Raise BadInput if this process's working folder has been deleted, or may not be entered."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise BadInput(
+            f"the working folder cannot be used ({error.strerror}): change to another one (cd)"
+        ) from error
+
+
 def hide_paths(text: str) -> str:
     """Return a text with `...` in place of absolute paths, which may name a user.
 

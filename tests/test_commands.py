@@ -7,8 +7,9 @@ from xml.etree import ElementTree
 import pytest
 
 import jaxbench
+from jaxbench import terminal
 from jaxbench.cli import COMMANDS
-from tests.conftest import ROOT
+from tests.conftest import ROOT, refusal
 
 
 def test_help_has_a_line_for_each_command(run_cli):
@@ -18,6 +19,23 @@ def test_help_has_a_line_for_each_command(run_cli):
     assert listed == [*COMMANDS]
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert run_cli("--version", module="jaxbench").stdout == f"jaxbench {jaxbench.__version__}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_deleted_working_folder_is_one_line(run_cli, tmp_path, monkeypatch, command):
+    """Deleted when the command has begun; then also for the API."""
+    monkeypatch.setattr(terminal, "open_closed_streams", tmp_path.rmdir)
+    done = run_cli(module=f"jaxbench.{command}")
+    line = "the working folder cannot be used (No such file or directory): change to another one"
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr == f"jaxbench: {line} (cd)\n"
+
+
+def test_a_deleted_working_folder_is_bad_input_of_the_api(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    refusal(jaxbench.train, told="the working folder cannot be used")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from jaxbench.analysis.pricing import Price, add_costs, find_price, load_prices
+from jaxbench.analysis.pricing import Price, add_costs, find_price, load_prices, read_prices
 from jaxbench.errors import BadInput
 from jaxbench.sweeps.grid import make_trials
 from tests.conftest import MICRO, refusal, run_json
@@ -32,7 +32,19 @@ def test_a_users_prices_come_first(tmp_path):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("offer,usd_per_hour\nx,1\n", "missing required field .hardware.; must be a CSV file"),
+        ("offer,usd_per_hour\nx,1\n", "line 1: no column 'hardware' in .*; must be a CSV file"),
+        (HEADER.replace(",", ";") + "x;y;1;2,5;2026;web\n", "no column 'offer' in 'offer;hardw"),
+        (HEADER.replace("usd", "eur") + "x,y,1,2.5,2026,web\n", "no column 'usd_per_hour' in "),
+        ("usd_per_hour," + HEADER + "3,x,y,1,2.5,2026,web\n", "2 columns 'usd_per_hour' in "),
+        (
+            HEADER + 'x,y,1,"2,5",2026,web\n',
+            "2: usd_per_hour is '2,5': expected a number, written like 1.5",
+        ),
+        (HEADER + "x,y,1,$2.5,2026,web\n", "line 2: usd_per_hour is '\\$2.5': expected a number"),
+        (HEADER + "x,y,1,1e400,2026,web\n", "line 2: usd_per_hour is '1e400'"),
+        (HEADER + "x,y,1,inf,2026,web\n", "line 2: usd_per_hour is 'inf'"),
+        ((HEADER + "x,y,1,2.5,2026,web\n").encode("utf-16"), "is no UTF-8 text; must be a CSV"),
+        ((HEADER + "x,y,1,2.5,2026,für\n").encode("latin-1"), "is no UTF-8 text; must be a CSV"),
         ("", "has no offer below its first line"),
         (HEADER + "x,y,1,,2026,web\n", "line 2: .*usd_per_hour"),
         (HEADER + "x,y,1,2.5,,\n", "line 2: .*date"),
@@ -47,10 +59,17 @@ def test_a_users_prices_come_first(tmp_path):
 )
 def test_a_price_without_all_that_belongs_to_it_is_refused(tmp_path, text, told):
     own = tmp_path / "own.csv"
-    own.write_text(text)
+    own.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(BadInput, match=told):
         load_prices(str(own))
     refusal(load_prices, str(tmp_path / "none.csv"), told="No such file")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_what_a_spreadsheet_adds_is_left_out(tmp_path, end):
+    lines = [f"{HEADER.strip()},,", ",,,,,,,,", 'x,y,8.0,2.5\xa0,2026,"a\nquote",', ",,,"]
+    (tmp_path / "own.csv").write_bytes(end.join(lines).encode("utf-8-sig"))
+    assert read_prices(str(tmp_path / "own.csv")) == [Price("x", "y", 8, 2.5, "2026", "a quote")]
 
 
 @pytest.fixture
@@ -228,6 +247,7 @@ def test_another_price_or_project_is_no_other_trial():
         (("nowhere", "--usd_per_hour=1"), "nowhere: no such folder"),
         (("--images_per_s=1",), "give --usd_per_hour or --offer"),
         (("--images_per_s=1", "--usd_per_hour=0"), "--usd_per_hour=0: must be more than 0"),
+        (("--images_per_s=1", "--usd_per_hour=1e300"), "must be more than 0, at most 1e+12"),
         (("--images_per_s=nan", "--usd_per_hour=1"), "--images_per_s=nan: must be more"),
         (("--images_per_s=1", "--usd_per_hour=1", "--epochs=3"), "go together"),
         (("--images_per_s=1", "--usd_per_hour=1", "--target_accuracy=0.5"), "for run directories"),

@@ -1,8 +1,13 @@
 """Experiment files with custom code, from the command line; templates of `jaxbench new`."""
 
+import importlib
+import sys
+
 import pytest
 
+from jaxbench.cli import entry_point
 from jaxbench.data.sources.load import load_dataset
+from jaxbench.modes import describe
 from tests.conftest import program_of, records, run_json, table
 
 NET = """
@@ -126,6 +131,45 @@ def test_an_error_is_one_line_of_the_users_file(refused, tmp_path, place):
     )
     done = run(refused, told=f"jaxbench: mine.py:{lineno}: ", begun=True)
     assert done.stderr.endswith("KeyError: 'oh'\n")
+
+
+@pytest.mark.parametrize(
+    ("folder", "helper", "given", "told"),
+    [
+        (".", "beside", "rule", "beside.py:2: "),
+        ("far", "defines", "defines.rule", "defines.py:2: "),
+        ("far", "elsewhere", "rule", "mine.py:45: "),  # the line that calls it
+    ],
+)
+def test_an_error_in_an_imported_module_is_one_line(
+    refused, tmp_path, monkeypatch, folder, helper, given, told
+):
+    (tmp_path / folder).mkdir(exist_ok=True)
+    (tmp_path / folder / f"{helper}.py").write_text("def rule(schedule):\n    1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path / folder)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    write(tmp_path, rule=f"return {helper}.rule(schedule)")
+    text = (tmp_path / "mine.py").read_text().replace("update_rule=rule", f"update_rule={given}")
+    (tmp_path / "mine.py").write_text(f"import {helper}\n{text}")
+    done = run(refused, told=told, begun=True)
+    assert done.stderr.endswith(
+        "optimizer.update_rule fails: ZeroDivisionError: division by zero\n"
+    )
+
+
+def test_no_librarys_exit_and_no_error_of_jaxbench_is_the_users(run_cli, tmp_path, monkeypatch):
+    """Wherever the library is installed, and with the user's file loaded."""
+    text = "import sys\ndef run(main, argv, flags_parser): sys.exit(main(flags_parser(sys.argv)))"
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "absl_elsewhere.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    write(tmp_path)
+    monkeypatch.setattr(entry_point, "app", importlib.import_module("absl_elsewhere"))
+    done = run_cli("--experiment=mine.py", "--mode=describe")
+    assert (done.returncode, done.stderr) == (0, "")
+    monkeypatch.setattr(describe, "describe", lambda config: config.no_such_field)
+    with pytest.raises(AttributeError, match="no_such_field"):
+        run_cli("--experiment=mine.py", "--mode=describe")
 
 
 @pytest.mark.parametrize(

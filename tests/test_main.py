@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import os
 import pathlib
 import sys
 
@@ -36,6 +37,41 @@ def test_list_names_every_experiment(run_cli):
     words = [f"{name} {purpose}" for name, purpose in registry.available().items()]
     assert done.stdout.split() == " ".join(words).split()
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+@pytest.fixture
+def experiments(tmp_path_factory, monkeypatch):
+    """The shipped experiments: one that is whole, with a variant, and one of each odd kind."""
+    folder = tmp_path_factory.mktemp("experiments")
+    whole = pathlib.Path(MICRO).read_bytes() + b"\ndef variant_wide(config):\n    return config\n"
+    odd = {
+        "conflict": b"<<<<<<< HEAD\nx = 1\n=======\nx = 2\n>>>>>>> theirs\n",
+        "latin": "x = 'für'".encode("latin-1"),
+        "nul": b"x = 1\0\n",
+        "deep": b"x = " + b"-" * 100_000 + b"1",
+    }
+    for name, content in {"whole": whole, ".hidden": b"", "._whole": b"\0\5\x16", **odd}.items():
+        (folder / f"{name}.py").write_bytes(content)
+    (folder / "folder.py").mkdir()
+    os.mkfifo(folder / "pipe.py")
+    for name in ("link", ".#whole"):  # the second is Emacs' lock
+        (folder / f"{name}.py").symlink_to("user@host.1234:56")
+    monkeypatch.setattr(registry, "experiments_dir", lambda: folder)
+    return ["folder", "pipe", "link", *odd]
+
+
+def test_a_file_that_cannot_be_read_fails_only_who_asks_for_it(
+    run_cli, refused, experiments, no_waiting
+):
+    done = run_cli("--experiment=list")
+    names = [line.split()[0] for line in done.stdout.splitlines() if line[0] != " "]
+    assert names == sorted(["whole", "whole_wide", *experiments]) and not done.stderr
+    assert done.stdout.count("cannot be read: ") == len(experiments)
+    assert run_cli("--experiment=whole_wide", "--mode=describe").returncode == 0
+    for name in experiments:
+        refused(f"--experiment={name}", told=name)
+    refused("--experiment=whol", told="did you mean 'whole'?")
+    refused("--experiment=.hidden", told="no experiment '.hidden'")
 
 
 def test_describe_tells_without_training(run_cli, tmp_path):

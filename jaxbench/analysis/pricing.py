@@ -6,14 +6,18 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta
 
 from jaxbench.analysis.published import load_published
 from jaxbench.errors import BadInput, one_of
 from jaxbench.files import parse_rows, read_text
 from jaxbench.paths import user_path
+from jaxbench.terminal import warn
 
 S_PER_HOUR, J_PER_KWH = 3600.0, 3.6e6
+# Of a price and of what it is multiplied with: larger ones are mistakes, and overflow.
+MOST = 1e12
 # A control character would steer the terminal that it is shown in.
 _Text = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
 
@@ -30,7 +34,7 @@ class Price:
     offer: _Text
     hardware: _Text
     devices: Annotated[int, Meta(ge=1)] | None
-    usd_per_hour: Annotated[float, Meta(gt=0, le=1e12)]
+    usd_per_hour: Annotated[float, Meta(gt=0, le=MOST)]
     date: _Text
     source: _Text
 
@@ -89,8 +93,8 @@ def read_prices(path: str) -> list[Price]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BadInput(
-            f"--prices={path}: {reason}; must be a CSV file with {','.join(COLUMNS)}, or a "
-            "catalogue of SkyPilot"
+            f"--prices={path}: {reason}; must be a CSV file in UTF-8 with {','.join(COLUMNS)}, "
+            "or a catalogue of SkyPilot"
         ) from error
     names = [price.offer for price in prices]
     if not prices:
@@ -111,18 +115,32 @@ def _lowest_of_catalogue(path: str, rows: Sequence[_Machine]) -> list[Price]:
     dated = re.search(r"(20\d\d)-?([01]\d)-?([0-3]\d)", file.name)
     date = "-".join(dated.groups()) if dated else "date unknown"
     prices: dict[str, Price] = {}
+    unusable: list[str] = []
     for row in rows:
         name, machine, count = row.AcceleratorName or "", row.InstanceType, row.AcceleratorCount
         is_tpu = name.startswith("tpu-")
-        if not name or not (machine or is_tpu) or not row.Price or not count or count % 1:
+        # A count below 1 is a part of a GPU.
+        if not name or not (machine or is_tpu) or row.Price is None or not count or 0 < count < 1:
             continue
         offer = name if is_tpu else f"{name}:{count:.0f}"
         place = f"{machine or name} in {row.Region or 'some region'}"
         source = f"SkyPilot's catalogue {file.name}, {place}"
-        price = Price(offer, name, None if is_tpu else int(count), row.Price, date, source)
+        values = (offer, name, None if is_tpu else count, row.Price, date, source)
+        try:
+            price = msgspec.convert(dict(zip(COLUMNS, values, strict=True)), Price, strict=False)
+        except msgspec.ValidationError:
+            unusable.append(f"AcceleratorCount {count:g}, Price {row.Price:g}")
+            continue
         prices[offer] = min(price, prices.get(offer, price), key=lambda offer: offer.usd_per_hour)
+    if unusable:
+        warn(
+            f"jaxbench: --prices={path}: {len(unusable)} row(s) with an impossible price or count "
+            f"left out, such as {unusable[0]}"
+        )
     if not prices:
-        raise BadInput(f"--prices={path}: a catalogue without a price of an accelerator")
+        raise BadInput(
+            f"--prices={path}: a catalogue without a price of a machine with accelerators"
+        )
     return [*prices.values()]
 
 

@@ -1,9 +1,9 @@
 """The command line shared by the entry points: flags in, one call, exit code out.
 
 Exit codes: 0 done; 1 failed, out of memory, diverged or invalid (the record says which); 2 bad
-input, one line, nothing written; 3 undecided (`compare --baseline`); 130 Ctrl-C; 143 SIGTERM or
-SIGHUP. If nobody reads standard output (`| head`) a run goes on; a program that only prints
-something ends with 1, in silence.
+input, one line, nothing written; 3 undecided (`compare --baseline`); 130 Ctrl-C; 143 SIGTERM,
+SIGHUP, SIGUSR1, SIGUSR2 or SIGXCPU. If nobody reads standard output (`| head`) a run goes on; a
+program that only prints something ends with 1, in silence.
 """
 
 import errno
@@ -26,6 +26,7 @@ from jaxbench.errors import OUT_OF_MEMORY, BadInput, OtherProcessEnded, RunFaile
 from jaxbench.fields import describe_type, overridable
 from jaxbench.modes.options import check_choice
 from jaxbench.parallel.signals import raise_on_signals, reason_of
+from jaxbench.paths import check_working_folder
 
 _EXPERIMENT = re.compile(r"--?(no)?experiment(\.(?P<field>[^=]*))?(?P<value>=.*)?", re.DOTALL)
 
@@ -57,6 +58,7 @@ def run_with_arguments(
             print(help_text(parse is not None), flush=True)
         sys.exit(0)
     try:
+        check_working_folder()
         app.run(quietly, argv=argv, flags_parser=parse or _parse_flags)  # type: ignore[call-overload]
     except SystemExit as exit_:
         if user_line(exit_):

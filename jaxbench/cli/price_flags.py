@@ -1,12 +1,11 @@
 """The flags that say what the hardware costs, the same in every entry point that has them."""
 
-import math
 from collections.abc import Iterable
 
 from absl import flags
 
 from jaxbench import fields
-from jaxbench.analysis.pricing import Price, find_price, load_prices, read_prices
+from jaxbench.analysis.pricing import MOST, Price, find_price, load_prices, read_prices
 from jaxbench.cli.flag_table import define_flags
 from jaxbench.clock import now
 from jaxbench.errors import BadInput
@@ -59,11 +58,11 @@ def stated_price() -> Price | None:
 
 
 def check_positive(*names: str) -> None:
-    """Raise BadInput if one of these flags is given and is no number above 0."""
+    """Raise BadInput if one of these flags is given and is no number above 0, or an absurd one."""
     for name in names:
         value = flags.FLAGS[name].value
-        if value is not None and not 0 < value < math.inf:  # written so that nan fails it too
-            raise BadInput(f"--{name}={value:g}: must be more than 0")
+        if value is not None and not 0 < value <= MOST:  # written so that nan fails it too
+            raise BadInput(f"--{name}={value:g}: must be more than 0, at most {MOST:g}")
 
 
 def check_fraction(name: str) -> None:

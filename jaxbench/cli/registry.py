@@ -5,11 +5,12 @@ import importlib.util
 import os
 import pathlib
 import sys
-import traceback
 from typing import Any
 
 from jaxbench.config import Experiment
-from jaxbench.errors import BadInput, one_of
+from jaxbench.custom import EXPERIMENT_MODULE, user_line
+from jaxbench.errors import BadInput, first_line, one_of
+from jaxbench.files import DOCUMENT_BYTES, open_regular
 from jaxbench.paths import user_path
 
 # A function of this name makes a variant of an experiment.
@@ -25,16 +26,32 @@ def experiments_dir() -> pathlib.Path:
     raise BadInput(f"the shipped experiments are missing: no folder {_PACKAGE / 'experiments'}")
 
 
+def _files() -> dict[str, pathlib.Path]:
+    """Return {name: file} of the shipped experiments; hidden files are editors' and systems'."""
+    return {path.stem: path for path in sorted(experiments_dir().glob("[!_.]*.py"))}
+
+
 def docstrings() -> dict[str, str]:
-    """Return {name: text} of the shipped experiments and variants; none of them is imported."""
-    texts = {}
-    for path in sorted(experiments_dir().glob("[!_]*.py")):
-        module = ast.parse(path.read_text())
-        texts[path.stem] = ast.get_docstring(module) or ""
-        for node in module.body:
-            if isinstance(node, ast.FunctionDef) and node.name.startswith(_VARIANT):
-                name = f"{path.stem}_{node.name.removeprefix(_VARIANT)}"
-                texts[name] = ast.get_docstring(node) or ""
+    """Return {name: text} of the shipped experiments and variants; none of them is imported.
+
+    The text of a file that cannot be read, such as a half-done one, is the reason.
+    """
+    return {name: text for path in _files().values() for name, text in _docstrings(path).items()}
+
+
+def _docstrings(path: pathlib.Path) -> dict[str, str]:
+    try:
+        with open_regular(path, "rb", most_bytes=DOCUMENT_BYTES) as file:
+            module = ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        reason = getattr(error, "strerror", None) or getattr(error, "msg", first_line(error))
+        line = f"line {error.lineno}: " if getattr(error, "lineno", None) else ""
+        return {path.stem: f"cannot be read: {line}{reason}"}
+    texts = {path.stem: ast.get_docstring(module) or ""}
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith(_VARIANT):
+            name = f"{path.stem}_{node.name.removeprefix(_VARIANT)}"
+            texts[name] = ast.get_docstring(node) or ""
     return texts
 
 
@@ -65,20 +82,21 @@ def load(spec: str) -> Any:
     file, colon, variants = spec.partition(":")
     if file.endswith(".py") or os.sep in file:
         path = user_path(file)
-        if path.suffix != ".py" or not path.is_file():
+        if path.suffix != ".py" or not os.path.isfile(path):
             refuse(f"no such .py file: {file}")
     else:
-        names = available()
-        if file not in names:
+        # Other files are not parsed: one that is half done concerns nobody who names another.
+        files, (stem, _, variant) = _files(), file.rpartition("_")
+        if file not in files and stem in files and file in _docstrings(files[stem]):
+            file, variants = stem, f"{variant}:{variants}".rstrip(":")
+        if file not in files:
             refuse(
-                f"no experiment {file!r}; {one_of(file, names)} (--experiment=list shows all; or "
-                "give the path of a .py file)"
+                f"no experiment {file!r}; {one_of(file, available())} (--experiment=list shows "
+                "all; or give the path of a .py file)"
             )
-        path = experiments_dir() / f"{file}.py"
-        if not path.is_file():
-            stem, _, variant = file.rpartition("_")
-            path = path.with_name(f"{stem}.py")
-            variants = f"{variant}:{variants}".rstrip(":")
+        path = files[file]
+        if not os.path.isfile(path):
+            refuse(f"{path} is no file that can be read")
     module = _import_file(path)
     if not callable(getattr(module, "get_config", None)):
         refuse(f"{path} has no function get_config()")
@@ -105,7 +123,7 @@ def load(spec: str) -> Any:
 
 
 def _import_file(path: pathlib.Path):
-    name = f"jaxbench_experiment_{path.stem}"
+    name = EXPERIMENT_MODULE + path.stem
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     module = importlib.util.module_from_spec(spec)
     # Dataclasses look their own module up, to read annotations kept as text.
@@ -119,11 +137,9 @@ def _call(path, function, *args):
     try:
         return function(*args)
     except (Exception, SystemExit) as error:
+        # A file that cannot be parsed has no frame.
         line = getattr(error, "lineno", None)
-        for frame in traceback.extract_tb(error.__traceback__):
-            if frame.filename == str(path.resolve()):
-                line = frame.lineno
-        place = f"{path}:{line}" if line else str(path)
+        place = user_line(error) or (f"{path}:{line}" if line else str(path))
         message = str(error)
         if not isinstance(error, BadInput):
             message = message.partition("\n")[0]

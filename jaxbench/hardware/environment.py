@@ -1,5 +1,6 @@
 """Describe what a run runs on: versions, devices, host, code."""
 
+import contextlib
 import hashlib
 import pathlib
 import platform
@@ -13,6 +14,7 @@ from typing import Any
 import jax
 import psutil
 
+from jaxbench.files import DOCUMENT_BYTES, open_regular
 from jaxbench.hardware.accelerators import nvidia_driver
 from jaxbench.hardware.system import available_cores, installed_version, search_file
 from jaxbench.parallel.mesh import local_devices
@@ -59,9 +61,14 @@ def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
 def describe_code() -> dict[str, str]:
     """Return the versions that must be the same on all hosts of a run."""
     digest = hashlib.sha256()
-    for path in sorted(_PACKAGE.rglob("*.py")):
+    for path in sorted(_PACKAGE.rglob("[!.]*.py")):
         digest.update(path.relative_to(_PACKAGE).as_posix().encode())
-        digest.update(path.read_bytes())
+        # What cannot be read is not imported.
+        with (
+            contextlib.suppress(OSError),
+            open_regular(path, "rb", most_bytes=DOCUMENT_BYTES) as file,
+        ):
+            digest.update(file.read())
     return {
         "jax": jax.__version__,
         "jaxbench's source (SHA-256)": digest.hexdigest()[:12],

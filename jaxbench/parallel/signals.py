@@ -1,4 +1,4 @@
-"""Raise Ctrl-C, SIGTERM and SIGHUP as exceptions, never in the middle of a record.
+"""Raise Ctrl-C and the signals of schedulers as exceptions, never in the middle of a record.
 
 A signal handler can raise between taking a lock and the `with` that releases it, inside any
 library. Whoever needs that lock next waits for ever: seen with the queue behind TensorBoard's event
@@ -25,7 +25,12 @@ from jaxbench.terminal import warn
 # How long a process may take from the signal to its end, unless --grace_period_s says otherwise.
 # Clouds give 30 s (Google's spot machines) to 120 s (Amazon's) between the notice and the end.
 GRACE_PERIOD_S = 20
-_EXIT_CODES: dict[int, int] = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
+# What ends a process as SIGTERM does: a lost connection; what Slurm, SGE and LSF send before a time
+# limit (`--signal=USR1@120`, submitit, Lightning); a soft limit of processor time.
+LIKE_SIGTERM = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+# 143 for all of them: scripts that start a run again ask for one code.
+_EXIT_CODES: dict[int, int] = dict.fromkeys((signal.SIGTERM, *LIKE_SIGTERM), 143)
+_EXIT_CODES[signal.SIGINT] = 130
 # A Ctrl-C that comes sooner after the first signal belongs to it.
 _SAME_END_S = 0.5
 # Functions that swallow exceptions (the second is JAX's, the third weakref's), and when to try
@@ -42,17 +47,19 @@ _grace_period_s: float = GRACE_PERIOD_S  # without end in a process that lives o
 
 
 def raise_on_signals() -> None:
-    """Have Ctrl-C raise KeyboardInterrupt, SIGTERM and SIGHUP raise Terminated from now on.
+    """Have Ctrl-C raise KeyboardInterrupt, SIGTERM and `LIKE_SIGTERM` Terminated from now on.
 
-    For the main thread of an entry point. A Ctrl-C or SIGHUP that is ignored (nohup) stays ignored.
+    For the main thread of an entry point. A signal that is ignored (nohup) or has a handler keeps
+    it; SIGTERM alone is always raised.
     """
     global _first
     _first = None
     signal.signal(signal.SIGTERM, _handle)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _handle)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-        signal.signal(signal.SIGHUP, _handle)
+    for number in LIKE_SIGTERM:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _handle)
 
 
 @contextlib.contextmanager
@@ -121,7 +128,7 @@ def graceful_stop() -> Iterator[Callable[[], bool]]:
 
 
 def reason_of(error: BaseException) -> BaseException:
-    """Return Terminated for a Ctrl-C that a SIGTERM or SIGHUP came with, else the error itself."""
+    """Return Terminated for a Ctrl-C that came with another signal, else the error itself."""
     if isinstance(error, KeyboardInterrupt) and _first:
         signal.pthread_sigmask(signal.SIG_BLOCK, [])  # calls handlers that have not been called
         if _first[0] != signal.SIGINT:

@@ -16,7 +16,7 @@ import pynvml
 
 def main(limits: str) -> int:
     """Wait for the end of standard input, then set the limits; return 1 if a board refuses."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_IGN)
     pynvml.nvmlInit()
     print("ready", flush=True)

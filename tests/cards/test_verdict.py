@@ -223,10 +223,13 @@ def test_a_users_limits_take_the_place_of_those_that_ship(tmp_path):
     [
         ("name,level,limit\nbelow_flor,warn,1\n", "did you mean 'below_floor.warn'"),
         ("name,level,limit\nmismatches,inconclusive,1\n", "limit 'mismatches.inconclusive'"),
-        ("name,level,limit\nmismatches,fail,none\n", "Expected `float | null`, got `str`"),
-        ("name,level,limit\nmismatches,fail,nan\n", ">= 0.0 - at `$.limit`"),
-        ("name,level,limit\nmismatches,fail,-1\n", ">= 0.0 - at `$.limit`"),
-        ("name,level,limit\nhello\n", "Expected `str`, got `null` - at `$.level`"),
+        (
+            "name,level,limit\nmismatches,fail,none\n",
+            "line 2: limit is 'none': expected a number, or nothing",
+        ),
+        ("name,level,limit\nmismatches,fail,nan\n", "limit is 'nan': expected a number"),
+        ("name,level,limit\nmismatches,fail,-1\n", ">= 0.0"),
+        ("name,level,limit\nhello\n", "line 2: level is empty: expected text"),
         ("name,level,limit\nxyz,1,1\n", "limit 'xyz.1': must be one of slower_than_fleet.warn, "),
     ],
 )

@@ -17,7 +17,8 @@ from jaxbench.records.schema import Summary
 from jaxbench.records.writers import Writers
 from tests.in_process import fresh_process_state
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SCHEDULERS = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
+SIGNALS = (signal.SIGINT, *(signal.Signals[name] for name in SCHEDULERS))
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +62,7 @@ def test_what_follows_the_first_signal_is_the_same_end(number):
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", SIGNALS[1:])
 @pytest.mark.parametrize(
     "work", [signals.graceful_stop, signals.defer_signals, contextlib.nullcontext]
 )
@@ -124,11 +125,14 @@ def test_a_signal_in_a_finalizer_is_raised_after_it(work, error, send, monkeypat
         time.sleep(5)
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
-def test_a_signal_that_is_ignored_stays_ignored(number):
-    signal.signal(number, signal.SIG_IGN)
-    signals.raise_on_signals()
-    os.kill(os.getpid(), number)
+@pytest.mark.parametrize("number", set(SIGNALS) - {signal.SIGTERM})
+def test_a_signal_that_is_ignored_or_handled_stays_so(number):
+    seen = []
+    for handler in (signal.SIG_IGN, lambda *_: seen.append(number)):
+        signal.signal(number, handler)
+        signals.raise_on_signals()
+        os.kill(os.getpid(), number)
+    assert seen == [number]
 
 
 def test_every_writer_has_a_record_before_ctrl_c_is_raised():

@@ -112,7 +112,27 @@ def test_a_catalogue_has_the_lowest_price_of_each_machine(catalogue):
 def test_a_catalogue_without_prices_of_accelerators_is_refused(tmp_path):
     path = tmp_path / "vms.csv"
     path.write_text("".join(CATALOGUE.splitlines(keepends=True)[i] for i in (0, 5, 6)))
-    refusal(read_prices, str(path), told="a catalogue without a price of an accelerator")
+    refusal(read_prices, str(path), told="a catalogue without a price of a machine")
+
+
+@pytest.mark.parametrize(
+    "count, price",
+    [("1", "-1"), ("1", "nan"), ("1", "inf"), ("1", "0"), ("1", "1e300")]
+    + [("-8", "3"), ("1.5", "3"), ("nan", "3"), ("inf", "3")],
+)
+def test_an_impossible_price_or_count_of_a_catalogue_is_left_out_and_said(
+    catalogue, capsys, count, price
+):
+    whole = read_prices(str(catalogue))
+    head, *lines = catalogue.read_text().splitlines()
+    odd = f"big.1,16,200,H200,{count},,{price},1.0,south,south-b"
+    assert not capsys.readouterr().err
+    catalogue.write_text("\n".join([head, odd, *lines, odd]))
+    assert read_prices(str(catalogue)) == whole
+    assert capsys.readouterr().err.count("\n") == 1
+    catalogue.write_text(f"{head}\n{odd}\n")
+    refusal(read_prices, str(catalogue), told="a catalogue without a price of a machine")
+    assert ": 1 row(s) with an impossible price or count" in capsys.readouterr().err
 
 
 def test_a_catalogue_prices_runs_by_its_own_names(tmp_path, catalogue):

@@ -17,6 +17,7 @@ from jaxbench.config import DataConfig
 from jaxbench.data.images.decode import CorruptImageError
 from jaxbench.data.images.encoded import EncodedSplit, ExampleDraws
 from jaxbench.data.sampler import PADDING, EpochSampler
+from jaxbench.parallel.signals import LIKE_SIGTERM
 
 # Examples that one thread decodes in one go: few enough that all threads share a batch.
 _MAX_CHUNK = 32
@@ -108,8 +109,9 @@ class ChunkDecoder:
 
 def begin_worker(*_: int) -> None:
     """Let a worker process end with the process that started it, and not before."""
-    # A terminal sends these to all processes; the first one ends the others in good order.
-    for number in (signal.SIGINT, signal.SIGHUP):
+    # Terminals and schedulers send these to all processes; the first one ends the others in good
+    # order, by SIGTERM.
+    for number in (signal.SIGINT, *LIKE_SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     parent = os.getppid()
 
