@@ -10,8 +10,8 @@ import pathlib
 import pkgutil
 import re
 
+from jaxbench.clock import ask
 from jaxbench.errors import BadInput
-from jaxbench.hardware.driver import ask
 from jaxbench.hardware.system import search_file
 from jaxbench.terminal import warn
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 
 import jax
 
+from jaxbench.clock import ask
 from jaxbench.errors import BadInput
-from jaxbench.hardware.driver import ask
 from jaxbench.hardware.telemetry.nvml import (
     PowerLimit,
     cuda_ordinals,

@@ -7,7 +7,7 @@ import threading
 import pynvml
 import pytest
 
-from jaxbench.hardware import driver
+from jaxbench import clock
 from jaxbench.hardware.accelerators import Accelerators, ask_nvml
 from jaxbench.hardware.telemetry.nvml import (
     other_gpu_processes,
@@ -106,18 +106,18 @@ def hanging(install):
     install(Board(before=lambda: end.wait(60), power_limit_mw=300_000), Board(bus=0xB7))
     yield
     end.set()
-    driver._answers["NVML"].exception(60)
+    clock._answers["NVML"].exception(60)
 
 
-HUNG = "NVML does not answer; its driver may hang"
+HUNG = "NVML does not answer"
 
 
 def test_a_driver_that_hangs_is_given_up(hanging, monkeypatch, capsys):
-    monkeypatch.setattr(driver, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(clock, "_PATIENCE_S", 0.1)
     for call in (read_error_counters, lambda _: set_power_limits({"0000:0F:00.0": 200_000})):
         with pytest.raises(TimeoutError, match=f"^{HUNG}$"):
             call(BOARDS)
-        monkeypatch.setattr(driver, "_PATIENCE_S", 1e9)  # it still hangs: no other call waits
+        monkeypatch.setattr(clock, "_PATIENCE_S", 1e9)  # it still hangs: no other call waits
     assert other_gpu_processes(BOARDS) is None
     refusal(read_power_limits, BOARDS, told=f"--power_limits: the limits cannot be set: {HUNG}")
     assert ask_nvml() == Accelerators("cuda", 0)

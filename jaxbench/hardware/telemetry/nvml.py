@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from jaxbench.clock import ask
 from jaxbench.errors import BadInput
-from jaxbench.hardware.driver import ask
 from jaxbench.hardware.telemetry.readers import Reading
 
 # NVML's reasons for clocks that are lower than asked for (nvmlClocksEventReasons).
