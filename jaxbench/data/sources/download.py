@@ -167,9 +167,7 @@ def _fetch_from(url: str, file: RemoteFile, partial: pathlib.Path, bar: Bar) -> 
                 bar(f"fetching {file.name}", *counts, "MB")
                 if (elapsed_s := watch.elapsed_s()) > _TIMEOUT_S:
                     if done - seen < _LEAST_BYTES_PER_S * elapsed_s:
-                        raise Unreachable(
-                            f"it sent only {done - seen:,} bytes in {elapsed_s:.0f} s"
-                        )
+                        raise TooSlow(f"it sent only {done - seen:,} bytes in {elapsed_s:.0f} s")
                     watch, seen = Stopwatch(), done
     content = read_verified(partial, file)
     if content is None:
