@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from jaxbench.clock import Clock, Stopwatch, pause, wait_until
 from jaxbench.errors import OUT_OF_MEMORY, BadInput, OtherProcessEnded, Unreachable
+from jaxbench.parallel.rendezvous import meet
 from jaxbench.parallel.signals import (
     defer_signals,
     raise_in_main_thread,
@@ -272,6 +273,9 @@ def _connect(config: CoordinatorConfig) -> Any:
     # for another address on the other hosts (Debian resolves a host's name to 127.0.1.1).
     host = address.rpartition(":")[0].strip("[]") if address else ""
     is_exact = host == "localhost" or bool(re.fullmatch(r"[\d.]+|[\da-fA-F]*:[\da-fA-F:.]+", host))
+    timeout_s = config.initialization_timeout_s
+    if address:
+        meet(address, host if is_exact else None, config.index, config.count, timeout_s)
 
     def initialize() -> None:
         try:
@@ -289,7 +293,6 @@ def _connect(config: CoordinatorConfig) -> Any:
 
     thread = threading.Thread(target=initialize, name="connect", daemon=True)
     thread.start()
-    timeout_s = config.initialization_timeout_s
     wait_until(lambda: not thread.is_alive() or watch.elapsed_s() > timeout_s)
     at = f" at {address}" if address else ""
     if errors:
@@ -299,7 +302,6 @@ def _connect(config: CoordinatorConfig) -> Any:
         raise Unreachable(
             f"process {config.index}: not all {config.count} processes connected{at} within "
             f"{timeout_s} s (--initialization_timeout_s); start the same command on each of them"
-            + (", with different --process_id" if at else "")
         )
     return global_state.client
 
