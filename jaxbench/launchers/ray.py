@@ -7,6 +7,7 @@ import ast
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 import pathlib
 import platform
@@ -24,6 +25,7 @@ from jaxbench.errors import BadInput
 from jaxbench.files import unpack
 from jaxbench.launchers.launcher import LOST, Ended, Launcher, Limits, TrialJob
 from jaxbench.parallel.child import Child, ProcessResult, last_line, seconds_to_end
+from jaxbench.parallel.processes import STARTERS
 from jaxbench.parallel.signals import defer_signals, grace_period_s, set_grace_period
 from jaxbench.xla.variables import decisive_variables
 
@@ -371,7 +373,9 @@ def run_trial(
       keep_checkpoints: whether the tar file, of its log and run directory, contains them.
       address: at which the processes of a trial on several hosts meet.
     """
-    os.environ.pop("OMP_NUM_THREADS", None)  # Ray's own
+    # Ray's own, and those of what has started Ray on the nodes, such as srun.
+    for variable in ("OMP_NUM_THREADS", *itertools.chain(*STARTERS.values())):
+        os.environ.pop(variable, None)
     with tempfile.TemporaryDirectory(prefix="jaxbench-trial-") as name:
         path = pathlib.Path(name)
         log = path / (job.log.with_suffix(f".process{rank}.log") if rank else job.log).name
