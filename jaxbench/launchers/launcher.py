@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from jaxbench.errors import BadInput, one_of
-from jaxbench.files import read_text
+from jaxbench.files import open_own, read_text
 from jaxbench.parallel.child import ProcessResult
 
 # {launcher: its options, which are arguments of the class in its module}
@@ -126,7 +126,8 @@ def create_launcher(
 def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
     """Replace a JSON file whole."""
     partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(json.dumps(content, indent=2) + "\n")
+    with open_own(partial, "w") as file:
+        file.write(json.dumps(content, indent=2) + "\n")
     os.replace(partial, path)
 
 

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple
@@ -24,7 +25,7 @@ from jaxbench.errors import BadInput, Terminated, Unreachable
 from jaxbench.launchers.launcher import LOST, Ended, Limits, TrialJob, read_json, write_json
 from jaxbench.parallel.child import ProcessResult, last_line, run_child
 from jaxbench.parallel.signals import raise_on_signals
-from jaxbench.terminal import warn
+from jaxbench.terminal import warn, width
 
 # How often Slurm is asked, and this process looks whether it is to end.
 _POLL_S, _PAUSE_S = 5.0, 0.5
@@ -219,8 +220,12 @@ class SlurmLauncher:
         return self._running[key].line
 
     def close(self) -> None:
-        if numbers := [one.number for one in self._running.values() if one.number]:
-            self._say(f"jobs go on in Slurm; to end them: scancel {' '.join(numbers)}")
+        numbers = " ".join(one.number for one in self._running.values() if one.number)
+        # Commands to copy, each in a line.
+        for place, line in enumerate(textwrap.wrap(numbers, width() - len("scancel "))):
+            if not place:
+                self._say("jobs go on in Slurm; to end them:")
+            self._say(f"scancel {line}")
         self._running.clear()
 
 

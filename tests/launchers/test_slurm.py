@@ -141,7 +141,26 @@ def test_a_job_that_goes_on(fake, job, started):
     started.wait()
     assert len(fake.calls) == calls + 2
     started.close()
-    assert started.said == ["jobs go on in Slurm; to end them: scancel 11 12"]
+    assert started.said == ["jobs go on in Slurm; to end them:", "scancel 11 12"]
+
+
+def test_commands_to_copy_fit_the_line(fake, job, started):
+    for number in range(30):
+        started.start(TrialJob(f"k{number}", (), job.run_path, job.log.with_name(f"l{number}.log")))
+    started.close()
+    assert len(started.said) > 2 and all(len(line) <= 80 for line in started.said)
+    words = [line.split() for line in started.said[1:]]
+    assert {one[0] for one in words} == {"scancel"}
+    assert sorted(number for _, *numbers in words for number in numbers) == sorted(fake.jobs)
+
+
+def test_a_note_is_not_written_through_a_link(tmp_path):
+    """Such as one of a sweep's folder that somebody else made."""
+    (tmp_path / "kept").write_text("kept")
+    (tmp_path / "run1.job.json.partial").symlink_to(tmp_path / "kept")
+    with pytest.raises(OSError, match="is a link"):
+        write_json(tmp_path / "run1.job.json", {})
+    assert (tmp_path / "kept").read_text() == "kept"
 
 
 def test_a_trial_says_how_it_ended(fake, job, started):
