@@ -302,7 +302,7 @@ def _connect(config: CoordinatorConfig) -> Any:
         from jax._src.distributed import global_state  # the store has no public name
     # JAX's preemption service would take SIGTERM from our handler.
     jax.config.update("jax_enable_preemption_service", False)
-    address, errors, watch = config.address, [], Stopwatch()
+    address, errors = config.address, []
     # Process 0 listens at its address only, not everywhere as is JAX's default. A name may stand
     # for another address on the other hosts (Debian resolves a host's name to 127.0.1.1).
     host = address.rpartition(":")[0].strip("[]") if address else ""
@@ -325,7 +325,7 @@ def _connect(config: CoordinatorConfig) -> Any:
         except Exception as error:
             errors.append(error)
 
-    thread = threading.Thread(target=initialize, name="connect", daemon=True)
+    thread, watch = threading.Thread(target=initialize, name="connect", daemon=True), Stopwatch()
     thread.start()
     wait_until(lambda: not thread.is_alive() or watch.elapsed_s() > timeout_s)
     at = f" at {address}" if address else ""
