@@ -10,8 +10,10 @@ import pathlib
 import pkgutil
 import re
 
+from jaxbench.clock import ask
 from jaxbench.errors import BadInput
 from jaxbench.hardware.system import search_file
+from jaxbench.terminal import warn
 
 # The extras for NVIDIA GPUs, best first, with the oldest driver and the lowest compute capability:
 # https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
@@ -43,7 +45,15 @@ class Accelerators:
 
 
 def ask_nvml() -> Accelerators:
-    """Ask NVIDIA's management library; without it nothing is known."""
+    """Ask NVIDIA's management library; without it, or if it hangs, nothing is known."""
+    try:
+        return ask("NVML", _ask_nvml)
+    except TimeoutError as error:
+        warn(f"jaxbench: {error}")
+        return Accelerators("cuda", 0)
+
+
+def _ask_nvml() -> Accelerators:
     import pynvml as nvml
 
     try:

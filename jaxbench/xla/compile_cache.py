@@ -39,7 +39,7 @@ def use_compile_cache(setting: str = "", *, by_names: bool = False) -> str | Non
         try:
             folder = cache_folder(setting)
             folder.mkdir(parents=True, exist_ok=True)
-            if not os.access(folder, os.W_OK):
+            if not os.access(folder, os.W_OK | os.X_OK):
                 raise PermissionError("cannot be written")
         except (BadInput, OSError) as error:
             folder = None
@@ -62,7 +62,8 @@ def use_compile_cache(setting: str = "", *, by_names: bool = False) -> str | Non
 def cache_folder(setting: str = "") -> pathlib.Path:
     """Return the folder of `use_compile_cache`; raise BadInput if there is no home folder."""
     chosen = setting or os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    return (user_path(chosen) if chosen else user_cache("xla")).resolve()
+    # `Path.resolve` raises RuntimeError for a loop of links; making the folder says it in a line.
+    return pathlib.Path(os.path.realpath(user_path(chosen) if chosen else user_cache("xla")))
 
 
 @contextlib.contextmanager
