@@ -15,6 +15,8 @@ import msgspec
 
 # More than any file has that is read whole: a run's document, a list of prices or hosts.
 DOCUMENT_BYTES = 2**25
+# More than a line of records or readings has.
+LINE_LENGTH = 2**24
 Row = TypeVar("Row")
 
 
@@ -34,6 +36,14 @@ def read_text(path: pathlib.Path, most_bytes: int = DOCUMENT_BYTES, encoding: st
     """Return what a text file holds; raises what `open_regular` raises, and UnicodeDecodeError."""
     with open_regular(path, most_bytes=most_bytes, encoding=encoding) as file:
         return file.read()
+
+
+def read_lines(file: Any) -> Iterator[Any]:
+    """Yield the lines of an open file; raise OSError for one of more than LINE_LENGTH."""
+    while line := file.readline(LINE_LENGTH):
+        if len(line) == LINE_LENGTH:
+            raise OSError(errno.EFBIG, f"has a line of {LINE_LENGTH:,} characters", file.name)
+        yield line
 
 
 def read_table(module: str, name: str) -> list[dict[str, str]]:
