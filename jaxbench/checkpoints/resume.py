@@ -29,7 +29,7 @@ from jaxbench.clock import Clock, now
 from jaxbench.config import Config
 from jaxbench.custom import config_record
 from jaxbench.errors import BadInput
-from jaxbench.files import read_lines, read_text
+from jaxbench.files import end_of_lines, open_own, read_lines, read_text
 from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import broadcast_arrays
 from jaxbench.paths import user_path
@@ -394,8 +394,8 @@ def restore_records(
         if digest(path) != marks[name]:
             differing.append(name)
             if name.endswith(".csv"):  # the next row begins a line
-                rows = path.read_bytes()
-                path.write_bytes(rows[: rows.rfind(b"\n") + 1])
+                with open_own(path, "r+b") as file:
+                    file.truncate(end_of_lines(file))
     if differing:
         say(f"warning: kept, but not as they were written: {', '.join(differing)}")
     return differing

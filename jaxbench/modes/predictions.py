@@ -75,7 +75,7 @@ def load_calibration(path: str | None) -> fitted.Calibration:
         return fitted.load()
     try:
         return fitted.load(user_path(path))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"--calibration={path}: no calibration: {error}") from None
 
 
