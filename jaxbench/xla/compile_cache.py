@@ -16,6 +16,7 @@ import jax
 from jaxbench.errors import BadInput
 from jaxbench.paths import user_cache, user_path
 
+_VARIABLE = "JAX_COMPILATION_CACHE_DIR"
 _HIT, _MISS = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"
 
 
@@ -43,10 +44,13 @@ def use_compile_cache(setting: str = "", *, by_names: bool = False) -> str | Non
                 raise PermissionError("cannot be written")
         except (BadInput, OSError) as error:
             folder = None
-            if chosen := setting or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-                reason = getattr(error, "strerror", None) or error
+            if chosen := setting or os.environ.get(_VARIABLE):
+                name, reason = "--compile_cache" if setting else _VARIABLE, error
+                if not isinstance(error, BadInput):
+                    reason = f"{chosen}: {error.strerror or error}"
                 raise BadInput(
-                    f"--compile_cache={chosen}: {reason}; give a folder that can be written, or off"
+                    f"{name}={reason}; --compile_cache must name a folder that can be written, or "
+                    "be off"
                 ) from error
     if folder is None:
         jax.config.update("jax_enable_compilation_cache", False)
@@ -61,9 +65,8 @@ def use_compile_cache(setting: str = "", *, by_names: bool = False) -> str | Non
 
 def cache_folder(setting: str = "") -> pathlib.Path:
     """Return the folder of `use_compile_cache`; raise BadInput if there is no home folder."""
-    chosen = setting or os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    # `Path.resolve` raises RuntimeError for a loop of links; making the folder says it in a line.
-    return pathlib.Path(os.path.realpath(user_path(chosen) if chosen else user_cache("xla")))
+    chosen = setting or os.environ.get(_VARIABLE)
+    return (user_path(chosen) if chosen else user_cache("xla")).resolve()
 
 
 @contextlib.contextmanager
