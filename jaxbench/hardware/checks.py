@@ -99,6 +99,7 @@ def check_devices() -> Iterator[Check]:
         return
     # What jaxbench adds for CPU devices is set before JAX makes them.
     from jaxbench.hardware.backend_flags import prepare_backend, sums_are_right, wrong_sums_text
+    from jaxbench.hardware.distorters import distorters
 
     prepare_backend()
     yield Check("XLA_FLAGS", "ok", os.environ.get("XLA_FLAGS") or "not set")
@@ -126,6 +127,8 @@ def check_devices() -> Iterator[Check]:
         yield Check("sums on the CPU", "ok", "right")
     else:
         yield Check("sums on the CPU", "problem", *wrong_sums_text().split(": ", 1))
+    state = "; ".join(distorting := distorters()) or "none is set"
+    yield _warn_if(bool(distorting), "debugging", state, "unset it before measuring")
 
 
 def check_folders() -> Iterator[Check]:
