@@ -15,7 +15,12 @@ import psutil
 
 from jaxbench.hardware.accelerators import nvidia_driver
 from jaxbench.hardware.distorters import distorters
-from jaxbench.hardware.system import available_cores, installed_version, search_file
+from jaxbench.hardware.system import (
+    available_cores,
+    host_memory_bytes,
+    installed_version,
+    search_file,
+)
 from jaxbench.parallel.mesh import local_devices
 from jaxbench.xla.variables import relevant_variables
 
@@ -54,7 +59,7 @@ def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
         or platform.processor()
         or None,
         "cpu_cores": available_cores(),
-        "host_memory_bytes": psutil.virtual_memory().total,
+        "host_memory_bytes": host_memory_bytes()[0],
     }
 
 
