@@ -29,6 +29,7 @@ from jaxbench.errors import BadInput, DoesNotFit
 from jaxbench.fields import without_unused
 from jaxbench.hardware.accelerators import unused_accelerators
 from jaxbench.hardware.backend_flags import wrong_sums
+from jaxbench.hardware.distorters import distortion_warnings
 from jaxbench.hardware.environment import describe_environment, host_peak_memory_bytes
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S, Telemetry, create_readers, no_telemetry
 from jaxbench.microbench.memory_bandwidth import memory_bytes
@@ -465,6 +466,7 @@ def run_mode(
             *setup.warnings_at_start(),
             *unused_accelerators(platform),
             *wrong_sums(platform),
+            *distortion_warnings(),
         ]
     for warning in warnings:
         setup.console.say(f"warning: {warning}")

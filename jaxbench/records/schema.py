@@ -98,6 +98,7 @@ class Environment(TypedDict, total=False):
     num_local_devices: Count
     driver: str | None
     variables: dict[str, str]
+    distorters: list[str]
     matmul_precision: str | None
     compile_cache: str | None
     git: Git | None
@@ -122,6 +123,7 @@ class AttemptDescription(TypedDict, total=False):
 
     versions: dict[str, str | None]
     XLA_FLAGS: str | None
+    distorters: list[str] | None
     device_kind: str | None
     num_devices: Positive | None
     batch_norm_examples: Count | None
