@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,7 @@ class Dataset:
       statistics: whose mean and deviation normalise the pixels, `ImageNet's` (for folders) or
         `the training split's`; None for tokens.
       cache: a description of the copies that it reads, None if it reads the originals.
+      warnings: what is doubtful about what was read, or was left out.
     """
 
     description: str
@@ -79,6 +81,7 @@ class Dataset:
     num_classes: int
     statistics: str | None = "the training split's"
     cache: dict[str, Any] | None = None
+    warnings: Sequence[str] = ()
 
     @property
     def noun(self) -> str:

@@ -24,6 +24,7 @@ from jaxbench.custom import config_record
 from jaxbench.data import augment
 from jaxbench.data.dataset import Dataset
 from jaxbench.data.feeds.feed import Feed, create_feed
+from jaxbench.data.images.decode import describe_warnings
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.errors import BadInput, DoesNotFit
 from jaxbench.fields import without_unused
@@ -142,13 +143,14 @@ class RunSetup(RunContext):
         example_gib = shape.kept_bytes(element_bytes) / 2**30
         accumulated = layout.gradient_accumulation_steps
         needed_gib = state_gib + example_gib * layout.batch_per_device / accumulated
+        doubts = [*super().warnings_at_start(), *(self.dataset.warnings if self.dataset else ())]
         if needed_gib <= memory_gib or config.remat != "none" or not example_gib:
-            return super().warnings_at_start()
+            return doubts
         multiple = batch_multiple(config, layout.num_devices)
         fits = int((memory_gib - state_gib) / example_gib) * accumulated * layout.devices_per_model
         largest = max(0, fits // multiple * multiple)
         return [
-            *super().warnings_at_start(),
+            *doubts,
             f"batch_size={config.batch_size} needs about {needed_gib:.3g} GiB on each device, but "
             f"there are {memory_gib:.3g}, unless the compiler recomputes activations; the largest "
             f"batch that fits is about {largest}",
@@ -164,6 +166,7 @@ class RunSetup(RunContext):
 
     def warnings(self, records: Sequence[Record]) -> list[str]:
         warnings = self.program.analysis.warnings(self.config, self.program.precision)
+        warnings += describe_warnings(self.feed.image_warnings)
         for record in records:
             if not isinstance(record, CompileRecord):
                 continue
