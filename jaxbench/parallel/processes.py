@@ -59,11 +59,12 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 class CoordinatorConfig:
     """How process `index` of `count` joins the others of a run."""
 
-    address: str | None  # HOST:PORT of process 0; None if JAX detects the cluster
+    address: str  # HOST:PORT of process 0
     count: int
     index: int
     initialization_timeout_s: int  # how long the processes wait for one another
     heartbeat_timeout_s: int  # a process that is silent for so long is lost
+    is_detected: bool = False  # whether JAX found the address, which may not be one of process 0
 
 
 def detect_cluster(
@@ -81,7 +82,14 @@ def detect_cluster(
         environments = [env for env in ClusterEnv._cluster_types if not env.opt_in_only_method]
         cluster = next((env for env in environments if env.is_env_present()), None)
         num_processes = cluster and int(cluster.get_process_count())
-        process_id = int(cluster.get_process_id()) if num_processes else 0
+        if cluster is None or num_processes == 1:
+            process_id, address = 0, ""
+        else:
+            process_id = int(cluster.get_process_id())
+            address = cluster.get_coordinator_address(
+                timeout_secs=initialization_timeout_s,
+                override_coordinator_port=os.environ.get("JAX_COORDINATOR_PORT"),
+            )
     except Exception as error:
         raise BadInput(f"--distributed=auto: {type(error).__name__}: {_one_line(error)}") from error
     if cluster is None:
@@ -93,7 +101,7 @@ def detect_cluster(
     if num_processes == 1:
         return None
     timeouts_s = (initialization_timeout_s, heartbeat_timeout_s)
-    return CoordinatorConfig(None, num_processes, process_id, *timeouts_s)
+    return CoordinatorConfig(address, num_processes, process_id, *timeouts_s, is_detected=True)
 
 
 def _started_by() -> tuple[str, str] | None:
@@ -305,11 +313,11 @@ def _connect(config: CoordinatorConfig) -> Any:
     address, errors = config.address, []
     # Process 0 listens at its address only, not everywhere as is JAX's default. A name may stand
     # for another address on the other hosts (Debian resolves a host's name to 127.0.1.1).
-    host = address.rpartition(":")[0].strip("[]") if address else ""
+    host = address.rpartition(":")[0].strip("[]")
     is_exact = host == "localhost" or bool(re.fullmatch(r"[\d.]+|[\da-fA-F]*:[\da-fA-F:.]+", host))
+    is_exact = is_exact and not config.is_detected
     timeout_s = config.initialization_timeout_s
-    if address:
-        meet(address, host if is_exact else None, config.index, config.count, timeout_s)
+    meet(address, host if is_exact else None, config.index, config.count, timeout_s)
 
     def initialize() -> None:
         try:
@@ -328,13 +336,14 @@ def _connect(config: CoordinatorConfig) -> Any:
     thread, watch = threading.Thread(target=initialize, name="connect", daemon=True), Stopwatch()
     thread.start()
     wait_until(lambda: not thread.is_alive() or watch.elapsed_s() > timeout_s)
-    at = f" at {address}" if address else ""
     if errors:
         reason = _one_line(errors[0])
-        raise Unreachable(f"process {config.index}: cannot connect to the others{at}: {reason}")
+        raise Unreachable(
+            f"process {config.index}: cannot connect to the others at {address}: {reason}"
+        )
     if thread.is_alive():
         raise Unreachable(
-            f"process {config.index}: not all {config.count} processes connected{at} within "
+            f"process {config.index}: not all {config.count} processes connected at {address} in "
             f"{timeout_s} s (--initialization_timeout_s); start the same command on each of them"
         )
     return global_state.client

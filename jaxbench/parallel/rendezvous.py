@@ -57,8 +57,9 @@ def meet(address: str, bind_host: str | None, index: int, count: int, timeout_s:
     except OSError as error:
         reason = str(error.strerror).partition(" (")[0]
         raise BadInput(
-            f"--coordinator_address={address}: process 0 cannot listen there: {reason}; give an "
-            "address of its host, and a port that no other run uses"
+            f"process 0 cannot listen at {address}: {reason}; --coordinator_address must be one of "
+            "its host, with a port that no other run uses; with --distributed=auto set "
+            "JAX_COORDINATOR_PORT"
         ) from error
 
 

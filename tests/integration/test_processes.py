@@ -293,7 +293,7 @@ def test_a_second_run_on_a_port_is_one_line_each_and_the_first_goes_on(tmp_path)
     second = Processes(tmp_path / "second", code=CONNECTED, port=first.port)
     assert second.wait(60) == [2, 1]
     [line] = second.log(0).splitlines()
-    assert f"--coordinator_address=localhost:{first.port}: process 0 cannot listen there" in line
+    assert f"process 0 cannot listen at localhost:{first.port}: Address already in use" in line
     [line] = second.log(1).splitlines()
     assert "no process 0 answered" in line and "within 4 s" in line
     for process in first.running:

@@ -34,7 +34,10 @@ def test_slurm_is_detected_and_a_single_task_needs_no_others(monkeypatch):
     for name, value in (step | {"LOCALID": "0"}).items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     config = detect_cluster(60, 30)
-    assert (config.address, config.count, config.index) == (None, 2, 1)
+    # Of two steps of a job the variable gives each a port.
+    assert (config.address, config.count, config.index) == ("node1:61447", 2, 1)
+    monkeypatch.setenv("JAX_COORDINATOR_PORT", "1234")
+    assert detect_cluster(60, 30).address == "node1:1234"
     monkeypatch.setenv("SLURM_NTASKS", "1")
     assert detect_cluster(60, 30) is None
 
