@@ -7,6 +7,7 @@ from typing import Any
 from jaxbench.custom import Code, HoldsCode
 from jaxbench.errors import BadInput
 from jaxbench.fields import choice, custom, number, plain
+from jaxbench.paths import user_path
 
 # Public data sets: training examples, image shape as the network gets it, classes, and what they
 # are called in a config.
@@ -136,7 +137,10 @@ class DataConfig(HoldsCode):
         return self.random_resized_crop or (self.source == "folder" and self.feed == "stream")
 
     def validate(self) -> None:
-        """Raise BadInput if the fields contradict each other."""
+        """Raise BadInput if the fields contradict each other, or name no local path."""
+        # A custom function may read anything.
+        for path in (self.path if self.source != "custom" else "", self.cache_dir):
+            user_path(path or "")
         shape, operations, problem = self.image_shape, self.rand_augment[0], ""
         height, width, channels = shape if len(shape) == 3 else (0, 0, 0)
         if self.source == "custom" and self.load is None:

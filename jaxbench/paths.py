@@ -14,14 +14,12 @@ from jaxbench.terminal import printable
 
 # An absolute path inside a text; the `/` of images/s, of URLs and of relative paths begins none.
 _PATH = r"(?:~\w*)?(?:/[^\s/:;,'\"()\[\]{}<>|=]+)+/?"
-
-
 # Bytes, on the file systems of Linux and macOS.
 _LONGEST_NAME = 255
 # What to do with an address, by its scheme.
 _INSTEAD_OF_ADDRESS = {
-    "gs": "copy it with `gcloud storage cp -r`",
-    "s3": "copy it with `aws s3 cp --recursive`",
+    "gs": "`gcloud storage cp -r FROM TO` copies from and to a bucket",
+    "s3": "`aws s3 cp --recursive FROM TO` copies from and to a bucket",
     "file": "leave out file://",
 } | dict.fromkeys(("http", "https"), "download it first")
 
@@ -66,8 +64,8 @@ def _problem(text: str) -> str | None:
             text.partition(":")[0].lower(), "a local name with a colon begins with ./"
         )
         return f"jaxbench reads and writes only local paths: {hint}"
-    if not exists and (variable := re.search(r"\$(\w+|\{\w*\}?)", text)):
-        return f"the shell has not replaced {variable[0]}: give the path itself"
+    if not exists and (variable := re.search(r"\$(\w+|\{\w*\}?|\(.*\)?)", text)):
+        return f"the shell has not replaced {variable[0]}: write the path in full"
     if not exists and not (text.isprintable() and text == text.strip()):
         return "begins or ends with a space, or has a character that cannot be printed"
     return None

@@ -13,8 +13,8 @@ from tests.conftest import MICRO, refusal
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        ("gs://bucket/runs", "only local paths: copy it with `gcloud storage cp -r`"),
-        (pathlib.Path("s3://bucket/x"), "copy it with `aws s3 cp --recursive`"),
+        ("gs://bucket/runs", "only local paths: `gcloud storage cp -r FROM TO`"),
+        (pathlib.Path("s3://bucket/x"), "`aws s3 cp --recursive FROM TO`"),
         ("abfs://box@host/x", "only local paths"),
         ("file:///tmp/x", "leave out file://"),
         ("https://example.org/p.csv", "download it first"),
@@ -23,6 +23,7 @@ from tests.conftest import MICRO, refusal
         (r"\\server\share\x", "only local paths"),
         ("$SCRATCH/x", "the shell has not replaced $SCRATCH"),
         ("runs/${USER}/x", "has not replaced ${USER}"),
+        ("runs/$(date +%F)/x", "has not replaced $(date +%F)"),
         ("runs/x\r", "cannot be printed"),
         (" runs/x", "begins or ends with a space"),
         ("a\0b", "cannot be printed"),
@@ -49,10 +50,15 @@ def test_names_that_exist_and_local_names_with_a_colon_are_paths(tmp_path, monke
     assert user_path("./gs:/bucket/x").is_dir()
 
 
+RESIZED = ("--experiment=resnet50", "--experiment.data.cache=resized")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ["main", f"--experiment={MICRO}", "--workdir=gs://b/x"],
+        ["main", "--experiment=resnet50", "--experiment.data.path=gs://b/x"],
+        ["main", *RESIZED, "--experiment.data.cache_dir=gs://b/x"],
         ["main", f"--experiment={MICRO}", "--resume=gs://b/x"],
         ["main", f"--experiment={MICRO}", "--compile_cache=gs://b/x"],
         ["sweep", f"--experiment={MICRO}", "--grid=seed=0,1", "--sweepdir=gs://b/x"],
@@ -64,6 +70,12 @@ def test_names_that_exist_and_local_names_with_a_colon_are_paths(tmp_path, monke
         ["calibrate", "--out=gs://b/x"],
         ["calibrate", "gs://b/x"],
         ["new", "data", "gs://b/x.py"],
+        ["cost", "gs://b/x"],
+        ["offers", "--experiment=quickstart", "--accelerator=H100:1", "--out=gs://b/x"],
+        ["qualify", "--fleet=gs://b/x"],
+        ["qualify", "--thresholds=gs://b/x"],
+        ["qualify", "check", "gs://b/x"],
+        ["qualify", "table", "gs://b/x"],
     ],
     ids=" ".join,
 )
@@ -72,10 +84,17 @@ def test_no_command_makes_a_folder_of_an_address(refused, arguments):
     refused(*flags, module=f"jaxbench.{command}", told="only local paths")
 
 
-@pytest.mark.parametrize("name", ["JAX_COMPILATION_CACHE_DIR", "TFDS_DATA_DIR"])
-def test_a_variable_with_an_address_is_refused_by_its_name(monkeypatch, refused, name):
-    monkeypatch.setenv(name, "gs://bucket/cache")
-    refused("--experiment=wrn28_10", told=f"{name}=gs://bucket/cache: jaxbench", begun=True)
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [
+        ("JAX_COMPILATION_CACHE_DIR", "file:///tmp/x"),
+        ("JAX_COMPILATION_CACHE_DIR", "host:cache"),
+        ("TFDS_DATA_DIR", "gs://bucket/x"),
+    ],
+)
+def test_a_variable_with_an_address_is_refused_by_its_name(monkeypatch, refused, name, address):
+    monkeypatch.setenv(name, address)
+    refused("--experiment=wrn28_10", told=f"{name}={address}: jaxbench reads", begun=True)
 
 
 @pytest.fixture

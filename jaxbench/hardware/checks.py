@@ -139,12 +139,15 @@ def check_devices() -> Iterator[Check]:
 
 def check_folders() -> Iterator[Check]:
     """Check that the run directories and the compile cache can be written, and their disks."""
-    from jaxbench.xla.compile_cache import cache_folder
+    from jaxbench.xla.compile_cache import cache_bucket, cache_folder
 
     folders = {
         "runs": (lambda: pathlib.Path("runs"), "cd to another folder, or give --workdir"),
         "compile cache": (cache_folder, "give --compile_cache=FOLDER, or off"),
     }
+    if bucket := cache_bucket():
+        del folders["compile cache"]
+        yield Check("compile cache", "ok", bucket)
     for name, (folder, todo) in folders.items():
         try:
             path = folder()

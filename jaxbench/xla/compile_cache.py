@@ -8,6 +8,7 @@ import collections
 import contextlib
 import os
 import pathlib
+import re
 import threading
 from collections.abc import Callable, Iterator
 
@@ -24,8 +25,8 @@ def use_compile_cache(setting: str = "", *, by_names: bool = False) -> str | Non
     """Turn the cache on, before anything is compiled.
 
     Args:
-      setting: a folder; `off`; or empty for $JAX_COMPILATION_CACHE_DIR, else the user's
-        `~/.cache/jaxbench/xla`.
+      setting: a folder; `off`; or empty for $JAX_COMPILATION_CACHE_DIR, which may be a bucket too,
+        else the user's `~/.cache/jaxbench/xla`.
       by_names: whether the names of a program's parts belong to its key: a profile then shows this
         code's names, not those of the code that filled the cache.
 
@@ -35,8 +36,10 @@ def use_compile_cache(setting: str = "", *, by_names: bool = False) -> str | Non
     Raises:
       BadInput: the folder of the setting or of the variable cannot be written.
     """
-    folder = None
-    if setting != "off":
+    folder: str | pathlib.Path | None = None
+    if not setting and (bucket := cache_bucket()):
+        folder = bucket  # JAX reads and writes it, and warns if it cannot
+    elif setting != "off":
         try:
             folder = cache_folder(setting)
             folder.mkdir(parents=True, exist_ok=True)
@@ -61,6 +64,12 @@ def use_compile_cache(setting: str = "", *, by_names: bool = False) -> str | Non
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     return str(folder)
+
+
+def cache_bucket() -> str | None:
+    """Return the bucket that $JAX_COMPILATION_CACHE_DIR names, None if it names none."""
+    address = os.environ.get(_VARIABLE, "")
+    return address if re.match("(gs|s3|az)://", address) else None
 
 
 def cache_folder(setting: str = "") -> pathlib.Path:

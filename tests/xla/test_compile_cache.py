@@ -1,5 +1,7 @@
 """The persistent compilation cache: on by default, moved, off, and told in every record."""
 
+import pytest
+
 from tests.conftest import MICRO, records, run_json
 
 M = f"--experiment={MICRO}"
@@ -56,3 +58,15 @@ def test_the_compile_cache_can_be_elsewhere(run_cli, refused, tmp_path):
     for folder in ("/dev/null/x", "loop", "loop/x", "file", "/proc/x", "x" * 5000):
         line = refused(M, f"--compile_cache={folder}", "--workdir=run", told="; give a folder that")
         assert line.stderr.startswith(f"jaxbench: --compile_cache={folder}: ")
+
+
+def test_a_bucket_in_jax_s_variable_is_left_to_jax(run_cli, tmp_path, monkeypatch):
+    """It warns that it cannot read there; --compile_cache would refuse an address."""
+    bucket = "gs://no-such-bucket-of-jaxbench/cache"
+    with pytest.warns(UserWarning, match="persistent compilation cache"):
+        done = run_cli(
+            M, "--workdir=run", "--experiment.epochs=1", env={"JAX_COMPILATION_CACHE_DIR": bucket}
+        )
+    assert done.returncode == 0, done.stderr
+    assert run_json(tmp_path / "run")["environment"]["compile_cache"] == bucket
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -60,12 +60,12 @@ def load(
     """
     if not data.name:
         raise BadInput("data.name='': data.source=tfds needs a builder's name, such as cifar10")
-    default = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+    variable = os.environ.get("TFDS_DATA_DIR")
     try:
-        data_dir = user_path(data.path or default)
+        data_dir = user_path(data.path or variable or "~/tensorflow_datasets", "give data.path")
     except BadInput as error:
-        name = "data.path" if data.path else "TFDS_DATA_DIR"
-        raise BadInput(f"{name}={error}") from error
+        name = "data.path=" if data.path else "TFDS_DATA_DIR=" if variable else ""
+        raise BadInput(f"{name}{error}") from error
     if data.path and not data_dir.is_dir():
         raise BadInput(f"data.path={data.path!r}: no such folder of data.source=tfds")
     folder = _find(data.name, data_dir)
