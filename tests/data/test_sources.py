@@ -94,7 +94,7 @@ SMALLER = {
         ({"y_test": np.full(20, 10)}, "labels run from 10 to 10, expected 0 to 9"),
         ({"y_train": np.arange(50) % 10 - 1}, "y_train runs from -1 to 8"),
         ({"y_train": np.arange(50) % 10 + 2**32}, "y_train runs from 4294967296"),
-        ({"y_train": np.zeros(50, int), "y_test": np.zeros(20, int)}, "has 1 classes"),
+        ({"y_train": np.zeros(50, int), "y_test": np.zeros(20, int)}, "are of one class"),
         ({"x_test": SMALLER["x_test"]}, "in training (32, 32, 3)"),
         ({"x_test": SMALLER["x_test"][:0], "y_test": np.zeros(0, int)}, "no examples"),
         (SMALLER, "--experiment.data.image_shape='(28, 28, 3)'"),
