@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from jaxbench.custom import Code, HoldsCode
@@ -19,6 +20,13 @@ PUBLIC_SETS = {
 # The sources that have names, and splits. A synthetic one keeps those of the data it stands for.
 _NAMED = ["tfds", "synthetic"]
 _SPLIT = [*_NAMED, "folder", "custom"]
+# Of usual images.
+_MOST_CHANNELS = 4
+
+
+def is_channels_first(shape: Sequence[int]) -> bool:
+    """Return whether an image's shape looks like (channels, height, width)."""
+    return len(shape) == 3 and shape[0] <= _MOST_CHANNELS < min(shape[1:])
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -151,7 +159,7 @@ class DataConfig(HoldsCode):
             problem = f"sequence_length={self.sequence_length}: needs data.source=text or synthetic"
         elif self.source == "text" and not self.sequence_length:
             problem = "source='text' needs data.sequence_length, such as 256"
-        elif len(shape) != 3:
+        elif len(shape) != 3 or is_channels_first(shape):
             problem = f"image_shape={shape}: must be (height, width, channels)"
         elif self.decodes_on_the_fly and channels != 3:
             problem = f"image_shape={shape}: images decoded on the fly have 3 channels"

@@ -151,9 +151,12 @@ def load_experiment(spec: str | None, overrides: Sequence[str] = ()) -> Any:
         # Not needed to say that a name is wrong.
         from ml_collections import config_flags
     fields = overridable(config)
+    last = {}  # else the values of a field that is given twice would be joined
     for override in overrides:
-        check_field(config, _EXPERIMENT.fullmatch(override)["field"], fields)
-    values, argv = flags.FlagValues(), ["", *overrides]
+        field = _EXPERIMENT.fullmatch(override)["field"]
+        check_field(config, field, fields)
+        last[field] = override
+    values, argv = flags.FlagValues(), ["", *last.values()]
     config_flags.DEFINE_config_dataclass(
         "experiment", config, "", flag_values=values, sys_argv=argv
     )

@@ -152,8 +152,8 @@ class RunSetup(RunContext):
         return [
             *doubts,
             f"batch_size={config.batch_size} needs about {needed_gib:.3g} GiB on each device, but "
-            f"there are {memory_gib:.3g}, unless the compiler recomputes activations; the largest "
-            f"batch that fits is about {largest}",
+            f"there are {memory_gib:.3g}, unless the compiler recomputes activations; "
+            + (f"the largest batch that fits is about {largest}" if largest else "none fits"),
         ]
 
     def check_memory(self) -> None:

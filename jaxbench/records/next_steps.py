@@ -1,5 +1,6 @@
 """What a command tells besides its results: how long it takes, where they are, what to do next."""
 
+import math
 import re
 import shlex
 import sys
@@ -32,8 +33,11 @@ def say_next_steps(console: Console, run_dir: RunDir) -> None:
         # A flag and its value may be two words.
         line = re.sub(r"\0(--experiment[^\0=]*)\0(?!-)", r"\0\1=", "\0".join(sys.orig_argv))
         experiment = re.findall(r"(?<=\0)--(?:no)?experiment[^\0]*", line)
-        if run_dir.document["mode"] == "train" and experiment and _started_this_command():
-            size = run_dir.document["config"]["batch_size"]
+        size = run_dir.document["config"].get("batch_size", 0)
+        # A batch is no larger than the training split.
+        most = (run_dir.document.get("data") or {}).get("train_examples", math.inf)
+        is_trained = run_dir.document["mode"] == "train" and 2 * size <= most
+        if is_trained and experiment and _started_this_command():
             experiment = [word for word in experiment if ".batch_size=" not in word]
             grid = f"--grid=batch_size={size},{2 * size}"
             say_command(console, "next", "jaxbench", "sweep", *experiment, grid)

@@ -77,6 +77,23 @@ def test_a_tfds_split_of_terabytes_is_refused(tmp_path):
     assert "free memory" in error or "corrupt or unreadable" in error
 
 
+@pytest.mark.parametrize("template", ["../x/{SPLIT}", "/etc/passwd", "{DATASET}/{SPLIT}"])
+def test_a_tfds_split_lies_in_its_folder(tmp_path, template):
+    info = tfds_folder(tmp_path, label_feature(2)) / "dataset_info.json"
+    info.write_text(info.read_text().replace("{DATASET}-{SPLIT}.{FILEFORMAT}-", f"{template}-"))
+    assert "which is not in it" in tfds_error(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["features.json", "dataset_info.json"])
+def test_what_describes_a_tfds_folder_is_no_pipe_and_not_endless(tmp_path, name, no_waiting):
+    file = tfds_folder(tmp_path, label_feature(2)) / name
+    os.truncate(file, 2**35)
+    assert "has more than" in tfds_error(tmp_path)
+    file.unlink()
+    os.mkfifo(file)
+    assert "is no regular file" in tfds_error(tmp_path) or name == "dataset_info.json"
+
+
 def test_a_tfds_splits_name_steers_no_terminal(tmp_path):
     info = tfds_folder(tmp_path, label_feature(2)) / "dataset_info.json"
     info.write_text(info.read_text().replace('"train"', '"tra\\u001b[2J\\nin"'))
@@ -145,6 +162,13 @@ def save_npz(file, **members):
     [
         # A header that claims more than follows it.
         ({"x_train": ((2**40, 32, 32, 3), "|u1", b"")}, "cannot be read as .npz"),
+        ({"y_train": ((10**15,), "<i8", b"")}, "cannot be read as .npz"),
+        ({"y_train": ((10**30,), "<i8", b"")}, "cannot be read as .npz"),
+        ({"y_train": ((-1,), "<i8", b"")}, "cannot be read as .npz"),
+        ({"y_train": ((1,) * 99, "<i8", b"12345678")}, "cannot be read as .npz"),
+        # Elements of no bytes: any number of them fits.
+        ({"x_train": ((50, 2**40), "|V0", b"")}, "expected (N, height, width, channels)"),
+        ({"x_train": ((50, 2**31, 2**31), "|S0", b"")}, "cannot be read as .npz"),
         ({"y_train": ((2**29,), "<i8", b"12345678")}, "cannot be read as .npz"),
         ({"x_train": ((-1, -3072), "|u1", bytes(3072))}, "cannot be read as .npz"),
         ({"y_test": ((20,), "|O", pickle.dumps([1] * 20))}, "Object arrays cannot be loaded"),

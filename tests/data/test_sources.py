@@ -94,7 +94,7 @@ SMALLER = {
         ({"y_test": np.full(20, 10)}, "labels run from 10 to 10, expected 0 to 9"),
         ({"y_train": np.arange(50) % 10 - 1}, "y_train runs from -1 to 8"),
         ({"y_train": np.arange(50) % 10 + 2**32}, "y_train runs from 4294967296"),
-        ({"y_train": np.zeros(50, int), "y_test": np.zeros(20, int)}, "has 1 classes"),
+        ({"y_train": np.zeros(50, int), "y_test": np.zeros(20, int)}, "are of one class"),
         ({"x_test": SMALLER["x_test"]}, "in training (32, 32, 3)"),
         ({"x_test": SMALLER["x_test"][:0], "y_test": np.zeros(0, int)}, "no examples"),
         (SMALLER, "--experiment.data.image_shape='(28, 28, 3)'"),
@@ -155,8 +155,15 @@ def test_corrupt_cifar10_batches_are_refused(tmp_path, corrupt, told):
 def test_tfds_names_and_formats_that_cannot_be_are_refused(tmp_path):
     example = {"image": np.zeros((8, 8, 3), np.uint8), "label": 1}
     features = {"image": image_feature(3), "label": label_feature(2)}
-    for name in ("small", "other", "gone"):
-        write_tfds(tmp_path, name, features, {"test": [example]})
+    number = {
+        "tensor": {"shape": {}, "dtype": "int64", "encoding": "none"},
+        "pythonClassName": "tensorflow_datasets.core.features.tensor_feature.Tensor",
+    }
+    for name in ("small", "other", "gone", "number"):
+        labels = {"label": number} if name == "number" else {}
+        write_tfds(tmp_path, name, features | labels, {"test": [example]})
+    # No number, though Python's isdigit() takes it for one.
+    shutil.copytree(tmp_path / "small/1.0.0", tmp_path / "small/1.0.²")
     info = tmp_path / "other/1.0.0/dataset_info.json"
     info.write_text(info.read_text().replace("array_record", "tfrecord"))
     next(tmp_path.glob("gone/*/*array_record*")).unlink()
@@ -167,9 +174,18 @@ def test_tfds_names_and_formats_that_cannot_be_are_refused(tmp_path):
         ("small:9.9.9", tmp_path, "test", "(it has "),
         ("smal", tmp_path, "test", "small:1.0.0"),
         ("other", tmp_path, "test", "prepared as tfrecord, which only TensorFlow reads"),
-        ("gone", tmp_path, "test", "corrupt or unreadable"),
+        ("gone", tmp_path, "test", "00000-of-00001: no such file, of the split 'test'"),
+        ("number", tmp_path, "test", "its label is none of two or more classes"),
+        ("x" * 5000, tmp_path, "test", "File name too long"),
     ):
-        refusal(tfds.load, DataConfig(name=name, path=str(path), train_split=split), told=told)
+        for crop in (False, True):  # read whole, or on the fly
+            where = {"name": name, "path": str(path), "train_split": split, "source": "tfds"}
+            where |= {"random_resized_crop": crop, "feed": "stream" if crop else "resident"}
+            refusal(tfds.load, DataConfig(**where), told=told)
+    shard = next(tmp_path.glob("small/*/*array_record*"))
+    shutil.copy(shard, f"{shard}-of-another")
+    fields = {"name": "small", "path": str(tmp_path), "train_split": "test"}
+    assert "1 of its files belong to no split" in tfds.load(DataConfig(**fields)).warnings[0]
 
 
 def folder_config(root):

@@ -79,12 +79,12 @@ def steps(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = pathlib.Path("runs/a b")
 
-    def say(status, mode="train", argv=(), checkpoint=False):
+    def say(status, mode="train", argv=(), checkpoint=False, **fields):
         monkeypatch.setattr(sys, "orig_argv", list(argv))
         if checkpoint:
             (path / "checkpoints" / "step-1").mkdir(parents=True, exist_ok=True)
         out = io.StringIO()
-        document = {"status": status, "mode": mode, "config": {"batch_size": 128}}
+        document = {"status": status, "mode": mode, "config": {"batch_size": 128}} | fields
         next_steps.say_next_steps(Console(out), RunDir(path, document))
         return out.getvalue().splitlines()
 
@@ -130,6 +130,10 @@ def test_the_next_command_of_a_trained_experiment_runs_as_it_is(steps):
         *("jaxbench", "sweep", "--experiment=cnn10", "--experiment.epochs=3"),
         "--grid=batch_size=128,256",
     ]
+    # A batch is no larger than the training split.
+    for examples, title in ((256, "next: "), (255, "compare: ")):
+        lines = steps("done", argv=argv, data={"train_examples": examples})
+        assert any(line.startswith(title) for line in lines), examples
 
 
 @pytest.mark.parametrize(("seconds", "lines"), [(599, 0), (3600, 1)])

@@ -13,6 +13,7 @@ from jaxbench.clock import Stopwatch
 from jaxbench.config import DataConfig
 from jaxbench.custom import describe_error
 from jaxbench.data.dataset import Dataset, Split, check_fits_in_memory
+from jaxbench.data_config import is_channels_first
 from jaxbench.errors import BadInput
 
 _PROGRESS_S = 5.0
@@ -79,14 +80,20 @@ def _image(image: Any, data: DataConfig) -> np.ndarray:
     if image.ndim == 2:
         image = image[..., None]
     if image.shape != shape:
+        advice = f"; set --experiment.data.image_shape='{image.shape}' if all have it"
+        if is_channels_first(image.shape):
+            advice = "; convert: image = np.moveaxis(np.asarray(image), 0, -1)"
         raise BadInput(
-            f"the image has shape {image.shape}, expected (height, width, channels) {shape}; "
-            "--experiment.data.image_shape=(H,W,C) changes it"
+            f"the image has shape {image.shape}, expected (height, width, channels) {shape}"
+            + advice * (image.ndim == 3)
         )
     if image.dtype == np.uint8:
         return image
     if image.dtype.kind != "f":
-        raise BadInput(f"the image is {image.dtype}, expected uint8 or float")
+        advice = ""
+        if image.dtype.kind in "iu" and 0 <= image.min() <= image.max() <= 255:
+            advice = "; convert: image = np.asarray(image).astype(np.uint8)"
+        raise BadInput(f"the image is {image.dtype}, expected uint8 or float{advice}")
     # Written so that nan fails it too.
     if not (image.min() >= low and image.max() <= high):
         raise BadInput(

@@ -10,14 +10,17 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
+from jaxbench.batch_layout import batch_multiple
 from jaxbench.config import Config
 from jaxbench.data.dataset import Dataset
 from jaxbench.data.images.encoded import EncodedSplit
 from jaxbench.data.sources import cifar10, custom, digits, folder, npz, synthetic, text, tfds
 from jaxbench.data.sources.cache import apply_cache
 from jaxbench.data.sources.download import Bar
+from jaxbench.data_config import is_channels_first
 from jaxbench.errors import BadInput
 from jaxbench.tasks import get_task
 
@@ -62,6 +65,8 @@ def _problem(dataset: Dataset, config: Config, label_shape: tuple[int, ...]) -> 
     The arrays of encoded splits are checked when they are decoded. `label_shape` is that of one
     example's label.
     """
+    if dataset.num_classes < 2 and len(dataset.train):
+        return ": all training examples are of one class, expected two or more"
     for name, split in (("train", dataset.train), ("eval", dataset.eval)):
         if isinstance(split, EncodedSplit):
             continue
@@ -82,13 +87,20 @@ def _problem(dataset: Dataset, config: Config, label_shape: tuple[int, ...]) -> 
         if labels.min() < 0 or labels.max() >= dataset.num_classes:
             labels_run = f"labels run from {labels.min()} to {labels.max()}"
             return f"{split_name}: {labels_run}, expected 0 to {dataset.num_classes - 1}"
-    data, flag = config.data, "the experiment is made for others; set --experiment.data."
+    data, count, has, flags = config.data, len(dataset.train), [], []
     if dataset.image_shape != data.example_shape:
-        return f": images are {dataset.image_shape}, {flag}image_shape='{dataset.image_shape}'"
+        if is_channels_first(dataset.image_shape):
+            return f": images are {dataset.image_shape}, expected (height, width, channels)"
+        has.append(f"images are {dataset.image_shape}")
+        flags.append(f"--experiment.data.image_shape='{dataset.image_shape}'")
     if dataset.num_classes != data.num_classes:
-        return f": has {dataset.num_classes} classes, {flag}num_classes={dataset.num_classes}"
-    if config.batch_size > len(dataset.train):
-        return (
-            f": {len(dataset.train)} training examples, fewer than batch_size={config.batch_size}"
-        )
+        has.append(f"has {dataset.num_classes} classes")
+        flags.append(f"--experiment.data.num_classes={dataset.num_classes}")
+    if flags:
+        return f": {', '.join(has)}, the experiment is made for others; set {' '.join(flags)}"
+    if config.batch_size > count:
+        multiple = batch_multiple(config, config.num_devices or jax.device_count())
+        largest = count // multiple * multiple
+        advice = f"; set --experiment.batch_size={largest}" if largest else ""
+        return f": {count} training examples, fewer than batch_size={config.batch_size}{advice}"
     return ""

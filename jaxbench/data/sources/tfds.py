@@ -11,6 +11,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -89,18 +90,30 @@ def load(
             f"data.name={data.name!r}: its features are {printable(', '.join(features))}; "
             f"image {'segmentation' if masks else 'classification'} needs {' and '.join(needed)}"
         )
+    num_classes = 2 if masks else getattr(features["label"], "num_classes", None) or 0
+    if num_classes < 2:
+        raise BadInput(f"data.name={data.name!r}: its label is none of two or more classes")
+    shards = {name: _shards(builder, name, folder) for name in names}
+    others = {*folder.glob("*.array_record*")}.difference(*shards.values())
+    other = printable(min(others).name)[:200] if others else ""
+    warnings = [f"{folder}: {len(others):,} of its files belong to no split, first {other}"] * bool(
+        others
+    )
 
     def read(split: str, limit: int) -> Split | EncodedSplit:
         if split not in names:
             has = printable(", ".join(names))
             raise BadInput(f"data.name={data.name!r} has no split {split!r}; it has {has}")
+        for shard in shards[split]:
+            if not shard.is_file():
+                raise BadInput(f"{printable(str(shard))}: no such file, of the split {split!r}")
         with _unreadable_is_bad_input(folder):
             if not data.decodes_on_the_fly:
                 mask_shape = data.image_shape[:2] if masks else None
                 return _read_split(builder, split, limit, mask_shape, progress)
             decoders = {"image": tfds.decode.SkipDecoding()}
             records = builder.as_data_source(split=split, decoders=decoders)
-            files = [str(path) for path in builder.info.splits[split].filepaths]
+            files = [*map(str, shards[split])]
             examples = TfdsExamples(records, f"{builder.info.full_name} {split}", files)
             return EncodedSplit(examples, data.image_shape, len(records))
 
@@ -108,9 +121,21 @@ def load(
         description=f"tfds {builder.info.full_name}",
         train=read(data.train_split, data.train_examples),
         eval=read(data.eval_split, data.eval_examples),
-        num_classes=2 if masks else features["label"].num_classes,
+        num_classes=num_classes,
         statistics="ImageNet's" if data.decodes_on_the_fly else "the training split's",
+        warnings=warnings,
     )
+
+
+def _shards(builder, split: str, folder: pathlib.Path) -> list[pathlib.Path]:
+    """Return the files of a split; raise BadInput for one elsewhere, which a name may lead to."""
+    with _unreadable_is_bad_input(folder):
+        paths = [pathlib.Path(path) for path in builder.info.splits[split].filepaths]
+    if outside := [
+        str(path) for path in paths if os.path.abspath(path.parent) != os.path.abspath(folder)
+    ]:
+        raise BadInput(f"{folder}: names {printable(outside[0])[:200]}, which is not in it")
+    return paths
 
 
 def _read_split(
@@ -204,12 +229,15 @@ def check_feature_classes(folder: pathlib.Path) -> None:
 def _find(name: str, data_dir: pathlib.Path) -> pathlib.Path | None:
     """Return the folder of a prepared data set, the newest version if none is named."""
     path, _, version = name.partition(":")
-    folders = [
-        info.parent
-        for info in (data_dir / path).glob("*/dataset_info.json")
-        if version in ("", info.parent.name)
-        and all(part.isdigit() for part in info.parent.name.split("."))
-    ]
+    try:
+        folders = [
+            info.parent
+            for info in (data_dir / path).glob("*/dataset_info.json")
+            if version in ("", info.parent.name)
+            and re.fullmatch(r"\d+(\.\d+)*", info.parent.name, re.ASCII)
+        ]
+    except (OSError, ValueError) as error:
+        raise BadInput(f"data.name={name[:100]!r}: {printable(str(error))[:200]}") from error
     if not folders:
         return None
     folder = max(folders, key=lambda folder: tuple(map(int, folder.name.split("."))))
