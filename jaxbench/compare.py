@@ -9,6 +9,7 @@ For each OTHER its rate over BASE's is printed with an interval, for every stage
 * of the same work: network, images, data, batch and precision;
 * of two runs or more on each side, interleaved (A B A B) if both sides ran on one host;
 * of a host that other processes did not use, as the runs' telemetry says;
+* without settings for debugging, which distort rates;
 * if the interval, which contains what changes between runs, excludes 1. The intervals of all ratios
   in one command hold together at 95 %.
 

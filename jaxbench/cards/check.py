@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from jaxbench.cards.card import Card, Figure
 from jaxbench.cards.card_file import CARD, card_path, read_card
 from jaxbench.cards.figures import FIGURES, MATMULS, PRESETS
-from jaxbench.cards.from_runs import contradictions
+from jaxbench.cards.from_runs import SENSORS, contradictions
 from jaxbench.cards.verdict import load_thresholds
 from jaxbench.clock import now, seconds_since_1970
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peak_table import accelerator_limit
 from jaxbench.hardware.targets.target import most_link_bytes_per_s
+from jaxbench.hardware.telemetry.sensors import bounds
 from jaxbench.paths import user_path
 from jaxbench.terminal import warn
 
@@ -63,7 +64,7 @@ def impossible(card: Card) -> Iterator[str]:
         return
     operations = {one.spec: one.flops_per_image for one in preset.networks}
     for figure in card.figures():
-        least, most = FIGURES[figure.name].min, _most(figure, card)
+        least, most = _bounds(figure, card)
         low, high = figure.ends
         if not least <= low <= figure.value <= high <= most:
             yield (
@@ -76,12 +77,14 @@ def impossible(card: Card) -> Iterator[str]:
                 yield f"{figure}: {figure.value:.11g} is not the preset's network, {counted}"
 
 
-def _most(figure: Figure, card: Card) -> float:
-    """Return the most that a figure can be on its hardware."""
+def _bounds(figure: Figure, card: Card) -> tuple[float, float]:
+    """Return the least and the most that a figure can be on its hardware."""
     kind, environment = FIGURES[figure.name], card.environment
     on_cpu, device_kind = environment["backend"] == "cpu", environment["device_kind"]
     number, _, quantity = (kind.max_cpu if on_cpu else kind.max_accelerator).partition(" ")
     unit: float | None = 1.0
+    if quantity == "sensor":
+        return bounds(SENSORS[figure.name].rpartition("_")[0], device_kind)
     if quantity == "core":
         unit = environment.get("cpu_cores")
     elif quantity == "peak":
@@ -95,9 +98,7 @@ def _most(figure: Figure, card: Card) -> float:
         tflops = max((one.ends[1] for one in card.figures() if one.name in MATMULS), default=0)
         devices = 1 if on_cpu else environment["num_devices"]  # simulated ones share a processor
         unit = 1e12 * tflops * devices / network.flops_per_image if network else None
-    elif quantity == "power":
-        unit = accelerator_limit("w", device_kind)
-    return float(number) * unit if number and unit else math.inf
+    return kind.min, float(number) * unit if number and unit else math.inf
 
 
 def custom_limits(card: Card) -> str | None:

@@ -18,7 +18,7 @@ from jaxbench.records.schema import CompileRecord, RunDocument, ThroughputRecord
 
 SOAK = "runs/soak"
 # What the names of a card's metrics are in telemetry.
-_SENSORS = {"temperature_max_c": "temperature_c_max", "power_mean_w": "power_w_mean"}
+SENSORS = {"temperature_max_c": "temperature_c_max", "power_mean_w": "power_w_mean"}
 _ENERGY = {
     "energy_j_per_image": "joules_per_image",
     "energy_longest_gap_s": "energy_longest_gap_s",
@@ -96,7 +96,7 @@ def soak_figures(run: Any, telemetry: Mapping[str, Any] | None) -> Iterator[Figu
         if sensors["kind"] == "host":
             continue
         labels: dict[str, Any] = {"device": device_id(device), "run": SOAK}
-        for name, key in _SENSORS.items():
+        for name, key in SENSORS.items():
             if key in sensors:
                 yield measured(name, sensors[key], **labels)
         if "throttle_reasons" in sensors:
@@ -184,4 +184,5 @@ def _telemetry(document: RunDocument, samples: pathlib.Path) -> Mapping[str, Any
     if not telemetry or not samples.is_file():
         return telemetry
     windows = [Window(*window) for window in telemetry["windows"]]
-    return summarize(read_series(samples), windows, document.telemetry_s, {})[0]
+    series = read_series(samples, document.environment.get("device_kind"))
+    return summarize(series, windows, document.telemetry_s, {})[0]

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import math
 import pathlib
 import platform
 import re
@@ -19,6 +20,7 @@ from jaxbench.hardware.accelerators import nvidia_driver
 from jaxbench.hardware.distorters import distorters
 from jaxbench.hardware.system import (
     available_cores,
+    cpu_quota,
     host_memory_bytes,
     installed_version,
     search_file,
@@ -61,6 +63,8 @@ def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
         or platform.processor()
         or None,
         "cpu_cores": available_cores(),
+        # Of which the container may use the time of so many, also less than one.
+        "cpu_quota": quota if (quota := cpu_quota()) < math.inf else None,
         "host_memory_bytes": host_memory_bytes()[0],
     }
 

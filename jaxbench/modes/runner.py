@@ -499,6 +499,7 @@ def run_mode(
             setup.clock,
             create_readers(devices) if telemetry_s else [],
             len(devices) / setup.mesh.num_devices,
+            document.environment["device_kind"],
         )
         recorder = Recorder(run_dir, telemetry, price, is_resumed=resume_into is not None)
     with _recording(recorder, setup):

@@ -104,6 +104,7 @@ class Environment(TypedDict, total=False):
     git: Git | None
     cpu: str | None
     cpu_cores: Count | None
+    cpu_quota: Above0 | None
     host_memory_bytes: Count | None
 
 

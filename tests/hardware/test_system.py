@@ -4,10 +4,13 @@ import math
 import os
 import types
 
+import jax
 import pytest
 
 from jaxbench.data.dataset import check_fits_in_memory
 from jaxbench.hardware import system
+from jaxbench.hardware.checks import check_host
+from jaxbench.hardware.environment import describe_environment
 from jaxbench.hardware.system import available_cores, cpu_quota, host_memory_bytes
 from tests.conftest import refusal
 
@@ -57,6 +60,18 @@ def test_cores_are_those_of_the_container(root, cgroup, folders, quota, cores):
     path = root(cgroup, **folders)
     assert cpu_quota(path) == quota
     assert available_cores(path) == cores
+
+
+def test_what_the_container_leaves_is_recorded(root, monkeypatch):
+    path = root("0::/\n", **{".": {"cpu.max": "50000 100000", "memory.max": GIB}})
+    for function in (available_cores, cpu_quota, host_memory_bytes):
+        monkeypatch.setattr(function, "__defaults__", (path,))
+    recorded = describe_environment(jax.devices())
+    assert (recorded["cpu_cores"], recorded["cpu_quota"]) == (1, 0.5)
+    assert recorded["host_memory_bytes"] == GIB
+    told = {check.name: check.detail for check in check_host()}
+    assert told["processor cores"].endswith("of whose time the container may use 0.5")
+    assert told["memory"] == "1.0 of 1.0 GiB available"
 
 
 @pytest.mark.parametrize(

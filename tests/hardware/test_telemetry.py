@@ -1,7 +1,9 @@
 """What the hardware did meanwhile: read, written, summed up, and never in the run's way."""
 
+import collections
 import csv
 import datetime
+import math
 import sys
 import threading
 import types
@@ -389,7 +391,10 @@ def test_gaps_between_samples_are_told():
         {"gpu0": a_run(lambda _: 200.0), "gpu1": a_run(None)},  # one of two tells nothing of both
         {"gpu0": a_run(lambda _: 200.0, until_s=30.0)},  # lost before the end
         {"gpu0": a_run(lambda _: 200.0, every_s=10.0, counter=False)},  # long gaps
-        {"gpu0": a_run(lambda t: 200.0 if t < 30 else -200.0)},  # a counter that began anew
+        # A counter that began anew beside power readings that end, or are impossible.
+        {"gpu0": a_run(lambda t: 200.0 if t < 30 else -200.0)},
+        {"gpu0": a_run(lambda _: 65535.0, counter=False)},
+        {"gpu0": a_run(lambda _: 0.0)},
         {"gpu0": Series("gpu")},
     ],
 )
@@ -400,14 +405,89 @@ def test_energy_that_is_not_known_is_not_told(series):
 
 def test_means_are_of_the_windows_and_the_most_memory_of_the_run():
     """Or of the run, without windows."""
-    one = a_run(lambda t: 10 * t, memory_used_bytes=lambda t: 60 - t)
+    one = a_run(lambda t: 10 * t + 1, memory_used_bytes=lambda t: 60 - t)
     gpu = energy_of({"gpu0": one}, [Window(10.0, 20.0, 1)])["devices"]["gpu0"]
-    assert gpu["power_w_mean"] == 150 and gpu["power_w_max"] == 200
+    assert gpu["power_w_mean"] == 151 and gpu["power_w_max"] == 201
     assert gpu["memory_used_bytes_max"] == 60
     assert "temperature_c_max" not in gpu  # no such sensor
     telemetry = energy_of({"gpu0": one}, [])
     assert telemetry["over"] == "the run" and telemetry["energy_j"] is None
-    assert telemetry["devices"]["gpu0"]["power_w_mean"] == pytest.approx(300)
+    assert telemetry["devices"]["gpu0"]["power_w_mean"] == pytest.approx(301)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        *(("power_w", value) for value in (3.7e6, 65535.0, 0.0, -5.0, math.nan, math.inf)),
+        *(("load_percent", value) for value in (4294967295.0, -1.0)),
+        *(("temperature_c", value) for value in (255.0, -273.0)),
+        *(("sm_clock_mhz", value) for value in (0.0, 2.0**32)),
+        *(("memory_used_bytes", value) for value in (81 * 2.0**30, -1.0)),
+        ("energy_j", 2.0**64),
+    ],
+)
+def test_an_impossible_reading_is_left_out_and_said_once(tmp_path, column, value):
+    """Also of a file; and of a board its own limit counts, not that of any board."""
+    good = {"power_w": 300.0, "load_percent": 99.0, "temperature_c": 60.0, "sm_clock_mhz": 1900.0}
+    good |= {"memory_used_bytes": 2.0**30, "memory_total_bytes": 80 * 2.0**30}
+    series, path = Series("gpu"), tmp_path / "telemetry.csv"
+    with open(path, "w", newline="") as file:
+        rows = csv.DictWriter(file, COLUMNS)
+        rows.writeheader()
+        for second in range(61):
+            values = good | {"energy_j": 300.0 * second}
+            values |= {column: value} if second in (30, 31) else {}
+            series.add(float(second), values)
+            when = (START + datetime.timedelta(seconds=second)).isoformat()
+            row = {"time": when, "elapsed_s": second, "device": "gpu0", "kind": "gpu"}
+            rows.writerow(row | values)
+    for boards in ({"gpu0": series}, read_series(path)):
+        telemetry, [warning] = summarize(boards, [Window(5, 55, 100)], 1.0, {})
+        assert f"out of 61 samples: 2 of {column} (such as" in warning
+        gpu = telemetry["devices"]["gpu0"]
+        assert (gpu["power_w_mean"], gpu["power_w_max"], gpu["load_percent_max"]) == (300, 300, 99)
+        assert (gpu["temperature_c_max"], gpu["sm_clock_mhz_median"]) == (60, 1900)
+        assert gpu["memory_used_bytes_max"] == 2**30 and telemetry["energy_j"] == 15000
+    hot = {"gpu0": Series("gpu", "NVIDIA H100 80GB HBM3")}
+    hot["gpu0"].add(0.0, {"power_w": 946.0})
+    assert "1 of power_w" in summarize(hot, [], 1.0, {})[1][0]
+
+
+@pytest.mark.parametrize(
+    ("counter", "said"),
+    [
+        (lambda t: 1000.0, "stood still for 50 s"),
+        (lambda t: 300.0 * min(t, 40), "stood still for 15 s"),
+        (lambda t: 200.0 if t == 30 else 1000 + 300.0 * t, "went backwards"),
+        (lambda t: (4290000 + 300 * t) % (2**32 / 1e3), "went backwards"),
+        (lambda t: 0.3 * t, "counted 0.3 W, the power readings 300 W"),
+        (lambda t: 1000 * 300.0 * t, "counted 3e+05 W"),
+    ],
+)
+@pytest.mark.parametrize("power_w", [300.0, None])
+def test_a_counter_that_cannot_be_right_is_not_used(counter, said, power_w):
+    series = Series("gpu")
+    for second in range(62):
+        power = {"power_w": power_w} if power_w else {}
+        series.add(float(second), {"energy_j": counter(second)} | power)
+    telemetry, warnings = summarize({"gpu0": series}, [Window(5.0, 55.0, 100)], 1.0, {})
+    if power_w is None and "readings" in said:
+        assert not warnings  # nothing contradicts it
+        return
+    assert telemetry["energy_j"] == (15000 if power_w else None)
+    [warning] = warnings
+    assert said in warning and warning.endswith("by its power readings" if power_w else "unknown")
+
+
+def test_a_counter_may_stand_still_between_windows_and_processes():
+    series = Series("gpu")
+    for second in range(41):
+        series.add(float(second), {"energy_j": 300.0 * min(second, 20), "power_w": 300.0})
+    series.resume()
+    for second in range(60, 101):
+        series.add(float(second), {"energy_j": 7e6 + 300.0 * second, "power_w": 300.0})
+    telemetry, warnings = summarize({"gpu0": series}, [Window(5, 20, 1), Window(65, 95, 1)], 1, {})
+    assert telemetry["energy_j"] == 45 * 300 and warnings == []
 
 
 WINDOW = [Window(0.0, 60.0, 100)]
@@ -614,10 +694,11 @@ def write_readings(path, *processes):
 
 
 @pytest.mark.parametrize("counter_j", [1e6, 0.0], ids=["counts on", "driver reloaded"])
-def test_energy_between_two_processes_is_not_the_runs(tmp_path, counter_j):
+@pytest.mark.parametrize("day_s", [500, -86400, 19], ids=["later", "date set back", "by a second"])
+def test_energy_between_two_processes_is_not_the_runs(tmp_path, counter_j, day_s):
     """Lost work, another program and idle time, all on the same counter."""
     path = tmp_path / "telemetry.csv"
-    write_readings(path, (0, 0.0, 500.0, 21), (500, 20.0, counter_j, 31), (900, 50.0, 2e6, 11))
+    write_readings(path, (0, 0.0, 500.0, 21), (day_s, 20.0, counter_j, 31), (900, 50.0, 2e6, 11))
     series = read_series(path)
     found = energy_of(series, [Window(5, 15, 100), Window(25, 45, 200), Window(52, 58, 60)])
     assert found["energy_j"] == pytest.approx(3600) and found["energy_window_s"] == 36
@@ -646,6 +727,35 @@ def test_what_the_next_process_reads_goes_on(tmp_path):
     assert energy_of(series, [Window(5, 15, 1), Window(21, 30, 1)])["energy_j"] == pytest.approx(
         2800
     )
+
+
+def test_the_time_zone_does_not_matter_but_that_there_is_one(tmp_path):
+    path, errors = tmp_path / "telemetry.csv", collections.Counter()
+    write_readings(path, (0, 0.0, 500.0, 21), (500, 20.0, 1e6, 31))
+    tokyo = datetime.timezone(datetime.timedelta(hours=9))
+    header, *lines = path.read_text().splitlines()
+    times = [datetime.datetime.fromisoformat(line.partition(",")[0]) for line in lines]
+
+    def rewritten(zone):
+        path.write_text(
+            "\n".join(
+                [header]
+                + [
+                    zone(time).isoformat() + line[line.index(",") :] if place > 45 else line
+                    for place, (time, line) in enumerate(zip(times, lines, strict=True))
+                ]
+            )
+        )
+        return read_series(path, errors=errors)
+
+    series = rewritten(lambda time: time.astimezone(tokyo))
+    assert energy_of(series, [Window(5, 15, 1), Window(25, 45, 1)])["energy_j"] == 3000
+    assert not errors
+    series = rewritten(lambda time: time.replace(tzinfo=None))
+    assert errors == {
+        "left out: a line of telemetry.csv that is damaged or has no time zone": len(lines) - 46
+    }
+    assert energy_of(series, [Window(5, 15, 1), Window(25, 45, 1)])["energy_j"] is None
 
 
 def test_damaged_lines_of_telemetry_are_left_out(tmp_path):

@@ -56,7 +56,9 @@ def test_the_compile_cache_can_be_elsewhere(run_cli, refused, tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "file").write_text("")
     for folder in ("/dev/null/x", "loop", "loop/x", "file", "/proc/x", "x" * 5000):
-        line = refused(M, f"--compile_cache={folder}", "--workdir=run", told="; --compile_cache must")
+        line = refused(
+            M, f"--compile_cache={folder}", "--workdir=run", told="; --compile_cache must"
+        )
         assert line.stderr.startswith(f"jaxbench: --compile_cache={folder}: ")
 
 

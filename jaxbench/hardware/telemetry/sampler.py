@@ -66,6 +66,7 @@ class Telemetry:
       clock: the run's, so that `elapsed_s` is comparable with the other records'.
       readers: of the host and the devices.
       share: the share of all images that this process's devices compute.
+      device_kind: of the devices, by which impossible readings are known; None if it is unknown.
 
     Attributes:
       windows: what was measured; a resumed run begins with those of its earlier processes.
@@ -78,7 +79,9 @@ class Telemetry:
         clock: Clock,
         readers: Sequence[Any],
         share: float = 1.0,
+        device_kind: str | None = None,
     ):
+        self._device_kind = device_kind
         self._path, self._interval_s, self._clock, self._share = path, interval_s, clock, share
         self._requests = {reader: queue.SimpleQueue() for reader in readers}
         self._threads = {
@@ -103,7 +106,7 @@ class Telemetry:
         self._file = open_own(self._path, "a", buffering=1, encoding="utf-8", newline="")
         self._rows = csv.DictWriter(self._file, COLUMNS)
         if self._file.tell():
-            self._series = read_series(self._path)
+            self._series = read_series(self._path, self._device_kind, self._errors)
         else:
             self._rows.writeheader()
         for thread in self._threads.values():
@@ -204,7 +207,8 @@ class Telemetry:
         with self._lock:
             if self._file is None:  # a reading that came after the end
                 return
-            series = self._series.setdefault(reading.device, Series(reading.kind))
+            new = Series(reading.kind, self._device_kind)
+            series = self._series.setdefault(reading.device, new)
             series.add(elapsed_s, reading.values)
             self._rows.writerow(row)
 

@@ -15,7 +15,12 @@ import numpy as np
 
 from jaxbench.analysis.statistics import drift
 from jaxbench.clock import seconds_since_1970
+<<<<<<< HEAD
 from jaxbench.files import open_regular, read_lines
+=======
+from jaxbench.files import open_regular
+from jaxbench.hardware.telemetry.sensors import bounds, impossible
+>>>>>>> part-c
 
 JOULES_PER_KWH = 3.6e6
 # Reasons for lower clocks that slow a run down: not an idle GPU, clocks set by the user, or boards
@@ -35,6 +40,9 @@ _LEAST_INTERVALS = 10
 _LONGEST_GAPS = 0.1
 # A gap of more intervals is one.
 _LOST_SAMPLES = 3
+# An energy counter is wrong if it counts this many times what the power readings make, or they this
+# many times what it counts: they may see a part of the time. Or if it stands still for so long.
+_APART, _STILL_S = 2.0, 2.0
 # NVML's power reading may be a mean over the second before.
 _POWER_MEAN_S = 1.0
 # The host is busy with other work if that took more than this share of the processor, in
@@ -65,7 +73,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }
 _STATISTICS: dict[str, Any] = {"mean": np.mean, "max": np.max, "median": np.median}
 _SUMMARIZED = [name for name, statistics_of in COLUMNS.items() if statistics_of]
-# The run's clock stands still between two processes: the date goes ahead of it by more than this.
+_READ = (*_SUMMARIZED, "memory_total_bytes")
+# The run's clock stands still between two processes: the date goes apart from it by more than this,
+# ahead or, if it was set back, behind.
 _JUMP_S = 0.5
 
 
@@ -82,10 +92,12 @@ class Series:
 
     Attributes:
       greatest: {column: its greatest value}, of those whose statistics are over the whole run.
+      left_out: {column: its readings that are impossible}: how many, and the last.
     """
 
-    def __init__(self, kind: str):
-        self.kind = kind
+    def __init__(self, kind: str, device_kind: str | None = None):
+        self.kind, self.device_kind = kind, device_kind
+        self.left_out: dict[str, tuple[int, float]] = {}
         self.greatest: dict[str, float] = {}
         self._elapsed_s = array.array("d")
         # A host has no clock, a board no processor load: only what a device has takes room.
@@ -103,6 +115,11 @@ class Series:
         self._is_resumed = True
 
     def add(self, elapsed_s: float, values: Mapping[str, Any]) -> None:
+        """Add a sample; readings that are impossible are counted, and left out."""
+        if wrong := impossible(values, self.device_kind):
+            for name in filter(_SUMMARIZED.__contains__, wrong):
+                self.left_out[name] = self.left_out.get(name, (0, 0.0))[0] + 1, values[name]
+            values = {name: value for name, value in values.items() if name not in wrong}
         for name in _SUMMARIZED:
             if COLUMNS[name] == ("greatest",):
                 if values.get(name, math.nan) > self.greatest.get(name, -math.inf):
@@ -144,34 +161,48 @@ class Series:
         )
 
 
-def read_series(path: pathlib.Path) -> dict[str, Series]:
+def read_series(
+    path: pathlib.Path,
+    device_kind: str | None = None,
+    errors: collections.Counter[str] | None = None,
+) -> dict[str, Series]:
     """Return what earlier processes of a resumed run wrote to telemetry.csv.
 
-    Lines that are damaged are left out. What is added to a series is the next process's.
+    Lines that are damaged, or whose time has no time zone, are left out, and counted in `errors`.
+    What is added to a series is the next process's.
     """
+    errors = collections.Counter() if errors is None else errors
+    damaged = f"left out: a line of {path.name} that is damaged or has no time zone"
     series: dict[str, Series] = {}
     began_s: float | None = None
     with (
-        contextlib.suppress(OSError, csv.Error, UnicodeDecodeError),
-        open_regular(path, newline="", encoding="utf-8", most_bytes=math.inf) as file,
+        contextlib.suppress(OSError),
+        open_regular(
+            path, newline="", encoding="utf-8", errors="replace", most_bytes=math.inf
+        ) as file,
     ):
+<<<<<<< HEAD
         for row in csv.DictReader(read_lines(file)):
+=======
+        for row in csv.DictReader(line.replace("\0", "") for line in file):
+>>>>>>> part-c
             try:
                 elapsed_s = float(row["elapsed_s"])
-                values: dict[str, Any] = {
-                    name: float(row[name]) for name in _SUMMARIZED if row.get(name)
-                }
+                values: dict[str, Any] = {name: float(row[name]) for name in _READ if row.get(name)}
                 new_began_s = seconds_since_1970(row["time"]) - elapsed_s
                 device, kind = row["device"], row["kind"]
+                if not math.isfinite(elapsed_s):
+                    raise ValueError(elapsed_s)
             except (KeyError, TypeError, ValueError, OverflowError):
+                errors[damaged] += 1
                 continue
             if kind in ("gpu", "mig"):
                 values["throttle_reasons"] = row.get("throttle_reasons") or ""
-            if began_s is not None and new_began_s - began_s > _JUMP_S:
+            if began_s is not None and abs(new_began_s - began_s) > _JUMP_S:
                 for one in series.values():
                     one.resume()
             began_s = new_began_s
-            series.setdefault(device, Series(kind)).add(elapsed_s, values)
+            series.setdefault(device, Series(kind, device_kind)).add(elapsed_s, values)
     for one in series.values():
         one.resume()
     return series
@@ -200,6 +231,7 @@ def summarize(
     """
     devices = {device: _describe(one, windows) for device, one in series.items()}
     busy = _host_is_busy(devices)
+    energy, unused_counters = _energy(series, windows, interval_s)
     telemetry = {
         "interval_s": interval_s,
         "over": "the measured windows" if windows else "the run",
@@ -209,12 +241,14 @@ def summarize(
         "windows": [list(window) for window in windows],
         "host_busy": busy,
         "devices": devices,
-        **_energy(series, windows, interval_s),
+        **energy,
         "errors": dict(errors),
     }
     warnings = [
         *(line for device, one in series.items() for line in _slowed(device, one, windows)),
         *_imbalance(devices),
+        *(line for device, one in series.items() for line in _left_out(device, one)),
+        *unused_counters,
         *([_OTHER_WORK.format(**devices["host"])] if busy else []),
         *(f"telemetry: {message} ({count} times)" for message, count in errors.items()),
     ]
@@ -271,15 +305,25 @@ class _Meter(NamedTuple):
 
 def _energy(
     series: Mapping[str, Series], windows: Sequence[Window], interval_s: float
-) -> dict[str, Any]:
-    """Return the energy of the windows, of all GPUs; no joules if one GPU's samples are too few."""
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the energy of the windows, of all GPUs, and the warnings of counters that are wrong.
+
+    No joules if one GPU's samples are too few.
+    """
     boards = {device: one for device, one in series.items() if one.kind in ("gpu", "mig")}
-    meters = {device: _meter(one, windows, interval_s) for device, one in boards.items()}
+    meters, warnings = {}, []
+    for device, one in boards.items():
+        meters[device], doubt = _meter(one, windows, interval_s)
+        if doubt:
+            instead = "by its power readings" if meters[device] else "unknown"
+            warnings.append(
+                f"{device}'s energy counter is not used: it {doubt}; the energy is {instead}"
+            )
     names = ("energy_covers", "energy_window_s", "energy_window_long_enough")
     gaps = ("energy_longest_gap_s", "energy_covered")
     joules = ("energy_j", "joules_per_image", "images_per_kwh")
     if not meters or None in meters.values():
-        return dict.fromkeys((*names, *gaps, *joules))
+        return dict.fromkeys((*names, *gaps, *joules)), warnings
     covers = ", ".join(f"{device} by {one.method}" for device, one in meters.items())
     sliced = any(one.kind == "mig" for one in boards.values())
     energy = dict.fromkeys(joules) | {
@@ -298,36 +342,75 @@ def _energy(
         if images and energy_j and not sliced:  # a board's energy is not known by slice
             energy["joules_per_image"] = energy_j / images
             energy["images_per_kwh"] = JOULES_PER_KWH * images / energy_j
-    return energy
+    return energy, warnings
 
 
-def _meter(series: Series, windows: Sequence[Window], interval_s: float) -> _Meter | None:
-    """Return one board's energy in the windows; None if its readings do not tell."""
-    if not windows:
-        return None
+def _meter(
+    series: Series, windows: Sequence[Window], interval_s: float
+) -> tuple[_Meter | None, str | None]:
+    """Return one board's energy in the windows, and why its counter is not used.
+
+    The energy is None if its readings do not tell.
+    """
     edges_s = np.array([(window.start_s, window.end_s) for window in windows])
-    lengths_s = edges_s[:, 1] - edges_s[:, 0]
-    method, blur_s = "NVML's total energy counter", 0.0
-    elapsed_s, energy_j = series.known("energy_j")
-    by_counter = _covers(elapsed_s, edges_s)
-    if not by_counter:
-        method, blur_s = f"NVML's power reading every {interval_s:g} s", _POWER_MEAN_S / 2
-        elapsed_s, power_w = series.known("power_w")
-        if not _covers(elapsed_s, edges_s):
-            return None
+    if not windows or not (measured_s := float((edges_s[:, 1] - edges_s[:, 0]).sum())):
+        return None, None
+    by_power = None
+    elapsed_s, power_w = series.known("power_w")
+    if _covers(elapsed_s, edges_s):
         steps_j = np.diff(elapsed_s) * (power_w[1:] + power_w[:-1]) / 2
         energy_j = np.concatenate([[0.0], np.cumsum(steps_j)])
-    if (np.diff(energy_j) < 0).any():  # the counter was reset: the driver was reloaded
-        return None
-    if not (measured_s := float(lengths_s.sum())):
-        return None
+        method = f"NVML's power reading every {interval_s:g} s"
+        by_power = _measure(elapsed_s, energy_j, edges_s, interval_s, method, _POWER_MEAN_S / 2)
+        # Power cannot be interpolated across a gap; the counter can.
+        if by_power.longest_gap_s > _LOST_SAMPLES * interval_s:
+            by_power = None
+    elapsed_s, energy_j = series.known("energy_j")
+    if not _covers(elapsed_s, edges_s):
+        return by_power, None
+    method = "NVML's total energy counter"
+    by_counter = _measure(elapsed_s, energy_j, edges_s, interval_s, method, 0.0)
+    if (np.diff(energy_j) < 0).any():
+        return by_power, "went backwards"
+    least_s = max(_STILL_S, _LOST_SAMPLES * interval_s)
+    if (still_s := _longest_still_s(_in_windows(elapsed_s, edges_s), energy_j)) > least_s:
+        return by_power, f"stood still for {still_s:.0f} s"
+    counted_w = by_counter.energy_j / measured_s
+    least_w, most_w = bounds("power_w", series.device_kind)
+    if by_counter.long_enough and not least_w <= counted_w <= most_w:
+        return by_power, f"counted {counted_w:.4g} W"
+    if by_power and by_power.long_enough:
+        powers_w = by_power.energy_j / measured_s
+        if not powers_w / _APART <= counted_w <= powers_w * _APART:
+            return by_power, f"counted {counted_w:.4g} W, the power readings {powers_w:.4g} W"
+    return by_counter, None
+
+
+def _in_windows(elapsed_s: np.ndarray, edges_s: np.ndarray) -> np.ndarray:
+    """Return how many seconds of the windows are before each time."""
+    lengths_s = edges_s[:, 1] - edges_s[:, 0]
     ends_s = np.cumsum(lengths_s)
-    before_s = np.stack([ends_s - lengths_s, ends_s], axis=1)  # seconds of windows to each edge
-    between_s = np.diff(np.interp(elapsed_s, edges_s.ravel(), before_s.ravel()))
-    longest_s = float(between_s.max())
-    # Power cannot be interpolated across a gap; the counter can.
-    if not by_counter and longest_s > _LOST_SAMPLES * interval_s:
-        return None
+    before_s = np.stack([ends_s - lengths_s, ends_s], axis=1)
+    return np.interp(elapsed_s, edges_s.ravel(), before_s.ravel())
+
+
+def _longest_still_s(elapsed_s: np.ndarray, energy_j: np.ndarray) -> float:
+    """Return the longest time in which a counter did not move."""
+    moved = np.flatnonzero(np.diff(energy_j, prepend=np.nan, append=np.nan) != 0)
+    return float((elapsed_s[moved[1:] - 1] - elapsed_s[moved[:-1]]).max())
+
+
+def _measure(
+    elapsed_s: np.ndarray,
+    energy_j: np.ndarray,
+    edges_s: np.ndarray,
+    interval_s: float,
+    method: str,
+    blur_s: float,
+) -> _Meter:
+    """Return the energy of the windows by that used up to each sample."""
+    measured_s = float((edges_s[:, 1] - edges_s[:, 0]).sum())
+    between_s = np.diff(_in_windows(elapsed_s, edges_s))
     at_edges_j = np.interp(edges_s, elapsed_s, energy_j)
     after = np.searchsorted(elapsed_s, edges_s).clip(1, len(elapsed_s) - 1)
     gaps_s = np.minimum(abs(elapsed_s[after] - edges_s), abs(edges_s - elapsed_s[after - 1]))
@@ -336,7 +419,7 @@ def _meter(series: Series, windows: Sequence[Window], interval_s: float) -> _Met
     return _Meter(
         float((at_edges_j[:, 1] - at_edges_j[:, 0]).sum()),
         method,
-        longest_s,
+        float(between_s.max()),
         float(between_s[between_s <= _LOST_SAMPLES * interval_s].sum() / measured_s),
         is_long and is_exact,
     )
@@ -365,6 +448,16 @@ def _slowed(device: str, series: Series, windows: Sequence[Window]) -> Iterator[
             f"{device}'s SM clock fell by {-change:.1%} from the first half to the second "
             f"({first:.0f} to {second:.0f} MHz)"
         )
+
+
+def _left_out(device: str, series: Series) -> Iterator[str]:
+    """Yield which readings no sensor can give, and how many."""
+    if series.left_out:
+        listed = ", ".join(
+            f"{count} of {name} (such as {value:.4g})"
+            for name, (count, value) in series.left_out.items()
+        )
+        yield f"{device}: impossible readings were left out of {len(series)} samples: {listed}"
 
 
 def _imbalance(devices: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -154,7 +154,10 @@ def _describe(run: ReportedRun) -> dict[str, str]:
     commit = (environment.get("git") or {}).get("commit")
     described = {
         name: environment.get(name)
-        for name in ("hostname", "platform", "backend", "device_kind", "driver", "cpu", "cpu_cores")
+        for name in (
+            *("hostname", "platform", "backend", "device_kind", "driver"),
+            *("cpu", "cpu_cores", "cpu_quota"),
+        )
     }
     described["host memory [MiB]"] = METRICS["host_peak_memory_bytes"].show(
         environment.get("host_memory_bytes")

@@ -10,7 +10,12 @@ from typing import Any
 
 import numpy as np
 
+<<<<<<< HEAD
 from jaxbench.files import open_regular, read_lines
+=======
+from jaxbench.files import open_regular
+from jaxbench.hardware.telemetry.sensors import impossible
+>>>>>>> part-c
 from jaxbench.metrics import METRICS, words
 from jaxbench.records.goodput import CAUSES
 from jaxbench.reports.blocks import BarChart, LineChart, Point, Section, Series
@@ -135,7 +140,7 @@ def telemetry(context: ReportContext) -> Section | None:
     sampled = [run for run in context.runs if os.path.isfile(run.path / _FILE)]
     blocks, num_drawn = [], 0
     for run in sorted(sampled, key=_duration_s, reverse=True):
-        readings, skipped = _read_readings(run.path / _FILE)
+        readings, skipped = _read_readings(run.path / _FILE, run.device_kind)
         if readings is None:
             blocks.append(f"{run.id}: {_FILE} is corrupt.")
         elif panels := [*_panels(run, readings, skipped)]:
@@ -176,8 +181,16 @@ def _duration_s(run: ReportedRun) -> float:
     return run.summary.wall_s or max(times_s, default=0.0)
 
 
+<<<<<<< HEAD
 def _read_readings(path: pathlib.Path) -> tuple[_Readings | None, int]:
     """Return telemetry.csv, and how many lines are corrupt; None if all are."""
+=======
+def _read_readings(path: pathlib.Path, device_kind: str) -> tuple[_Readings | None, int]:
+    """Return telemetry.csv, and how many lines are corrupt or have readings that cannot be.
+
+    None if its first line is corrupt.
+    """
+>>>>>>> part-c
     readings: _Readings = {}
     skipped = 0
     try:
@@ -191,17 +204,19 @@ def _read_readings(path: pathlib.Path) -> tuple[_Readings | None, int]:
             for row in rows:
                 try:
                     elapsed_s = float(row["elapsed_s"])
-                    values = [(name, float(row[name])) for name in _PANELS if row.get(name)]
+                    values = {name: float(row[name]) for name in _PANELS if row.get(name)}
                     if None in (*row, *row.values()) or not math.isfinite(elapsed_s):
                         raise ValueError("not a whole line")
                 except (ValueError, TypeError):
                     skipped += 1
                     continue
                 device = readings.setdefault(row["device"], {})
-                for name, value in values:
+                wrong = impossible(values, device_kind)
+                skipped += bool(wrong)
+                for name, value in values.items():
                     # Narrow: a week of 72 GPUs has 200 million values.
                     curve = device.setdefault(name, (array.array("f"), array.array("f")))
-                    if math.isfinite(value):
+                    if name not in wrong:
                         curve[0].append(elapsed_s)
                         curve[1].append(value)
     except (OSError, csv.Error):
@@ -233,7 +248,7 @@ def _panels(run: ReportedRun, readings: _Readings, skipped: int) -> Iterator[Lin
             samples = span(len(readings[name][column][0]) for name in names)
             every = words(run.document.telemetry_s)
             note = f"n = {samples} samples a device, every {every} s; {drawn}; {run.id}"
-            note += f"; {skipped} corrupt lines left out" if skipped else ""
+            note += f"; {skipped} corrupt lines or impossible readings left out" if skipped else ""
             from_zero = column in ("load_percent", "cpu_percent", "power_w")
             yield LineChart(title_of, note, *labels, series, from_zero=from_zero, numbers=True)
 
