@@ -10,12 +10,8 @@ from typing import Any
 
 import numpy as np
 
-<<<<<<< HEAD
 from jaxbench.files import open_regular, read_lines
-=======
-from jaxbench.files import open_regular
 from jaxbench.hardware.telemetry.sensors import impossible
->>>>>>> part-c
 from jaxbench.metrics import METRICS, words
 from jaxbench.records.goodput import CAUSES
 from jaxbench.reports.blocks import BarChart, LineChart, Point, Section, Series
@@ -181,16 +177,11 @@ def _duration_s(run: ReportedRun) -> float:
     return run.summary.wall_s or max(times_s, default=0.0)
 
 
-<<<<<<< HEAD
-def _read_readings(path: pathlib.Path) -> tuple[_Readings | None, int]:
-    """Return telemetry.csv, and how many lines are corrupt; None if all are."""
-=======
 def _read_readings(path: pathlib.Path, device_kind: str) -> tuple[_Readings | None, int]:
     """Return telemetry.csv, and how many lines are corrupt or have readings that cannot be.
 
-    None if its first line is corrupt.
+    None if all lines are corrupt.
     """
->>>>>>> part-c
     readings: _Readings = {}
     skipped = 0
     try:
