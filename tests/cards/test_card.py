@@ -113,7 +113,7 @@ def test_what_is_no_card_file_is_refused(tmp_path):
     assert is_card(str(path)) and is_card(str(tmp_path))
     assert not is_card(str(tmp_path / "runs")) and not is_card(str(tmp_path / "a.json"))
     (tmp_path / "a.json").write_bytes(b"\xff{}")
-    for name, told in {"none.json": "No such file", "a.json": "utf-8"}.items():
+    for name, told in {"none.json": "No such file", "a.json": "UTF-8"}.items():
         refusal(read_card, tmp_path / name, told=told)
 
 

@@ -277,7 +277,7 @@ def test_status_of_running_and_killed_runs(tmp_path):
     ("file", "content", "reason"),
     [
         ("run.json", b'{"experiment": "cnn', "cannot be read: Unterminated string"),
-        ("run.json", b"\xff\xfe\x00", "cannot be read: 'utf-8' codec"),
+        ("run.json", b"\xff\xfe\x00", "cannot be read: is no UTF-8 text"),
         ("run.json", b"[" * 100_000, "cannot be read: maximum recursion depth"),
         ("run.json", {"environment": {"versions": {"jax": []}}}, "environment.versions[...]"),
         ("metrics.jsonl", None, "it has no metrics.jsonl"),
