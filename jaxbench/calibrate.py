@@ -5,13 +5,13 @@ fit and the errors of rows left out are written to --out; a prediction reads the
 --calibration=FILE. Without rows the file that jaxbench ships is made again.
 """
 
-import pathlib
 import sys
 
 from absl import flags
 
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput
+from jaxbench.paths import user_path
 
 _OUT = flags.DEFINE_string("out", "calibration.json", "The file to write.")
 
@@ -21,8 +21,8 @@ def main(paths: list[str]) -> int:
     from jaxbench.predict.calibration import calibrate, save
     from jaxbench.predict.rates import read_rates
 
-    rates = [*read_rates(), *(rate for path in paths for rate in read_rates(pathlib.Path(path)))]
-    out = pathlib.Path(_OUT.value)
+    rates = [*read_rates(), *(rate for path in paths for rate in read_rates(user_path(path)))]
+    out = user_path(_OUT.value)
     if out.is_dir() or not out.parent.is_dir():
         raise BadInput(f"--out={out}: must be a file in a folder that exists")
     save(calibrate(rates, lambda line: print(line, file=sys.stderr)), out)

@@ -9,10 +9,17 @@ import contextlib
 import datetime
 import os
 import pathlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 Moment = datetime.datetime
+Answer = TypeVar("Answer")
+# How long a driver may take: it wakes the boards of a large host in seconds.
+_PATIENCE_S = 15.0
+# {source: the future of its last answer}, see `ask`.
+_answers: dict[str, Any] = {}
 
 
 class Clock:
@@ -98,6 +105,37 @@ def wait_until(ready: Callable[[], bool]) -> None:
     watch = Stopwatch()
     while not ready():
         time.sleep(min(0.05, max(2e-5, watch.elapsed_s() / 10)))
+
+
+def ask(source: str, call: Callable[[], Answer], patience_s: float | None = None) -> Answer:
+    """Return what a call returns, or raise what it raises, if that may never happen.
+
+    The call has a thread of its own: no signal is handled in a thread that hangs in C.
+
+    Args:
+      patience_s: None for that with a driver.
+
+    Raises:
+      TimeoutError: the source does not answer in time, or still owes the answer to another call.
+    """
+    from concurrent.futures import Future
+
+    answer: Future[Answer] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    if source not in _answers or _answers[source].done():
+        watch, _answers[source] = Stopwatch(), answer
+        limit_s = _PATIENCE_S if patience_s is None else patience_s
+        threading.Thread(target=run, name=f"ask {source}", daemon=True).start()
+        wait_until(lambda: answer.done() or watch.elapsed_s() > limit_s)
+    if not answer.done():
+        raise TimeoutError(f"{source} does not answer")
+    return answer.result()
 
 
 def pause(time_s: float) -> None:

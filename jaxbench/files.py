@@ -17,6 +17,8 @@ import msgspec.inspect
 
 # More than any file has that is read whole: a run's document, a list of prices or hosts.
 DOCUMENT_BYTES = 2**25
+# More than a line of records or readings has.
+LINE_LENGTH = 2**24
 Row = TypeVar("Row")
 # What msgspec calls a cell's type, in words.
 _TYPES = {"float": "a number", "int": "a whole number", "str": "text"}
@@ -41,6 +43,14 @@ def read_text(path: pathlib.Path, most_bytes: int = DOCUMENT_BYTES, encoding: st
             return file.read()
         except UnicodeDecodeError as error:
             raise ValueError("is no UTF-8 text") from error
+
+
+def read_lines(file: Any) -> Iterator[Any]:
+    """Yield the lines of an open file; raise OSError for one of more than LINE_LENGTH."""
+    while line := file.readline(LINE_LENGTH):
+        if len(line) == LINE_LENGTH:
+            raise OSError(errno.EFBIG, f"has a line of {LINE_LENGTH:,} characters", file.name)
+        yield line
 
 
 def read_table(module: str, name: str) -> list[dict[str, str]]:

@@ -1,6 +1,7 @@
 """Paths as users give them."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import pathlib
@@ -9,9 +10,20 @@ from collections.abc import Callable, Iterator
 
 from jaxbench.errors import BadInput
 from jaxbench.files import open_own
+from jaxbench.terminal import printable
 
 # An absolute path inside a text; the `/` of images/s, of URLs and of relative paths begins none.
 _PATH = r"(?:~\w*)?(?:/[^\s/:;,'\"()\[\]{}<>|=]+)+/?"
+
+
+# Bytes, on the file systems of Linux and macOS.
+_LONGEST_NAME = 255
+# What to do with an address, by its scheme.
+_INSTEAD_OF_ADDRESS = {
+    "gs": "copy it with `gcloud storage cp -r`",
+    "s3": "copy it with `aws s3 cp --recursive`",
+    "file": "leave out file://",
+} | dict.fromkeys(("http", "https"), "download it first")
 
 
 def user_path(path: str | os.PathLike, instead: str = "") -> pathlib.Path:
@@ -22,14 +34,43 @@ def user_path(path: str | os.PathLike, instead: str = "") -> pathlib.Path:
       instead: what to do, for the error line.
 
     Raises:
-      BadInput: nobody has such a home folder, as in a container with an unknown user id.
+      BadInput: it is no path of this machine but an address, or one that the shell should have
+        changed; or nobody has such a home folder, as in a container with an unknown user id.
     """
+    text = os.fspath(path)
+    if problem := _problem(text):
+        raise BadInput(f"{printable(text)[:200]}: {problem}{instead and f'; {instead}'}")
     try:
         return pathlib.Path(path).expanduser()
     except RuntimeError as error:
         raise BadInput(
             f"{path}: there is no such home folder{instead and f'; {instead}'}"
         ) from error
+
+
+def _problem(text: str) -> str | None:
+    """Return why a text can be no path of this machine; None if it can be one."""
+    try:
+        os.stat(text)
+        exists = True
+    except (OSError, ValueError) as error:  # ValueError: a zero character
+        if getattr(error, "errno", None) in (errno.ENAMETOOLONG, errno.ELOOP):
+            return error.strerror.lower()
+        exists = False
+    if any(len(name) > _LONGEST_NAME for name in text.encode(errors="replace").split(b"/")):
+        return f"a name in it is longer than {_LONGEST_NAME} bytes"
+    # As scp reads it: what stands before a colon in the first part names a machine or a scheme.
+    # Older versions of jaxbench made folders of addresses, so those are refused in any case.
+    if "://" in text or (not exists and re.match(r"[^/]+:|\\\\", text)):
+        hint = _INSTEAD_OF_ADDRESS.get(
+            text.partition(":")[0].lower(), "a local name with a colon begins with ./"
+        )
+        return f"jaxbench reads and writes only local paths: {hint}"
+    if not exists and (variable := re.search(r"\$(\w+|\{\w*\}?)", text)):
+        return f"the shell has not replaced {variable[0]}: give the path itself"
+    if not exists and not (text.isprintable() and text == text.strip()):
+        return "begins or ends with a space, or has a character that cannot be printed"
+    return None
 
 
 def user_cache(name: str, instead: str = "") -> pathlib.Path:

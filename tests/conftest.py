@@ -51,6 +51,7 @@ from jaxbench.clock import pause  # noqa: E402
 from jaxbench.data.feeds.feed import abstract_args  # noqa: E402
 from jaxbench.data.feeds.stream import StreamFeed  # noqa: E402
 from jaxbench.errors import BadInput  # noqa: E402
+from jaxbench.hardware import distorters  # noqa: E402
 from jaxbench.hardware.backend_flags import prepare_backend  # noqa: E402
 from jaxbench.modes.runner import prepare_run  # noqa: E402
 from jaxbench.modes.train import run_training  # noqa: E402
@@ -58,10 +59,15 @@ from jaxbench.parallel.mesh import create_training_mesh  # noqa: E402
 from jaxbench.records.schema import RunDocument, decode_record  # noqa: E402
 from jaxbench.records.writers.console import Console  # noqa: E402
 from jaxbench.train import build_program  # noqa: E402
+from jaxbench.xla.variables import added_flags, flags_of  # noqa: E402
 from tests.in_process import run_command  # noqa: E402
 from tests.recorded import filled  # noqa: E402
 
 prepare_backend()  # what is compiled here is what users run
+# No run of a test is to say that the suite's flags distort it, nor that coverage counts its lines.
+added_flags.update(flags_of("XLA_FLAGS"))
+if any(distorters.watchers().values()):
+    distorters.watchers = dict
 
 pytest_plugins = ["tests.fast_half", "tests.ci_skips", "pytester"]
 # The same examples in each run; no folder for them in the checkout.

@@ -371,6 +371,7 @@ def write_run(
     busy=False,
     began="2026-01-01T00:00:00+00:00",
     host=None,
+    distorters=(),
     **config,
 ):
     """Write a run of `throughput` that a comparison takes; return its path as text."""
@@ -385,7 +386,7 @@ def write_run(
         pid=next(_PIDS),
         config=config,
         data={"feed": feed},
-        environment={"hostname": host} if host else {},
+        environment=({"hostname": host} if host else {}) | {"distorters": [*distorters]},
         summary={"telemetry": {"host_busy": busy, "devices": {"host": load}}},
     )
     return str(run)

@@ -266,6 +266,7 @@ def test_what_cannot_be_compared_is_refused(refused, tmp_path, args, told):
         ((100.0, 100.1, 99.9), {}, 0, None),
         ((50.0, 50.1, 49.9), {}, 1, "slower than the baseline by more than 2%"),
         ((50.0, 50.1, 49.9), {"busy": True}, 3, "the host was busy"),
+        ((50.0, 50.1, 49.9), {"distorters": ["JIT=0 (slow)"]}, 3, "distorted by JIT=0 (slow)"),
         ((50.0, 50.1, 49.9), {"busy": None}, 3, "the load of the host is not known"),
         ((50.0, 50.1, 49.9), {"hour": 1}, 3, "not interleaved"),
         ((50.0, 50.1, 49.9), {"hour": 1, "busy": True}, 3, "not interleaved; the host was busy"),

@@ -8,6 +8,7 @@ import jax
 import psutil
 import pytest
 
+from jaxbench.errors import BadInput
 from jaxbench.hardware import accelerators, checks
 from jaxbench.hardware.accelerators import Accelerators
 
@@ -46,6 +47,10 @@ def test_a_problem_is_exit_code_1_and_says_what_to_do(run_cli, monkeypatch):
     assert all(len(line) <= 80 for line in done.stdout.splitlines() if "/" not in line)
 
 
+def refuse_flags():
+    raise BadInput("XLA_FLAGS: no --xla_x; unset it")
+
+
 @pytest.mark.parametrize(
     ("name", "value", "check", "status", "told"),
     [
@@ -55,13 +60,14 @@ def test_a_problem_is_exit_code_1_and_says_what_to_do(run_cli, monkeypatch):
         ("checks._DISK_GIB", 1e9, "runs", "warning", "GiB free"),
         ("shutil.disk_usage", lambda _: 1 / 0, "folders", "problem", "ZeroDivisionError"),
         ("checks.unused_accelerators", lambda _: ["a TPU: pip"], "devices", "problem", " cpu"),
+        ("distorters.distorters", lambda: ["X=1 (slow)"], "debugging", "warning", "X=1 (slow)"),
         ("backend_flags.sums_are_right", lambda: False, "sums on the CPU", "problem", "wrong sums"),
-        ("jaxbench.xla.flags.xla_refusal", lambda _: "xla_x", "XLA_FLAGS", "problem", "xla_x"),
+        ("backend_flags.prepare_backend", refuse_flags, "XLA_FLAGS", "problem", "no --xla_x"),
     ],
 )
 def test_doctor_finds_what_is_wrong(monkeypatch, name, value, check, status, told):
-    monkeypatch.setenv("XLA_FLAGS", "--xla_x=1" if check == "XLA_FLAGS" else "")
-    ours = name.startswith(("checks.", "backend_flags."))
+    monkeypatch.setenv("XLA_FLAGS", "")
+    ours = name.startswith(("checks.", "backend_flags.", "distorters."))
     monkeypatch.setattr(f"jaxbench.hardware.{name}" if ours else name, value)
     [line] = [one for one in checks.run_checks() if one.name == check]
     assert line.status == status and told in line.detail and line.advice

@@ -3,15 +3,24 @@
 import io
 import os
 import tarfile
+import tracemalloc
 
 import pytest
 
 from jaxbench.analysis.pricing import read_prices
 from jaxbench.cards.card_file import CARD, read_card
+from jaxbench.cards.submission import _readings
 from jaxbench.cards.verdict import load_thresholds
+from jaxbench.checkpoints import checkpoint
+from jaxbench.checkpoints.resume import read_epochs
 from jaxbench.files import open_own, read_text, unpack
+from jaxbench.hardware.telemetry.summary import read_series
+from jaxbench.modes.predictions import load_calibration
 from jaxbench.offering.folder import OFFERS, read_offers
-from jaxbench.records.reader import load_run, read_results
+from jaxbench.predict.rates import read_rates
+from jaxbench.records import reader
+from jaxbench.records.reader import load_run, read_records, read_results
+from jaxbench.reports.sections.telemetry import _read_readings
 from tests.conftest import refusal
 
 # {name of a file: what reads it}
@@ -23,20 +32,65 @@ READERS = {
     OFFERS: lambda path: read_offers(path.parent),
     "prices.csv": lambda path: read_prices(str(path)),
     "limits.csv": lambda path: load_thresholds(str(path)),
+    "calibration.json": lambda path: load_calibration(str(path)),
+    "rates.csv": read_rates,
 }
 pytestmark = pytest.mark.usefixtures("no_waiting")
 
 
 @pytest.mark.parametrize("name", READERS)
-@pytest.mark.parametrize("kind", ["pipe", "large"])
+@pytest.mark.parametrize("kind", ["pipe", "large", "deep"])
 def test_every_reader_has_a_limit(tmp_path, name, kind):
     (tmp_path / "run.json").write_text('{"schema_version": 2, "status": "done"}')
     path = tmp_path / name
     path.unlink(missing_ok=True)
-    os.mkfifo(path) if kind == "pipe" else path.touch()
+    os.mkfifo(path) if kind == "pipe" else path.write_text('{"a":' * 99_999 + "\n{}\n")
     if kind == "large":
         os.truncate(path, 2**36)  # a hole: more than this machine's memory
     refusal(READERS[name], path, told=str(path.parent))
+
+
+def end_of(path):
+    """What the readers of a run's records and readings take of a file without a line's end."""
+    if path.name == "metrics.jsonl":
+        refusal(load_run, str(path.parent), told="metrics.jsonl has a line of 16,777,216 charact")
+        marks = {"records": {path.name: checkpoint.digest(path)}}
+        refusal(read_epochs, path.parent, marks, told="has a line of 16,777,216 characters")
+    else:
+        readings, skipped = _read_readings(path)
+        assert len(readings["gpu0"]["power_w"][0]) == len(read_series(path)["gpu0"]) == skipped == 1
+        with pytest.raises(OSError, match="has a line of"):
+            _readings(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [
+        ("metrics.jsonl", ""),
+        ("metrics.jsonl", '{"kind": "step"}\n{'),
+        (
+            "telemetry.csv",
+            "time,elapsed_s,device,kind,power_w\n2026-03-04T05:06:07Z,1,gpu0,gpu,300\n2026",
+        ),
+    ],
+)
+def test_a_line_without_an_end_is_not_read_whole(tmp_path, name, begins):
+    (tmp_path / "run.json").write_text('{"schema_version": 2, "status": "done"}')
+    (tmp_path / name).write_text(begins)
+    os.truncate(tmp_path / name, 2**26)
+    tracemalloc.start()
+    end_of(tmp_path / name)
+    assert tracemalloc.get_traced_memory()[1] < 2**26
+    tracemalloc.stop()
+
+
+def test_records_without_steps_have_a_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(reader, "_MOST_KEPT", 99)
+    (tmp_path / "metrics.jsonl").write_text('{"kind": "step"}\n' * 9 + '{"kind": "epoch"}\n' * 5)
+    assert len([*read_records(tmp_path)]) == 14
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"kind": "epoch"}\n')
+    refusal(list, read_records(tmp_path), told="more than 99 bytes without its steps")
 
 
 def test_a_run_writes_through_no_link_and_waits_for_no_pipe(tmp_path):

@@ -1,12 +1,81 @@
-"""Home folders that do not exist (an unknown user id in a container); paths that are hidden."""
+"""What is no local path; home folders that do not exist; paths that are hidden."""
 
 import os
+import pathlib
 import pwd
 
 import pytest
 
 from jaxbench.paths import hide_paths, user_path
 from tests.conftest import MICRO, refusal
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("gs://bucket/runs", "only local paths: copy it with `gcloud storage cp -r`"),
+        (pathlib.Path("s3://bucket/x"), "copy it with `aws s3 cp --recursive`"),
+        ("abfs://box@host/x", "only local paths"),
+        ("file:///tmp/x", "leave out file://"),
+        ("https://example.org/p.csv", "download it first"),
+        ("user@host:runs/x", "a local name with a colon begins with ./"),
+        (r"C:\runs\x", "only local paths"),
+        (r"\\server\share\x", "only local paths"),
+        ("$SCRATCH/x", "the shell has not replaced $SCRATCH"),
+        ("runs/${USER}/x", "has not replaced ${USER}"),
+        ("runs/x\r", "cannot be printed"),
+        (" runs/x", "begins or ends with a space"),
+        ("a\0b", "cannot be printed"),
+        ("runs/" + "x" * 300, "longer than 255 bytes"),
+        ("loop/x", "too many levels of symbolic links"),
+    ],
+)
+def test_what_is_no_local_path_is_refused(tmp_path, monkeypatch, path, told):
+    monkeypatch.chdir(tmp_path)
+    os.symlink("loop", "loop")
+    refusal(user_path, path, told=told)
+    assert os.listdir() == ["loop"]
+
+
+def test_names_that_exist_and_local_names_with_a_colon_are_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert str(user_path("./host:runs")) == "host:runs"
+    assert str(user_path("runs/10:30 Übung")) == "runs/10:30 Übung"
+    for name in ("host:runs", "$HERE", "a ", "b\udcff"):
+        os.mkdir(name)
+        assert str(user_path(name)) == name
+    os.makedirs("gs:/bucket/x")  # as jaxbench made it of an address
+    refusal(user_path, "gs://bucket/x", told="only local paths")
+    assert user_path("./gs:/bucket/x").is_dir()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["main", f"--experiment={MICRO}", "--workdir=gs://b/x"],
+        ["main", f"--experiment={MICRO}", "--resume=gs://b/x"],
+        ["main", f"--experiment={MICRO}", "--compile_cache=gs://b/x"],
+        ["sweep", f"--experiment={MICRO}", "--grid=seed=0,1", "--sweepdir=gs://b/x"],
+        ["qualify", "--out=gs://b/x"],
+        ["report", "gs://b/x"],
+        ["report", ".", "--out=gs://b/x.html"],
+        ["compare", "gs://b/x", "gs://b/y"],
+        ["cost", "--images_per_s=10", "--offer=a", "--prices=gs://b/x"],
+        ["calibrate", "--out=gs://b/x"],
+        ["calibrate", "gs://b/x"],
+        ["new", "data", "gs://b/x.py"],
+    ],
+    ids=" ".join,
+)
+def test_no_command_makes_a_folder_of_an_address(refused, arguments):
+    command, *flags = arguments
+    refused(*flags, module=f"jaxbench.{command}", told="only local paths")
+
+
+@pytest.mark.parametrize("name", ["JAX_COMPILATION_CACHE_DIR", "TFDS_DATA_DIR"])
+def test_a_variable_with_an_address_is_refused_by_its_name(monkeypatch, refused, name):
+    monkeypatch.setenv(name, "gs://bucket/cache")
+    refused("--experiment=wrn28_10", told=f"{name}=gs://bucket/cache: jaxbench", begun=True)
 
 
 @pytest.fixture

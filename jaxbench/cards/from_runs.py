@@ -3,6 +3,7 @@
 import collections
 import functools
 import math
+import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -135,7 +136,7 @@ def step_time_figures(figures: Iterable[Figure]) -> Iterator[Figure]:
 def runs_beside(card: Card, folder: pathlib.Path) -> list[str]:
     """Return the runs of a card's metrics that are in its folder: it may travel without them."""
     runs = dict.fromkeys(one.run for one in card.figures() if one.run)
-    return [run for run in runs if (folder / run / "run.json").is_file()]
+    return [run for run in runs if os.path.isfile(folder / run / "run.json")]
 
 
 def contradictions(card: Card, folder: pathlib.Path) -> Iterator[str]:

@@ -20,7 +20,7 @@ from jaxbench.cards.card_file import (
 from jaxbench.cards.check import check_card
 from jaxbench.cards.from_runs import SOAK, runs_beside
 from jaxbench.errors import BadInput
-from jaxbench.files import open_regular, read_text
+from jaxbench.files import open_regular, read_lines, read_text
 from jaxbench.records.reader import read_records
 
 MOST_BYTES = 200_000
@@ -64,7 +64,7 @@ def submit(path: str, out: str) -> str:
             for name, text in texts.items():
                 size += (folder / run / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise BadInput(f"--out={out}: {error.strerror}") from error
+        raise BadInput(f"{error.filename or out}: {error.strerror}") from error
     if problems := check_card(folder):
         raise BadInput(f"--out={out}: is refused by `jaxbench qualify check`: {problems[0]}")
     without = f"; no room for {', '.join(left_out)}" if left_out else ""
@@ -103,8 +103,9 @@ def _readings(path: pathlib.Path) -> dict[str, str]:
         return {}
     text = ""
     with open_regular(path, most_bytes=math.inf, encoding="utf-8", errors="replace") as file:
-        header = next(file, "")
-        for line in file:
+        lines = read_lines(file)
+        header = next(lines, "")
+        for line in lines:
             if ",host," not in line:
                 text += line
             if len(text) > MOST_BYTES:

@@ -2,11 +2,11 @@
 
 A finding is `pass`, `warn` or `fail`. It is `not_judged` if nothing is known to judge by, as on a
 CPU, which has no published peak; `inconclusive` instead of `warn` and `fail` if other work on the
-host may be the cause, and instead of `pass` if its interval reaches beyond the gravest limit; and
-`incomplete` of a part that every card has, or a network of the preset, that was not measured. The
-outcome of the card is the first of these that holds: `fail` if a finding is, `inconclusive` if one
-is or the load of the host is not known, `incomplete`, `warn`, `pass`. The exit code is 1 for `fail`
-only.
+host or a setting for debugging may be the cause, and instead of `pass` if its interval reaches
+beyond the gravest limit; and `incomplete` of a part that every card has, or a network of the
+preset, that was not measured. The outcome of the card is the first of these that holds: `fail` if a
+finding is, `inconclusive` if one is or the load of the host is not known, `incomplete`, `warn`,
+`pass`. The exit code is 1 for `fail` only.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple, get_args
 
 import msgspec
 
-from jaxbench.cards.card import Card, Figure, Finding, HostLoad, Outcome, Part, Verdict
+from jaxbench.cards.card import Card, Figure, Finding, Outcome, Part, Verdict
 from jaxbench.cards.figures import FIGURES, MATMULS, MEMORY, PARTS
 from jaxbench.errors import BadInput, one_of
 from jaxbench.files import parse_rows, read_text
@@ -179,14 +179,14 @@ def _values(part: Part) -> dict[str, Iterator[_Judged]]:
 
 def judge(card: Card, thresholds: Thresholds) -> Verdict:
     """Return what the rules say of a card, whose rates have their expectations."""
-    findings = [*_busy(card.load, thresholds)]
-    is_busy = bool(findings)
+    findings = [*_disturbed(card, thresholds)]
+    disturbed = findings[0].text.partition(":")[0] if findings else ""
     for part in card.parts:
         findings += _missing(part, card)
         if part.status == "measured":
             rules = _values(part)
             findings += [
-                Finding(part.name, rule, *_apply(rule, [*values], thresholds, is_busy))  # type: ignore[arg-type]
+                Finding(part.name, rule, *_apply(rule, [*values], thresholds, disturbed))  # type: ignore[arg-type]
                 for rule, values in rules.items()
             ]
             if not rules:
@@ -225,10 +225,13 @@ def _missing(part: Part, card: Card) -> Iterator[Finding]:
             yield Finding(part.name, "status", status, f"not measured: {', '.join(missing)}")
 
 
-def _busy(load: HostLoad, thresholds: Thresholds) -> Iterator[Finding]:
+def _disturbed(card: Card, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield why figures of this host say nothing."""
+    if distorters := card.environment.get("distorters"):
+        text = f"rates are distorted: {'; '.join(distorters)}"
+        yield Finding("host", "distorters", "inconclusive", text)
     for rule in ("other_cpu_percent", "other_gpu_processes"):
-        value, limit = getattr(load, rule), thresholds[f"{rule}.inconclusive"]
+        value, limit = getattr(card.load, rule), thresholds[f"{rule}.inconclusive"]
         # Without a GPU nobody counts its processes.
         if limit is None or (value is None and rule == "other_gpu_processes"):
             continue
@@ -240,7 +243,7 @@ def _busy(load: HostLoad, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 def _apply(
-    rule: str, values: Sequence[_Judged], thresholds: Thresholds, is_busy: bool
+    rule: str, values: Sequence[_Judged], thresholds: Thresholds, disturbed: str
 ) -> tuple[str, str]:
     """Return what a rule says by the worst of its values, and why."""
     # The graver limit is the last.
@@ -257,8 +260,8 @@ def _apply(
     if passed:
         if more := sum(one.value > limit for one in values) - 1:
             text += f"; {more} more of {len(values)} beyond it"
-        if is_busy and rule not in _UNDISTURBED:
-            return "inconclusive", f"{text}; the host was busy"
+        if disturbed and rule not in _UNDISTURBED:
+            return "inconclusive", f"{text}; {disturbed}"
         return passed[-1], text
     *_, gravest = limits.values()
     one = max(values, key=lambda one: one.worse)

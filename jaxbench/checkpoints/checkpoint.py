@@ -14,17 +14,23 @@ import os
 import pathlib
 import re
 import shutil
+import stat
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import jax
+import msgspec
 import numpy as np
 from absl.logging import get_absl_logger
 
 from jaxbench.clock import Stopwatch, now, pause
+from jaxbench.data.dataset import check_fits_in_memory
 from jaxbench.errors import BadInput
+from jaxbench.files import DOCUMENT_BYTES, read_text
 from jaxbench.parallel.signals import grace_period_s
+from jaxbench.records.schema import Amount, Count, check_numbers
 from jaxbench.terminal import printable
 
 _MANIFEST, _ARRAYS = "manifest.json", "arrays"
@@ -33,6 +39,58 @@ _NAME = re.compile(r"step-(\d{9,})\.epoch-(\d{5,})")
 _PARTIAL, _REMOVED, _DAMAGED = ".part", ".dead", ".damaged"
 # A disk that stays full would fill the record with warnings.
 _MAX_WARNINGS = 10
+
+
+# [bytes, SHA-256] of a file, or of its beginning.
+_Mark = tuple[Count, str]
+# Names in a message: one may have any length.
+_SHOWN = 100
+
+
+class _EpochMetrics(TypedDict):
+    """`EpochMetrics` of training/run.py, whose sums may be nan."""
+
+    epoch: Count
+    total: dict[str, list[float]]
+    interval: dict[str, list[float]]
+    steps: Count
+    interval_steps: Count
+    interval_time_s: Amount
+    images: Count
+    time_s: Amount
+    data_wait_s: Amount
+    profiled_steps: Count
+
+
+class _Metadata(TypedDict, total=False):
+    """What a training run keeps beside the state: `RunProgress`, and what its records were."""
+
+    step: Count
+    epochs_done: Count
+    epoch_metrics: _EpochMetrics | None
+    learning_rate: float | None
+    compile_s: Amount
+    compile_cache: list[str]
+    first_step_s: Amount | None
+    invalid: list[str]
+    corrupt: dict[str, str]
+    traced: list[Count]
+    records: dict[str, _Mark]
+    totals_s: dict[str, Amount]
+    windows: list[tuple[Amount, Amount, Count]]
+
+
+class _Body(TypedDict):
+    """What a manifest lists."""
+
+    score: float | None
+    metadata: _Metadata
+    files: dict[str, _Mark]
+
+
+class _Manifest(TypedDict):
+    body: _Body
+    seal: str
 
 
 class DamagedCheckpointError(BadInput):
@@ -244,9 +302,29 @@ def read_checkpoint(folder: pathlib.Path, name: str, abstract_state: Any) -> Che
     """
     path = folder / name
     body = _read_intact(path)
+    try:
+        return Checkpoint(name, _read_arrays(path, abstract_state), body["metadata"], {})
+    except (BadInput, MemoryError):
+        raise
+    except Exception as error:  # of Orbax and tensorstore, about files that somebody made up
+        reason = f"its arrays cannot be read: {_explain(error)}"
+        raise DamagedCheckpointError(f"{path}: is damaged: {reason}") from error
+
+
+def _read_arrays(path: pathlib.Path, abstract_state: Any) -> Any:
     orbax, arrays = create_orbax(), (path / _ARRAYS).absolute()
-    if abstract_state is not None:
-        saved = _describe_arrays(orbax.metadata(arrays).item_metadata.tree)
+    metadata = orbax.metadata(arrays).item_metadata
+    if metadata is None:
+        raise ValueError("Orbax cannot tell their types and shapes")
+    saved, leaves = _describe_arrays(metadata.tree), jax.tree.leaves(metadata.tree)
+    for leaf in leaves:
+        # tensorstore allocates what a file states, and aborts the process if it cannot.
+        if math.prod(chunk := leaf.storage.chunk_shape) > max(1, math.prod(leaf.shape)):
+            raise ValueError(f"chunks of shape {chunk}")
+    if abstract_state is None:
+        num_bytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+        check_fits_in_memory(str(path), num_bytes)
+    else:
         expected = _describe_arrays(abstract_state)
         if differing := {key for key in saved | expected if saved.get(key) != expected.get(key)}:
             key = min(differing)
@@ -257,8 +335,8 @@ def read_checkpoint(folder: pathlib.Path, name: str, abstract_state: Any) -> Che
                 )
             )
     # Leaves of NumPy come back as arrays of NumPy, whatever devices wrote them.
-    leaves = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract_state)
-    return Checkpoint(name, orbax.restore(arrays, leaves), body["metadata"], {})
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract_state)
+    return orbax.restore(arrays, zeros)
 
 
 def read_newest(
@@ -299,6 +377,8 @@ def create_orbax() -> Any:
     import orbax.checkpoint as ocp
 
     get_absl_logger().addFilter(_is_not_orbax)  # it logs at length the errors that it raises
+    if sys.unraisablehook is sys.__unraisablehook__:
+        sys.unraisablehook = _print_unraisable
     rank = jax.process_index()
     options = ocp.options.MultiprocessingOptions(
         primary_host=rank, active_processes={rank}, barrier_sync_key_prefix=f"process{rank}"
@@ -337,6 +417,12 @@ def _is_not_orbax(record: Any) -> bool:
     return "orbax" not in record.pathname
 
 
+def _print_unraisable(unraisable: Any) -> None:
+    # If one array cannot be read, Orbax closes the event loop that the others still report to.
+    if str(unraisable.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(unraisable)
+
+
 def _describe_arrays(state: Any) -> dict[str, str]:
     """Return {path in the tree: type and shape}."""
     return {
@@ -346,24 +432,47 @@ def _describe_arrays(state: Any) -> dict[str, str]:
 
 
 def _read_intact(path: pathlib.Path) -> dict[str, Any]:
-    """Return a checkpoint's manifest; raise DamagedCheckpointError if a file differs from it."""
-    body = _read_manifest(path)
-    for name, written in body["files"].items():
-        if not (path / name).is_file() or digest(path / name) != written:
-            raise DamagedCheckpointError(f"{path}: is damaged: {name} is not as it was written")
+    """Return a checkpoint's manifest; raise DamagedCheckpointError if a file differs from it.
+
+    Its names are those of regular files inside the folder, and nothing else is there but folders
+    and regular files: a name may lead elsewhere, Orbax would follow a link and wait for a pipe.
+    """
+    body, sizes = _read_manifest(path), {}
+    for folder, folders, files in os.walk(path):
+        for entry in (pathlib.Path(folder, name) for name in (*folders, *files)):
+            name, status = entry.relative_to(path).as_posix(), entry.lstat()
+            if stat.S_ISDIR(status.st_mode):
+                continue
+            # Orbax reads whole what is not data.
+            is_whole = entry.parent.name != "d"
+            if not stat.S_ISREG(status.st_mode) or (is_whole and status.st_size > DOCUMENT_BYTES):
+                raise _damaged(path, name, "is no regular file, or too large")
+            sizes[name] = status.st_size
+    for name, (num_bytes, sha256) in body["files"].items():
+        if sizes.get(name) != num_bytes or digest(path / name) != [num_bytes, sha256]:
+            raise _damaged(path, name, "is not as it was written")
     return body
+
+
+def _damaged(path: pathlib.Path, name: str, reason: str) -> DamagedCheckpointError:
+    # A name may have any letters, and any number of them.
+    return DamagedCheckpointError(f"{path}: is damaged: {printable(name[:_SHOWN])} {reason}")
 
 
 def _read_manifest(path: pathlib.Path) -> dict[str, Any]:
     try:
-        manifest = json.loads((path / _MANIFEST).read_text())
+        manifest = json.loads(read_text(path / _MANIFEST))
+        msgspec.convert(manifest, _Manifest)
         body = manifest["body"]
-        if _seal(body) == manifest["seal"] and {"files", "metadata", "score"} <= {*body}:
+        # Sums of losses may be nan, all else is finite.
+        epoch = (body["metadata"].get("epoch_metrics") or {}) | {"total": {}, "interval": {}}
+        check_numbers(body | {"metadata": body["metadata"] | {"epoch_metrics": epoch}}, "$.body")
+        if _seal(body) == manifest["seal"]:
             return body
         reason = "is not as it was written"
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = _explain(error)
-    raise DamagedCheckpointError(f"{path}: is damaged: {_MANIFEST}: {reason}")
+    raise _damaged(path, _MANIFEST, reason)
 
 
 def _seal(body: dict[str, Any]) -> str:

@@ -29,7 +29,7 @@ from jaxbench.clock import Clock, now
 from jaxbench.config import Config
 from jaxbench.custom import config_record
 from jaxbench.errors import BadInput
-from jaxbench.files import read_text
+from jaxbench.files import end_of_lines, open_own, read_lines, read_text
 from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import broadcast_arrays
 from jaxbench.paths import user_path
@@ -44,7 +44,7 @@ from jaxbench.records.run_dir import (
     measure_records,
 )
 from jaxbench.records.run_lock import is_running, lock_run
-from jaxbench.records.schema import RunDocument, decode_document
+from jaxbench.records.schema import RunDocument, decode_document, decode_record
 from jaxbench.records.writers.console import Console
 
 CHECKPOINTS = "checkpoints"
@@ -58,7 +58,7 @@ _FREE = {"log_every_steps", "step_log", "num_devices", "parallelism"} | {
 # What a checkpoint keeps beside the state, at least.
 _METADATA = {"step", "epochs_done", "epoch_metrics", "records", "totals_s", "windows"}
 # The run's clock at a line of metrics.jsonl, or of telemetry.csv, whose second column it is.
-_ELAPSED_S = re.compile(rb'"(?:elapsed_s|wall_s)": (\d+\.?\d*)|\n[^,\n]*,(\d+\.?\d*),')
+_ELAPSED_S = re.compile(rb'"(?:elapsed_s|wall_s)": (\d{1,12}\.?\d*)|\n[^,\n]*,(\d{1,12}\.?\d*),')
 
 # ------------------------------------------------------------------------------------- which run
 
@@ -352,15 +352,24 @@ def read_epochs(path: pathlib.Path, metadata: Mapping[str, Any]) -> list[dict[st
     Raises:
       BadInput: metrics.jsonl is not as it was at this checkpoint.
     """
-    file, mark = path / _METRICS, metadata["records"][_METRICS]
+    file, mark = path / _METRICS, metadata["records"].get(_METRICS, [0, ""])
     if not file.is_file() or digest(file, mark[0]) != mark:
         raise BadInput(
             f"{file}: its first {mark[0]:,} bytes are not as they were at the checkpoint; put the "
             "file back, or begin anew in a new --workdir"
         )
-    with open(file, "rb") as lines:
-        records = map(json.loads, iter(lambda: lines.tell() < mark[0] and lines.readline(), False))
-        return [record for record in records if record["kind"] == "epoch"]
+    epochs = []
+    try:
+        with open(file, "rb") as opened:
+            lines = read_lines(opened)
+            while opened.tell() < mark[0]:
+                record = json.loads(next(lines))
+                if record.get("kind") == "epoch":
+                    decode_record(record)
+                    epochs.append(record)
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise BadInput(f"{file}: cannot be read: {error}") from error
+    return epochs
 
 
 def restore_records(
@@ -385,8 +394,8 @@ def restore_records(
         if digest(path) != marks[name]:
             differing.append(name)
             if name.endswith(".csv"):  # the next row begins a line
-                rows = path.read_bytes()
-                path.write_bytes(rows[: rows.rfind(b"\n") + 1])
+                with open_own(path, "r+b") as file:
+                    file.truncate(end_of_lines(file))
     if differing:
         say(f"warning: kept, but not as they were written: {', '.join(differing)}")
     return differing

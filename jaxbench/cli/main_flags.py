@@ -93,7 +93,7 @@ def check_flags(experiment: Experiment, mode: str) -> dict[str, Any]:
     with importing():
         from jaxbench.hardware.accelerators import check_platforms
         from jaxbench.xla.compile_cache import use_compile_cache
-        from jaxbench.xla.flags import check_xla_flags
+        from jaxbench.xla.flags import check_flag_variables, check_xla_flags
     check_platforms()
     keywords = mode_keywords(mode, experiment, {name: flags.FLAGS[name].value for name in OPTIONS})
     if target := flags.FLAGS.target:
@@ -101,6 +101,7 @@ def check_flags(experiment: Experiment, mode: str) -> dict[str, Any]:
     else:
         price_flags.stated_price()
     process_flags.check_processes()
+    check_flag_variables()
     if flags.FLAGS.xla_flags:
         check_xla_flags(flags.FLAGS.xla_flags)
     # A compiler for a target writes to a cache, and cannot read it.

@@ -12,6 +12,7 @@ from jaxbench.parallel.processes import (
     CoordinatorConfig,
     ExitStatus,
     check_single_host,
+    check_started_once,
     detect_cluster,
 )
 
@@ -56,7 +57,7 @@ def coordinator_config(*todo: str, one_host: bool = True) -> CoordinatorConfig |
 
     Args:
       todo: advice for a single process on a host of a TPU slice, see `check_single_host`.
-      one_host: whether such a process is refused.
+      one_host: whether such a process is refused, and one that was started as one of several.
     """
     timeouts_s = [timeout_s.value for timeout_s in _TIMEOUTS_S]
     if DISTRIBUTED.value == "auto":
@@ -66,6 +67,7 @@ def coordinator_config(*todo: str, one_host: bool = True) -> CoordinatorConfig |
         return CoordinatorConfig(address, NUM_PROCESSES.value, PROCESS_ID.value, *timeouts_s)
     if DISTRIBUTED.value is None and one_host:
         check_single_host(*todo)
+        check_started_once()
     return None
 
 

@@ -4,13 +4,14 @@ import dataclasses
 import functools
 import hashlib
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import psutil
 
 from jaxbench.data.images.encoded import EncodedSplit, sample_indices
 from jaxbench.errors import BadInput
+from jaxbench.hardware.system import host_memory_bytes
 
 # Of the training images, on the scale 0 to 255; the usual numbers.
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
@@ -71,6 +72,7 @@ class Dataset:
       statistics: whose mean and deviation normalise the pixels, `ImageNet's` (for folders) or
         `the training split's`; None for tokens.
       cache: a description of the copies that it reads, None if it reads the originals.
+      warnings: what is doubtful about what was read, or was left out.
     """
 
     description: str
@@ -79,6 +81,7 @@ class Dataset:
     num_classes: int
     statistics: str | None = "the training split's"
     cache: dict[str, Any] | None = None
+    warnings: Sequence[str] = ()
 
     @property
     def noun(self) -> str:
@@ -159,7 +162,7 @@ def _digests(inputs_Nx: np.ndarray) -> list[bytes]:
 
 def check_fits_in_memory(subject: str, needed_bytes: int) -> None:
     """Raise BadInput if `subject` takes more than half of the free memory."""
-    free_bytes = psutil.virtual_memory().available
+    _, free_bytes = host_memory_bytes()
     if needed_bytes > free_bytes // 2:
         raise BadInput(
             f"{subject}: {needed_bytes / 2**30:.1f} GiB, more than half of the "

@@ -10,8 +10,10 @@ import pathlib
 import pkgutil
 import re
 
+from jaxbench.clock import ask
 from jaxbench.errors import BadInput
 from jaxbench.hardware.system import search_file
+from jaxbench.terminal import warn
 
 # The extras for NVIDIA GPUs, best first, with the oldest driver and the lowest compute capability:
 # https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
@@ -43,7 +45,15 @@ class Accelerators:
 
 
 def ask_nvml() -> Accelerators:
-    """Ask NVIDIA's management library; without it nothing is known."""
+    """Ask NVIDIA's management library; without it, or if it hangs, nothing is known."""
+    try:
+        return ask("NVML", _ask_nvml)
+    except TimeoutError as error:
+        warn(f"jaxbench: {error}")
+        return Accelerators("cuda", 0)
+
+
+def _ask_nvml() -> Accelerators:
     import pynvml as nvml
 
     try:
@@ -103,9 +113,14 @@ def unused_accelerators(platform: str) -> list[str]:
 def check_platforms() -> None:
     """Raise BadInput if JAX_PLATFORMS asks for accelerators that JAX has no plugin for.
 
-    Other platforms, and plugins that find no device, are JAX's to judge.
+    Or if JAX does not take the names as they are written. Other platforms, and plugins that find no
+    device, are JAX's to judge.
     """
-    asked = [name.strip().lower() for name in os.environ.get("JAX_PLATFORMS", "").split(",")]
+    given = os.environ.get("JAX_PLATFORMS", "")
+    asked = [name.strip("\"' ").lower() for name in given.split(",")]
+    meant = ",".join(filter(None, asked))
+    if given not in ("", meant) and {*filter(None, asked)} <= {*_NAMES, "cpu", "gpu", "rocm"}:
+        raise BadInput(f"JAX_PLATFORMS={given}: JAX does not know this spelling: write {meant!r}")
     for name in asked:
         platform = "cuda" if name == "gpu" and not installed_plugin("rocm") else name
         if platform not in _NAMES or installed_plugin(platform):

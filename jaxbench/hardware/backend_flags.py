@@ -9,7 +9,7 @@ import numpy as np
 from jaxbench.files import read_table
 from jaxbench.hardware.accelerators import usable_plugins
 from jaxbench.hardware.system import installed_version
-from jaxbench.xla.flags import add_xla_flags
+from jaxbench.xla.flags import add_xla_flags, check_flag_variables
 from jaxbench.xla.variables import added_flags
 
 # Which kinds of operations run from command buffers: none.
@@ -36,11 +36,15 @@ def prepare_backend(add_flags: bool = True) -> list[str]:
     print seven lines of errors first. On CPU devices the flags of `cpu_flags` are added to
     XLA_FLAGS; a value of the user's stays. Accelerators get none: their plugins read XLA_FLAGS too,
     and abort at a flag that they do not know. Once JAX has its devices this does nothing.
+
+    Raises:
+      BadInput: see `check_flag_variables`.
     """
     from jax._src import xla_bridge  # the question has no public name
 
     if xla_bridge.backends_are_initialized():
         return []
+    check_flag_variables()
     if not jax.config.jax_platforms and not usable_plugins():
         # Not by JAX_PLATFORMS: child processes, also those on other hosts, decide for themselves.
         jax.config.update("jax_platforms", "cpu")

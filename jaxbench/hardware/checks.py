@@ -5,6 +5,7 @@ at most.
 """
 
 import collections
+import math
 import os
 import pathlib
 import platform
@@ -26,7 +27,13 @@ from jaxbench.hardware.accelerators import (
     unused_accelerators,
     usable_plugins,
 )
-from jaxbench.hardware.system import Check, available_cores, installed_version
+from jaxbench.hardware.system import (
+    Check,
+    available_cores,
+    cpu_quota,
+    host_memory_bytes,
+    installed_version,
+)
 from jaxbench.paths import check_can_be_made
 
 _PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin", "libtpu")
@@ -90,17 +97,17 @@ def check_accelerators() -> Iterator[Check]:
 def check_devices() -> Iterator[Check]:
     """Check the variables that choose JAX's devices, and look at the devices."""
     # Imported late: without JAX the other checks still say so.
-    from jaxbench.xla.flags import xla_refusal
-
-    flags = os.environ.get("XLA_FLAGS", "")
-    # XLA would end this process at a flag that it does not know.
-    if flags and (reason := xla_refusal(flags)):
-        yield Check("XLA_FLAGS", "problem", reason, "correct it or unset it")
-        return
-    # What jaxbench adds for CPU devices is set before JAX makes them.
     from jaxbench.hardware.backend_flags import prepare_backend, sums_are_right, wrong_sums_text
+    from jaxbench.hardware.distorters import distorters
+    from jaxbench.parallel.mesh import why_no_devices
 
-    prepare_backend()
+    try:
+        # What jaxbench adds for CPU devices is set before JAX makes them.
+        prepare_backend()
+    except BadInput as error:
+        state, _, todo = str(error).partition(": ")[2].rpartition("; ")
+        yield Check("XLA_FLAGS", "problem", state, todo)
+        return
     yield Check("XLA_FLAGS", "ok", os.environ.get("XLA_FLAGS") or "not set")
     asked = os.environ.get("JAX_PLATFORMS", "")
     try:
@@ -115,8 +122,8 @@ def check_devices() -> Iterator[Check]:
 
         devices = jax.local_devices()
     except RuntimeError as error:
-        todo = "unset JAX_PLATFORMS" if asked else "JAX_PLATFORMS=cpu leaves the device out"
-        yield Check("devices", "problem", f"JAX finds none: {first_line(error)}", todo)
+        reason, todo = why_no_devices(error)
+        yield Check("devices", "problem", f"JAX finds none: {reason}", todo)
         return
     counts = collections.Counter(device.device_kind for device in devices)
     state = ", ".join(f"{count} x {kind}" for kind, count in counts.items())
@@ -126,6 +133,8 @@ def check_devices() -> Iterator[Check]:
         yield Check("sums on the CPU", "ok", "right")
     else:
         yield Check("sums on the CPU", "problem", *wrong_sums_text().split(": ", 1))
+    state = "; ".join(distorting := distorters()) or "none is set"
+    yield _warn_if(bool(distorting), "debugging", state, "unset it before measuring")
 
 
 def check_folders() -> Iterator[Check]:
@@ -153,13 +162,14 @@ def check_host() -> Iterator[Check]:
     """Check the processors, the memory, and whether other processes use them."""
     # By core: the other figure begins anew with each call, also what `HostReader` counts.
     busy_percent = statistics.fmean(psutil.cpu_percent(_BUSY_OVER_S, percpu=True))
-    yield Check("processor cores", "ok", f"{available_cores()} of {psutil.cpu_count()}")
+    cores, quota = f"{available_cores()} of {psutil.cpu_count()}", cpu_quota()
+    cores += f", of whose time the container may use {quota:g}" if quota < math.inf else ""
+    yield Check("processor cores", "ok", cores)
     state = f"{busy_percent:.0f} % of the processors are in use"
     todo = "end other programs before measuring: they slow runs down"
     yield _warn_if(busy_percent > _BUSY_PERCENT, "load", state, todo)
-    memory = psutil.virtual_memory()
-    free_gib = memory.available / 2**30
-    state = f"{free_gib:,.1f} of {memory.total / 2**30:,.1f} GiB available"
+    total_gib, free_gib = (amount / 2**30 for amount in host_memory_bytes())
+    state = f"{free_gib:,.1f} of {total_gib:,.1f} GiB available"
     yield _warn_if(free_gib < _MEMORY_GIB, "memory", state, "end other programs")
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:

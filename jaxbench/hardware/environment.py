@@ -16,7 +16,13 @@ import psutil
 
 from jaxbench.files import DOCUMENT_BYTES, open_regular
 from jaxbench.hardware.accelerators import nvidia_driver
-from jaxbench.hardware.system import available_cores, installed_version, search_file
+from jaxbench.hardware.distorters import distorters
+from jaxbench.hardware.system import (
+    available_cores,
+    host_memory_bytes,
+    installed_version,
+    search_file,
+)
 from jaxbench.parallel.mesh import local_devices
 from jaxbench.xla.variables import relevant_variables
 
@@ -42,6 +48,7 @@ def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
         "num_local_devices": len(local_devices(devices)),
         "driver": nvidia_driver(),
         "variables": relevant_variables(),
+        "distorters": distorters(),
         # What fp32 means on this run: null is the backend's default, TF32 on Ampere and later.
         "matmul_precision": jax.config.jax_default_matmul_precision,
         # Its folder; null if it is off.
@@ -54,7 +61,7 @@ def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
         or platform.processor()
         or None,
         "cpu_cores": available_cores(),
-        "host_memory_bytes": psutil.virtual_memory().total,
+        "host_memory_bytes": host_memory_bytes()[0],
     }
 
 

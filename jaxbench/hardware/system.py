@@ -14,6 +14,8 @@ import msgspec
 from jaxbench.errors import BadInput
 from jaxbench.files import open_regular
 
+_ROOT = pathlib.Path("/")
+
 
 class Check(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One line of the doctor.
@@ -40,14 +42,78 @@ def search_file(path: str | pathlib.Path, pattern: str) -> str | None:
     return match[1] if match else None
 
 
-def available_cores() -> int:
-    """Return the number of CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def available_cores(root: pathlib.Path = _ROOT) -> int:
+    """Return the number of CPU cores that this process may use, by affinity and container."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return max(1, math.ceil(min(cores, cpu_quota(root))))
 
 
-def last_level_cache_bytes(root: pathlib.Path = pathlib.Path("/")) -> int | None:
+def cpu_quota(root: pathlib.Path = _ROOT) -> float:
+    """Return the cores whose time the container may use, also less than one; inf without a limit.
+
+    Args:
+      root: the folder that holds proc and sys.
+    """
+    quotas = [math.inf]
+    for folder in _cgroups(root):
+        quota = search_file(folder / "cpu.max", r"^(\d+) ")
+        period = search_file(folder / "cpu.max", r" (\d+)$")
+        quota = quota or search_file(folder / "cpu.cfs_quota_us", r"^(\d+)$")  # -1: none
+        period = period or search_file(folder / "cpu.cfs_period_us", r"^(\d+)$")
+        if quota and period:
+            quotas.append(int(quota) / int(period))
+    return min(quotas)
+
+
+def host_memory_bytes(root: pathlib.Path = _ROOT) -> tuple[int, int]:
+    """Return the bytes of memory that this process may use at most, and those that are free.
+
+    Both are the host's, or its container's if those are fewer.
+
+    Args:
+      root: the folder that holds proc and sys.
+    """
+    import psutil  # not needed to read flags
+
+    memory = psutil.virtual_memory()
+    total, free = memory.total, memory.available
+    for folder in _cgroups(root):
+        limits = [
+            search_file(folder / name, r"^(\d+)$")
+            for name in ("memory.max", "memory.high", "memory.limit_in_bytes")
+        ]
+        limit = min((int(limit) for limit in limits if limit), default=total)
+        used = search_file(folder / "memory.current", r"^(\d+)$")
+        used = used or search_file(folder / "memory.usage_in_bytes", r"^(\d+)$") or 0
+        # The system takes these pages of files back before it runs out.
+        cached = search_file(folder / "memory.stat", r"^(?:total_)?inactive_file (\d+)$") or 0
+        total = min(total, limit)
+        if limit < memory.total:
+            free = max(0, min(free, limit - int(used) + int(cached)))
+    return total, free
+
+
+def _cgroups(root: pathlib.Path) -> list[pathlib.Path]:
+    """Return the folders of this process's control groups and of those around them.
+
+    A container may see them by the host's names or by its own, so every top is tried with both.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = {"", *(line.split(":", 2)[-1].strip("/") for line in lines)}
+    top = root / "sys/fs/cgroup"
+    folders = set()
+    for controller in ("", "unified", "cpu", "cpu,cpuacct", "memory"):
+        for name in names:
+            parts = pathlib.PurePath(controller, name).parts
+            folders |= {top.joinpath(*parts[:count]) for count in range(len(parts) + 1)}
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def last_level_cache_bytes(root: pathlib.Path = _ROOT) -> int | None:
     """Return the size of the first core's largest cache; None if the system does not tell.
 
     Args:

@@ -7,10 +7,12 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
 
 from jaxbench.errors import BadInput, one_of
-from jaxbench.files import read_text
+from jaxbench.files import open_own, read_text
 from jaxbench.parallel.child import ProcessResult
 
 # {launcher: its options, which are arguments of the class in its module}
@@ -21,6 +23,7 @@ LAUNCHERS = {
 }
 # The status of a process that was lost with its machine: its trial is run once more.
 LOST = "lost"
+Content = TypeVar("Content")
 
 
 class Limits(NamedTuple):
@@ -123,14 +126,14 @@ def create_launcher(
 def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
     """Replace a JSON file whole."""
     partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(json.dumps(content, indent=2) + "\n")
+    with open_own(partial, "w") as file:
+        file.write(json.dumps(content, indent=2) + "\n")
     os.replace(partial, path)
 
 
-def read_json(path: pathlib.Path) -> dict[str, Any]:
-    """Return what `write_json` wrote; {} if there is no such file, or it is none."""
+def read_json(path: pathlib.Path, kind: type[Content]) -> Content | None:
+    """Return what `write_json` wrote; None if there is no such file, or it holds something else."""
     try:
-        content = json.loads(read_text(path))
+        return msgspec.json.decode(read_text(path), type=kind)
     except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
+        return None

@@ -7,6 +7,7 @@ import ast
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 import pathlib
 import platform
@@ -24,6 +25,7 @@ from jaxbench.errors import BadInput
 from jaxbench.files import unpack
 from jaxbench.launchers.launcher import LOST, Ended, Launcher, Limits, TrialJob
 from jaxbench.parallel.child import Child, ProcessResult, last_line, seconds_to_end
+from jaxbench.parallel.processes import STARTERS
 from jaxbench.parallel.signals import defer_signals, grace_period_s, set_grace_period
 from jaxbench.xla.variables import decisive_variables
 
@@ -38,6 +40,16 @@ try:
 except ImportError as error:
     raise BadInput("--launcher=ray: needs Ray: pip install 'jaxbench[ray]'") from error
 
+# REMOVER FOLDER: removes it at the end of the input; a trial that is killed now may still write.
+_REMOVER = """
+import os, shutil, sys, time
+sys.stdin.read()
+for _ in range(100):
+    shutil.rmtree(sys.argv[1], ignore_errors=True)
+    if not os.path.exists(sys.argv[1]):
+        break
+    time.sleep(0.1)
+"""
 # A node as Ray describes it, and the amounts of its resources that a trial gets.
 _Node = tuple[Mapping[str, Any], Mapping[str, float]]
 _POLL_S, _CONNECT_S, _CHECK_S = 0.5, 10.0, 300.0
@@ -354,6 +366,19 @@ def find_address() -> str:
         return f"{ray.util.get_node_ip_address()}:{probe.getsockname()[1]}"
 
 
+@contextlib.contextmanager
+def trial_folder() -> Iterator[str]:
+    """Make a folder for the `with`; it is removed even if this process is killed."""
+    name = tempfile.mkdtemp(prefix="jaxbench-trial-")
+    command = [sys.executable, "-I", "-S", "-c", _REMOVER, name]
+    # Its input, a pipe, ends with this process. What ends its session is not for the remover.
+    remover = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        yield name
+    finally:
+        remover.communicate()
+
+
 def run_trial(
     job: TrialJob,
     limits: Limits,
@@ -371,8 +396,10 @@ def run_trial(
       keep_checkpoints: whether the tar file, of its log and run directory, contains them.
       address: at which the processes of a trial on several hosts meet.
     """
-    os.environ.pop("OMP_NUM_THREADS", None)  # Ray's own
-    with tempfile.TemporaryDirectory(prefix="jaxbench-trial-") as name:
+    # Ray's own, and those of what has started Ray on the nodes, such as srun.
+    for variable in ("OMP_NUM_THREADS", *itertools.chain(*STARTERS.values())):
+        os.environ.pop(variable, None)
+    with trial_folder() as name:
         path = pathlib.Path(name)
         log = path / (job.log.with_suffix(f".process{rank}.log") if rank else job.log).name
         job = dataclasses.replace(job, run_path=path / job.run_path.name, log=log)

@@ -13,15 +13,19 @@ import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
 
 from jaxbench.clock import Stopwatch, pause
 from jaxbench.errors import BadInput, Terminated, Unreachable
 from jaxbench.launchers.launcher import LOST, Ended, Limits, TrialJob, read_json, write_json
 from jaxbench.parallel.child import ProcessResult, last_line, run_child
 from jaxbench.parallel.signals import raise_on_signals
+from jaxbench.terminal import warn, width
 
 # How often Slurm is asked, and this process looks whether it is to end.
 _POLL_S, _PAUSE_S = 5.0, 0.5
@@ -30,12 +34,18 @@ _STORAGE_S = 60.0
 # Seconds: sbatch may refuse a job this long, the pause after that, the time of a command.
 _REFUSED_S, _RETRY_S, _COMMAND_S = 600.0, 10.0, 120.0
 # Options of sbatch that decide no result: they are no part of a trial's key.
-_NOT_DECISIVE = re.compile("--(account|begin|comment|exclude|mail|nice|qos|reservation|time)")
-# Options that the sweep sets itself, or that change what sbatch does or prints.
-_REFUSED = re.compile(
-    "--(array|chdir|clusters|error|help|job-name|open-mode|output|parsable|test-only|usage|version"
-    "|wait|wrap)"
+_NOT_DECISIVE = (
+    *("account", "begin", "comment", "exclude", "mail-type", "mail-user", "nice", "qos"),
+    *("reservation", "time", "time-min"),
 )
+# Options that the sweep sets itself, or that change what sbatch does or prints. SBATCH_ARRAY_INX is
+# the variable of --array.
+_REFUSED = (
+    *("array", "array-inx", "chdir", "clusters", "error", "help", "job-name", "open-mode"),
+    *("output", "parsable", "test-only", "usage", "version", "wait", "wrap"),
+)
+# A job's number, and Slurm's forms for a job of an array and a part of a heterogeneous job.
+_NUMBER = re.compile(r"[0-9]+([_+][0-9]+)?")
 # {a state of a job that Slurm itself has ended: (the trial's status, reason)}
 _ENDED_BY_SLURM = {
     "BOOT_FAIL": (LOST, "the node did not start"),
@@ -47,7 +57,10 @@ _ENDED_BY_SLURM = {
     "TIMEOUT": ("timeout", "took longer than Slurm's time limit, {limit}"),
 }
 _COLUMNS = ("JobID", "State", "TimeUsed", "TimeLimit", "NodeList", "Reason", "Name")
-# Variables of a job around the sweep would pass for options of its jobs. These say which Slurm.
+# Variables of a job around the sweep would pass for options of its jobs, and a user's habits with
+# squeue would hide them.
+_DROPPED = ("SLURM_", "SQUEUE_")
+# These say which Slurm.
 _KEPT = ("SLURM_CONF", "SLURM_JWT")
 
 
@@ -69,6 +82,30 @@ class QueuedJob(NamedTuple):
     def __str__(self):
         why = f" ({self.reason})" if self.reason not in ("", "None") else ""
         return f"job {self.number}: {self.state.lower()}{why}"
+
+
+class _Note(msgspec.Struct):
+    """What is noted of an attempt: the job's name, and its number as soon as it is known."""
+
+    name: str
+    number: Annotated[str, msgspec.Meta(pattern=f"^{_NUMBER.pattern}\\Z")] | None = None
+
+
+class _End(msgspec.Struct):
+    """How the trial of a job ended, see `ProcessResult`."""
+
+    status: Literal["exited", "oom", "timeout"]
+    reason: str | None
+    exit_code: Annotated[int, msgspec.Meta(ge=0, le=255)]
+    wall_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+    host: str
+
+
+class _Description(msgspec.Struct):
+    """What a job runs; its paths are those beside this file."""
+
+    arguments: tuple[str, ...]
+    limits: dict[Literal["timeout_s", "memory_limit_mb"], float | None]
 
 
 @dataclasses.dataclass
@@ -111,13 +148,15 @@ class SlurmLauncher:
         try:
             self._options = shlex.split(slurm)
             for option in self._options:
-                if _REFUSED.match(option) or not option.startswith("--"):
+                if not option.startswith("--") or _is_one_of(option[2:], _REFUSED):
                     raise ValueError(f"{option}: give --NAME=VALUE, for a job's resources")
             call_slurm(["sbatch", "--test-only", *self._options, "--wrap=true"])
         except (Unreachable, ValueError) as error:
             flag = f"--slurm={slurm}" if slurm else "--launcher=slurm"
             raise BadInput(f"{flag}: {error}") from error
-        decisive = [option for option in self._options if not _NOT_DECISIVE.match(option)]
+        for name in filter(_is_refused_variable, sorted(os.environ)):
+            say(f"{name}={os.environ[name]} is not used: a sweep sets this option of sbatch itself")
+        decisive = [one for one in self._options if not _is_one_of(one[2:], _NOT_DECISIVE)]
         self.hardware = ("launcher=slurm", *sorted(decisive))
         self._running: dict[str, _Submission] = {}
         self._since_poll = Stopwatch()
@@ -126,13 +165,7 @@ class SlurmLauncher:
         one = _Submission(job, f"{job.log.parent.name}-{uuid.uuid4().hex[:8]}")
         # The next process looks for the name, if this one is killed before it has the number.
         write_json(job.note_path, {"name": one.name})
-        described = {
-            "arguments": job.arguments,
-            "run_path": str(job.run_path.absolute()),
-            "log": str(job.log.absolute()),
-            "end": str(one.file(".end.json")),
-            "limits": self._limits._asdict(),
-        }
+        described = {"arguments": job.arguments, "limits": self._limits._asdict()}
         write_json(one.file(".slurm.json"), described)
         # A percent sign begins a pattern of Slurm's.
         output = str(one.file(".slurm.out")).replace("%", "%%")
@@ -142,23 +175,29 @@ class SlurmLauncher:
         command = [sys.executable, "-m", "jaxbench.launchers.slurm", one.file(".slurm.json")]
         wrapped = f"--wrap=exec {shlex.join(map(str, command))}"
         watch = Stopwatch()
-        while one.number is None:
+        answer = None
+        while answer is None:
             try:
                 answer = call_slurm(["sbatch", "--parsable", *options, wrapped])
-                # On a cluster with a name this follows, after a semicolon.
-                one.number = answer.split()[-1].partition(";")[0]
             except Unreachable:
                 if watch.elapsed_s() > _REFUSED_S:
                     raise
                 pause(_RETRY_S)
+        # On a cluster with a name this follows, after a semicolon.
+        number = (answer.split() or [""])[-1].partition(";")[0]
+        one.number = number if _NUMBER.fullmatch(number) else None
         write_json(job.note_path, {"name": one.name, "number": one.number})
         self._running[job.key] = one
 
     def attach(self, job: TrialJob) -> bool:
-        note = read_json(job.note_path)
-        if "name" in note:
-            self._running[job.key] = _Submission(job, note["name"], note.get("number"))
-        return "name" in note
+        note = read_json(job.note_path, _Note)
+        # The name of another job would have that one's end taken for this trial's.
+        if note and re.fullmatch(f"{re.escape(job.log.parent.name)}-[0-9a-f]{{8}}", note.name):
+            self._running[job.key] = _Submission(job, note.name, note.number)
+            return True
+        if job.note_path.exists():
+            self._say(f"{job.note_path}: names no job of this trial, which starts anew")
+        return False
 
     def wait(self) -> list[Ended]:
         pause(_PAUSE_S)
@@ -181,8 +220,12 @@ class SlurmLauncher:
         return self._running[key].line
 
     def close(self) -> None:
-        if numbers := [one.number for one in self._running.values() if one.number]:
-            self._say(f"jobs go on in Slurm; to end them: scancel {' '.join(numbers)}")
+        numbers = " ".join(one.number for one in self._running.values() if one.number)
+        # Commands to copy, each in a line.
+        for place, line in enumerate(textwrap.wrap(numbers, width() - len("scancel "))):
+            if not place:
+                self._say("jobs go on in Slurm; to end them:")
+            self._say(f"scancel {line}")
         self._running.clear()
 
 
@@ -200,8 +243,9 @@ def _end_of(one: _Submission, queued: QueuedJob | None) -> Ended | None:
         return Ended(key, result, queued.nodes or None)
     # To open the folder makes network storage look for files that have come since.
     os.listdir(one.job.log.parent)
-    if end := read_json(one.file(".end.json")):
-        return Ended(key, host=end.pop("host"), process=ProcessResult(**end))
+    if end := read_json(one.file(".end.json"), _End):
+        result = ProcessResult(end.status, end.reason, end.exit_code, end.wall_s)
+        return Ended(key, result, end.host)
     if queued is None:
         reason = f"Slurm does not know job {one.number or one.name}"
         return Ended(key, ProcessResult(LOST, reason, None, 0.0), None)
@@ -210,7 +254,8 @@ def _end_of(one: _Submission, queued: QueuedJob | None) -> Ended | None:
         return None
     output = one.file(".slurm.out")
     line = output.exists() and last_line(output)
-    reason = line or f"{queued}; it wrote nothing to {output.parent}"
+    how = "is damaged" if one.file(".end.json").exists() else "is missing"
+    reason = line or f"{queued}; its file {one.file('.end.json')} {how}"
     return Ended(key, queued.result("failed", reason), queued.nodes or None)
 
 
@@ -223,8 +268,23 @@ def list_jobs() -> dict[str, QueuedJob]:
     options = ["--noheader", f"--user={os.getuid()}", "--states=all", "--sort=i"]
     output = call_slurm(["squeue", *options, f"--Format={form}"])
     rows = [line.split("|")[:-1] for line in output.splitlines()]
-    jobs = [QueuedJob(*row) for row in rows if len(row) == len(_COLUMNS)]
+    columns = len(_COLUMNS)
+    jobs = [QueuedJob(*r) for r in rows if len(r) == columns and _NUMBER.fullmatch(r[0])]
     return {job.name: job for job in reversed(jobs)}
+
+
+def _is_one_of(option: str, names: Sequence[str]) -> bool:
+    """Return whether sbatch may take an option, NAME or NAME=VALUE, for one of these.
+
+    It takes the beginning of a name for the name.
+    """
+    return any(name.startswith(option.partition("=")[0]) for name in names)
+
+
+def _is_refused_variable(name: str) -> bool:
+    """Return whether sbatch would read an option from a variable that the sweep sets itself."""
+    option = name.removeprefix("SBATCH_").lower().replace("_", "-")
+    return name.startswith("SBATCH_") and option in _REFUSED
 
 
 def call_slurm(command: Sequence[str]) -> str:
@@ -233,7 +293,11 @@ def call_slurm(command: Sequence[str]) -> str:
     Raises:
       Unreachable: it fails or does not answer.
     """
-    variables = {n: v for n, v in os.environ.items() if n[:6] != "SLURM_" or n in _KEPT}
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if not (name.startswith(_DROPPED) or _is_refused_variable(name)) or name in _KEPT
+    }
     try:
         done = subprocess.run(
             command,
@@ -295,7 +359,7 @@ def take_up(run_path: pathlib.Path, log: pathlib.Path, restart: str) -> list[str
     """
     if log.exists():
         log.rename(log.with_suffix(f".before-{restart}.log"))
-    if read_json(run_path / "run.json").get("mode") == "train":
+    if (read_json(run_path / "run.json", dict) or {}).get("mode") == "train":
         return ["--resume=auto"]
     if run_path.exists():
         run_path.rename(run_path.with_suffix(f".before-{restart}"))
@@ -304,17 +368,19 @@ def take_up(run_path: pathlib.Path, log: pathlib.Path, restart: str) -> list[str
 
 def main(path: pathlib.Path) -> None:
     """Run the trial of a job file to its end, and write how it ended."""
-    described = read_json(path)
-    end = pathlib.Path(described["end"])
-    if end.exists():  # it was submitted twice
+    described = read_json(path, _Description)
+    if described is None:
+        raise BadInput(f"{path}: is missing, or describes no job of a sweep")
+    run_path = path.with_name(path.name.removesuffix(".slurm.json"))
+    log, end = run_path.with_suffix(".log"), run_path.with_suffix(".end.json")
+    if read_json(end, _End):  # it was submitted twice
         return
-    run_path, log = pathlib.Path(described["run_path"]), pathlib.Path(described["log"])
     prefix = srun_prefix(os.environ)
     more = ["--distributed=auto"] if prefix else []
     if restart := os.environ.get("SLURM_RESTART_COUNT"):
         more += take_up(run_path, log, restart)
-    command = TrialJob("", tuple(described["arguments"]), run_path, log).command
-    result = run_child([*prefix, *command, *more], log, **described["limits"])
+    command = TrialJob("", described.arguments, run_path, log).command
+    result = run_child([*prefix, *command, *more], log, **described.limits)
     write_json(end, result._asdict() | {"host": platform.node()})
 
 
@@ -324,3 +390,6 @@ if __name__ == "__main__":
         main(pathlib.Path(sys.argv[1]))
     except (KeyboardInterrupt, Terminated):
         sys.exit(143)
+    except BadInput as error:
+        warn(f"jaxbench: {error}")
+        sys.exit(2)

@@ -85,34 +85,36 @@ def find_best_shape(
 ) -> tuple[Shape, int]:
     """Return the fastest shape of an arithmetic, by a few calls, and how many shapes were tried.
 
-    Sides are powers of two, from 256 (CPU) or 1024 until a call takes long, or time or memory end:
-    square ones, wide ones (n = 4 m) and tall ones (m = 4 n).
+    Sides are powers of two: square shapes, wide ones (n = 4 m) and tall ones (m = 4 n). On a CPU
+    they grow from 256 until a call takes long. Other devices need large matmuls and compile each
+    shape for seconds: the search begins with the largest that fits, and ends with 1024.
 
     Args:
       search_s: after which no more shapes are tried.
 
     Raises:
-      jax.errors.JaxRuntimeError: the device does not multiply the first shape.
+      jax.errors.JaxRuntimeError: the device multiplies no shape.
     """
     rates: dict[Shape, float] = {}
-    watch, slowest_s = Stopwatch(), 0.0
+    watch, slowest_s, failure = Stopwatch(), 0.0, None
     most_bytes = memory_bytes(device) * _SHARE_OF_MEMORY
-    for shape in _shapes(device.platform):
-        is_next_class = shape[0] == shape[1] == shape[2]
-        is_too_large = _array_bytes(arithmetic, shape) > most_bytes
-        if rates and (is_too_large or (is_next_class and slowest_s > _LONG_CALL_S)):
+    shapes = [*_shapes(device.platform)]
+    fitting = [shape for shape in shapes if _array_bytes(arithmetic, shape) <= most_bytes]
+    for shape in fitting or [min(shapes, key=operations)]:
+        if slowest_s > _LONG_CALL_S and shape[1] > max(k for _, k, _ in rates):
             break
         show(f"search, matmul {arithmetic} {'x'.join(map(str, shape))}")
         try:
             calls = matmul_calls(device, arithmetic, shape, window_s=0.0)
             call_s = min(calls.time_calls(1) for _ in range(_PROBES))
-        except jax.errors.JaxRuntimeError:
-            if not rates:
-                raise
-            break
-        rates[shape], slowest_s = operations(shape) / call_s, max(slowest_s, call_s)
+        except jax.errors.JaxRuntimeError as error:
+            failure = error
+        else:
+            rates[shape], slowest_s = operations(shape) / call_s, max(slowest_s, call_s)
         if watch.elapsed_s() > search_s:
             break
+    if not rates:
+        raise failure
     return max(rates, key=rates.get), len(rates)
 
 
@@ -146,11 +148,12 @@ def _random(number: int, size: tuple[int, int], dtype: Any) -> np.ndarray:
 
 
 def _shapes(platform: str) -> Iterator[Shape]:
-    """Yield a square, a wide and a tall shape of each side."""
-    side = _SMALLEST_ON_CPU if platform == "cpu" else _SMALLEST
-    while side <= _LARGEST:
+    """Yield a square, a wide and a tall shape of each side, in the order of the search."""
+    on_cpu = platform == "cpu"
+    sides = [2**power for power in range(_LARGEST.bit_length())]
+    sides = [side for side in sides if side >= (_SMALLEST_ON_CPU if on_cpu else _SMALLEST)]
+    for side in sides if on_cpu else reversed(sides):
         yield from ((side, side, side), (side, side, 4 * side), (4 * side, side, side))
-        side *= 2
 
 
 def _array_bytes(arithmetic: str, shape: Shape) -> int:

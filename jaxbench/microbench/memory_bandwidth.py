@@ -22,11 +22,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import psutil
 from jax import lax
 
 from jaxbench.analysis.scaling_model import Interval
-from jaxbench.hardware.system import last_level_cache_bytes
+from jaxbench.hardware.system import host_memory_bytes, last_level_cache_bytes
 from jaxbench.hardware.targets.target import l2_bytes
 from jaxbench.microbench.interleaved import Calls, measure_in_turn
 
@@ -49,7 +48,7 @@ def memory_bytes(device: jax.Device) -> int:
     if "bytes_limit" in stats:
         return stats["bytes_limit"]
     alike = [other for other in jax.local_devices() if other.platform == device.platform]
-    return psutil.virtual_memory().available // len(alike)
+    return host_memory_bytes()[1] // len(alike)
 
 
 def choose_array_bytes(device: jax.Device) -> int:

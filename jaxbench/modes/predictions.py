@@ -6,7 +6,6 @@ The forward pass is traced for one example on this machine's CPU; `jaxbench.pred
 import dataclasses
 import itertools
 import math
-import pathlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,6 +26,7 @@ from jaxbench.hardware.targets.target import Target, target_of_kind
 from jaxbench.metrics import plain
 from jaxbench.modes.runner import describe_program
 from jaxbench.parallel.mesh import DataMesh
+from jaxbench.paths import user_path
 from jaxbench.precision import get_precision
 from jaxbench.predict import calibration as fitted
 from jaxbench.predict.layers import NetworkShape
@@ -74,8 +74,8 @@ def load_calibration(path: str | None) -> fitted.Calibration:
     if path is None:
         return fitted.load()
     try:
-        return fitted.load(pathlib.Path(path).expanduser())
-    except (OSError, ValueError) as error:
+        return fitted.load(user_path(path))
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"--calibration={path}: no calibration: {error}") from None
 
 

@@ -24,11 +24,13 @@ from jaxbench.custom import config_record
 from jaxbench.data import augment
 from jaxbench.data.dataset import Dataset
 from jaxbench.data.feeds.feed import Feed, create_feed
+from jaxbench.data.images.decode import describe_warnings
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.errors import BadInput, DoesNotFit
 from jaxbench.fields import without_unused
 from jaxbench.hardware.accelerators import unused_accelerators
 from jaxbench.hardware.backend_flags import wrong_sums
+from jaxbench.hardware.distorters import distortion_warnings
 from jaxbench.hardware.environment import describe_environment, host_peak_memory_bytes
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S, Telemetry, create_readers, no_telemetry
 from jaxbench.microbench.memory_bandwidth import memory_bytes
@@ -141,13 +143,14 @@ class RunSetup(RunContext):
         example_gib = shape.kept_bytes(element_bytes) / 2**30
         accumulated = layout.gradient_accumulation_steps
         needed_gib = state_gib + example_gib * layout.batch_per_device / accumulated
+        doubts = [*super().warnings_at_start(), *(self.dataset.warnings if self.dataset else ())]
         if needed_gib <= memory_gib or config.remat != "none" or not example_gib:
-            return super().warnings_at_start()
+            return doubts
         multiple = batch_multiple(config, layout.num_devices)
         fits = int((memory_gib - state_gib) / example_gib) * accumulated * layout.devices_per_model
         largest = max(0, fits // multiple * multiple)
         return [
-            *super().warnings_at_start(),
+            *doubts,
             f"batch_size={config.batch_size} needs about {needed_gib:.3g} GiB on each device, but "
             f"there are {memory_gib:.3g}, unless the compiler recomputes activations; the largest "
             f"batch that fits is about {largest}",
@@ -163,6 +166,7 @@ class RunSetup(RunContext):
 
     def warnings(self, records: Sequence[Record]) -> list[str]:
         warnings = self.program.analysis.warnings(self.config, self.program.precision)
+        warnings += describe_warnings(self.feed.image_warnings)
         for record in records:
             if not isinstance(record, CompileRecord):
                 continue
@@ -465,6 +469,7 @@ def run_mode(
             *setup.warnings_at_start(),
             *unused_accelerators(platform),
             *wrong_sums(platform),
+            *distortion_warnings(),
         ]
     for warning in warnings:
         setup.console.say(f"warning: {warning}")

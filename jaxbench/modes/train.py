@@ -114,6 +114,8 @@ def run_training(
             else RunProgress(import_s=import_s),
             hooks=[checkpoint_hook, profile_hook],
         )
+        if saved:
+            run.check_progress(saved.name)
         training = Training(setup, run, saved, profiled_steps, checkpoints, wandb, import_s)
         resume_into = None
         if resumed:

@@ -1,6 +1,7 @@
 """The folder of offers: tasks, the source code that they send, and a list, offers.json."""
 
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -26,7 +27,7 @@ class Offer(msgspec.Struct):
 
     name: str  # its accelerators, `H100:1`
     # For its results: a name, for an edited file must not point elsewhere; once read, a path.
-    folder: Annotated[str, msgspec.Meta(pattern=r"^(?!\.+$)[^/]+$")]
+    folder: Annotated[str, msgspec.Meta(pattern=r"^(?!\.+\Z)[^/\x00-\x1f]{1,255}\Z")]
     target: str  # the machine as --target takes it
     predicted: Predicted | None = None  # the rate to expect
     not_predicted: str | None = None  # why there is none
@@ -108,13 +109,13 @@ def read_offers(folder: pathlib.Path) -> list[Offer]:
     """
     path = folder / OFFERS
     try:
-        listed = msgspec.convert(json.loads(read_text(path)), _List)
+        listed = msgspec.json.decode(read_text(path), type=_List)
     except FileNotFoundError:
         return []
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{path}: cannot be read as a list of offers: {error}") from error
     for offer in listed.offers:
-        offer.label, offer.folder = listed.label, str((folder / offer.folder).resolve())
+        offer.label, offer.folder = listed.label, os.path.realpath(folder / offer.folder)
     return listed.offers
 
 

@@ -25,6 +25,8 @@ _FATAL = re.compile(r"F\d{4} \S+ +\d+ [\w.]+:\d+\] (.+)")
 _KILLED_BY_SLURM = re.compile(r"slurmstepd\S* error: Detected \d+ oom.kill event")
 # Ends that leave a program no time to write why.
 _CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGKILL, signal.SIGSEGV)
+# The control groups of this process, and where the system shows them.
+_CGROUP, _CGROUPS = pathlib.Path("/proc/self/cgroup"), pathlib.Path("/sys/fs/cgroup")
 # Becomes a command that ends with the process PARENT (on Linux): LAUNCHER PARENT LIMIT COMMAND...
 # LIMIT: bytes of private memory (RLIMIT_DATA), 0 for none. Only the command's own process can set
 # this, and one with threads (JAX has many) must not do it between fork and exec.
@@ -104,7 +106,8 @@ class Child:
         if timed_out:
             status, reason = "timeout", f"took longer than {self._timeout_s:g} s"
         elif code:
-            status, reason = _explain(code, self.log, _oom_kills() > self._kills)
+            kills = None if self._kills is None else (_oom_kills() or 0) > self._kills
+            status, reason = _explain(code, self.log, kills)
         return ProcessResult(
             status, reason, code if code >= 0 else 128 - code, self._clock.elapsed_s()
         )
@@ -153,8 +156,12 @@ def _last_lines(log: pathlib.Path) -> list[str]:
     return [line for line in reversed(lines) if line and not line.startswith("srun: ")]
 
 
-def _explain(return_code: int, log: pathlib.Path, system_killed: bool) -> tuple[str, str]:
-    """Return the status and reason of a program that failed."""
+def _explain(return_code: int, log: pathlib.Path, system_killed: bool | None) -> tuple[str, str]:
+    """Return the status and reason of a program that failed.
+
+    Args:
+      system_killed: whether the system killed one of these processes out of memory meanwhile.
+    """
     lines = _last_lines(log)
     number = -return_code if return_code < 0 else return_code - 128  # as srun has it
     killed_by = signal.Signals(number).name if return_code < 0 or number in _CRASHES else None
@@ -166,14 +173,27 @@ def _explain(return_code: int, log: pathlib.Path, system_killed: bool) -> tuple[
         return "oom", line.removeprefix("what():").strip()
     fatal = next((match[1] for line in lines if (match := _FATAL.match(line))), None)
     if killed_by:
-        return "exited", f"killed by {killed_by}" + (f": {fatal}" if fatal else "")
+        may_be = "; the system may have been out of memory"
+        unknown = may_be if killed_by == "SIGKILL" and system_killed is None else ""
+        return "exited", f"killed by {killed_by}" + (f": {fatal}" if fatal else unknown)
     return "exited", fatal or (lines or ["no output"])[0].removeprefix("jaxbench: ")
 
 
-def _oom_kills() -> int:
-    """Return how many processes the system has killed out of memory; 0 if it does not count."""
-    with contextlib.suppress(OSError):
-        text = pathlib.Path("/proc/vmstat").read_text()
-        if match := re.search(r"^oom_kill (\d+)$", text, re.MULTILINE):
-            return int(match[1])
-    return 0
+def _oom_kills() -> int | None:
+    """Return how many processes of this one's control group were killed out of memory.
+
+    None if it does not count: other programs' ends, which /proc/vmstat counts too, say nothing.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        for line in _CGROUP.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "memory" not in controllers.split(","):
+                continue
+            file = "memory/{}/memory.oom_control" if controllers else "{}/memory.events"
+            # A container may see its own group as the root.
+            for place in (path.strip("/"), "."):
+                with contextlib.suppress(OSError):
+                    text = (_CGROUPS / file.format(place)).read_text()
+                    if match := re.search(r"^oom_kill (\d+)$", text, re.MULTILINE):
+                        return int(match[1])
+    return None

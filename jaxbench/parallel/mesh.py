@@ -17,10 +17,14 @@ from jaxbench.batch_layout import BatchLayout
 from jaxbench.config import Config, Experiment
 from jaxbench.errors import BadInput, RunFailed, first_line
 from jaxbench.parallel import processes
+from jaxbench.xla.variables import decisive_variables
 
 # Placing state on a mesh whose axis has the *same* name as pmap's is what lets the step compile
 # once: under any other name the first call re-places its input and the second compiles again.
 AXIS = "batch"
+# The variables by which a user leaves JAX without a device.
+_CHOOSING = ("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "JAX_NUM_CPU_DEVICES", "XLA_FLAGS")
+_CHOOSING += ("CUDA_VISIBLE_DEVICES", "JAX_CUDA_VISIBLE_DEVICES")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +150,16 @@ def local_devices(devices: Sequence[jax.Device]) -> tuple[jax.Device, ...]:
     return tuple(device for device in devices if device.process_index == index)
 
 
+def why_no_devices(error: Exception) -> tuple[str, str]:
+    """Return why JAX finds no devices, and what to do about it."""
+    # JAX advises to set JAX_PLATFORMS, whatever it is that leaves no device.
+    reason = first_line(error).partition(" (set JAX_PLATFORMS=")[0].rstrip(".")
+    chosen = [name for name in decisive_variables() if name in _CHOOSING]
+    if chosen:
+        return reason, f"correct or unset {', '.join(chosen)}"
+    return reason, "JAX_PLATFORMS=cpu leaves the device out"
+
+
 def create_mesh(config: Experiment) -> DataMesh:
     """Take the first `num_devices` devices (0: all), the same number from each process.
 
@@ -155,7 +169,8 @@ def create_mesh(config: Experiment) -> DataMesh:
     try:
         kind, count = jax.local_devices()[0].device_kind, jax.process_count()
     except (RuntimeError, AssertionError) as error:
-        raise BadInput(f"JAX finds no devices: {first_line(error)}") from error
+        reason, todo = why_no_devices(error)
+        raise BadInput(f"JAX finds no devices: {reason}; {todo}") from error
     if count != processes.count():
         raise BadInput(
             f"these devices belong to {count} processes that are not connected: start the same "

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from jaxbench.clock import Clock, Stopwatch, pause, wait_until
 from jaxbench.errors import OUT_OF_MEMORY, BadInput, OtherProcessEnded, Unreachable
+from jaxbench.parallel.rendezvous import meet
 from jaxbench.parallel.signals import (
     defer_signals,
     raise_in_main_thread,
@@ -38,6 +39,16 @@ _GRACE_S, _GRACE_OF_OTHERS_S = 15.0, 2.0
 # JAX's own timeouts are so much longer than ours: they count only if ours fail.
 _JAX_MARGIN_S = 45
 _SHUTDOWN_TIMEOUT_S = 15
+# What starts a program several times tells each process their number and its own, in variables.
+STARTERS = {
+    "srun": ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+    "Open MPI": ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    "MPI": ("PMI_SIZE", "PMI_RANK"),  # MPICH, Intel MPI, and those of PBS and Cray
+    "MVAPICH": ("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
+    "jsrun": ("JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK"),  # LSF
+    "torchrun": ("WORLD_SIZE", "RANK"),
+    "a TPU multislice": ("MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID"),
+}
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -70,18 +81,42 @@ def detect_cluster(
         environments = [env for env in ClusterEnv._cluster_types if not env.opt_in_only_method]
         cluster = next((env for env in environments if env.is_env_present()), None)
         num_processes = cluster and int(cluster.get_process_count())
+        process_id = int(cluster.get_process_id()) if num_processes else 0
     except Exception as error:
         raise BadInput(f"--distributed=auto: {type(error).__name__}: {_one_line(error)}") from error
     if cluster is None:
+        _, flags = _started_by() or ("", "--num_processes and --process_id")
         raise BadInput(
             "--distributed=auto: JAX finds no Cloud TPU slice, Slurm step or Open MPI job here; "
-            "give --coordinator_address, --num_processes and --process_id, or leave it out on a "
-            "single machine"
+            f"give --coordinator_address, {flags}, or leave it out on a single machine"
         )
     if num_processes == 1:
         return None
     timeouts_s = (initialization_timeout_s, heartbeat_timeout_s)
-    return CoordinatorConfig(None, num_processes, int(cluster.get_process_id()), *timeouts_s)
+    return CoordinatorConfig(None, num_processes, process_id, *timeouts_s)
+
+
+def _started_by() -> tuple[str, str] | None:
+    """Return what has started this process as one of several, and the flags that tell which."""
+    for starter, (count, index) in STARTERS.items():
+        number = os.environ.get(count, "")
+        if index in os.environ and number.isdecimal() and int(number) > 1:
+            return (
+                f"{number} processes of {starter}",
+                f"--num_processes=${count} --process_id=${index}",
+            )
+    return None
+
+
+def check_started_once() -> None:
+    """Raise BadInput if this is one of several processes, which would all do the same."""
+    if started := _started_by():
+        processes, flags = started
+        raise BadInput(
+            f"this is one of {processes}: give each --distributed=auto, or "
+            f"--coordinator_address=HOST:PORT {flags}, to make them one run; --distributed=off "
+            "makes each a run"
+        )
 
 
 def check_single_host(
@@ -267,11 +302,14 @@ def _connect(config: CoordinatorConfig) -> Any:
         from jax._src.distributed import global_state  # the store has no public name
     # JAX's preemption service would take SIGTERM from our handler.
     jax.config.update("jax_enable_preemption_service", False)
-    address, errors, watch = config.address, [], Stopwatch()
+    address, errors = config.address, []
     # Process 0 listens at its address only, not everywhere as is JAX's default. A name may stand
     # for another address on the other hosts (Debian resolves a host's name to 127.0.1.1).
     host = address.rpartition(":")[0].strip("[]") if address else ""
     is_exact = host == "localhost" or bool(re.fullmatch(r"[\d.]+|[\da-fA-F]*:[\da-fA-F:.]+", host))
+    timeout_s = config.initialization_timeout_s
+    if address:
+        meet(address, host if is_exact else None, config.index, config.count, timeout_s)
 
     def initialize() -> None:
         try:
@@ -287,9 +325,8 @@ def _connect(config: CoordinatorConfig) -> Any:
         except Exception as error:
             errors.append(error)
 
-    thread = threading.Thread(target=initialize, name="connect", daemon=True)
+    thread, watch = threading.Thread(target=initialize, name="connect", daemon=True), Stopwatch()
     thread.start()
-    timeout_s = config.initialization_timeout_s
     wait_until(lambda: not thread.is_alive() or watch.elapsed_s() > timeout_s)
     at = f" at {address}" if address else ""
     if errors:
@@ -299,7 +336,6 @@ def _connect(config: CoordinatorConfig) -> Any:
         raise Unreachable(
             f"process {config.index}: not all {config.count} processes connected{at} within "
             f"{timeout_s} s (--initialization_timeout_s); start the same command on each of them"
-            + (", with different --process_id" if at else "")
         )
     return global_state.client
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from jaxbench.files import read_text
 from jaxbench.predict.model import PARAMETERS, Model, errors, fit
 from jaxbench.predict.rates import Rate, Setting
 
@@ -199,7 +200,7 @@ def load(path: pathlib.Path = FILE) -> Calibration:
     Raises:
       OSError, ValueError: the file is missing or no calibration.
     """
-    calibration = msgspec.json.decode(path.read_bytes(), type=Calibration)
+    calibration = msgspec.json.decode(read_text(path), type=Calibration)
     needed = {
         "a parameter": calibration.model.parameters.keys() >= PARAMETERS.keys(),
         "what was seen": calibration.seen.keys() >= {*_SEEN},

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, NamedTuple
 from msgspec import Meta
 
 from jaxbench.errors import BadInput, one_of
-from jaxbench.files import parse_rows
+from jaxbench.files import parse_rows, read_text
 from jaxbench.hardware.peak_table import devices_per_chip, find_bandwidth, find_peak
 from jaxbench.hardware.targets.target import Target, parse_target
 from jaxbench.predict.layers import NetworkShape
@@ -134,7 +134,7 @@ def read_rates(path: pathlib.Path = FILE) -> list[Rate]:
       BadInput: the file has an unknown network, device or value; with its line.
     """
     try:
-        rows = parse_rows(path.read_text(encoding="utf-8"), _Row)
+        rows = parse_rows(read_text(path), _Row)
     except (OSError, ValueError) as error:
         raise BadInput(f"{path}: {error}") from None
     if not rows:

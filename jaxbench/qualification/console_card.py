@@ -71,6 +71,8 @@ def _next_step(card: Card) -> str:
         return advice
     rules = {one.rule for one in card.verdict.findings if one.status == card.verdict.outcome}
     if card.verdict.outcome == "inconclusive":
+        if "distorters" in rules:
+            return "unset what is for debugging, and measure again"
         if rules & {"other_cpu_percent", "other_gpu_processes"}:
             return "end the other work on this machine, and measure again"
         return "some intervals are too wide to judge by: give it more --minutes"

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import jax
 
+from jaxbench.clock import ask
 from jaxbench.errors import BadInput
 from jaxbench.hardware.telemetry.nvml import (
     PowerLimit,
@@ -76,14 +77,18 @@ def restored_at_end(limits: Sequence[PowerLimit]) -> Iterator[None]:
         start_new_session=True,
     )
     try:
-        if guardian.stdout.readline() != b"ready\n":
+        if (
+            ask("the process that restores the power limits", guardian.stdout.readline)
+            != b"ready\n"
+        ):
             raise OSError("the process that restores the power limits did not start")
         yield
     finally:
         guardian.stdin.close()
-        code = guardian.wait(_PATIENCE_S)
-        guardian.stdout.close()
-    if code:
+        with contextlib.suppress(subprocess.TimeoutExpired):  # NVML hangs there
+            guardian.wait(_PATIENCE_S)
+            guardian.stdout.close()
+    if guardian.returncode != 0:
         raise OSError(f"the power limits could not be restored; they were {old_mw} (milliwatts)")
 
 

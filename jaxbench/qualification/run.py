@@ -17,6 +17,7 @@ from jaxbench.clock import now
 from jaxbench.config import Experiment
 from jaxbench.errors import BadInput, Terminated, first_line
 from jaxbench.hardware.accelerators import unused_accelerators
+from jaxbench.hardware.distorters import distortion_warnings
 from jaxbench.hardware.environment import describe_environment
 from jaxbench.hardware.telemetry.nvml import cuda_ordinals, other_gpu_processes
 from jaxbench.hardware.telemetry.readers import HostReader
@@ -85,7 +86,8 @@ def qualify(
     preset = CPU if platform == "cpu" else STANDARD
     session = QualifySession(mesh, folder, preset, console, plan, power_limits)
     lines = [f"{line}; or set JAX_PLATFORMS=cpu to measure the CPU" for line in unused]
-    for line in lines or _describe_plan(session):
+    lines = lines or [f"warning: {line}" for line in distortion_warnings()]
+    for line in (*lines, *([] if unused else _describe_plan(session))):
         console.say(line)
     ordinals = cuda_ordinals(mesh.devices)
     gpu_processes = [other_gpu_processes(ordinals)]

@@ -21,6 +21,7 @@ def describe_attempt(
             "commit": commit and f"{commit}{changed}",
         },
         "XLA_FLAGS": environment.get("variables", {}).get("XLA_FLAGS"),
+        "distorters": environment.get("distorters"),
         "device_kind": environment.get("device_kind"),
         "num_devices": environment.get("num_devices"),
         "batch_norm_examples": batch_norm_examples,

@@ -60,7 +60,7 @@ def say_resume(console: Console, **flags: str) -> None:
         words = [word for word in sys.orig_argv if word not in changed]
         say_command(console, "resume", *words, *changed)
     else:
-        console.say(f"resume: the same command with {' '.join(changed)}")
+        console.say(f"resume: the same command with {shlex.join(changed)}")
 
 
 def _started_this_command() -> bool:

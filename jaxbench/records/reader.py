@@ -12,7 +12,7 @@ import msgspec
 from jaxbench.analysis.statistics import median_interval
 from jaxbench.analysis.steady_rate import steady_epochs
 from jaxbench.errors import BadInput
-from jaxbench.files import open_regular, read_text
+from jaxbench.files import open_regular, read_lines, read_text
 from jaxbench.paths import user_path
 from jaxbench.records.schema import (
     SCHEMA_VERSION,
@@ -26,8 +26,9 @@ from jaxbench.records.schema import (
     decode_record,
 )
 
-# More bytes than a run's records have, and than a sweep's results.
+# More bytes than a run's records have, than those without its steps, and than a sweep's results.
 _MOST_RECORDS = 2**34
+_MOST_KEPT = 2**28
 _MOST_RESULTS = 2**28
 # Where a sweep has its trials' folders.
 TRIALS = "trials"
@@ -120,8 +121,9 @@ def read_records(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
       OSError, UnicodeDecodeError: the file cannot be read.
     """
     file = user_path(path) / "metrics.jsonl"
+    kept = 0
     with open_regular(file, most_bytes=_MOST_RECORDS, encoding="utf-8") as opened:
-        lines = enumerate(opened, 1)
+        lines = enumerate(read_lines(opened), 1)
         for number, line in lines:
             try:
                 record = json.loads(line)
@@ -131,6 +133,9 @@ def read_records(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
                 record = None
             if not isinstance(record, dict):
                 raise BadInput(f"{path}/metrics.jsonl: line {number} is corrupt")
+            kept += 0 if record.get("kind") == "step" else len(line)
+            if kept > _MOST_KEPT:
+                raise BadInput(f"{file}: has more than {_MOST_KEPT:,} bytes without its steps")
             yield record
 
 

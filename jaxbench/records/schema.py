@@ -98,6 +98,7 @@ class Environment(TypedDict, total=False):
     num_local_devices: Count
     driver: str | None
     variables: dict[str, str]
+    distorters: list[str]
     matmul_precision: str | None
     compile_cache: str | None
     git: Git | None
@@ -122,6 +123,7 @@ class AttemptDescription(TypedDict, total=False):
 
     versions: dict[str, str | None]
     XLA_FLAGS: str | None
+    distorters: list[str] | None
     device_kind: str | None
     num_devices: Positive | None
     batch_norm_examples: Count | None
@@ -492,7 +494,7 @@ def decode_document(document: Mapping[str, Any]) -> RunDocument:
 
 def _decode(content: Mapping[str, Any], cls: type) -> Any:
     """Return an instance of a class, its texts and parts as they are in the file."""
-    _check_numbers(content, "$")
+    check_numbers(content, "$")
     decoded = msgspec.convert(content, cls)
     for name in cls.__dataclass_fields__.keys() & content.keys():  # type: ignore[attr-defined]
         if type(content[name]) in (str, dict, list):
@@ -500,13 +502,13 @@ def _decode(content: Mapping[str, Any], cls: type) -> Any:
     return decoded
 
 
-def _check_numbers(part: Any, path: str) -> None:
+def check_numbers(part: Any, path: str) -> None:
     """Raise ValueError for a number that is not finite, or that arithmetic would overflow with."""
     is_list = type(part) is list
     for name, value in enumerate(part) if is_list else part.items():
         kind = type(value)
         if kind is dict or kind is list:
-            _check_numbers(value, f"{path}[...]" if is_list else f"{path}.{name}")
+            check_numbers(value, f"{path}[...]" if is_list else f"{path}.{name}")
         elif (kind is float or kind is int) and not -_TOO_LARGE < value < _TOO_LARGE:
             where = f"{path}[...]" if is_list else f"{path}.{name}"
             raise ValueError(f"Expected a number below {_TOO_LARGE:g} - at `{where}`")

@@ -137,7 +137,8 @@ def _trials(
         ended.add(sweep / pathlib.PurePath(result.log or run).parent)
         # Only what lies in the sweep: nothing that a corrupt line points at elsewhere.
         inside = run.parts and not run.is_absolute() and ".." not in run.parts
-        yield result, sweep / run if inside and (sweep / run).is_dir() else None
+        # os.path says no to a name that is too long; pathlib raises.
+        yield result, sweep / run if inside and os.path.isdir(sweep / run) else None
     for trial in sorted(sweep.glob(f"{TRIALS}/*")):
         runs = sorted(trial.glob("run*/run.json"), key=lambda path: (len(str(path)), path))
         if trial not in ended and runs:

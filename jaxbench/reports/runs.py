@@ -142,6 +142,16 @@ class ReportedRun:
                 "jaxbench report shows what the compiler said"
             )
 
+    @property
+    def doubts(self) -> list[str]:
+        """Why its rates are not those of a machine of its kind: other work, or distorters."""
+        attempts = [self.environment, *(self.document.resumes or ())]
+        distorters = dict.fromkeys(one for a in attempts for one in a.get("distorters") or ())
+        return [
+            *["the host was busy"] * (self.telemetry.get("host_busy") is True),
+            *(f"distorted by {one}" for one in distorters),
+        ]
+
     @functools.cached_property
     def rate(self) -> Estimate:
         """The images/s of the training, or of the training step alone; unknown of other runs."""

@@ -66,9 +66,9 @@ class Side(NamedTuple):
     @property
     def doubt(self) -> str | None:
         """Why no run of its host can be believed; None if all can."""
+        if doubts := dict.fromkeys(one for run in self.runs for one in run.doubts):
+            return "; ".join(doubts)
         busy = [run.telemetry.get("host_busy") for run in self.runs]
-        if True in busy:
-            return "the host was busy"
         return "the load of the host is not known" if None in busy else None
 
 

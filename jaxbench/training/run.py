@@ -20,7 +20,7 @@ from jaxbench.checkpoints.checkpoint import Checkpoints
 from jaxbench.checkpoints.resume import mark_records
 from jaxbench.clock import Clock, Stopwatch, duration, wait_until
 from jaxbench.data.feeds.feed import Feed
-from jaxbench.errors import Diverged
+from jaxbench.errors import BadInput, Diverged
 from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.telemetry.sampler import Telemetry, no_telemetry
 from jaxbench.parallel import processes
@@ -232,6 +232,17 @@ class TrainRun:
     def corrupt(self) -> dict[str, str]:
         """Return {name: reason} of the images that could not be decoded so far."""
         return {**self.progress.corrupt, **self.feed.corrupt}
+
+    def check_progress(self, name: str) -> None:
+        """Raise BadInput if the progress of a checkpoint is none that this run comes by."""
+        progress, epoch, done = self.progress, self.progress.epoch_metrics, self.progress.epochs
+        step, fits = min(len(done) * self.plan.steps_per_epoch, self.plan.total_steps), True
+        if epoch:
+            sums = dict.fromkeys(self.program.task.train_sums, (len(self.seeds_R),))
+            shapes = [{n: s.shape for n, s in one.items()} for one in (epoch.total, epoch.interval)]
+            step, fits = step + epoch.steps, epoch.epoch == len(done) and shapes == [sums, sums]
+        if not fits or step != progress.step:
+            raise BadInput(f"{name}: its metadata are not those of a checkpoint of this run")
 
     @property
     def is_done(self) -> bool:

@@ -21,6 +21,7 @@ from jaxbench.errors import BadInput
 from jaxbench.paths import user_cache, user_path
 from jaxbench.terminal import warn
 
+_VARIABLE = "JAX_COMPILATION_CACHE_DIR"
 _HIT, _MISS = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"
 
 
@@ -44,14 +45,17 @@ def use_compile_cache(setting: str = "", *, by_names: bool = False) -> str | Non
         try:
             folder = cache_folder(setting)
             folder.mkdir(parents=True, exist_ok=True)
-            if not os.access(folder, os.W_OK):
+            if not os.access(folder, os.W_OK | os.X_OK):
                 raise PermissionError("cannot be written")
         except (BadInput, OSError) as error:
             folder = None
-            if chosen := setting or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-                reason = getattr(error, "strerror", None) or error
+            if chosen := setting or os.environ.get(_VARIABLE):
+                name, reason = "--compile_cache" if setting else _VARIABLE, error
+                if not isinstance(error, BadInput):
+                    reason = f"{chosen}: {error.strerror or error}"
                 raise BadInput(
-                    f"--compile_cache={chosen}: {reason}; give a folder that can be written, or off"
+                    f"{name}={reason}; --compile_cache must name a folder that can be written, or "
+                    "be off"
                 ) from error
     if folder is None:
         jax.config.update("jax_enable_compilation_cache", False)
@@ -67,7 +71,7 @@ def use_compile_cache(setting: str = "", *, by_names: bool = False) -> str | Non
 
 def cache_folder(setting: str = "") -> pathlib.Path:
     """Return the folder of `use_compile_cache`; raise BadInput if there is no home folder."""
-    chosen = setting or os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    chosen = setting or os.environ.get(_VARIABLE)
     return (user_path(chosen) if chosen else user_cache("xla")).resolve()
 
 

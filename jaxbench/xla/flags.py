@@ -5,16 +5,41 @@ differ from release to release, so a process of 0.1 s tries the flags first. Opt
 come too late for flags that make the devices.
 """
 
+import functools
 import os
 import re
 import subprocess
 import sys
 
 from jaxbench.errors import BadInput
+from jaxbench.xla.variables import flags_of
 
 _UNKNOWN = "XLA does not know "
 # Makes XLA read XLA_FLAGS; creates no device.
 _READ = "from jaxlib import xla_client; xla_client.CompileOptions()"
+
+
+def check_flag_variables() -> None:
+    """Raise BadInput if a backend would abort at XLA_FLAGS, or ignore a part of a variable.
+
+    XLA ignores what follows a word that does not begin with a dash, and takes a first word without
+    one for the name of a file; jaxbench puts flags before it. Once JAX has its devices this does
+    nothing: XLA has read its flags.
+    """
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    if bridge and bridge.backends_are_initialized():
+        return
+    for variable in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"):
+        for word in flags_of(variable):
+            # A comma in place of a blank would make the next flag a part of the value.
+            if not re.fullmatch(r"--?\w+(=(?!.*,--).*)?", word, re.ASCII | re.DOTALL):
+                raise BadInput(
+                    f"{variable}: {word!r} must be of the form --NAME=VALUE, with blanks between "
+                    f"flags; correct or unset {variable}"
+                )
+    flags = os.environ.get("XLA_FLAGS", "").strip()
+    if flags and (reason := xla_refusal(flags)):
+        raise BadInput(f"XLA_FLAGS: {reason}; correct or unset XLA_FLAGS")
 
 
 def check_xla_flags(text: str) -> list[str]:
@@ -33,11 +58,10 @@ def add_xla_flags(text: str) -> list[str]:
 
     Raises:
       BadInput: a word is no flag, a flag has an invalid value, or XLA refuses a flag of the
-        environment.
+        environment, see `check_flag_variables`.
     """
     flags, before = check_xla_flags(text), os.environ.get("XLA_FLAGS", "")
-    if before and (reason := xla_refusal(before)):
-        raise BadInput(f"XLA_FLAGS in the environment: {reason}")
+    check_flag_variables()
     reason = xla_refusal(text) or _UNKNOWN
     if not reason.startswith(_UNKNOWN):
         raise BadInput(f"--xla_flags={text}: {reason}")
@@ -46,6 +70,7 @@ def add_xla_flags(text: str) -> list[str]:
     return unknown
 
 
+@functools.cache  # trials of a sweep share their flags
 def xla_refusal(flags: str) -> str | None:
     """Return why XLA would abort the process at flags, in one line; None if it accepts them."""
     variables = os.environ | {"XLA_FLAGS": flags}

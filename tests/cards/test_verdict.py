@@ -131,6 +131,15 @@ def test_a_busy_host_decides_nothing_that_it_disturbs():
     assert "not known" in finding(unknown, "other_cpu_percent").text
 
 
+def test_settings_for_debugging_decide_nothing_that_they_disturb():
+    card = made.card(made.ceilings(0.25 * PEAK))
+    card.environment["distorters"] = ["CUDA_LAUNCH_BLOCKING=1 (slow)"]
+    verdict = expected_and_judged(card)
+    assert verdict.outcome == "inconclusive" and not failures(verdict)
+    assert "CUDA_LAUNCH_BLOCKING=1" in finding(verdict, "distorters").text
+    assert finding(verdict, "below_floor", "ceilings").text.endswith("; rates are distorted")
+
+
 def test_no_load_explains_wrong_results():
     verdict = judge(made.card(made.corruption(2), load=(60.0, 3)))
     assert verdict.outcome == "fail" and failures(verdict)[0].startswith("corruption: mismatches")

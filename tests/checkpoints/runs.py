@@ -1,11 +1,12 @@
 """Runs for tests of resuming: ended without a word, and compared with undisturbed ones."""
 
+import itertools
 import pathlib
 import re
 
 import pytest
 
-from jaxbench.checkpoints.checkpoint import Policy
+from jaxbench.checkpoints.checkpoint import Checkpoints, Policy
 from jaxbench.modes.train import run_training
 from jaxbench.records.writers.console import Console
 from jaxbench.training import run as training_run
@@ -91,3 +92,16 @@ def interrupted(monkeypatch, workdir, step, **fields):
     with monkeypatch.context() as patch, pytest.raises(Stop):
         stop_after(patch, step)
         trained(workdir, **fields)
+
+
+def save_every(monkeypatch, steps):
+    """Has a checkpoint written about every so many steps, wherever they are."""
+    asked = itertools.count(1)
+    genuine = Checkpoints.due
+
+    def due(self, epochs_done=None, last=False):
+        if epochs_done is not None:
+            return genuine(self, epochs_done, last)
+        return next(asked) % steps == 0
+
+    monkeypatch.setattr(Checkpoints, "due", due)

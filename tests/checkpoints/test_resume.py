@@ -3,7 +3,6 @@
 import dataclasses
 import datetime
 import errno
-import itertools
 import json
 import os
 import random
@@ -43,6 +42,7 @@ from tests.checkpoints.runs import (
     Stop,
     assert_same_run,
     interrupted,
+    save_every,
     stop_after,
     timeless,
     trained,
@@ -74,19 +74,6 @@ def assert_goodput(document):
     assert summary["total_wall_s"] == pytest.approx((ended - began).total_seconds(), rel=0.05)
     assert summary["badput_s"]["down"] < summary["total_wall_s"] / 2
     assert summary["badput_s"]["compile"] >= summary["compile_s"] * 0.99
-
-
-def save_every(monkeypatch, steps):
-    """Has a checkpoint written about every so many steps, wherever they are."""
-    asked = itertools.count(1)
-    genuine = Checkpoints.due
-
-    def due(self, epochs_done=None, last=False):
-        if epochs_done is not None:
-            return genuine(self, epochs_done, last)
-        return next(asked) % steps == 0
-
-    monkeypatch.setattr(Checkpoints, "due", due)
 
 
 @pytest.mark.parametrize(("feed", "step"), [("resident", 17), ("stream", 11), ("stream", 32)])

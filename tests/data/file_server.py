@@ -50,8 +50,9 @@ class Server:
 
     whole: all that is asked for. norange: the whole file, whatever is asked for. cut: a third of
     the file in each answer. broken: a third, and nothing of the rest. stalled: the same, but the
-    connection stays open. slow: 4 kB in 10 ms. wrong: other bytes. long: more bytes. gone: 404.
-    moved: to `whole`. portal: a page.
+    connection stays open. slow: 4 kB in 10 ms. drip: a byte in 10 ms; drip_head: of the head, too.
+    unsatisfied: 416 for any part. odd_part: a part of another size. wrong: other bytes. long: more
+    bytes. gone: 404. moved: to `whole`. portal: a page.
     """
 
     def __init__(self, files):
@@ -86,6 +87,12 @@ class Server:
         if way == "gone":
             handler.send_error(404)
             return
+        if way == "unsatisfied" and asked:
+            handler.send_error(416)
+            return
+        if way == "drip_head":
+            self._drip(handler, b"HTTP/1.1 200 OK\r\nX-Padding: " + bytes(10**6))
+            return
         if way == "moved":
             handler.send_response(302)
             handler.send_header("Location", f"{self.address}/whole/{name}")
@@ -102,8 +109,12 @@ class Server:
         if begin:
             handler.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
         if way != "long":
-            handler.send_header("Content-Length", str(len(content) - begin))
+            odd = way == "odd_part" and begin > 0
+            handler.send_header("Content-Length", str(len(content) - begin + odd))
         handler.end_headers()
+        if way == "drip":
+            self._drip(handler, content[begin:])
+            return
         part = content[begin:]
         if way in ("cut", "broken", "stalled"):
             part = part[: 0 if begin and way != "cut" else len(content) // 3]
@@ -113,6 +124,12 @@ class Server:
         if way == "stalled":
             handler.wfile.flush()
             self.ending.wait()
+
+    def _drip(self, handler, content):
+        for byte in content:
+            handler.wfile.write(bytes([byte]))
+            if self.ending.wait(0.01):
+                return
 
     def write_table(self, path, *ways, dataset="cifar10"):
         """Writes a table of downloads that has each file at these ways."""

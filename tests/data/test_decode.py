@@ -53,6 +53,22 @@ def with_exif(content, orientation, magic=42):
     return content[:2] + b"\xff\xe1" + (len(body) + 2).to_bytes(2, "big") + body + content[2:]
 
 
+def with_odd_scan(content):
+    """As phones write it: the scan says that it has no frequencies, and yet is not progressive."""
+    at = content.index(b"\xff\xda")
+    at += 5 + 2 * content[at + 4]
+    return content[:at] + bytes(2) + content[at + 2 :]
+
+
+# JPEGs of which libjpeg warns.
+WARNED = {
+    "an odd scan": with_odd_scan,
+    "bytes before the end": lambda jpeg: jpeg[:-2] + b"more" * 9 + jpeg[-2:],
+    "a new version": lambda jpeg: jpeg.replace(b"JFIF\0\1", b"JFIF\0\5"),
+    "a restart is missing": lambda jpeg: jpeg.replace(b"\xff\xd3", b"", 1),
+}
+
+
 @pytest.mark.parametrize("subsampling", ["444", "411", "440", "422", "420"])
 @pytest.mark.parametrize("progressive", [0, 1])
 def test_a_window_is_decoded_smaller_only_where_it_shrinks(subsampling, progressive):
@@ -122,6 +138,22 @@ def test_grey_and_cmyk_become_colour():
     )
     out = decode_box(buffer.getvalue(), CropBox(0, 0, 40, 40), 20, 20)
     assert np.abs(out.reshape(-1, 3).mean(0) - (200, 30, 60)).max() < 12
+
+
+@pytest.mark.parametrize("extension", ["PNG", "WEBP", "BMP"])
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "LA", "1"])
+def test_other_formats_show_their_colours_without_transparency(mode, extension):
+    """And Pillow's warnings, which are errors here, do not come."""
+    image = PIL.Image.fromarray(picture(30, 20)).convert(mode)
+    options = {"PNG": {"P": {"transparency": bytes(range(200))}}, "WEBP": {"": {"lossless": True}}}
+    options = options.get(extension, {})
+    buffer = io.BytesIO()
+    if extension == "BMP":
+        image = image.convert({"LA": "L"}.get(mode, mode))
+    image.save(buffer, extension, **options.get(mode, {}), **options.get("", {}))
+    assert np.array_equal(Image(buffer.getvalue()).whole(), np.asarray(image.convert("RGB")))
+    with pytest.raises(CorruptImageError):
+        Image(buffer.getvalue()[:-40])
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
@@ -202,13 +234,36 @@ def test_what_follows_the_end_of_an_image_is_not_corrupt(orientation, progressiv
 
 
 @pytest.mark.parametrize("progressive", [0, 1])
-def test_a_copy_does_not_hide_that_its_original_is_corrupt(progressive):
+def test_a_copy_does_not_hide_what_libjpeg_warns_of(progressive):
     noise = np.random.default_rng(0).integers(0, 256, (120, 120, 3), dtype=np.uint8)
     content = bytearray(encode(noise, ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, progressive))
     middle = len(content) // 2
     content[middle : middle + 40] = bytes(40)
+    assert shrink(bytes(content), 64, 95) == content
     with pytest.raises(CorruptImageError):
-        shrink(bytes(content), 64, 95)
+        shrink(bytes(content[:middle]), 64, 95)
+
+
+@pytest.mark.parametrize("kind", WARNED)
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_what_libjpeg_only_warns_of_is_decoded_and_told(kind, orientation):
+    """The same pixels, at the size that a window needs; a file that is cut is corrupt."""
+    plain = encode(picture(200, 160), ".jpg", cv2.IMWRITE_JPEG_RST_INTERVAL, 4)
+    content, sound = (with_exif(of, orientation) for of in (WARNED[kind](plain), plain))
+    image = Image(content)
+    assert image.size == Image(sound).size
+    exact = kind != "a restart is missing"
+    assert np.array_equal(image.whole(), Image(sound).whole()) or not exact
+    assert image.warning
+    window = Image(content)
+    out = np.empty((24, 24, 3), np.uint8)
+    window.decode(CropBox(0, 0, 100, 100), out)
+    assert window.warning == image.warning
+    assert psnr_db(out, decode_box(sound, CropBox(0, 0, 100, 100), 24, 24)) > 20 * exact
+    with pytest.raises(CorruptImageError, match="truncated"):
+        Image(content[:-300]).whole()
+    Image(sound).decode(CropBox(0, 0, 100, 100), out)
+    assert not Image(sound).warning
 
 
 @pytest.mark.parametrize("factors", [(0x31, 0x11, 0x11), (0x22, 0x21, 0x11)])

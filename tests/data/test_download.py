@@ -116,6 +116,8 @@ def test_servers_of_all_kinds_will_do(load, tmp_path, ways):
     [
         ("broken", "ended after", True),
         ("stalled", "timed out", True),
+        ("drip", "it sent only", True),
+        ("drip_head", "does not answer", False),
         ("wrong", "not the published ones", False),
         ("portal", "it has 13 bytes, not", False),
         ("gone", "HTTP 404", False),
@@ -138,7 +140,7 @@ def test_nobody_answers(server, load):
     assert "Other ways: " in refusal(load, "whole", told="Connection refused")
 
 
-@pytest.mark.parametrize("way", ["whole", "norange"])
+@pytest.mark.parametrize("way", ["whole", "norange", "unsatisfied", "odd_part"])
 @pytest.mark.parametrize("partial", ["begun", "other bytes", "as long", "longer", "complete"])
 def test_what_is_left_over_is_resumed_or_thrown_away(server, load, tmp_path, partial, way):
     content = server.files[CIFAR10]
@@ -159,6 +161,16 @@ def test_what_is_left_over_is_resumed_or_thrown_away(server, load, tmp_path, par
     asked = {"begun": [f"bytes={half}-"], "complete": []}
     if way == "whole" and partial in asked:
         assert [request[2] for request in server.requests] == asked[partial]
+
+
+def test_a_server_that_is_gone_costs_nothing_that_is_there(server, load, tmp_path):
+    folder = cache(tmp_path)
+    folder.mkdir(parents=True)
+    half = server.files[CIFAR10][: len(server.files[CIFAR10]) // 2]
+    (folder / f"{CIFAR10}.partial").write_bytes(half)
+    refusal(load, "gone", told="HTTP 404")
+    check_is_cifar10(load("gone", "whole")[0])
+    assert server.requests[-1] == ("whole", CIFAR10, f"bytes={len(half)}-")
 
 
 def test_a_damaged_file_is_never_used(load, tmp_path):

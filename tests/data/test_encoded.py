@@ -29,6 +29,9 @@ from tests.data.encoded_images import (
     spoil,
     write_imagenet2012,
 )
+from tests.data.test_decode import WARNED
+
+RESIDENT = {"feed": "resident", "random_resized_crop": False}
 
 
 def test_no_example_is_cropped_by_the_numbers_that_order_the_epoch():
@@ -109,6 +112,23 @@ def test_corrupt_images_are_left_out_up_to_a_limit_and_named(folder, tmp_path):
         run_training(config_of(root, max_corrupt=2, epochs=2), str(tmp_path / "other"))
     assert any(name in str(error.value) for name in bad)
     assert run_json(tmp_path / "other")["reason"] == str(error.value)
+
+
+@pytest.mark.parametrize("fields", [{}, RESIDENT, {"cache": "resized", "cache_side": 25}])
+def test_images_of_which_libjpeg_warns_are_counted_once_a_run(folder, tmp_path, fields):
+    """Whoever decodes them, in each epoch, and from smaller copies, too."""
+    root = spoil(folder, tmp_path / "warned", [])
+    odd = [root / name for name in ("train/ape/000.jpg", "train/bee/003.jpg", "val/ape/002.jpg")]
+    for file in odd:
+        file.write_bytes(WARNED["an odd scan"](file.read_bytes()))
+    config = config_of(root, epochs=3, **fields | {"cache_dir": str(tmp_path / "cache")})
+    config.optimizer.base_batch_size = 8
+    run_training(config, str(tmp_path / "run"))
+    warnings = [w for w in run_json(tmp_path / "run")["summary"]["warnings"] if "although" in w]
+    counts = [int(warning.split()[0]) for warning in warnings]
+    assert sum(counts) == 3 and len(counts) == 1 + (fields == RESIDENT)
+    named = [str(file) for file in odd if any(str(file) in warning for warning in warnings)]
+    assert len(named) == len(counts) and "Invalid SOS parameters" in warnings[0]
 
 
 def test_where_nothing_can_be_decoded_that_is_said(folder, tmp_path):

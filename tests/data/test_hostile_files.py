@@ -159,7 +159,9 @@ def test_an_npz_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
     """Its zeros take a thousandth of it in the file."""
     images, labels = np.zeros((2**14, 32, 32, 3), np.uint8), np.zeros(2**14, np.int64)
     file = save_npz(tmp_path / "set.npz", x_train=images, y_train=labels)
-    monkeypatch.setattr("psutil.virtual_memory", lambda: type("M", (), {"available": 2**26}))
+    monkeypatch.setattr(
+        "psutil.virtual_memory", lambda: type("M", (), {"available": 2**26, "total": 2**26})
+    )
     monkeypatch.setattr(np.lib.format, "read_array", lambda *args, **kwargs: 1 / 0)
     with pytest.raises(BadInput, match="of free memory"):
         npz.load(DataConfig(path=file))

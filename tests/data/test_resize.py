@@ -154,7 +154,7 @@ def one_a_class(root):
     ("kind", "reason"),
     [
         ("JPEG", "65500x65500 pixels, the limit is 134,217,728"),
-        ("PNG", r"a corrupt JPEG or PNG: Image size \(4290250000 pixels\) exceeds limit"),
+        ("PNG", r"a corrupt .*: Image size \(4290250000 pixels\) exceeds limit"),
     ],
 )
 def test_what_a_header_claims_is_checked_before_anything_is_decoded(

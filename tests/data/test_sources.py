@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import os
+import shutil
 
 import cv2
 import numpy as np
@@ -14,9 +15,11 @@ from jaxbench.data.dataset import Dataset, Split
 from jaxbench.data.sources import cifar10, digits, npz, synthetic, tfds
 from jaxbench.data.sources.load import _SOURCES, load_dataset
 from jaxbench.errors import BadInput
+from jaxbench.modes.runner import prepare_run
+from jaxbench.records.writers.console import Console
 from tests.conftest import refusal
 from tests.data.cifar10_files import batches, npz_arrays, pickled, write_batches
-from tests.data.encoded_images import EVAL, TRAIN
+from tests.data.encoded_images import EVAL, TRAIN, config_of
 from tests.tfds_files import image_feature, label_feature, write_tfds
 
 
@@ -192,6 +195,54 @@ def test_images_of_any_size_are_resized_and_cropped_and_stay_rgb(writable):
     assert (images[2] == 77).all()
 
 
+@pytest.mark.parametrize("feed", ["resident", "stream"])
+def test_what_lies_in_an_image_folder_is_read_or_counted(writable, feed):
+    """Whatever its name; what systems leave there is nothing to speak of."""
+    ape = writable / "train" / "ape"
+    names = ("0.JPG", "1.jfif", "2.png", "3.webp", "4.BMP", "deeper/5.jpg", "deeper/a.jpg/6.jpg")
+    for name in names:
+        (ape / name).parent.mkdir(parents=True, exist_ok=True)
+        kind = "." + name.rpartition(".")[2].replace("jfif", "jpg")
+        (ape / name).write_bytes(cv2.imencode(kind, np.full((9, 9), 7, np.uint8))[1].tobytes())
+    (ape / "8.jpg").symlink_to(ape / "0.JPG")
+    (writable / "cats").mkdir()
+    shutil.copy(ape / "0.JPG", writable / "cats")
+    (writable / "train" / "cat").symlink_to(writable / "cats")
+    config = config_of(writable, feed=feed, random_resized_crop=False, num_classes=3)
+    for litter in (".DS_Store", "._000.jpg", "Thumbs.db", "desktop.ini"):
+        (ape / litter).touch()
+        (writable / "train" / litter).touch()
+    dataset = load_dataset(config)
+    assert len(dataset.train) == TRAIN + len(names) + 2 and not dataset.warnings
+    for name in ("9.gif", "a.GIF", "b.tar", "n01_c", ".d.jpg", "deeper/e.gif"):
+        (ape / name).touch()
+    (ape / "round").symlink_to(writable / "train")
+    (ape / ".ipynb_checkpoints").mkdir()
+    (writable / "train" / "f.jpg").touch()
+    dataset = load_dataset(config)
+    [warning] = dataset.warnings
+    assert len(dataset.train) == TRAIN + len(names) + 2
+    assert f"{writable / 'train'}: 9 files or folders are left out" in warning
+    for counted in ("3 .gif", "1 .tar", "1 no ending", "2 hidden", "1 linked folders", "1 beside"):
+        assert counted in warning
+    with prepare_run(config, None, Console()) as setup:
+        assert warning in setup.warnings_at_start()
+
+
+def test_a_folder_that_cannot_be_listed_is_no_empty_one(writable, monkeypatch):
+    """As root may list all, the error is one of a disk."""
+    genuine = os.scandir
+
+    def scandir(path):
+        if str(path).endswith("deeper"):
+            raise OSError(5, "Input/output error", path)
+        return genuine(path)
+
+    (writable / "train" / "ape" / "deeper").mkdir()
+    monkeypatch.setattr(os, "scandir", scandir)
+    refusal(load_dataset, folder_config(writable), told="deeper: cannot be read: Input/output")
+
+
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
@@ -200,6 +251,10 @@ def test_images_of_any_size_are_resized_and_cropped_and_stay_rgb(writable):
         (lambda root: (root / "train/ape/002.jpg").write_bytes(b"x" * 99), "002.jpg: cannot"),
         (lambda root: (root / "train/ape/002.jpg").write_bytes(b""), "002.jpg: cannot be"),
         (lambda root: [file.unlink() for file in root.glob("train/*/*")], "no images in it"),
+        (
+            lambda root: [file.rename(f"{file}.gz") for file in root.glob("train/*/*")],
+            "no images in it; 22 files or folders are left out (22 .gz); expected",
+        ),
     ],
 )
 def test_a_spoilt_image_folder_is_refused(writable, spoil, told):

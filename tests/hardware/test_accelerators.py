@@ -172,3 +172,16 @@ def test_a_platform_without_its_plugin_is_refused(machine, monkeypatch, platform
     monkeypatch.setattr(accelerators, "installed_plugin", lambda _: "the plugin")
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
     check_platforms()
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("CPU", "cpu"), ("cpu ", "cpu"), ("cpu,", "cpu"), ("'tpu, cpu'", "tpu,cpu"), ("GPU", "gpu")],
+)
+def test_a_platform_spelled_as_jax_does_not_is_refused(monkeypatch, given, meant):
+    monkeypatch.setenv("JAX_PLATFORMS", given)
+    told = f"JAX_PLATFORMS={given}: JAX does not know this spelling: write {meant!r}"
+    assert refusal(check_platforms) == told
+    monkeypatch.setattr(accelerators, "installed_plugin", lambda _: "the plugin")
+    monkeypatch.setenv("JAX_PLATFORMS", meant)
+    check_platforms()

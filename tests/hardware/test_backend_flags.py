@@ -15,7 +15,7 @@ from jaxbench.hardware.backend_flags import (
     wrong_sums,
 )
 from jaxbench.xla.variables import decisive_variables, relevant_variables
-from tests.conftest import MICRO
+from tests.conftest import MICRO, refusal
 
 NAME = "--xla_cpu_experimental_ynn_fusion_type"
 
@@ -24,6 +24,7 @@ NAME = "--xla_cpu_experimental_ynn_fusion_type"
 def before_devices(monkeypatch):
     """A process whose JAX has no devices yet, with jaxlib 0.10.2 and no plugin."""
     monkeypatch.setattr(xla_bridge, "backends_are_initialized", lambda: False)
+    monkeypatch.setattr("jaxbench.xla.flags.xla_refusal", lambda flags: None)
     monkeypatch.setattr(backend_flags, "usable_plugins", list)
     monkeypatch.setattr(backend_flags, "installed_version", lambda name: "0.10.2")
     monkeypatch.setenv("XLA_FLAGS", "--xla_a=1")
@@ -93,6 +94,42 @@ def test_nothing_is_added_after_xla_has_read_its_flags(monkeypatch):
     jax.devices()
     monkeypatch.setenv("XLA_FLAGS", "")
     assert prepare_backend() == [] and os.environ["XLA_FLAGS"] == ""
+
+
+@pytest.mark.parametrize("variable", ["XLA_FLAGS", "LIBTPU_INIT_ARGS"])
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("xla_a=1", "xla_a=1"),  # the name of a file
+        ("--xla_a=1 b=2 --xla_c", "b=2"),  # what follows would be ignored
+        ("–xla_a=1", "–xla_a=1"),
+        ('"--xla_a=1"', '"--xla_a=1"'),
+        ("--xla_a=x,--xla_b=2", "--xla_a=x,--xla_b=2"),
+        ("--xla_a = 1", "="),
+    ],
+)
+def test_what_a_backend_would_ignore_is_refused(before_devices, variable, text, word):
+    before_devices.setenv(variable, text)
+    line = refusal(prepare_backend, told=f"{variable}: {word!r} must be")
+    assert line.endswith(f"unset {variable}") and os.environ[variable] == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", " --xla_a\n--xla_b=1 ", "--xla_a='x y' -xla_b=", "--xla_a=-b,c --megascale_c=2"]
+)
+def test_what_a_backend_takes_is_not(before_devices, text):
+    before_devices.setenv("XLA_FLAGS", text)
+    before_devices.setenv("LIBTPU_INIT_ARGS", text)
+    prepare_backend()
+
+
+def test_what_xla_would_abort_at_is_refused_before_a_run_or_a_sweep(before_devices, refused):
+    before_devices.setattr("jaxbench.xla.flags.xla_refusal", lambda flags: f"no {flags}")
+    told = "XLA_FLAGS: no --xla_a=1; correct or unset XLA_FLAGS"
+    assert refusal(prepare_backend) == told
+    refused(f"--experiment={MICRO}", "--target=gpu:h100:1", "--mode=memory", told=told)
+    grid = ("--grid=batch_size=8,16", "--sweepdir=sweep")
+    refused(f"--experiment={MICRO}", *grid, told=told, module="jaxbench.sweep")
 
 
 def test_sums_are_right_here():

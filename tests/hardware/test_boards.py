@@ -1,10 +1,14 @@
 """What NVML tells of boards beside the sensors."""
 
 import os
+import signal
+import threading
 
 import pynvml
 import pytest
 
+from jaxbench import clock
+from jaxbench.hardware.accelerators import Accelerators, ask_nvml
 from jaxbench.hardware.telemetry.nvml import (
     other_gpu_processes,
     read_error_counters,
@@ -93,3 +97,34 @@ def test_power_limits_are_read_and_set(install):
 def test_power_limits_need_rights(install, board, ordinals, told):
     install(board)
     refusal(read_power_limits, ordinals, told=told)
+
+
+@pytest.fixture
+def hanging(install):
+    """Boards whose driver hangs in every call, until the test has ended."""
+    end = threading.Event()
+    install(Board(before=lambda: end.wait(60), power_limit_mw=300_000), Board(bus=0xB7))
+    yield
+    end.set()
+    clock._answers["NVML"].exception(60)
+
+
+HUNG = "NVML does not answer"
+
+
+def test_a_driver_that_hangs_is_given_up(hanging, monkeypatch, capsys):
+    monkeypatch.setattr(clock, "_PATIENCE_S", 0.1)
+    for call in (read_error_counters, lambda _: set_power_limits({"0000:0F:00.0": 200_000})):
+        with pytest.raises(TimeoutError, match=f"^{HUNG}$"):
+            call(BOARDS)
+        monkeypatch.setattr(clock, "_PATIENCE_S", 1e9)  # it still hangs: no other call waits
+    assert other_gpu_processes(BOARDS) is None
+    refusal(read_power_limits, BOARDS, told=f"--power_limits: the limits cannot be set: {HUNG}")
+    assert ask_nvml() == Accelerators("cuda", 0)
+    assert capsys.readouterr().err == f"jaxbench: {HUNG}\n"
+
+
+def test_a_signal_is_answered_while_a_driver_hangs(hanging):
+    with pytest.raises(KeyboardInterrupt):
+        threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]).start()
+        read_error_counters(BOARDS)

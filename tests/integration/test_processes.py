@@ -41,10 +41,21 @@ SMALL = (f"--experiment={MICRO}", "--experiment.num_devices=0")
 class Processes:
     """The same command in several processes, each in a folder of its own."""
 
-    def __init__(self, folder, *args, count=2, devices=2, of_one=None, command="main", code=None):
+    def __init__(
+        self,
+        folder,
+        *args,
+        count=2,
+        devices=2,
+        of_one=None,
+        command="main",
+        code=None,
+        port=None,
+        stdin=None,
+    ):
         with socket.socket() as probe:
             probe.bind(("localhost", 0))
-            port = probe.getsockname()[1]
+            self.port = port = port or probe.getsockname()[1]
         simulated = f"--xla_force_host_platform_device_count={devices}"
         environment = os.environ | {
             "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {simulated}",
@@ -65,7 +76,9 @@ class Processes:
                 line = program(*args, *own_flags, command=command)
             with open(folder / f"out-{index}", "w") as out, open(folder / f"err-{index}", "w") as e:
                 self.running.append(
-                    subprocess.Popen(line, cwd=own, env=environment, stdout=out, stderr=e)
+                    subprocess.Popen(
+                        line, cwd=own, env=environment, stdin=stdin, stdout=out, stderr=e
+                    )
                 )
         self._logs = folder
 
@@ -257,8 +270,35 @@ def test_processes_that_nobody_joins_end_in_time_with_one_line(tmp_path):
         started = Processes(tmp_path / str(index), *SMALL, *short)
         started.running[1 - index].kill()
         assert started.wait(60)[index] == 1
-        assert started.log(index).startswith(f"jaxbench: process {index}: not all 2 processes")
+        told = ("not all 2 processes connected", "no process 0 answered")[index]
+        assert started.log(index).startswith(f"jaxbench: process {index}: {told}")
         assert len(started.log(index).splitlines()) == 1
+
+
+CONNECTED = """
+import sys
+from jaxbench.parallel import processes
+from jaxbench.cli import process_flags
+config = processes.CoordinatorConfig(f"localhost:{sys.argv[1]}", 2, int(sys.argv[2]), 4, 5)
+with processes.process_group(config, process_flags.exit_status):
+    print("connected", flush=True)
+    sys.stdin.read()
+    processes.barrier("once more")
+"""
+
+
+def test_a_second_run_on_a_port_is_one_line_each_and_the_first_goes_on(tmp_path):
+    first = Processes(tmp_path / "first", code=CONNECTED, stdin=subprocess.PIPE)
+    wait_until(lambda: first.output(0) == first.output(1) == "connected\n")
+    second = Processes(tmp_path / "second", code=CONNECTED, port=first.port)
+    assert second.wait(60) == [2, 1]
+    [line] = second.log(0).splitlines()
+    assert f"--coordinator_address=localhost:{first.port}: process 0 cannot listen there" in line
+    [line] = second.log(1).splitlines()
+    assert "no process 0 answered" in line and "within 4 s" in line
+    for process in first.running:
+        process.stdin.close()
+    assert first.wait(60) == [0, 0]
 
 
 @pytest.mark.slow

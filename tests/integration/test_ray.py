@@ -7,6 +7,8 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
+import tempfile
 
 import psutil
 import pytest
@@ -155,6 +157,7 @@ def test_a_node_and_the_sweep_are_killed(tmp_path, cluster):
     args += ("--experiment.epochs=50", "--telemetry_s=0")
     command = sweep(*cluster.flags(*args))
     path, log = tmp_path / "s" / "results.jsonl", tmp_path / "log"
+    folders = set(folders_of_trials())
     with open(log, "w") as file, subprocess.Popen(command, cwd=tmp_path, stdout=file) as process:
         wait_for(lambda: path.exists() and results(tmp_path / "s"), process)
         wait_for(cluster.trials, process)
@@ -178,6 +181,35 @@ def test_a_node_and_the_sweep_are_killed(tmp_path, cluster):
     rows, local_rows = ([[row[name] for name in names] for row in rows] for rows in tables)
     assert [row[:2] for row in rows] == [[seed, "done"] for seed in "01234"]
     assert rows[:1] == local_rows
+    wait_until(lambda: set(folders_of_trials()) <= folders)
+
+
+def folders_of_trials():
+    return pathlib.Path(tempfile.gettempdir()).glob("jaxbench-trial-*")
+
+
+FOLDER = """
+import pathlib, signal, sys
+from jaxbench.launchers.ray import trial_folder
+with trial_folder() as name:
+    pathlib.Path(name, "file").touch()
+    print(name, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, 0])
+def test_a_trial_leaves_no_folder_however_it_ends(number):
+    process = subprocess.Popen(
+        [sys.executable, "-c", FOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    folder = pathlib.Path(process.stdout.readline().strip())
+    assert (folder / "file").exists()
+    if number:
+        process.send_signal(number)
+    process.communicate()
+    assert process.returncode == -number
+    wait_until(lambda: not folder.exists())
 
 
 def test_a_local_ray_is_for_this_machine_only(tmp_path):

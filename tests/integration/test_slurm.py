@@ -46,7 +46,8 @@ def killed_sweep(tmp_path_factory, slurm):
     )
 
     def submitted():
-        return {n["number"] for n in map(read_json, notes(folder)) if "number" in n}
+        texts = [read_json(path, dict) or {} for path in notes(folder)]
+        return {text["number"] for text in texts if "number" in text}
 
     process = subprocess.Popen(command, cwd=folder, env=slurm.environment)
     try:
@@ -55,7 +56,7 @@ def killed_sweep(tmp_path_factory, slurm):
         process.kill()
         process.wait()
     [cancelled] = [path for path in notes(folder) if "long.py,seed=1" in str(path)]
-    slurm.run("scancel", read_json(cancelled)["number"])
+    slurm.run("scancel", read_json(cancelled, dict)["number"])
     return folder, command
 
 

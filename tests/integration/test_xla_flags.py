@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+from jax._src import xla_bridge
 
 from jaxbench.errors import BadInput
 from jaxbench.xla.flags import add_xla_flags
@@ -14,6 +15,7 @@ KNOWN = "--xla_cpu_enable_fast_math=false"
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
+    monkeypatch.setattr(xla_bridge, "backends_are_initialized", lambda: False)
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
 
 
@@ -43,9 +45,16 @@ def test_what_cannot_be_a_flag_is_said(given, said):
 
 def test_flags_of_the_environment_are_not_called_those_of_the_command_line(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", f"{KNOWN} --xla_no_such_flag=1")
-    said = "^XLA_FLAGS in the environment: XLA does not know --xla_no_such_flag=1$"
+    said = "^XLA_FLAGS: XLA does not know --xla_no_such_flag=1; correct or unset XLA_FLAGS$"
     with pytest.raises(BadInput, match=said):
         add_xla_flags(KNOWN)
+
+
+@pytest.mark.parametrize("value", ["--xla_no_such_flag=1", f"{KNOWN}maybe", f"{KNOWN} words"])
+def test_a_wrong_variable_ends_a_run_in_one_line(run_main, tmp_path, value):
+    done = run_main(f"--experiment={MICRO}", "--workdir=run", env={"XLA_FLAGS": value})
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("jaxbench: XLA_FLAGS: ") and not (tmp_path / "run").exists()
 
 
 def test_the_entry_point_hands_them_on(run_main):

@@ -25,6 +25,7 @@ class FakeSlurm:
     Attributes:
       jobs: {number: a job's columns}, those of jobs that have just been submitted by default.
       calls: all commands.
+      environment: of the last command.
       refusal: what those of `refusing` say instead of an answer, until `recovers_s`.
     """
 
@@ -39,7 +40,8 @@ class FakeSlurm:
     def sleep(self, time_s):
         self.now_s += 20
 
-    def __call__(self, command, **_):
+    def __call__(self, command, env, **_):
+        self.environment = env
         return subprocess.CompletedProcess(command, *self.answer(command))
 
     def answer(self, command):
@@ -97,7 +99,11 @@ def create(options="", **others):
 
 def write_end(job, **fields):
     end = {"status": "exited", "reason": None, "exit_code": 0, "wall_s": 4.0, "host": "n1"}
-    write_json(job.log.with_suffix(".end.json"), end | fields)
+    write_json(end_of(job), end | fields)
+
+
+def end_of(job):
+    return job.log.with_suffix(".end.json")
 
 
 def test_a_job_is_submitted(fake, job):
@@ -115,9 +121,9 @@ def test_a_job_is_submitted(fake, job):
     program = shlex.split(wrapped.removeprefix("--wrap="))
     assert program[:4] == ["exec", sys.executable, "-m", "jaxbench.launchers.slurm"]
     written = json.loads(pathlib.Path(program[4]).read_text())
-    assert (written["arguments"], written["run_path"]) == (["--experiment=a b"], str(job.run_path))
+    assert written["arguments"] == ["--experiment=a b"]
     assert written["limits"]["timeout_s"] == 5.0
-    assert read_json(job.note_path)["number"] == "11"
+    assert read_json(job.note_path, dict)["number"] == "11"
 
 
 def test_a_job_that_goes_on(fake, job, started):
@@ -135,7 +141,26 @@ def test_a_job_that_goes_on(fake, job, started):
     started.wait()
     assert len(fake.calls) == calls + 2
     started.close()
-    assert started.said == ["jobs go on in Slurm; to end them: scancel 11 12"]
+    assert started.said == ["jobs go on in Slurm; to end them:", "scancel 11 12"]
+
+
+def test_commands_to_copy_fit_the_line(fake, job, started):
+    for number in range(30):
+        started.start(TrialJob(f"k{number}", (), job.run_path, job.log.with_name(f"l{number}.log")))
+    started.close()
+    assert len(started.said) > 2 and all(len(line) <= 80 for line in started.said)
+    words = [line.split() for line in started.said[1:]]
+    assert {one[0] for one in words} == {"scancel"}
+    assert sorted(number for _, *numbers in words for number in numbers) == sorted(fake.jobs)
+
+
+def test_a_note_is_not_written_through_a_link(tmp_path):
+    """Such as one of a sweep's folder that somebody else made."""
+    (tmp_path / "kept").write_text("kept")
+    (tmp_path / "run1.job.json.partial").symlink_to(tmp_path / "kept")
+    with pytest.raises(OSError, match="is a link"):
+        write_json(tmp_path / "run1.job.json", {})
+    assert (tmp_path / "kept").read_text() == "kept"
 
 
 def test_a_trial_says_how_it_ended(fake, job, started):
@@ -175,7 +200,7 @@ def test_shared_storage_is_late_and_then_silent(fake, job, started):
     fake.set("11", "FAILED", Reason="NonZeroExitCode")
     while not (ended := started.wait()):
         assert fake.now_s < 200
-    said = f"job 11: failed (NonZeroExitCode); it wrote nothing to {job.log.parent}"
+    said = f"job 11: failed (NonZeroExitCode); its file {end_of(job)} is missing"
     assert ended == [("k", ProcessResult("failed", said, None, 65.0), "n[1-2]")]
     assert fake.now_s >= 60
     # Such as a Python that this node does not have.
@@ -207,7 +232,7 @@ def test_sbatch_refuses_for_a_moment_or_for_long(fake, job, recovers_s):
         assert fake.now_s > 600
     else:
         launcher.start(job)
-        assert read_json(job.note_path)["number"] == "11" and fake.now_s == recovers_s
+        assert read_json(job.note_path, dict)["number"] == "11" and fake.now_s == recovers_s
         assert "--dependency=singleton" in fake.calls[-1]
 
 
@@ -231,7 +256,7 @@ def test_a_job_that_was_submitted_twice_runs_once(started, job, monkeypatch):
         slurm.main(job.log.with_suffix(".slurm.json"))
     [command] = ran
     assert command[1:] == ["-m", "jaxbench.main", "--experiment=a b", f"--workdir={job.run_path}"]
-    assert read_json(job.log.with_suffix(".end.json"))["exit_code"] == 0
+    assert read_json(job.log.with_suffix(".end.json"), dict)["exit_code"] == 0
 
 
 def test_the_next_process_takes_jobs_up(fake, job):
@@ -257,6 +282,78 @@ def test_the_next_process_takes_jobs_up(fake, job):
     assert not third.attach(TrialJob("never started", (), job.run_path, job.log.with_name("x.log")))
 
 
+NOTES = [
+    "",
+    "[]",
+    '{"name"',
+    '{"number": "11"}',
+    '{"name": ["NAME"]}',
+    '{"name": "NAME", "number": 11}',
+    '{"name": "NAME", "number": "1; touch x"}',
+    '{"name": "NAME", "number": "11\\n"}',
+    '{"name": "NAME", "number": "\u0661"}',
+    '{"name": "another trial-12345678", "number": "11"}',
+    "[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("text", NOTES)
+def test_a_note_that_is_none_is_said(fake, job, started, text):
+    text = text.replace("NAME", fake.jobs["11"]["Name"])
+    job.note_path.write_text(text)
+    launcher, said = create()
+    assert not launcher.attach(job)
+    assert said == [f"{job.note_path}: names no job of this trial, which starts anew"]
+    launcher.close()
+    assert len(said) == 1
+
+
+def test_a_number_of_slurm_that_is_none_is_never_printed(fake, job, started):
+    fake.jobs["1; touch x"] = fake.jobs.pop("11") | {"JobID": "1; touch x"}
+    started.wait()
+    fake.answer = lambda command: (0, "Submitted; touch x\n", "")
+    started.start(job)
+    started.close()
+    assert started.said == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"status": "done"},
+        {"exit_code": "0"},
+        {"exit_code": 10**30},
+        {"wall_s": math.nan},
+        {"wall_s": -1},
+        {"host": None},
+        {"reason": ["no"]},
+        None,
+        [],
+    ],
+)
+def test_a_damaged_end_is_said(fake, job, started, fields):
+    fake.set("11", "FAILED")
+    if fields:
+        write_end(job, **fields)
+    else:
+        end_of(job).write_text(json.dumps(fields) if fields is not None else '{"status": "exi')
+    while not (ended := started.wait()):
+        assert fake.now_s < 200
+    assert ended[0].process.reason == f"job 11: failed; its file {end_of(job)} is damaged"
+
+
+def test_a_job_whose_description_is_damaged_is_one_line(job):
+    path = job.log.with_suffix(".slurm.json")
+    for text in (
+        "{",
+        "{}",
+        '{"arguments": [], "limits": {"x": 1}}',
+        '{"arguments": 1, "limits": {}}',
+    ):
+        path.write_text(text)
+        refusal(slurm.main, path, told=f"{path}: is missing, or describes no job of a sweep")
+
+
 def test_slurm_has_forgotten_a_job(fake, job, started):
     fake.jobs.clear()
     assert started.attach(job)
@@ -277,9 +374,32 @@ def test_hardware_is_a_part_of_the_key(fake):
     # What does not change a result is no part of it, nor is the order.
     launcher, _ = create("--partition=a --time=1:00 --gpus=2 --account=lab --exclusive")
     assert launcher.hardware == ("launcher=slurm", "--exclusive", "--gpus=2", "--partition=a")
-    for text in ("--output=x", "--array=1-3", "--wait", "-p a", "-N1"):
+
+
+def test_options_that_a_sweep_sets_are_refused(fake):
+    """Also under the beginning of a name, which sbatch takes for the name."""
+    texts = ["--output=x", "--array=1-3", "--wait", "-p a", "-N1", "--arr=0-3", "--out=", "--wra="]
+    texts += ["--array 0-3", "--", "--gpus=1 --job=x", "-a0-3", "--er x"]
+    for text in texts:
         line = refusal(create, text, told=": give --NAME=VALUE, for")
-        assert line.startswith(f"--slurm={text}: {text[:2]}")
+        assert line.startswith(f"--slurm={text}: {text[:1]}")
+    assert not fake.calls
+    for text in ("--wait-all-nodes=1", "--verbose", "--exclude=n1", "--output-is-no-option=1"):
+        create(text)
+    launcher, _ = create("--comm=x --tim=1 --gpus=2 --exclusive")
+    assert launcher.hardware == ("launcher=slurm", "--exclusive", "--gpus=2")
+
+
+def test_variables_that_a_sweep_sets_are_said_and_dropped(fake, job, monkeypatch):
+    dropped = ("SBATCH_ARRAY_INX", "SBATCH_ERROR", "SBATCH_OPEN_MODE", "SBATCH_WAIT")
+    for name in (*dropped, "SBATCH_ACCOUNT", "SQUEUE_PARTITION", "SLURM_NTASKS", "SLURM_CONF"):
+        monkeypatch.setenv(name, "1")
+    launcher, said = create()
+    told = "=1 is not used: a sweep sets this option of sbatch itself"
+    assert said == [f"{name}{told}" for name in dropped]
+    launcher.start(job)
+    names = {name for name in fake.environment if name.startswith(("SBATCH", "SQUEUE", "SLURM"))}
+    assert names == {"SBATCH_ACCOUNT", "SLURM_CONF"}
 
 
 def test_bad_options_are_refused(fake, refused):

@@ -164,22 +164,38 @@ def test_square_wide_and_tall_shapes_are_searched(small_shapes):
     assert tried == 3 and shape in {(16, 16, 16), (16, 16, 64), (64, 16, 16)}
 
 
-def test_what_the_backend_does_not_run_is_an_error_unless_a_smaller_shape_ran(
+def test_what_the_backend_does_not_run_is_an_error_unless_another_shape_ran(
     monkeypatch, small_shapes
 ):
-    make, fails = matmul.matmul_calls, [False, True]
+    make, runs = matmul.matmul_calls, {(16, 16, 16)}
 
     def fail(*args, window_s):
-        if fails.pop(0):
+        if args[2] not in runs:
             raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: no such type")
         return make(*args, window_s)
 
     monkeypatch.setattr(matmul, "matmul_calls", fail)
     found = matmul.find_best_shape(jax.devices()[0], "fp16", 1000.0, print)
     assert found == ((16, 16, 16), 1)
-    fails.append(True)
+    runs.clear()
     with pytest.raises(jax.errors.JaxRuntimeError, match="UNIMPLEMENTED"):
         matmul.find_best_shape(jax.devices()[0], "fp16", 1000.0, print)
+
+
+def test_an_accelerator_is_asked_for_its_largest_product_first(monkeypatch):
+    """The search may end after any shape; 8192 is the largest square whose arrays fit."""
+    tried = []
+
+    def call(_, arithmetic, shape, window_s):
+        tried.append(shape)
+        return FakeCalls(1.0)
+
+    monkeypatch.setattr(matmul, "matmul_calls", call)
+    monkeypatch.setattr(matmul, "memory_bytes", lambda device: 60e9)
+    gpu = types.SimpleNamespace(platform="gpu")
+    assert matmul.find_best_shape(gpu, "fp16", 0.0, print) == ((8192,) * 3, 1)
+    found = matmul.find_best_shape(gpu, "fp16", 1000.0, print)
+    assert found[1] == len({*tried}) == 10 and tried[-1] == (4096, 1024, 1024)
 
 
 def test_the_fastest_shape_is_found(monkeypatch):

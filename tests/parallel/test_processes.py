@@ -50,6 +50,31 @@ def test_one_host_of_a_slice_does_not_start_without_the_others(monkeypatch):
     check_single_host()
 
 
+def test_one_of_several_processes_that_something_starts_is_no_run_of_its_own(refused, monkeypatch):
+    """In place of N runs of the same, each in a folder of its own or one that only one gets."""
+    for starter, (count, index) in processes.STARTERS.items():
+        with monkeypatch.context() as patch:
+            patch.setenv(count, "1")
+            patch.setenv(index, "0")
+            processes.check_started_once()
+            patch.setenv(count, "4")
+            told = f"one of 4 processes of {starter}: give each --distributed=auto, or"
+            line = refused(f"--experiment={MICRO}", told=told).stderr
+            assert f"--num_processes=${count} --process_id=${index}" in line
+            if starter not in ("srun", "a TPU multislice"):
+                told = f"give --coordinator_address, --num_processes=${count} --process_id=${index}"
+                refusal(detect_cluster, 60, 30, told=told)
+            patch.delenv(index)  # a variable of another program
+            processes.check_started_once()
+
+
+def test_a_cluster_that_is_half_described_is_one_line(monkeypatch):
+    step = {"JOB_ID": "7", "STEP_NODELIST": "node[1-2]", "NTASKS": "2", "PROCID": "one"}
+    for name, value in (step | {"LOCALID": "0"}).items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    refusal(detect_cluster, 60, 30, told="--distributed=auto: ValueError: invalid literal")
+
+
 def test_processes_that_compile_longer_are_waited_for(tmp_path, monkeypatch):
     """gloo's first collective fails if a process comes 30 s late."""
     names, clock = [], Clock()

@@ -103,7 +103,7 @@ MAIN = ("python", "-m", "jaxbench.main", "--experiment=cnn10")
             ("/v/bin/python", "/v/bin/jaxbench", "main", "--experiment=a"),
             "/v/bin/python /v/bin/jaxbench main --",
         ),
-        (("python", "notebook.py"), "the same command with --workdir=runs/a b --resume=auto"),
+        (("python", "notebook.py"), "the same command with '--workdir=runs/a b' --resume=auto"),
     ],
 )
 def test_a_run_that_was_stopped_says_how_it_is_resumed(steps, status, argv, command):

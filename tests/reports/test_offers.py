@@ -85,7 +85,13 @@ def test_without_a_list_there_is_no_section(tmp_path):
         "{",
         "[]",
         '{"label": "a"}',
-        '{"label": "a", "offers": [{"name": "x", "target": "y", "folder": "../z"}]}',
+        *(
+            '{"label": "a", "offers": [{"name": "x", "target": "y", "folder": "NAME"}]}'.replace(
+                "NAME", name
+            )
+            for name in ("../z", "..", "", "z\\n", "z\\u0000", "z" * 5000)
+        ),
+        '{"label": "a", "offers": [{"name": "x", "target": "y", "folder": "z", "label": NaN}]}',
     ],
 )
 def test_a_damaged_list_is_named(tmp_path, text):
@@ -93,6 +99,13 @@ def test_a_damaged_list_is_named(tmp_path, text):
     refusal(read_offers, tmp_path, told="offers.json: cannot be read as a list of offers")
     trained(tmp_path / "run")
     assert "offers.json" in collect([str(tmp_path)]).notes[0]  # and the report goes on
+
+
+def test_a_folder_that_is_a_loop_of_links_has_no_results(tmp_path):
+    folder = listed(tmp_path / "offers", H200)
+    (folder / "h200-1").symlink_to("h200-1")
+    trained(folder / "run")
+    assert sections_of(folder)["offers"].lead.startswith("1 machines to rent, 1 of them not")
 
 
 def test_a_catalogue_has_the_lowest_price_of_each_machine(catalogue):

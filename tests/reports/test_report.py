@@ -369,6 +369,22 @@ def test_a_sweep_shows_cells_that_left_no_run(tmp_path, snapshot):
     os.close(lock)
 
 
+@pytest.mark.parametrize("run", ["../run", "/RUN", "trials/../../run", "r" * 5000, "r\0"])
+def test_a_result_names_no_run_outside_of_its_sweep(tmp_path, run):
+    throughput(tmp_path / "run", 1000.0)
+    write_results(
+        tmp_path / "sweep",
+        {
+            "status": "oom",
+            "run": run.replace("/RUN", str(tmp_path / "run")),
+            "place": {"seed": "1"},
+        },
+    )
+    collection = collect([str(tmp_path / "sweep")])
+    assert not collection.runs
+    assert [one.status for one in collection.sweeps[0].missing] == ["oom"]
+
+
 @pytest.mark.parametrize(
     ("xs", "ticks"),
     [

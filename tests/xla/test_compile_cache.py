@@ -51,4 +51,8 @@ def test_the_compile_cache_can_be_elsewhere(run_cli, refused, tmp_path):
     for record in records(tmp_path / "here", "compile"):
         assert record["compile_cache"] == "miss"
         assert 0 < record["warm_compile_s"] < record["cold_compile_s"] == record["compile_s"]
-    refused(M, "--compile_cache=/dev/null/x", "--workdir=run", told="--compile_cache=/dev/null/x")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").write_text("")
+    for folder in ("/dev/null/x", "loop", "loop/x", "file", "/proc/x", "x" * 5000):
+        line = refused(M, f"--compile_cache={folder}", "--workdir=run", told="; give a folder that")
+        assert line.stderr.startswith(f"jaxbench: --compile_cache={folder}: ")

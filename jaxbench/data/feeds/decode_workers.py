@@ -55,7 +55,8 @@ class ChunkDecoder:
 
         Returns:
           `batch`, its number; `images`, uint8; `labels` and `indices`, int32 of shape (B,);
-          `corrupt`, JSON of {name: reason}, because text goes from process to process unchanged.
+          `corrupt` and `warnings`, libjpeg's: JSON of {name: reason}, because text goes from
+          process to process unchanged.
         """
         batch, chunk = divmod(number, self.chunks_per_batch)
         epoch, step = divmod(batch, self._steps)
@@ -68,9 +69,10 @@ class ChunkDecoder:
         labels_B = np.zeros(self._chunk_size, np.int32)
         images_BxHxWx3 = np.zeros((self._chunk_size, *self.split.image_shape), np.uint8)
         corrupt: dict[str, str] = {}
+        warnings: dict[str, str] = {}
         for row, index in enumerate(indices_B):
             indices_B[row], labels_B[row] = self._decode(
-                int(index), draws, images_BxHxWx3[row], corrupt
+                int(index), draws, images_BxHxWx3[row], corrupt, warnings
             )
             if indices_B[row] == PADDING:
                 images_BxHxWx3[row] = 0
@@ -80,23 +82,31 @@ class ChunkDecoder:
             "labels": labels_B,
             "indices": indices_B,
             "corrupt": json.dumps(corrupt),
+            "warnings": json.dumps(warnings),
         }
 
     def _decode(
-        self, index: int, draws: ExampleDraws | None, out_HxWx3: np.ndarray, corrupt: dict[str, str]
+        self,
+        index: int,
+        draws: ExampleDraws | None,
+        out_HxWx3: np.ndarray,
+        corrupt: dict[str, str],
+        warnings: dict[str, str],
     ) -> tuple[int, int]:
         """Decode an example or its replacement; return that one's index and label."""
         tries = len(self.split) if self.training else 1
         for attempt in range(tries if index != PADDING else 0):
             replacement = (index + attempt) % len(self.split)
             try:
-                label = self.split.decode(
+                label, warning = self.split.decode(
                     replacement,
                     draws.of(replacement) if draws else None,
                     out_HxWx3,
                     random_crop=self.data.random_resized_crop,
                     flip=self.data.flip,
                 )
+                if warning:
+                    warnings[self.split.source.name(replacement)] = warning
                 if 0 <= label < self.num_classes:
                     return replacement, label
                 raise CorruptImageError(f"label {label} is not within 0 to {self.num_classes - 1}")

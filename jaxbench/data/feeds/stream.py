@@ -69,6 +69,7 @@ class StreamFeed:
         self.steps_per_epoch, self.eval_steps = sampler.steps_per_epoch, sampler.eval_steps
         self.num_eval = self.eval_count = sampler.num_eval
         self.corrupt: dict[str, str] = {}
+        self.image_warnings: dict[str, str] = {}
         self.train_data = self.eval_data = mesh.replicate(dataset.normalization(param_dtype))
         if dataset.encoded:
             load_decoder()
@@ -169,6 +170,7 @@ class StreamFeed:
 
         def join(chunks: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
             for chunk in chunks:
+                self.image_warnings |= json.loads(chunk["warnings"])
                 self._count_corrupt(chunk, training)
             batch = {}
             for name in ("images", "labels", "indices"):

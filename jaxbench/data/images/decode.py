@@ -1,8 +1,13 @@
 """From an encoded image to its pixels.
 
 A JPEG of which a random crop is at least twice as large as the result is decoded at a half, a
-quarter or an eighth of the size. simplejpeg decodes JPEGs, Pillow PNGs, JPEGs that are not upright
-and the few that simplejpeg does not read. The result is always uint8 in the order red, green, blue.
+quarter or an eighth of the size. simplejpeg decodes JPEGs, Pillow all else and the few JPEGs that
+simplejpeg does not read. The result is always uint8 in the order red, green, blue: transparency is
+dropped, 16 bits become the upper 8, and of several pictures in a file the first one counts.
+
+A JPEG of which libjpeg only warns is decoded, as by Pillow, OpenCV, TensorFlow and torchvision, and
+the warning is noted. One that is cut is corrupt, as for all of them but OpenCV, which may make up
+its rest.
 
 OpenCV resizes random crops, because it is the quickest. Pillow resizes all else, one way for both
 feeds (`centre_crop`): its bilinear filter averages if it shrinks, OpenCV has no such filter. All
@@ -12,13 +17,18 @@ loader does not turn them.
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from jaxbench.errors import first_line
+from jaxbench.terminal import printable
 
+# What Pillow may read, and the endings of such files.
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+SUFFIXES = (".jpeg", ".jpg", ".jpe", ".jfif", ".png", ".webp", ".bmp")
+_NAMES = "JPEG, PNG, WebP or BMP"
 # 0.4 GB when decoded. A few bytes can claim far more.
 MAX_PIXELS = 2**27
 # Of a random crop: tries, the smallest fraction of the image's area, the largest aspect ratio.
@@ -83,6 +93,7 @@ class Image:
 
     Attributes:
       size: (height, width).
+      warning: what libjpeg warns of, "" before the image is decoded and if it warns of nothing.
 
     Raises:
       CorruptImageError: the bytes cannot be decoded as an image.
@@ -93,24 +104,46 @@ class Image:
 
         if not content:
             raise CorruptImageError("an empty file")
-        self._content = content
+        self._content, self.warning = content, ""
         self._pixels: np.ndarray | None = None
         try:
-            self.size = simplejpeg.decode_jpeg_header(content)[:2]
-            with_pillow = _orientation(content) != 1
-        except ValueError:  # no JPEG, or one of unusual subsampling
-            with_pillow = True
-        if with_pillow:
-            self._pixels = _decode_with_pillow(content)
-            self.size = self._pixels.shape[:2]
-        else:
+            self.size = simplejpeg.decode_jpeg_header(content, strict=False)[:2]
             check_size(*self.size)
+            if (orientation := _orientation(content)) != 1:
+                self._pixels = _upright(self._decode_jpeg(), orientation)
+        except (ValueError, KeyError):  # no JPEG, or one of unusual subsampling or colours
+            self._pixels = _decode_with_pillow(content)
+        if self._pixels is not None:
+            self.size = self._pixels.shape[:2]
 
     def whole(self) -> np.ndarray:
         """Decode all of it; return uint8 of shape (height, width, 3), red first."""
         if self._pixels is None:
-            self._pixels = _decode_jpeg(self._content, *self.size)
+            self._pixels = self._decode_jpeg()
         return self._pixels
+
+    def _decode_jpeg(self, scale: int = 1) -> np.ndarray:
+        """Decode a JPEG as it is stored, `scale` (1, 2, 4 or 8) times smaller.
+
+        One of which libjpeg warns is decoded by Pillow, at full size.
+        """
+        import simplejpeg
+
+        height, width = (-(-side // scale) for side in self.size)
+        buffer = np.empty((height, width, 3), np.uint8)
+        try:
+            return simplejpeg.decode_jpeg(
+                self._content,
+                "RGB",
+                min_height=height,
+                min_width=width,
+                min_factor=scale,
+                buffer=buffer,
+            )
+        except ValueError as error:  # an error, which Pillow meets too, or only a warning
+            pixels_HxWx3 = _decode_with_pillow(self._content, upright=False)
+            self.warning = str(error)
+            return pixels_HxWx3
 
     def decode(self, box: CropBox, out_HxWx3: np.ndarray, *, flip: bool = False) -> None:
         """Decode a box within `size` and resize it into a contiguous uint8 array.
@@ -129,8 +162,9 @@ class Image:
         box = CropBox(*(number // scale * scale for number in box))
         pixels = self._pixels
         if pixels is None:
-            pixels = _decode_jpeg(self._content, *self.size, scale)  # type: ignore[call-arg]
-            box = CropBox(*(number // scale for number in box))
+            pixels = self._decode_jpeg(scale)
+            if not self.warning:
+                box = CropBox(*(number // scale for number in box))
         part = pixels[box.top : box.top + box.height, box.left : box.left + box.width]
         # Averaging avoids aliasing if both sides shrink a lot. It takes as long as decoding, so not
         # if one side shrinks by a little more than 2.
@@ -144,38 +178,35 @@ class Image:
             cv2.flip(out_HxWx3, 1, dst=out_HxWx3)
 
 
-def _decode_jpeg(content: bytes, height: int, width: int, scale: int = 1) -> np.ndarray:
-    """Decode an image of this size as it is stored, `scale` (1, 2, 4 or 8) times smaller."""
-    import simplejpeg
-
-    height, width = -(-height // scale), -(-width // scale)
-    buffer = np.empty((height, width, 3), np.uint8)
-    try:
-        return simplejpeg.decode_jpeg(
-            content, "RGB", min_height=height, min_width=width, min_factor=scale, buffer=buffer
-        )
-    except ValueError as error:
-        raise CorruptImageError(str(error)) from error
+def describe_warnings(warnings: Mapping[str, str]) -> list[str]:
+    """Return what to say of {image: libjpeg's warning}."""
+    if not warnings:
+        return []
+    image, warning = next(iter(warnings.items()))
+    return [
+        f"{len(warnings):,} image(s) are decoded although libjpeg warns of them, first "
+        + printable(f"{image}: {warning}")
+    ]
 
 
-def _decode_with_pillow(content: bytes) -> np.ndarray:
-    """Decode a PNG or a JPEG as a viewer shows it."""
+def _decode_with_pillow(content: bytes, upright: bool = True) -> np.ndarray:
+    """Decode an image of any format that is read, as a viewer shows it, or as it is stored."""
     import PIL.Image
     import PIL.ImageOps
 
     try:
-        image, copy = (
-            PIL.Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) for _ in range(2)
-        )
+        image, copy = (PIL.Image.open(io.BytesIO(content), formats=_FORMATS) for _ in range(2))
         check_size(image.height, image.width)
         copy.verify()  # a PNG's checksums, which decoding leaves out
-        image = PIL.ImageOps.exif_transpose(image)
+        image.load()
+        image = PIL.ImageOps.exif_transpose(image) if upright else image
     except PIL.UnidentifiedImageError as error:
-        raise CorruptImageError("no JPEG or PNG that can be decoded") from error
+        raise CorruptImageError(f"no {_NAMES} that can be decoded") from error
     except CorruptImageError:
         raise
     except Exception as error:  # Pillow raises nearly anything for corrupt files
-        raise CorruptImageError(f"a corrupt JPEG or PNG: {first_line(error)}") from error
+        raise CorruptImageError(f"a corrupt {_NAMES}: {first_line(error)}") from error
+    image.info.pop("transparency", None)  # Pillow would warn that it is dropped
     if image.mode.startswith("I"):  # 16 bits of grey, which Pillow would clip
         image = PIL.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     return np.asarray(image.convert("RGB"))
@@ -191,6 +222,15 @@ def _orientation(content: bytes) -> int:
         return PIL.Image.open(io.BytesIO(content), formats=("JPEG",)).getexif().get(0x0112, 1)
     except Exception:  # libjpeg reads some that Pillow does not
         return 1
+
+
+def _upright(pixels_HxWx3: np.ndarray, orientation: int) -> np.ndarray:
+    """Return an image as shown, given EXIF's number of how it is stored; others turn nothing."""
+    if orientation in (5, 6, 7, 8):
+        pixels_HxWx3 = pixels_HxWx3.swapaxes(0, 1)
+    down = -1 if orientation in (3, 4, 7, 8) else 1
+    right = -1 if orientation in (2, 3, 6, 7) else 1
+    return np.ascontiguousarray(pixels_HxWx3[::down, ::right])
 
 
 def centre_crop(pixels_HxWx3: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -218,15 +258,16 @@ def centre_crop(pixels_HxWx3: np.ndarray, height: int, width: int) -> np.ndarray
 def shrink(content: bytes, side: int, quality: int) -> bytes:
     """Return a JPEG whose shorter side has `side` pixels; the same bytes if it has no more.
 
-    `quality` is libjpeg's, 1 to 100.
+    So are those of which libjpeg warns, for a run is to know it. `quality` is libjpeg's, 1 to 100.
 
     Raises:
       CorruptImageError: the image cannot be decoded.
     """
     import simplejpeg
 
-    pixels_HxWx3 = Image(content).whole()  # a copy must not hide that its original is corrupt
-    if min(pixels_HxWx3.shape[:2]) <= side:
+    image = Image(content)
+    pixels_HxWx3 = image.whole()  # a copy must not hide that its original is corrupt
+    if image.warning or min(image.size) <= side:
         return content
     smaller_HxWx3 = _resize_to_cover(pixels_HxWx3, side, side)
     return simplejpeg.encode_jpeg(smaller_HxWx3, quality=quality, colorsubsampling="420")

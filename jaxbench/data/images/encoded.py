@@ -125,8 +125,8 @@ class EncodedSplit:
         *,
         random_crop: bool,
         flip: bool,
-    ) -> int:
-        """Decode one example into `out_HxWx3`, uint8; return its label.
+    ) -> tuple[int, str]:
+        """Decode one example into `out_HxWx3`, uint8; return its label, and libjpeg's warning.
 
         Its draws are from `ExampleDraws`; None varies nothing. What is not cropped at random is
         prepared as `centre_crop` says.
@@ -145,7 +145,7 @@ class EncodedSplit:
         else:
             cropped_HxWx3 = centre_crop(image.whole(), *out_HxWx3.shape[:2])
             out_HxWx3[:] = cropped_HxWx3[:, ::-1] if flipped else cropped_HxWx3
-        return label
+        return label, image.warning
 
 
 class ExampleDraws:

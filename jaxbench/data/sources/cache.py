@@ -22,6 +22,7 @@ from jaxbench.data.dataset import Dataset
 from jaxbench.data.images.decode import CorruptImageError, shrink
 from jaxbench.data.images.encoded import EncodedSplit
 from jaxbench.errors import BadInput
+from jaxbench.files import read_text
 from jaxbench.hardware.system import available_cores
 from jaxbench.paths import locked, user_cache, user_path
 
@@ -130,7 +131,7 @@ def _read_about(folder: pathlib.Path) -> dict[str, Any] | None:
     from array_record.python.array_record_module import ArrayRecordReader
 
     try:
-        about = json.loads((folder / _ABOUT).read_text())
+        about = json.loads(read_text(folder / _ABOUT))
         ArrayRecordReader(str(folder / _RECORDS)).close()  # raises if the end of the file is lost
         return about if about["bytes"] == (folder / _RECORDS).stat().st_size else None
     except Exception:  # ArrayRecord raises any error of its C++ code

@@ -8,6 +8,7 @@ the mirrors of a site. The digest decides which bytes are used, not the server o
 import contextlib
 import csv
 import dataclasses
+import functools
 import hashlib
 import http.client
 import math
@@ -16,17 +17,20 @@ import pathlib
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 from jaxbench import __version__
+from jaxbench.clock import Stopwatch, ask
 from jaxbench.errors import BadInput, first_line
 from jaxbench.files import open_own, open_regular
 from jaxbench.paths import locked
 from jaxbench.terminal import printable
 
 _TABLE = pathlib.Path(__file__).with_name("downloads.csv")
-# A server that sends nothing for so long is given up.
+# A server that sends nothing for so long is given up, and one that sends less than this.
 _TIMEOUT_S = 30.0
+_LEAST_BYTES_PER_S = 1000
 # How often an address is tried again that was interrupted after it had sent something.
 _MAX_ATTEMPTS = 5
 _CHUNK_BYTES = 2**18
@@ -45,6 +49,10 @@ Bar = Callable[[str, int, int, str], None]
 
 class Unreachable(Exception):
     """A file cannot be fetched; the text says why."""
+
+
+class TooSlow(Unreachable):
+    """A server sends so little that it is not asked again."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +129,8 @@ def fetch(
                     return content
                 except Unreachable as error:
                     reason = f"{urlsplit(url).hostname}: {error}"
+                    if isinstance(error, TooSlow):
+                        break
                 except OSError:
                     partial.unlink(missing_ok=True)
                     raise
@@ -136,35 +146,57 @@ def fetch(
 def _fetch_from(url: str, file: RemoteFile, partial: pathlib.Path, bar: Bar) -> bytes:
     """Fetch what is missing of a file, or all of it if the server cannot send a part."""
     done = _size(partial)
-    headers = {"User-Agent": f"jaxbench/{__version__}", "Accept-Encoding": "identity"}
-    if done:
-        headers["Range"] = f"bytes={done}-"
     if done < file.size_bytes:
-        with _network_errors():
-            request = urllib.request.Request(url, headers=headers)
-            response = urllib.request.urlopen(request, timeout=_TIMEOUT_S)
-        with response:
-            if response.status != 206:
-                done = 0
-            length = response.headers.get("Content-Length", "")
-            if length.isdecimal() and done + int(length) != file.size_bytes:
-                raise Unreachable(f"it has {done + int(length):,} bytes, not {file.size_bytes:,}")
-            with open_own(partial, "ab") as stream:
-                stream.truncate(done)
-                while done < file.size_bytes:
-                    with _network_errors():
-                        chunk = response.read1(min(_CHUNK_BYTES, file.size_bytes - done))
-                    if not chunk:
-                        raise Unreachable(f"it ended after {done:,} of {file.size_bytes:,} bytes")
-                    stream.write(chunk)
-                    done += len(chunk)
-                    counts = _megabytes(done), _megabytes(file.size_bytes)
-                    bar(f"fetching {file.name}", *counts, "MB")
+        try:
+            response, done = _open(url, file, done)
+        except Unreachable:
+            if not done:
+                raise
+            response, done = _open(url, file, 0)  # a server may refuse any part
+        with response, open_own(partial, "ab") as stream:
+            stream.truncate(done)
+            watch, seen = Stopwatch(), done
+            while done < file.size_bytes:
+                with _network_errors():
+                    chunk = response.read1(min(_CHUNK_BYTES, file.size_bytes - done))
+                if not chunk:
+                    raise Unreachable(f"it ended after {done:,} of {file.size_bytes:,} bytes")
+                stream.write(chunk)
+                done += len(chunk)
+                counts = _megabytes(done), _megabytes(file.size_bytes)
+                bar(f"fetching {file.name}", *counts, "MB")
+                if (elapsed_s := watch.elapsed_s()) > _TIMEOUT_S:
+                    if done - seen < _LEAST_BYTES_PER_S * elapsed_s:
+                        raise TooSlow(f"it sent only {done - seen:,} bytes in {elapsed_s:.0f} s")
+                    watch, seen = Stopwatch(), done
     content = read_verified(partial, file)
     if content is None:
         partial.unlink()
         raise Unreachable("its bytes are not the published ones")
     return content
+
+
+def _open(url: str, file: RemoteFile, done: int) -> tuple[Any, int]:
+    """Ask a server for a file without its first `done` bytes.
+
+    Returns:
+      The response, and how many bytes are missing in front of it: 0 if it is the whole file.
+    """
+    headers = {"User-Agent": f"jaxbench/{__version__}", "Accept-Encoding": "identity"}
+    if done:
+        headers["Range"] = f"bytes={done}-"
+    request = urllib.request.Request(url, headers=headers)
+    with _network_errors():
+        # The timeout of urllib is that of a single byte.
+        urlopen = functools.partial(urllib.request.urlopen, request, timeout=_TIMEOUT_S)
+        response = ask(url, urlopen, 2 * _TIMEOUT_S)
+    if response.status != 206:
+        done = 0
+    length = response.headers.get("Content-Length", "")
+    if length.isdecimal() and done + int(length) != file.size_bytes:
+        response.close()
+        raise Unreachable(f"it has {done + int(length):,} bytes, not {file.size_bytes:,}")
+    return response, done
 
 
 def _size(path: pathlib.Path) -> int:

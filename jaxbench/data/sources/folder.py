@@ -1,9 +1,11 @@
 """A folder of images, one sub-folder a class: `train/<class>/*.JPEG`, `val/...`."""
 
+import collections
 import itertools
 import math
 import os
 import pathlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,20 +13,25 @@ import numpy as np
 
 from jaxbench.config import DataConfig
 from jaxbench.data.dataset import Dataset, Split, check_fits_in_memory
-from jaxbench.data.images.decode import CorruptImageError
+from jaxbench.data.images.decode import SUFFIXES, CorruptImageError, describe_warnings
 from jaxbench.data.images.encoded import EncodedSplit, Files
 from jaxbench.errors import BadInput
 from jaxbench.paths import user_path
+from jaxbench.terminal import printable
 
-_SUFFIXES = {".jpeg", ".jpg", ".png"}
+# What systems leave beside files; nobody misses it.
+_LITTER = re.compile(r"\._.*|\.DS_Store|Thumbs\.db|desktop\.ini", re.IGNORECASE)
 _REPORT_EVERY = 256
+# Kinds of files left out that a warning names.
+_KINDS = 8
 
 
 def load(data: DataConfig, *, progress: Callable[[str], None], **unused: Any) -> Dataset:
     """Decode every image and bring it to `data.image_shape`, as `centre_crop` says.
 
     For images decoded on the fly only the files' names are read. The classes are the training
-    split's sub-folders by name. Limited splits take images in turn from every class.
+    split's sub-folders by name; images in their sub-folders belong to them. What is left out is
+    counted. Limited splits take images in turn from every class.
 
     Args:
       data: `path` is the folder that holds the splits' folders.
@@ -40,7 +47,8 @@ def load(data: DataConfig, *, progress: Callable[[str], None], **unused: Any) ->
         )
     if image_shape[-1] != 3:
         raise BadInput(f"data.image_shape={image_shape}: images of a folder have 3 channels")
-    train_files, eval_files = (_list_split(root, name) for name in splits)
+    warnings: list[str] = []
+    train_files, eval_files = (_list_split(root, name, warnings) for name in splits)
     classes = sorted(train_files)
     if unknown := sorted(set(eval_files) - set(classes)):
         raise BadInput(f"{root / splits[1]}: class {unknown[0]} is not in {splits[0]}/")
@@ -49,7 +57,7 @@ def load(data: DataConfig, *, progress: Callable[[str], None], **unused: Any) ->
         paths, labels = zip(*_interleave(classes, files)[: limit or None], strict=True)
         source = Files(paths, np.array(labels, np.int32))
         split = EncodedSplit(source, image_shape, len(paths))
-        return split if data.decodes_on_the_fly else _decode(split, name, progress)
+        return split if data.decodes_on_the_fly else _decode(split, name, progress, warnings)
 
     return Dataset(
         description=f"folder {root.name}",
@@ -57,28 +65,64 @@ def load(data: DataConfig, *, progress: Callable[[str], None], **unused: Any) ->
         eval=read(splits[1], eval_files, data.eval_examples),
         num_classes=len(classes),
         statistics="ImageNet's",
+        warnings=[*dict.fromkeys(warnings)],
     )
 
 
-def _list_split(root: pathlib.Path, name: str) -> dict[str, list[str]]:
-    """Return {class: paths}, both by name; paths as text, of which ImageNet has 1.28 million."""
+def _list_split(root: pathlib.Path, name: str, warnings: list[str]) -> dict[str, list[str]]:
+    """Return {class: paths}, both by name; paths as text, of which ImageNet has 1.28 million.
+
+    What is left out is added to `warnings`.
+    """
     folder = root / name
     if not folder.is_dir():
         names = sorted(path.name for path in root.iterdir() if path.is_dir())
         raise BadInput(f"{root} has no folder {name!r}; it has {', '.join(names[:10]) or 'none'}")
-    files = {
-        sub.name: sorted(
-            entry.path
-            for entry in os.scandir(sub)
-            if os.path.splitext(entry.name)[1].lower() in _SUFFIXES
-        )
-        for sub in folder.iterdir()
-        if sub.is_dir() and not sub.name.startswith(".")
-    }
+    left_out: collections.Counter[str] = collections.Counter()
+
+    def leave_out(file: str, why: str = "") -> None:
+        if not _LITTER.fullmatch(file):
+            suffix = os.path.splitext(file)[1].lower() or "no ending"
+            left_out["hidden" if file.startswith(".") else why or suffix] += 1
+
+    def refuse(error: OSError) -> None:
+        raise BadInput(f"{error.filename}: cannot be read: {error.strerror}") from error
+
+    def list_class(directory: str) -> list[str]:
+        paths = []
+        for parent, folders, names in os.walk(directory, onerror=refuse):
+            for sub in [*folders]:
+                # Links may lead round in circles.
+                if sub.startswith(".") or os.path.islink(os.path.join(parent, sub)):
+                    folders.remove(sub)
+                    leave_out(sub, "linked folders in a class")
+            for file in names:
+                if file.lower().endswith(SUFFIXES) and not file.startswith("."):
+                    paths.append(os.path.join(parent, file))
+                else:
+                    leave_out(file)
+        return sorted(paths)
+
+    files = {}
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.name.startswith("."):
+            files[entry.name] = list_class(str(entry))
+        else:
+            leave_out(entry.name, "beside the folders of classes")
+    note = ""
+    if left_out:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in left_out.most_common(_KINDS))
+        note = printable(f"{sum(left_out.values()):,} files or folders are left out ({kinds})")
+        warnings.append(f"{folder}: {note}; images end in {', '.join(SUFFIXES)}")
     empty = sorted(sub for sub, paths in files.items() if not paths)
     if empty or not files:
         directory = folder.joinpath(*empty[:1])
-        raise BadInput(f"{directory}: no images in it; expected {name}/<class>/*.JPEG")
+        raise BadInput(
+            f"{directory}: no images in it"
+            + f"; {note}" * bool(note)
+            + f"; expected {name}/<class>/ "
+            f"with names that end in {', '.join(SUFFIXES)}"
+        )
     return files
 
 
@@ -88,16 +132,22 @@ def _interleave(classes: list[str], files: dict[str, list[str]]) -> list[tuple[s
     return [pair for row in itertools.zip_longest(*by_class) for pair in row if pair]
 
 
-def _decode(split: EncodedSplit, name: str, progress: Callable[[str], None]) -> Split:
+def _decode(
+    split: EncodedSplit, name: str, progress: Callable[[str], None], warnings: list[str]
+) -> Split:
     shape = (len(split), *split.image_shape)
     check_fits_in_memory(f"{name}, {len(split):,} images", math.prod(shape))
     images_NxHxWxC = np.empty(shape, np.uint8)
+    image_warnings = {}
     for row, out_HxWxC in enumerate(images_NxHxWxC):
+        path = split.source.name(row)
         try:
-            split.decode(row, None, out_HxWxC, random_crop=False, flip=False)
+            _, warning = split.decode(row, None, out_HxWxC, random_crop=False, flip=False)
         except CorruptImageError as error:
-            path = split.source.name(row)
             raise BadInput(f"{path}: cannot be decoded as an image: {error}") from error
+        if warning:
+            image_warnings[path] = warning
         if (row + 1) % _REPORT_EVERY == 0:
             progress(f"{name}: {row + 1:,} of {len(split):,} images")
+    warnings += describe_warnings(image_warnings)
     return Split(images_NxHxWxC, split.source.labels_N)

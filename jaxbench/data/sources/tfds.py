@@ -25,6 +25,7 @@ from jaxbench.data.images.encoded import EncodedSplit, TfdsExamples
 from jaxbench.data.sources import cifar10, download
 from jaxbench.data.sources.download import Bar
 from jaxbench.errors import BadInput
+from jaxbench.files import read_text
 from jaxbench.paths import user_path
 from jaxbench.terminal import printable
 
@@ -60,7 +61,11 @@ def load(
     if not data.name:
         raise BadInput("data.name='': data.source=tfds needs a builder's name, such as cifar10")
     default = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-    data_dir = user_path(data.path or default, "give data.path")
+    try:
+        data_dir = user_path(data.path or default)
+    except BadInput as error:
+        name = "data.path" if data.path else "TFDS_DATA_DIR"
+        raise BadInput(f"{name}={error}") from error
     if data.path and not data_dir.is_dir():
         raise BadInput(f"data.path={data.path!r}: no such folder of data.source=tfds")
     folder = _find(data.name, data_dir)
@@ -193,7 +198,7 @@ def check_feature_classes(folder: pathlib.Path) -> None:
                     json.loads(value, object_pairs_hook=check)
 
     if file.exists():
-        json.loads(file.read_text(), object_pairs_hook=check)
+        json.loads(read_text(file), object_pairs_hook=check)
 
 
 def _find(name: str, data_dir: pathlib.Path) -> pathlib.Path | None:
@@ -209,7 +214,7 @@ def _find(name: str, data_dir: pathlib.Path) -> pathlib.Path | None:
         return None
     folder = max(folders, key=lambda folder: tuple(map(int, folder.name.split("."))))
     with _unreadable_is_bad_input(folder):
-        information = json.loads((folder / "dataset_info.json").read_text())
+        information = json.loads(read_text(folder / "dataset_info.json"))
         file_format = information.get("fileFormat", "tfrecord")
     if file_format != "array_record":
         raise BadInput(

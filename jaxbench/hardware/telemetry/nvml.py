@@ -2,7 +2,8 @@
 
 Functions, units and error codes: https://docs.nvidia.com/deploy/nvml-api/
 NVML has no count of Xid messages, which the driver writes only into the system's log. It is
-imported late, so that it costs a machine without GPUs nothing.
+imported late, so that it costs a machine without GPUs nothing. It may hang: the reader's `read` is
+for a thread, all other functions wait for a limited time.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from jaxbench.clock import ask
 from jaxbench.errors import BadInput
 from jaxbench.hardware.telemetry.readers import Reading
 
@@ -181,15 +183,19 @@ def read_error_counters(ordinals: Mapping[str, int]) -> dict[str, dict[str, int]
         ("pcie_replays",): lambda one: [nvml.nvmlDeviceGetPcieReplayCounter(one)],
         (*rows, "row_remapping_pending", "row_remapping_failed"): nvml.nvmlDeviceGetRemappedRows,
     }
-    counts: dict[str, dict[str, int]] = {}
-    for board in find_boards(nvml, ordinals):
-        counts[board.device] = {}
-        for names, read in counters.items():
-            # Boards without ECC, or older drivers, do not have all of them.
-            with contextlib.suppress(nvml.NVMLError):
-                values = map(int, read(board.handle))
-                counts[board.device] |= dict(zip(names, values, strict=True))
-    return counts
+
+    def count() -> dict[str, dict[str, int]]:
+        counts: dict[str, dict[str, int]] = {}
+        for board in find_boards(nvml, ordinals):
+            counts[board.device] = {}
+            for names, read in counters.items():
+                # Boards without ECC, or older drivers, do not have all of them.
+                with contextlib.suppress(nvml.NVMLError):
+                    values = map(int, read(board.handle))
+                    counts[board.device] |= dict(zip(names, values, strict=True))
+        return counts
+
+    return ask("NVML", count)
 
 
 def other_gpu_processes(ordinals: Mapping[str, int]) -> int | None:
@@ -202,12 +208,15 @@ def other_gpu_processes(ordinals: Mapping[str, int]) -> int | None:
         return None
     import pynvml
 
-    try:
-        running = {
+    def list_processes() -> set[int]:
+        return {
             process.pid
             for board in find_boards(pynvml, ordinals)
             for process in pynvml.nvmlDeviceGetComputeRunningProcesses(board.handle)
         }
+
+    try:
+        running = ask("NVML", list_processes)
     except (pynvml.NVMLError, OSError):
         return None
     this_process = psutil.Process()
@@ -234,17 +243,18 @@ def read_power_limits(ordinals: Mapping[str, int]) -> list[PowerLimit]:
         raise BadInput("--power_limits: JAX uses no NVIDIA GPU, and no other device has limits")
     import pynvml as nvml
 
-    try:
-        limits = []
+    def read() -> Iterator[PowerLimit]:
         for _, _, address, handle in find_boards(nvml, ordinals):
             current_mw = nvml.nvmlDeviceGetPowerManagementLimit(handle)
             range_mw = nvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)
             nvml.nvmlDeviceSetPowerManagementLimit(handle, current_mw)
-            limits.append(PowerLimit(address, current_mw, *range_mw))
+            yield PowerLimit(address, current_mw, *range_mw)
+
+    try:
+        return ask("NVML", lambda: [*read()])
     except (nvml.NVMLError, OSError) as error:
         needs = "; that needs sudo" if isinstance(error, nvml.NVMLError_NoPermission) else ""
         raise BadInput(f"--power_limits: the limits cannot be set: {error}{needs}") from error
-    return limits
 
 
 def set_power_limits(limits_mw: Mapping[str, int]) -> None:
@@ -252,10 +262,14 @@ def set_power_limits(limits_mw: Mapping[str, int]) -> None:
 
     Raises:
       pynvml.NVMLError: a board refuses.
+      TimeoutError: NVML does not answer.
     """
     import pynvml
 
-    pynvml.nvmlInit()
-    for address, limit_mw in limits_mw.items():
-        handle = pynvml.nvmlDeviceGetHandleByPciBusId(address)
-        pynvml.nvmlDeviceSetPowerManagementLimit(handle, limit_mw)
+    def set_limits() -> None:
+        pynvml.nvmlInit()
+        for address, limit_mw in limits_mw.items():
+            handle = pynvml.nvmlDeviceGetHandleByPciBusId(address)
+            pynvml.nvmlDeviceSetPowerManagementLimit(handle, limit_mw)
+
+    ask("NVML", set_limits)

@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxbench.analysis.statistics import drift
 from jaxbench.clock import seconds_since_1970
-from jaxbench.files import open_regular
+from jaxbench.files import open_regular, read_lines
 
 JOULES_PER_KWH = 3.6e6
 # Reasons for lower clocks that slow a run down: not an idle GPU, clocks set by the user, or boards
@@ -155,7 +155,7 @@ def read_series(path: pathlib.Path) -> dict[str, Series]:
         contextlib.suppress(OSError, csv.Error, UnicodeDecodeError),
         open_regular(path, newline="", encoding="utf-8", most_bytes=math.inf) as file,
     ):
-        for row in csv.DictReader(file):
+        for row in csv.DictReader(read_lines(file)):
             try:
                 elapsed_s = float(row["elapsed_s"])
                 values: dict[str, Any] = {

@@ -6,7 +6,7 @@ import os
 import pathlib
 from collections.abc import Sequence
 
-from jaxbench.files import open_own
+from jaxbench.files import open_own, read_lines
 from jaxbench.records.run_dir import finite
 from jaxbench.records.schema import Record, columns_of
 from jaxbench.records.writers import Writer
@@ -47,7 +47,7 @@ class CsvWriter(_FileWriter):
         super().__init__(path)
         self._kind = kind
         with open(path, encoding="utf-8", newline="") as file:
-            columns = next(csv.reader(file), [*columns_of(kind), *more])
+            columns = next(csv.reader(read_lines(file)), [*columns_of(kind), *more])
         self._rows = csv.DictWriter(self._file, columns, extrasaction="ignore")
         if not self._file.tell():
             self._rows.writeheader()

@@ -232,8 +232,8 @@ def _speedup(row: dict[str, Any]) -> Cell | None:
 
 
 def _setting_words(rate: _Rate) -> str:
-    busy = rate.run.telemetry.get("host_busy") is True
-    return _size_words(rate) + " (the host was busy)" * busy
+    doubts = "; ".join(rate.run.doubts)
+    return _size_words(rate) + (f" ({doubts})" if doubts else "")
 
 
 def _size_words(rate: _Rate) -> str:

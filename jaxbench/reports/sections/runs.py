@@ -83,6 +83,9 @@ def trust(context: ReportContext) -> list[Banner]:
         "shared the host with other processes: their rates may be too low": [
             run for run in runs if run.telemetry.get("host_busy") is True
         ],
+        "had settings for debugging, which distort rates and times: see the warnings": [
+            run for run in runs if any(doubt.startswith("distorted") for doubt in run.doubts)
+        ],
         "had simulated devices, which share one processor: their rates and efficiencies are not "
         "those of accelerators": [run for run in runs if run.are_simulated(run.num_devices)],
         f"did not complete ({', '.join(f'{n} {status}' for status, n in ended.items())})": [

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxbench.files import open_regular
+from jaxbench.files import open_regular, read_lines
 from jaxbench.metrics import METRICS, words
 from jaxbench.records.goodput import CAUSES
 from jaxbench.reports.blocks import BarChart, LineChart, Point, Section, Series
@@ -137,7 +137,7 @@ def telemetry(context: ReportContext) -> Section | None:
     for run in sorted(sampled, key=_duration_s, reverse=True):
         readings, skipped = _read_readings(run.path / _FILE)
         if readings is None:
-            blocks.append(f"{run.id}: {_FILE} is corrupt, its first line names no columns.")
+            blocks.append(f"{run.id}: {_FILE} is corrupt.")
         elif panels := [*_panels(run, readings, skipped)]:
             blocks += panels
             num_drawn += 1
@@ -177,14 +177,14 @@ def _duration_s(run: ReportedRun) -> float:
 
 
 def _read_readings(path: pathlib.Path) -> tuple[_Readings | None, int]:
-    """Return telemetry.csv, and how many lines are corrupt; None if its first line is."""
+    """Return telemetry.csv, and how many lines are corrupt; None if all are."""
     readings: _Readings = {}
     skipped = 0
     try:
         with open_regular(
             path, newline="", encoding="utf-8", errors="replace", most_bytes=math.inf
         ) as file:
-            rows = csv.DictReader(line.replace("\0", "") for line in file)
+            rows = csv.DictReader(line.replace("\0", "") for line in read_lines(file))
             # A file that is empty has just been begun.
             if not _NEEDED.issubset(rows.fieldnames or _NEEDED):
                 return None, 0
@@ -206,7 +206,7 @@ def _read_readings(path: pathlib.Path) -> tuple[_Readings | None, int]:
                         curve[1].append(value)
     except (OSError, csv.Error):
         skipped += 1
-    return readings, skipped
+    return readings if readings or not skipped else None, skipped
 
 
 def _panels(run: ReportedRun, readings: _Readings, skipped: int) -> Iterator[LineChart]:

@@ -1,0 +1,94 @@
+"""Cores and memory that a container leaves to a process."""
+
+import math
+import os
+import types
+
+import pytest
+
+from jaxbench.data.dataset import check_fits_in_memory
+from jaxbench.hardware import system
+from jaxbench.hardware.system import available_cores, cpu_quota, host_memory_bytes
+from tests.conftest import refusal
+
+GIB = 2**30
+PERIOD = {"cpu.cfs_period_us": "100000"}
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """Writes files of the system; the host has 8 cores, and 48 of its 64 GiB are free."""
+    memory = types.SimpleNamespace(total=64 * GIB, available=48 * GIB)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {*range(8)}, raising=False)
+
+    def make(cgroup, **folders):
+        (tmp_path / "proc/self").mkdir(parents=True)
+        (tmp_path / "proc/self/cgroup").write_text(cgroup)
+        for folder, files in folders.items():
+            path = tmp_path / "sys/fs/cgroup" / folder
+            path.mkdir(parents=True, exist_ok=True)
+            for name, text in files.items():
+                (path / name).write_text(f"{text}\n")
+        return tmp_path
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "folders", "quota", "cores"),
+    [
+        ("0::/\n", {}, math.inf, 8),
+        ("0::/\n", {".": {"cpu.max": "max 100000"}}, math.inf, 8),
+        ("0::/\n", {".": {"cpu.max": "50000 100000"}}, 0.5, 1),
+        ("0::/\n", {".": {"cpu.max": "2500000 1000000"}}, 2.5, 3),
+        # Its own group has no limit, the one around it has.
+        ("0::/a/b\n", {"a/b": {"cpu.max": "max 100000"}, "a": {"cpu.max": "300000 100000"}}, 3, 3),
+        ("0::/../x\n", {".": {"cpu.max": "400000 100000"}}, 4, 4),
+        ("4:cpu,cpuacct:/a\n", {"cpu,cpuacct/a": {"cpu.cfs_quota_us": "150000", **PERIOD}}, 1.5, 2),
+        # The container is named as the host names it, and mounted without that name.
+        ("4:cpu:/docker/1f\n", {"cpu": {"cpu.cfs_quota_us": "50000", **PERIOD}}, 0.5, 1),
+        ("4:cpu:/\n", {"cpu": {"cpu.cfs_quota_us": "-1", **PERIOD}}, math.inf, 8),
+        ("", {".": {"cpu.max": "damaged"}}, math.inf, 8),
+        ("0::/\n", {".": {"cpu.max": "6400000 100000"}}, 64, 8),
+    ],
+)
+def test_cores_are_those_of_the_container(root, cgroup, folders, quota, cores):
+    path = root(cgroup, **folders)
+    assert cpu_quota(path) == quota
+    assert available_cores(path) == cores
+
+
+@pytest.mark.parametrize(
+    ("folders", "total", "free"),
+    [
+        ({".": {"memory.max": "max", "memory.current": 9 * GIB}}, 64, 48),
+        ({".": {"memory.max": 8 * GIB, "memory.current": 6 * GIB}}, 8, 2),
+        (
+            {
+                ".": {
+                    "memory.max": 8 * GIB,
+                    "memory.current": 6 * GIB,
+                    "memory.stat": f"anon {2 * GIB}\ninactive_file {4 * GIB}",
+                }
+            },
+            8,
+            6,
+        ),
+        ({".": {"memory.high": 4 * GIB, "memory.max": 8 * GIB, "memory.current": GIB}}, 4, 3),
+        ({".": {"memory.max": 8 * GIB, "memory.current": 9 * GIB}}, 8, 0),
+        ({"job": {"memory.max": 2 * GIB, "memory.current": GIB}, "job/step": {}}, 2, 1),
+        ({"memory": {"memory.limit_in_bytes": 4 * GIB, "memory.usage_in_bytes": GIB}}, 4, 3),
+        ({"memory": {"memory.limit_in_bytes": 9223372036854771712}}, 64, 48),
+        ({".": {"memory.max": 56 * GIB, "memory.current": 0}}, 56, 48),
+    ],
+)
+def test_memory_is_that_of_the_container(root, folders, total, free):
+    path = root("0::/job/step\n", **folders)
+    assert host_memory_bytes(path) == (total * GIB, free * GIB)
+
+
+def test_a_data_set_must_fit_the_container(root, monkeypatch):
+    path = root("0::/\n", **{".": {"memory.max": GIB, "memory.current": 0}})
+    monkeypatch.setattr(system.host_memory_bytes, "__defaults__", (path,))
+    refusal(check_fits_in_memory, "images", GIB, told="of the 1.0 GiB of free memory")
