@@ -1,6 +1,7 @@
 """The errors that end a run on purpose, each with a message of one line."""
 
 import difflib
+import errno
 import re
 from collections.abc import Iterable
 
@@ -8,7 +9,10 @@ from collections.abc import Iterable
 OUT_OF_MEMORY = re.compile(
     r"RESOURCE_EXHAUSTED|bad_alloc|MemoryError|[Oo]ut of memory|OUT_OF_MEMORY|ALLOC_FAILED"
     r"|[Cc]annot allocate|[Ff]ailed to allocate|allocate of .* failed|oom.kill event"
+    r"|failed to map segment"
 )
+# What a write fails with: the disk is full, a quota is used up, a file is larger than `ulimit -f`.
+DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # A refusal with a suggestion lists no more names.
 _FEW_NAMES = 8
 

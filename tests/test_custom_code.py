@@ -168,6 +168,7 @@ def test_no_librarys_exit_and_no_error_of_jaxbench_is_the_users(run_cli, tmp_pat
     monkeypatch.setattr(entry_point, "app", importlib.import_module("absl_elsewhere"))
     done = run_cli("--experiment=mine.py", "--mode=describe")
     assert (done.returncode, done.stderr) == (0, "")
+    # No frame of this file, which lies in the folder of another experiment.
     monkeypatch.setattr(describe, "describe", operator.attrgetter("no_such_field"))
     with pytest.raises(AttributeError, match="no_such_field"):
         run_cli("--experiment=mine.py", "--mode=describe")

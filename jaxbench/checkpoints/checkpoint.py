@@ -141,6 +141,7 @@ class Checkpoints:
         self._orbax: Any = None
         self._thread: threading.Thread | None = None
         self._warning: str | None = None  # of the last write
+        self._failure: str | None = None  # why the last write failed
         self._is_slow = False  # whether a write has taken longer than a signal leaves it
 
     def due(self, epochs_done: int | None = None, last: bool = False) -> bool:
@@ -156,8 +157,9 @@ class Checkpoints:
     def save(self, state: Any, metadata: dict[str, Any], score: float | None) -> None:
         """Copy a state to the host and have it written; wait only for the write before it.
 
-        A write that fails is a warning, and earlier checkpoints stay. A checkpoint of the same step
-        and epoch stays too: before a resumed run's first step it has the same state, and a score.
+        A write that fails is a warning, once for a reason, and earlier checkpoints stay. One of the
+        same step and epoch stays too: before a resumed run's first step it has the same state, and
+        a score.
 
         Args:
           state: arrays on the devices, all of them computed.
@@ -198,9 +200,12 @@ class Checkpoints:
         try:
             write_checkpoint(self._orbax, self.folder, name, state, metadata, score)
         except BaseException as error:  # whatever it is, the run continues without this one
-            reason = f"{self.folder / name}: {_explain(error)}"
-            self._warning = f"a checkpoint could not be written: {reason}"
+            if (reason := _explain(error)) != self._failure:  # said once
+                self._failure = reason
+                reason = f"{self.folder / name}: {reason}"
+                self._warning = f"a checkpoint could not be written: {reason}"
             return
+        self._failure = None
         if watch.elapsed_s() > grace_period_s() and not self._is_slow:
             self._is_slow = True
             self._warning = (
@@ -403,6 +408,8 @@ def _explain(error: BaseException) -> str:
     """Return one line about an error of a checkpoint's files."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
+    if match := re.search(r"os_error_code='(\d+)'", str(error)):  # tensorstore's
+        return os.strerror(int(match[1]))
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 

@@ -6,7 +6,6 @@ SIGHUP, SIGUSR1, SIGUSR2 or SIGXCPU. If nobody reads standard output (`| head`) 
 program that only prints something ends with 1, in silence.
 """
 
-import errno
 import os
 import re
 import sys
@@ -22,7 +21,14 @@ from jaxbench.cli.help import help_text
 from jaxbench.cli.hints import check_field, meant_fields
 from jaxbench.cli.importing import importing
 from jaxbench.custom import describe_error, user_line
-from jaxbench.errors import OUT_OF_MEMORY, BadInput, OtherProcessEnded, RunFailed, Terminated
+from jaxbench.errors import (
+    DISK_IS_FULL,
+    OUT_OF_MEMORY,
+    BadInput,
+    OtherProcessEnded,
+    RunFailed,
+    Terminated,
+)
 from jaxbench.fields import describe_type, overridable
 from jaxbench.modes.options import check_choice
 from jaxbench.parallel.signals import raise_on_signals, reason_of
@@ -121,7 +127,7 @@ def exit_code(error: BaseException) -> tuple[int, str | None]:
         return 2, str(error)
     if isinstance(error, RunFailed):
         return 1, str(error)
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if isinstance(error, OSError) and error.errno in DISK_IS_FULL:
         return 1, f"{error.filename or 'the disk'}: {error.strerror}"
     if isinstance(error, KeyboardInterrupt):
         return 130, "interrupted"
@@ -131,6 +137,11 @@ def exit_code(error: BaseException) -> tuple[int, str | None]:
         return error.code, str(error)
     if isinstance(error, Exception) and user_line(error) and not OUT_OF_MEMORY.search(repr(error)):
         return 2, describe_error("your code fails", error)
+    text = " ".join(str(error).split())
+    # Of an installation or a limit (memory, processes) a traceback says no more than the text.
+    is_library = isinstance(error, ImportError) and not (error.name or "").startswith("jaxbench")
+    if is_library or OUT_OF_MEMORY.search(repr(error)) or "can't start new thread" in text:
+        return 1, f"{type(error).__name__}: {text[:300]}".rstrip(": ")
     return 1, None
 
 

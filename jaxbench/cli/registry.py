@@ -45,7 +45,8 @@ def _docstrings(path: pathlib.Path) -> dict[str, str]:
             module = ast.parse(file.read())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = getattr(error, "strerror", None) or getattr(error, "msg", first_line(error))
-        line = f"line {error.lineno}: " if getattr(error, "lineno", None) else ""
+        lineno = getattr(error, "lineno", None)
+        line = f"line {lineno}: " if lineno else ""
         return {path.stem: f"cannot be read: {line}{reason}"}
     texts = {path.stem: ast.get_docstring(module) or ""}
     for node in module.body:

@@ -117,7 +117,8 @@ def _git() -> dict[str, Any] | None:
     here = pathlib.Path(__file__).resolve()
 
     def git(*args):
-        command = ["git", "-C", str(here.parent), *args]
+        # Without a lock of the index, which a killed process would leave behind.
+        command = ["git", "--no-optional-locks", "-C", str(here.parent), *args]
         return subprocess.run(command, capture_output=True, text=True, timeout=10)
 
     try:

@@ -123,7 +123,11 @@ def _git(*arguments: str) -> str:
     """Run git in the checkout that jaxbench is in; return what it prints."""
     try:
         done = subprocess.run(
-            ["git", *arguments], cwd=_CHECKOUT, capture_output=True, text=True, check=True
+            ["git", "--no-optional-locks", *arguments],
+            cwd=_CHECKOUT,
+            capture_output=True,
+            text=True,
+            check=True,
         )
     except (OSError, subprocess.CalledProcessError) as error:
         raise BadInput(

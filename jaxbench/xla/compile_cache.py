@@ -6,16 +6,20 @@ as they are, so the folder must belong to the user.
 
 import collections
 import contextlib
+import functools
 import os
 import pathlib
 import re
 import threading
+import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 
 from jaxbench.errors import BadInput
 from jaxbench.paths import user_cache, user_path
+from jaxbench.terminal import warn
 
 _VARIABLE = "JAX_COMPILATION_CACHE_DIR"
 _HIT, _MISS = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"
@@ -58,6 +62,7 @@ def use_compile_cache(setting: str = "", *, by_names: bool = False) -> str | Non
     if folder is None:
         jax.config.update("jax_enable_compilation_cache", False)
         return None
+    _say_failure_once(folder)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_compilation_cache_include_metadata_in_key", by_names)
     # Keep even the quickest programs: initialising compiles many small ones.
@@ -76,6 +81,31 @@ def cache_folder(setting: str = "") -> pathlib.Path:
     """Return the folder of `use_compile_cache`; raise BadInput if there is no home folder."""
     chosen = setting or os.environ.get(_VARIABLE)
     return (user_path(chosen) if chosen else user_cache("xla")).resolve()
+
+
+@functools.cache
+def _say_failure_once(folder: pathlib.Path) -> None:
+    """Print one line in place of JAX's warnings of each program that it cannot keep or read.
+
+    A file that is cut off, as by a quota, goes: JAX would never replace it.
+    """
+    otherwise, said = warnings.showwarning, False
+
+    def show(message: Warning | str, *args: Any, **keywords: Any) -> None:
+        nonlocal said
+        text = str(message)
+        match = re.match(r"Error \w+ persistent compilation cache entry for '(\w+)': (.+)", text)
+        if match is None:
+            otherwise(message, *args, **keywords)
+            return
+        for entry in folder.glob(f"{match[1]}-*-cache"):
+            with contextlib.suppress(OSError):
+                entry.unlink()
+        if not said:
+            warn(f"jaxbench: {folder}: {match[2]}: programs that are not kept are compiled again")
+        said = True
+
+    warnings.showwarning = show
 
 
 @contextlib.contextmanager

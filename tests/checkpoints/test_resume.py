@@ -579,6 +579,22 @@ def test_a_checkpoint_that_cannot_be_written_is_warned_of_and_the_run_continues(
     assert [path.name for path in (run / CHECKPOINTS).iterdir()] == ["step-000000022.epoch-00002"]
 
 
+def test_why_writes_fail_is_said_once(tmp_path, monkeypatch):
+    text = "OUT_OF_RANGE: Failed to write 3 bytes: File too large [os_error_code='27']"
+    errors = [ValueError(text), ValueError(text), OSError(errno.EDQUOT, "Disk quota exceeded")]
+
+    def fail(*args):
+        raise errors[said_by - 1]
+
+    monkeypatch.setattr(checkpoint, "write_checkpoint", fail)
+    writer = checkpoint.Checkpoints(tmp_path, checkpoint.Policy(epochs=1), lambda line: None)
+    for said_by in (1, 2, 3):
+        writer.save({"a": np.zeros(3)}, {"step": said_by, "epochs_done": said_by}, None)
+        writer.wait()
+    endings = ("epoch-00001: File too large", "epoch-00003: Disk quota exceeded")
+    assert [one.endswith(end) for one, end in zip(writer.warnings, endings, strict=True)] == [1, 1]
+
+
 def test_orbax_is_not_asked_if_there_is_no_room(tmp_path, monkeypatch):
     some = os.statvfs(tmp_path)
     few = os.statvfs_result([*some[:4], 20, *some[5:]])

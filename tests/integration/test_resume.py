@@ -70,6 +70,22 @@ def test_a_disk_that_is_really_full(disk, capfd, arrays):
             np.testing.assert_array_equal(found[key], state[key])
 
 
+def test_a_used_up_quota_is_a_line_for_each_thing_that_is_not_kept(tmp_path):
+    """`ulimit -f`, whose error is EFBIG, stands for a quota."""
+    limited = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, 2**16)); "
+    limited += "runpy.run_module('jaxbench.main', run_name='__main__', alter_sys=True)"
+    args = ("--experiment=quickstart:tiny", "--checkpoint_epochs=1", "--workdir=run")
+    done = subprocess.run(
+        [sys.executable, "-c", limited, *args, "--compile_cache=cache", "--telemetry_s=0"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and run_json(tmp_path / "run")["status"] == "done", done
+    assert done.stderr.count("\n") == done.stderr.count("File too large") == 1, done.stderr
+    assert " ".join(done.stdout.split()).count("File too large") == 1, done.stdout
+
+
 def test_runs_on_disks_of_several_sizes(disk, forks, tmp_path):
     """However full it becomes: run.json is whole, and the run is resumed when there is room."""
     args = (

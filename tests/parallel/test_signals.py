@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM: raised at once, or at the end of what may not be broken off."""
 
 import contextlib
+import errno
 import os
 import signal
 import threading
@@ -158,6 +159,21 @@ def test_every_writer_has_a_record_before_ctrl_c_is_raised():
         (Diverged("the loss is nan"), 1, "the loss is nan"),
         (RunFailed("a.jpg: an empty file"), 1, "a.jpg: an empty file"),
         (OSError(28, "No space left on device", "run"), 1, "run: No space left on device"),
+        (OSError(errno.EFBIG, "File too large", "run"), 1, "run: File too large"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), 1, "the disk: Disk quota exceeded"),
+        (
+            ImportError("libGL.so.1: no such file", name="cv2"),
+            1,
+            "ImportError: libGL.so.1: no such file",
+        ),
+        (ImportError("a mistake of ours", name="jaxbench.fields"), 1, None),
+        (
+            ValueError("failed to map segment\nfrom x"),
+            1,
+            "ValueError: failed to map segment from x",
+        ),
+        (MemoryError(), 1, "MemoryError"),
+        (RuntimeError("can't start new thread"), 1, "RuntimeError: can't start new thread"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (Terminated(), 143, "terminated"),
         (RuntimeError("a mistake of ours"), 1, None),

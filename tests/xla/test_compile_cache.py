@@ -1,7 +1,10 @@
 """The persistent compilation cache: on by default, moved, off, and told in every record."""
 
+import warnings
+
 import pytest
 
+from jaxbench.xla import compile_cache
 from tests.conftest import MICRO, records, run_json
 
 M = f"--experiment={MICRO}"
@@ -72,3 +75,19 @@ def test_a_bucket_in_jax_s_variable_is_left_to_jax(run_cli, tmp_path, monkeypatc
     assert done.returncode == 0, done.stderr
     assert run_json(tmp_path / "run")["environment"]["compile_cache"] == bucket
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_what_cannot_be_kept_or_read_is_said_once_and_removed(tmp_path, monkeypatch, capsys):
+    """JAX itself would warn of each program in each run, and never replace a file that is cut."""
+    monkeypatch.setattr(warnings, "showwarning", lambda *_: print("others"))
+    compile_cache._say_failure_once(tmp_path)
+    for name in ("jit_f-1a-cache", "jit_g-2b-cache", "jit_h-3c-cache"):
+        (tmp_path / name).write_text("cut")
+    for verb, name in (("writing", "jit_f"), ("reading", "jit_g")):
+        text = f"Error {verb} persistent compilation cache entry for '{name}': OSError: too large"
+        warnings.showwarning(UserWarning(text), UserWarning, "compiler.py", 1)
+    warnings.showwarning(UserWarning("another"), UserWarning, "x.py", 1)
+    output = capsys.readouterr()
+    assert output.err.count("\n") == 1 and "OSError: too large" in output.err
+    assert output.out == "others\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["jit_h-3c-cache"]
