@@ -167,7 +167,7 @@ def test_a_manifest_of_other_types_is_damaged(folder):
             text = json.dumps({"body": body, "seal": checkpoint._seal(body)})
             (folder / NAME / "manifest.json").write_text(text)
             try:
-                metadata = read_checkpoint(folder, NAME, STATE).metadata
+                metadata = checkpoint._read_intact(folder / NAME)["metadata"]
             except DamagedCheckpointError as error:
                 assert str(error).isprintable()
                 tried += 1
