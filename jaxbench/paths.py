@@ -48,13 +48,15 @@ def user_path(path: str | os.PathLike, instead: str = "") -> pathlib.Path:
 
 def _problem(text: str) -> str | None:
     """Return why a text can be no path of this machine; None if it can be one."""
+    exists = False
     try:
         os.stat(text)
         exists = True
-    except (OSError, ValueError) as error:  # ValueError: a zero character
-        if getattr(error, "errno", None) in (errno.ENAMETOOLONG, errno.ELOOP):
-            return error.strerror.lower()
-        exists = False
+    except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            return os.strerror(error.errno).lower()
+    except ValueError:  # a zero character
+        pass
     if any(len(name) > _LONGEST_NAME for name in text.encode(errors="replace").split(b"/")):
         return f"a name in it is longer than {_LONGEST_NAME} bytes"
     # As scp reads it: what stands before a colon in the first part names a machine or a scheme.

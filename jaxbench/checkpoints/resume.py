@@ -37,6 +37,7 @@ from jaxbench.records.attempts import describe_attempt, last_attempt
 from jaxbench.records.goodput import end_attempt
 from jaxbench.records.reader import flat
 from jaxbench.records.run_dir import (
+    EVENTS,
     RECORDS,
     RunDir,
     check_workdir,
@@ -135,6 +136,9 @@ def _open(
     """Read a run directory that nobody writes to, and lock it if it is resumed in place."""
     if not (path / "run.json").is_file():
         raise BadInput(f"{path}: no run directory, it has no run.json")
+    for name in (*RECORDS, EVENTS):
+        if (path / name).is_symlink():  # of another run, say: nothing is read or written through it
+            raise BadInput(f"{path / name}: is a link; replace it by what it leads to")
     if not in_place and is_running(path):
         raise BadInput(f"{path}: is still running in another process")
     with contextlib.ExitStack() as stack:

@@ -84,7 +84,7 @@ def cache_folder(setting: str = "") -> pathlib.Path:
 
 
 @functools.cache
-def _say_failure_once(folder: pathlib.Path) -> None:
+def _say_failure_once(folder: str | pathlib.Path) -> None:
     """Print one line in place of JAX's warnings of each program that it cannot keep or read.
 
     A file that is cut off, as by a quota, goes: JAX would never replace it.
@@ -98,7 +98,7 @@ def _say_failure_once(folder: pathlib.Path) -> None:
         if match is None:
             otherwise(message, *args, **keywords)
             return
-        for entry in folder.glob(f"{match[1]}-*-cache"):
+        for entry in pathlib.Path(folder).glob(f"{match[1]}-*-cache"):  # none of a bucket
             with contextlib.suppress(OSError):
                 entry.unlink()
         if not said:
