@@ -26,7 +26,7 @@ from jaxbench.records.reader import read_records
 MOST_BYTES = 200_000
 # Whose values are hosts, such as TPU_WORKER_HOSTNAMES; whose values are texts that may name one.
 _HOSTS = re.compile(r"(?i)hostname|address|^TPU_NAME$")
-_TEXTS = ("detail", "advice", "reason", "text", "variables")
+_TEXTS = ("detail", "advice", "reason", "text", "variables", "distorters")
 # What a card follows from, and what makes it a run for other readers.
 _DOCUMENT = ("schema_version", "experiment", "mode", "status", "started_at", "telemetry_s")
 _ENVIRONMENT = ("backend", "device_kind", "num_devices", "cpu", "cpu_cores")

@@ -143,14 +143,16 @@ class ReportedRun:
             )
 
     @property
+    def distorters(self) -> list[str]:
+        """The settings for debugging of all its processes, see hardware/distorters.py."""
+        attempts = [self.environment, *(self.document.resumes or ())]
+        return [*dict.fromkeys(one for a in attempts for one in a.get("distorters") or ())]
+
+    @property
     def doubts(self) -> list[str]:
         """Why its rates are not those of a machine of its kind: other work, or distorters."""
-        attempts = [self.environment, *(self.document.resumes or ())]
-        distorters = dict.fromkeys(one for a in attempts for one in a.get("distorters") or ())
-        return [
-            *["the host was busy"] * (self.telemetry.get("host_busy") is True),
-            *(f"distorted by {one}" for one in distorters),
-        ]
+        busy = ["the host was busy"] * (self.telemetry.get("host_busy") is True)
+        return busy + [f"distorted by {one}" for one in self.distorters]
 
     @functools.cached_property
     def rate(self) -> Estimate:

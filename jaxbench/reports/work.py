@@ -72,6 +72,7 @@ def setting_of(run: ReportedRun) -> dict[str, Any]:
         "driver": environment.get("driver"),
         "commit": git.get("commit", "unknown")[:9] + changed,
         "XLA_FLAGS": " ".join(user_flags) or None,
+        "distorters": "; ".join(run.distorters) or None,
         _DEFAULTS: sorted({*flags} - {*user_flags}),
     }
 

@@ -32,6 +32,7 @@ from jaxbench.reports.blocks import (
 from jaxbench.reports.collect import collect
 from jaxbench.reports.csv_rows import COLUMNS, MARK
 from jaxbench.reports.plot import draw, numbers
+from jaxbench.reports.runs import read_run
 from jaxbench.reports.write import render_markdown
 from jaxbench.results.tables import run_row
 from jaxbench.sweeps.sweep_dir import SweepDir
@@ -46,6 +47,7 @@ from tests.recorded import (
     throughput,
     trained,
     write_results,
+    write_run,
     write_telemetry,
 )
 from tests.reports.pages import (
@@ -104,6 +106,17 @@ def test_cells_say_what_they_are_sorted_by(tmp_path):
     assert "5000.0" not in page.attributes["data-sort"]
 
 
+def test_a_run_is_distorted_if_one_of_its_processes_was(tmp_path):
+    write_run(tmp_path / "a", 100.0, busy=True, distorters=["A=1 (slow)"])
+    write_run(tmp_path / "b", 100.0)
+    resumed = {"step": 1, "elapsed_s": 1.0, "lost_s": 0.0, "distorters": ["B=1 (slower)"]}
+    change_json(tmp_path / "a" / "run.json", resumes=[resumed])
+    distorted = ["distorted by A=1 (slow)", "distorted by B=1 (slower)"]
+    assert read_run("R1", "a", tmp_path / "a").doubts == ["the host was busy", *distorted]
+    text = " ".join(page_of(tmp_path).split())
+    assert "1 of 2 runs had settings for debugging" in text
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -114,6 +127,7 @@ def test_cells_say_what_they_are_sorted_by(tmp_path):
         {"environment": {"device_kind": "TPU v4"}},
         {"environment": {"matmul_precision": "highest"}},
         {"environment": {"versions": {"jax": "0.12.0"}}},
+        {"environment": {"distorters": ["JAX_DISABLE_JIT=1 (slow)"]}},
         {"config": {"batch_norm": "sync"}},
     ],
     ids=str,

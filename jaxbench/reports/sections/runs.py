@@ -84,7 +84,7 @@ def trust(context: ReportContext) -> list[Banner]:
             run for run in runs if run.telemetry.get("host_busy") is True
         ],
         "had settings for debugging, which distort rates and times: see the warnings": [
-            run for run in runs if any(doubt.startswith("distorted") for doubt in run.doubts)
+            run for run in runs if run.distorters
         ],
         "had simulated devices, which share one processor: their rates and efficiencies are not "
         "those of accelerators": [run for run in runs if run.are_simulated(run.num_devices)],
