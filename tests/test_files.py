@@ -57,7 +57,7 @@ def end_of(path):
         marks = {"records": {path.name: checkpoint.digest(path)}}
         refusal(read_epochs, path.parent, marks, told="has a line of 16,777,216 characters")
     else:
-        readings, skipped = _read_readings(path)
+        readings, skipped = _read_readings(path, None)
         assert len(readings["gpu0"]["power_w"][0]) == len(read_series(path)["gpu0"]) == skipped == 1
         with pytest.raises(OSError, match="has a line of"):
             _readings(path)

@@ -152,7 +152,7 @@ Q = "--experiment=quickstart"
         (["--experiment=quikstart"], "did you mean 'quickstart'?"),
         (["--experiment=nowhere.py"], "no such .py file: nowhere.py"),
         (["--experiment=wrong.py"], "not today"),
-        ([Q, f"--workdir={'a' * 300}"], "File name too long"),
+        ([Q, f"--workdir={'a' * 300}"], "file name too long"),
         (["--experiment=cnn10:tiny", "--experiment.data.image_shape=(2,2,3)"], "cannot be built"),
         ([Q, "--experiment.epochs=1000000000"], "more than"),
         (["--experiment=broken.py"], "broken.py:3: the experiment file fails with ZeroDivisionErr"),

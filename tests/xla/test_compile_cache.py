@@ -60,16 +60,17 @@ def test_the_compile_cache_can_be_elsewhere(run_cli, refused, tmp_path):
         line = refused(
             M, f"--compile_cache={folder}", "--workdir=run", told="; --compile_cache must"
         )
-        assert line.stderr.startswith(f"jaxbench: --compile_cache={folder}: ")
+        assert line.stderr.startswith(f"jaxbench: --compile_cache={folder[:200]}: ")
 
 
-def test_a_bucket_in_jax_s_variable_is_left_to_jax(run_cli, tmp_path, monkeypatch):
+def test_a_bucket_in_jax_s_variable_is_left_to_jax(run_cli, tmp_path):
     """It cannot read there, which is said once; --compile_cache would refuse an address."""
     bucket = "gs://no-such-bucket-of-jaxbench/cache"
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    done = run_cli(
-        M, "--workdir=run", "--experiment.epochs=1", env={"JAX_COMPILATION_CACHE_DIR": bucket}
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        done = run_cli(
+            M, "--workdir=run", "--experiment.epochs=1", env={"JAX_COMPILATION_CACHE_DIR": bucket}
+        )
     assert done.returncode == 0 and done.stderr.count(f"jaxbench: {bucket}: ") == 1, done.stderr
     assert run_json(tmp_path / "run")["environment"]["compile_cache"] == bucket
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
