@@ -1,8 +1,11 @@
 """Folders streamed: the same batches whoever decodes them, every example and corrupt one once."""
 
+import errno
 import os
 import pathlib
+import re
 import shutil
+import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -129,6 +132,75 @@ def test_images_of_which_libjpeg_warns_are_counted_once_a_run(folder, tmp_path, 
     assert sum(counts) == 3 and len(counts) == 1 + (fields == RESIDENT)
     named = [str(file) for file in odd if any(str(file) in warning for warning in warnings)]
     assert len(named) == len(counts) and "Invalid SOS parameters" in warnings[0]
+
+
+def limits(monkeypatch, shared=2**30, files=1024):
+    """A container with so many bytes of shared memory, 8 MiB of them taken, and open files."""
+    blocks = {"f_frsize": 4096, "f_blocks": shared // 4096, "f_bavail": shared // 4096 - 2**11}
+    monkeypatch.setattr("os.statvfs", lambda path: types.SimpleNamespace(**blocks))
+    monkeypatch.setattr("resource.getrlimit", lambda name: (files, files))
+
+
+def test_workers_without_shared_memory_or_files_are_refused_and_told_what_helps(
+    folder, monkeypatch
+):
+    """The advised sizes are enough, and so is no worker."""
+    config = config_of(folder, num_workers=4, image_shape=(224, 224, 3))
+    limits(monkeypatch, shared=2**24)
+    line = refusal(feed_of, config, told="in /dev/shm, and may need")
+    assert "8 of 16 MiB free" in line
+    limits(monkeypatch, shared=int(re.search(r"--shm-size=(\d+)m", line)[1]) * 2**20)
+    feed_of(config)
+    limits(monkeypatch, files=32)
+    assert "`ulimit -n` allows 32" in (line := refusal(feed_of, config, told="files will be open"))
+    limits(monkeypatch, files=int(re.search(r"\(ulimit -n (\d+)\)", line)[1]))
+    feed_of(config)
+    limits(monkeypatch, shared=2**16, files=32)
+    assert "--experiment.data.num_workers=0" in line
+    config.data.num_workers = 0
+    feed_of(config)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "/dev/shm, in which"),
+        (OSError(errno.EAGAIN, "Resource temporarily unavailable"), "`ulimit -u`"),
+        (RuntimeError("can't start new thread"), "`ulimit -u`"),
+        (OSError(errno.EMFILE, "Too many open files", "/psm_1"), "`ulimit -n` allows"),
+        (RuntimeError("open() failed: Too many open files"), "`ulimit -n` allows"),
+        (RuntimeError("Worker process was terminated unexpectedly"), "room in /dev/shm"),
+    ],
+)
+@pytest.mark.parametrize("when", ["started", "read"])
+def test_what_limits_make_of_workers_is_explained(folder, monkeypatch, error, told, when):
+    class Ahead:
+        def start_prefetch(self):
+            if when == "started":
+                raise error
+
+        def __next__(self):
+            raise error
+
+        def close(self):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    feed = feed_of(config_of(folder, num_workers=1))
+    monkeypatch.setattr(feed, "_sent_ahead", lambda *args, **options: Ahead())
+    with pytest.raises(RunFailed, match=re.escape(told)) as raised:
+        list(feed.train_batches(0, 1))
+    assert "--experiment.data.num_workers=0" in str(raised.value)
+    feed.close()
+
+
+@pytest.mark.parametrize("fields", [{"max_corrupt": 50}, RESIDENT])
+def test_no_image_is_corrupt_because_too_many_files_are_open(folder, monkeypatch, fields):
+    def no_more(path, *args, **options):
+        raise OSError(errno.EMFILE, "Too many open files", path)
+
+    monkeypatch.setattr("jaxbench.data.images.encoded.open_regular", no_more)
+    with pytest.raises(RunFailed, match="too many open files: `ulimit -n` allows"):
+        list(feed_of(config_of(folder, **fields)).train_batches(0, 1))
 
 
 def test_where_nothing_can_be_decoded_that_is_said(folder, tmp_path):

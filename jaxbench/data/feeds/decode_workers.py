@@ -47,8 +47,8 @@ class ChunkDecoder:
             self._per_device = self.sampler.layout.batch_per_device
         self.batch_shape = num_devices, self._per_device
         sizes = range(1, _MAX_CHUNK + 1)
-        self._chunk_size = max(size for size in sizes if self._per_device % size == 0)
-        self.chunks_per_batch = num_devices * self._per_device // self._chunk_size
+        self.chunk_size = max(size for size in sizes if self._per_device % size == 0)
+        self.chunks_per_batch = num_devices * self._per_device // self.chunk_size
 
     def __call__(self, number: int) -> dict[str, Any]:
         """Decode a chunk; the next example, or padding, replaces a corrupt one.
@@ -60,14 +60,14 @@ class ChunkDecoder:
         """
         batch, chunk = divmod(number, self.chunks_per_batch)
         epoch, step = divmod(batch, self._steps)
-        device, first = divmod(chunk * self._chunk_size, self._per_device)
+        device, first = divmod(chunk * self.chunk_size, self._per_device)
         sampler, draws = self.sampler, None
         order_LxSxB = sampler.train_LxSxB(epoch) if self.training else sampler.eval_LxSxB
         if self.training and (self.data.random_resized_crop or self.data.flip):
             draws = ExampleDraws(int(sampler.seeds_L[device]), epoch)
-        indices_B = order_LxSxB[device, step, first : first + self._chunk_size].copy()
-        labels_B = np.zeros(self._chunk_size, np.int32)
-        images_BxHxWx3 = np.zeros((self._chunk_size, *self.split.image_shape), np.uint8)
+        indices_B = order_LxSxB[device, step, first : first + self.chunk_size].copy()
+        labels_B = np.zeros(self.chunk_size, np.int32)
+        images_BxHxWx3 = np.zeros((self.chunk_size, *self.split.image_shape), np.uint8)
         corrupt: dict[str, str] = {}
         warnings: dict[str, str] = {}
         for row, index in enumerate(indices_B):

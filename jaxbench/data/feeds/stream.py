@@ -7,7 +7,12 @@ Letters: N examples, L devices of this process, B examples per device.
 """
 
 import contextlib
+import errno
 import json
+import math
+import mmap
+import os
+import resource
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -21,12 +26,19 @@ from jaxbench.data.augment import Examples
 from jaxbench.data.dataset import Dataset, Split
 from jaxbench.data.feeds.decode_workers import ChunkDecoder, begin_worker
 from jaxbench.data.images.decode import load_decoder
+from jaxbench.data.images.encoded import check_open_files
 from jaxbench.data.sampler import PADDING, EpochSampler
-from jaxbench.errors import RunFailed
+from jaxbench.errors import BadInput, RunFailed
 from jaxbench.hardware.system import available_cores
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.parallel.signals import defer_signals
 
+# Where worker processes pass chunks. So many of one process may be there at once: in its queue, in
+# grain's threads and not freed yet (7.8 were measured); and what its queues and locks take.
+_SHARED = "/dev/shm"
+_CHUNKS_PER_WORKER, _QUEUE_BYTES = 9, 2**17
+# Files that worker processes open in the first one, and those that other parts still open.
+_FILES_PER_WORKER, _FILES = 8, 16
 _QUIET = "ignore:resource_tracker:UserWarning"
 
 
@@ -74,6 +86,10 @@ class StreamFeed:
         if dataset.encoded:
             load_decoder()
             example_bytes = int(np.prod(dataset.image_shape)) + 4
+            if data.num_workers:
+                decoder = ChunkDecoder(data, dataset.train, sampler, dataset.num_classes, True)
+                _check_open_files(data.num_workers)
+                _check_shared_memory(data.num_workers, decoder, example_bytes)
         else:
             train = dataset.train
             example_bytes = train.inputs_Nx[:1].nbytes + train.labels_Nx[:1].nbytes
@@ -89,9 +105,9 @@ class StreamFeed:
         self._next_step = 0
 
     def close(self) -> None:
-        if self._ahead is not None:
-            self._ahead.close()
-        self._ahead = None
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.close()
 
     def train_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
         """Yield the batches of an epoch from `first_step` on; earlier ones are not read.
@@ -102,25 +118,44 @@ class StreamFeed:
           RunFailed: more images are corrupt than the config allows, or a worker process was killed.
         """
         start = epoch * self.steps_per_epoch + first_step
-        if self._ahead is None or self._next_step != start:
-            self.close()
-            stop = max(self._num_steps, start + num_steps)
-            self._ahead = self._sent_ahead(start, stop, training=True)
-            self._next_step = start
-            _start(self._ahead)
-        for _ in range(num_steps):
-            try:
-                batch = next(self._ahead)
-            except Exception as error:
+        with self._explained():
+            if self._ahead is None or self._next_step != start:
                 self.close()
-                if "Worker process was terminated" in str(error):  # grain's words
-                    raise RunFailed(
-                        "a worker process that decodes images was killed; if nobody did, it was "
-                        "the system, short of memory: fewer data.num_workers need less"
-                    ) from error
-                raise
+                stop = max(self._num_steps, start + num_steps)
+                self._ahead = self._sent_ahead(start, stop, training=True)
+                self._next_step = start
+                _start(self._ahead)
+        for _ in range(num_steps):
+            with self._explained():
+                batch = next(self._ahead)
             self._next_step += 1
             yield batch
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raise RunFailed for what the limits of the system make of worker processes."""
+        try:
+            yield
+        except Exception as error:
+            with contextlib.suppress(OSError):  # under the same limit
+                self.close()
+            check_open_files(error)
+            number, reason = getattr(error, "errno", None), ""
+            if "Worker process was terminated" in str(error):  # grain's words
+                reason = (
+                    "a worker process that decodes images was killed; if nobody did, it was the "
+                    f"system, short of memory or of room in {_SHARED}"
+                )
+            elif number == errno.ENOSPC:
+                reason = f"{_SHARED}, in which worker processes pass images, is full"
+            elif number == errno.EAGAIN or "start new thread" in str(error):
+                reason = "the system allows no more processes or threads (`ulimit -u`)"
+            if reason and self._data.num_workers:
+                raise RunFailed(
+                    f"{reason}: fewer data.num_workers need less, "
+                    "--experiment.data.num_workers=0 none"
+                ) from error
+            raise
 
     def host_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
         """Yield the same batches, left on the host: each a dict of arrays with a leading axis L."""
@@ -136,7 +171,10 @@ class StreamFeed:
         """
         self.eval_count = self.num_eval  # an image may be readable again
         # Closed also if the loop ends early: the threads would go on for ever.
-        with contextlib.closing(self._sent_ahead(0, self.eval_steps, training=False)) as batches:
+        with (
+            self._explained(),
+            contextlib.closing(self._sent_ahead(0, self.eval_steps, training=False)) as batches,
+        ):
             _start(batches)
             yield from batches
         if not self.eval_count:
@@ -228,6 +266,47 @@ class StreamFeed:
                 f"{list(self.corrupt)[-1]}: no image of the training split is left that can be "
                 "decoded"
             )
+
+
+def _check_open_files(num_workers: int) -> None:
+    """Raise BadInput if not even the queues of the worker processes can be opened.
+
+    What fails then is anything, with an error of its own. Under a limit that only just suffices
+    `check_open_files` recognises it.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    needed = len(os.listdir("/dev/fd")) + _FILES + _FILES_PER_WORKER * num_workers
+    if 0 <= limit < needed:
+        raise BadInput(
+            f"data.num_workers={num_workers}: about {needed} files will be open, and `ulimit -n` "
+            f"allows {limit}; raise it (ulimit -n 4096), or set --experiment.data.num_workers=0"
+        )
+
+
+def _check_shared_memory(num_workers: int, decoder: ChunkDecoder, example_bytes: int) -> None:
+    """Raise BadInput if the chunks of the worker processes may not fit in shared memory.
+
+    A process that writes to memory that is not there is killed.
+    """
+    try:
+        status = os.statvfs(_SHARED)
+    except OSError:  # another system, which passes them elsewhere
+        return
+    # Each array takes whole pages.
+    chunk_bytes = decoder.chunk_size * example_bytes + 3 * mmap.PAGESIZE
+    chunks = _CHUNKS_PER_WORKER * num_workers + decoder.chunks_per_batch
+    needed_bytes = chunks * chunk_bytes + _QUEUE_BYTES * num_workers
+    free_bytes, all_bytes = (
+        count * status.f_frsize for count in (status.f_bavail, status.f_blocks)
+    )
+    if needed_bytes > free_bytes and all_bytes:  # 0: as large as the memory
+        needed, free, whole = (size / 2**20 for size in (needed_bytes, free_bytes, all_bytes))
+        raise BadInput(
+            f"data.num_workers={num_workers}: worker processes pass images in {_SHARED}, and may "
+            f"need {needed:.3g} MiB; it has {free:.3g} of {whole:.3g} MiB free. Give a container "
+            f"more (docker run --shm-size={math.ceil(whole - free + needed)}m, or --ipc=host), or "
+            "set --experiment.data.num_workers=0"
+        )
 
 
 def _start(iterator: Any) -> None:

@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import errno
 import os
+import resource
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +18,7 @@ from jaxbench.data.images.decode import (
     centre_crop,
     draw_crop_box,
 )
+from jaxbench.errors import RunFailed
 from jaxbench.files import open_regular
 
 # More than any image that is decoded takes.
@@ -31,8 +34,22 @@ def sample_indices(count: int, most: int) -> np.ndarray:
 
 def read_image_file(path: str) -> bytes:
     """Return what an image file holds; raise OSError, for a pipe and a huge file, too."""
-    with open_regular(path, "rb", most_bytes=_MAX_BYTES, buffering=0) as file:
-        return file.read()
+    try:
+        with open_regular(path, "rb", most_bytes=_MAX_BYTES, buffering=0) as file:
+            return file.read()
+    except OSError as error:
+        check_open_files(error)
+        raise
+
+
+def check_open_files(error: Exception) -> None:
+    """Raise RunFailed if an error is that too many files are open: then no image is corrupt."""
+    if os.strerror(errno.EMFILE) in str(error) or getattr(error, "errno", None) == errno.ENFILE:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        raise RunFailed(
+            f"too many open files: `ulimit -n` allows {limit}; raise it (ulimit -n 4096), or set "
+            "--experiment.data.num_workers=0 --experiment.data.num_threads=1"
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +86,7 @@ class TfdsExamples:
         try:
             example = self.records[index]
         except Exception as error:  # TFDS and ArrayRecord raise anything for corrupt files
+            check_open_files(error)
             raise CorruptImageError(" ".join(str(error).split())[:200]) from error
         return example["image"], int(example["label"])
 
