@@ -48,28 +48,31 @@ def user_path(path: str | os.PathLike, instead: str = "") -> pathlib.Path:
 
 def _problem(text: str) -> str | None:
     """Return why a text can be no path of this machine; None if it can be one."""
-    exists = False
+    path = pathlib.Path(os.path.expanduser(text))
     try:
-        os.stat(text)
-        exists = True
-    except OSError as error:
-        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-            return os.strerror(error.errno).lower()
-    except ValueError:  # a zero character
-        pass
+        os.stat(path)
+        missing = ""
+    except (OSError, ValueError) as error:  # ValueError: a zero character
+        code = getattr(error, "errno", None)
+        if code in (errno.ENAMETOOLONG, errno.ELOOP):
+            return os.strerror(code).lower()
+        # The names that do not exist yet: what exists is a path, whatever its name.
+        folder = next((one for one in path.parents if os.path.isdir(one)), path)
+        missing = str(path.relative_to(folder))
     if any(len(name) > _LONGEST_NAME for name in text.encode(errors="replace").split(b"/")):
         return f"a name in it is longer than {_LONGEST_NAME} bytes"
     # As scp reads it: what stands before a colon in the first part names a machine or a scheme.
     # Older versions of jaxbench made folders of addresses, so those are refused in any case.
-    if "://" in text or (not exists and re.match(r"[^/]+:|\\\\", text)):
+    first = text.partition("/")[0]
+    if "://" in text or (re.search(r"^\\\\|.:", first) and not os.path.exists(first)):
         hint = _INSTEAD_OF_ADDRESS.get(
             text.partition(":")[0].lower(), "a local name with a colon begins with ./"
         )
         return f"jaxbench reads and writes only local paths: {hint}"
-    if not exists and (variable := re.search(r"\$(\w+|\{\w*\}?|\(.*\)?)", text)):
+    if variable := re.search(r"\$(\w+|\{\w*\}?|\(.*\)?)", missing):
         return f"the shell has not replaced {variable[0]}: write the path in full"
-    if not exists and not (text.isprintable() and text == text.strip()):
-        return "begins or ends with a space, or has a character that cannot be printed"
+    if missing != missing.strip() or re.search(r"[\0-\x1f\x7f-\x9f\ud800-\udfff]", missing):
+        return "a name in it begins or ends with a space, or has a character that cannot be printed"
     return None
 
 

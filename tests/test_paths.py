@@ -44,6 +44,10 @@ def test_names_that_exist_and_local_names_with_a_colon_are_paths(tmp_path, monke
     assert str(user_path("runs/10:30 Übung")) == "runs/10:30 Übung"
     for name in ("host:runs", "$HERE", "a ", "b\udcff"):
         os.mkdir(name)
+        for path in (name, f"{name}/new", os.path.abspath(f"{name}/new")):
+            assert str(user_path(path)) == path
+    # Joiners of Persian and of emojis, and spaces that are not ASCII.
+    for name in ("می\u200cخواهم", "👩\u200d💻", "新しい\u3000フォルダ", "a\xa0b"):
         assert str(user_path(name)) == name
     os.makedirs("gs:/bucket/x")  # as jaxbench made it of an address
     refusal(user_path, "gs://bucket/x", told="only local paths")

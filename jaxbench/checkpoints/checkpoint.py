@@ -298,7 +298,7 @@ def read_checkpoint(folder: pathlib.Path, name: str, abstract_state: Any) -> Che
 
     Raises:
       DamagedCheckpointError: it differs from what was written.
-      BadInput: it holds another model's state.
+      BadInput: it holds another model's state, or Orbax cannot read it.
     """
     path = folder / name
     body = _read_intact(path)
@@ -306,9 +306,13 @@ def read_checkpoint(folder: pathlib.Path, name: str, abstract_state: Any) -> Che
         return Checkpoint(name, _read_arrays(path, abstract_state), body["metadata"], {})
     except (BadInput, MemoryError):
         raise
-    except Exception as error:  # of Orbax and tensorstore, about files that somebody made up
-        reason = f"its arrays cannot be read: {_explain(error)}"
-        raise DamagedCheckpointError(f"{path}: is damaged: {reason}") from error
+    except Exception as error:
+        # Not as damaged, which is set aside: the cause may be another version of Orbax or a limit
+        # of the system, and the run would begin again.
+        raise BadInput(
+            f"{path}: its files are as they were written, but its arrays cannot be read: "
+            f"{_explain(error)}"
+        ) from error
 
 
 def _read_arrays(path: pathlib.Path, abstract_state: Any) -> Any:

@@ -7,7 +7,6 @@ import ast
 import contextlib
 import dataclasses
 import functools
-import itertools
 import os
 import pathlib
 import platform
@@ -25,7 +24,6 @@ from jaxbench.errors import BadInput
 from jaxbench.files import unpack
 from jaxbench.launchers.launcher import LOST, Ended, Launcher, Limits, TrialJob
 from jaxbench.parallel.child import Child, ProcessResult, last_line, seconds_to_end
-from jaxbench.parallel.processes import STARTERS
 from jaxbench.parallel.signals import defer_signals, grace_period_s, set_grace_period
 from jaxbench.xla.variables import decisive_variables
 
@@ -396,9 +394,7 @@ def run_trial(
       keep_checkpoints: whether the tar file, of its log and run directory, contains them.
       address: at which the processes of a trial on several hosts meet.
     """
-    # Ray's own, and those of what has started Ray on the nodes, such as srun.
-    for variable in ("OMP_NUM_THREADS", *itertools.chain(*STARTERS.values())):
-        os.environ.pop(variable, None)
+    os.environ.pop("OMP_NUM_THREADS", None)  # Ray's own
     with trial_folder() as name:
         path = pathlib.Path(name)
         log = path / (job.log.with_suffix(f".process{rank}.log") if rank else job.log).name

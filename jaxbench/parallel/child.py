@@ -1,6 +1,7 @@
 """Run one program in a process of its own, with limits, and return how it ended."""
 
 import contextlib
+import itertools
 import os
 import pathlib
 import re
@@ -27,6 +28,16 @@ _KILLED_BY_SLURM = re.compile(r"slurmstepd\S* error: Detected \d+ oom.kill event
 _CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGKILL, signal.SIGSEGV)
 # The control groups of this process, and where the system shows them.
 _CGROUP, _CGROUPS = pathlib.Path("/proc/self/cgroup"), pathlib.Path("/sys/fs/cgroup")
+# What starts a program several times tells each process their number and its own, in variables.
+STARTERS = {
+    "srun": ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+    "Open MPI": ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    "MPI": ("PMI_SIZE", "PMI_RANK"),  # MPICH, Intel MPI, and those of PBS and Cray
+    "MVAPICH": ("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
+    "jsrun": ("JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK"),  # LSF
+    "torchrun": ("WORLD_SIZE", "RANK"),
+    "a TPU multislice": ("MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID"),
+}
 # Becomes a command that ends with the process PARENT (on Linux): LAUNCHER PARENT LIMIT COMMAND...
 # LIMIT: bytes of private memory (RLIMIT_DATA), 0 for none. Only the command's own process can set
 # this, and one with threads (JAX has many) must not do it between fork and exec.
@@ -81,6 +92,9 @@ class Child:
         set_grace_period(max(self._grace_s + _MARGIN_S, grace_period_s()))
         self._kills = _oom_kills()
         self._clock = Stopwatch()
+        # What has started this process several times has not started the program.
+        dropped = {*itertools.chain(*STARTERS.values())}
+        inherited = {name: value for name, value in os.environ.items() if name not in dropped}
         with open(log, "wb") as output:
             self._process = subprocess.Popen(
                 [*LAUNCHER, str(os.getpid()), str(int((memory_limit_mb or 0) * 2**20)), *command],
@@ -89,7 +103,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 # Ctrl-C in the terminal goes to this process only, which then ends its child.
                 start_new_session=True,
-                env=os.environ | {"PYTHONUNBUFFERED": "1"} | dict(variables or {}),
+                env=inherited | {"PYTHONUNBUFFERED": "1"} | dict(variables or {}),
             )
 
     def wait(self) -> ProcessResult | None:

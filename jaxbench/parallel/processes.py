@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from jaxbench.clock import Clock, Stopwatch, pause, wait_until
 from jaxbench.errors import OUT_OF_MEMORY, BadInput, OtherProcessEnded, Unreachable
+from jaxbench.parallel.child import STARTERS
 from jaxbench.parallel.rendezvous import meet
 from jaxbench.parallel.signals import (
     defer_signals,
@@ -39,16 +40,6 @@ _GRACE_S, _GRACE_OF_OTHERS_S = 15.0, 2.0
 # JAX's own timeouts are so much longer than ours: they count only if ours fail.
 _JAX_MARGIN_S = 45
 _SHUTDOWN_TIMEOUT_S = 15
-# What starts a program several times tells each process their number and its own, in variables.
-STARTERS = {
-    "srun": ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
-    "Open MPI": ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
-    "MPI": ("PMI_SIZE", "PMI_RANK"),  # MPICH, Intel MPI, and those of PBS and Cray
-    "MVAPICH": ("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
-    "jsrun": ("JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK"),  # LSF
-    "torchrun": ("WORLD_SIZE", "RANK"),
-    "a TPU multislice": ("MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID"),
-}
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 

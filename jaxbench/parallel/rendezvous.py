@@ -16,7 +16,8 @@ from jaxbench.clock import Stopwatch, pause
 from jaxbench.errors import BadInput, Unreachable
 
 Message = TypeVar("Message")
-_MOST_BYTES = 1000
+# A message has fewer bytes, so no more missing processes are named.
+_MOST_BYTES, _MOST_NAMED = 1000, 10
 # A stranger that connects and says nothing is left after so long; how often a process tries again.
 _SILENT_S, _RETRY_S = 2.0, 0.2
 
@@ -78,7 +79,9 @@ def _gather(listener: socket.socket, count: int, timeout_s: float, at: str) -> N
     watch = Stopwatch()
     with contextlib.ExitStack() as stack:
         while len(joined) < count - 1:
-            missing = ", ".join(str(one) for one in range(1, count) if one not in joined)
+            absent = [str(one) for one in range(1, count) if one not in joined]
+            more = f" and {len(absent) - _MOST_NAMED} more" if len(absent) > _MOST_NAMED else ""
+            missing = ", ".join(absent[:_MOST_NAMED]) + more
             try:
                 listener.settimeout(max(0.01, timeout_s - watch.elapsed_s()))
                 connection = stack.enter_context(listener.accept()[0])
@@ -144,8 +147,8 @@ def _receive(
     """Return a message; None if there is none in time, or another one."""
     connection.settimeout(timeout_s)
     try:
-        with connection.makefile("rb") as file:
-            return msgspec.json.decode(file.readline(_MOST_BYTES), type=kind)
+        # Once: a message is a single packet, and a stranger that drips bytes would hold all up.
+        return msgspec.json.decode(connection.recv(_MOST_BYTES), type=kind)
     except (OSError, ValueError):
         return None
 

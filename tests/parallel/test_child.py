@@ -1,4 +1,6 @@
-"""Why a program ended, if only its exit code and the system's counts tell."""
+"""What a program inherits; why it ended, if only its exit code and the system's counts tell."""
+
+from unittest import mock
 
 import pytest
 
@@ -46,3 +48,16 @@ def test_what_is_not_known_is_not_said(tmp_path, system_killed, end):
     (tmp_path / "log").write_text("step 1\n")
     assert child._explain(-9, tmp_path / "log", system_killed) == end
     assert child._explain(-15, tmp_path / "log", system_killed) == ("exited", "killed by SIGTERM")
+
+
+def test_a_program_is_started_once_whatever_has_started_this_process(tmp_path, monkeypatch):
+    """Else the trials of a sweep would be refused as one of several processes."""
+    monkeypatch.setenv("KEPT", "1")
+    for count, index in child.STARTERS.values():
+        monkeypatch.setenv(count, "4")
+        monkeypatch.setenv(index, "0")
+    with mock.patch("subprocess.Popen") as started:
+        child.Child(["program"], tmp_path / "log", variables={"MORE": "2"})
+    names = started.call_args.kwargs["env"].keys()
+    assert {"KEPT", "MORE"} <= names
+    assert not any(names & {*pair} for pair in child.STARTERS.values())

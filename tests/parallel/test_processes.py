@@ -4,7 +4,7 @@ import pytest
 
 from jaxbench.clock import Clock
 from jaxbench.modes.train import run_training
-from jaxbench.parallel import processes
+from jaxbench.parallel import child, processes
 from jaxbench.parallel.processes import barrier_before_first_step, check_single_host, detect_cluster
 from jaxbench.records.writers.console import Console
 from tests.conftest import MICRO, config_of, records, refusal
@@ -55,7 +55,7 @@ def test_one_host_of_a_slice_does_not_start_without_the_others(monkeypatch):
 
 def test_one_of_several_processes_that_something_starts_is_no_run_of_its_own(refused, monkeypatch):
     """In place of N runs of the same, each in a folder of its own or one that only one gets."""
-    for starter, (count, index) in processes.STARTERS.items():
+    for starter, (count, index) in child.STARTERS.items():
         with monkeypatch.context() as patch:
             patch.setenv(count, "1")
             patch.setenv(index, "0")

@@ -1,6 +1,8 @@
 """The processes of a run, here threads, meet at an address or each gets one line in time."""
 
+import contextlib
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -55,6 +57,11 @@ def test_a_number_that_is_given_twice_is_refused(port):
         joined[1].close()
 
 
+def test_all_are_told_who_of_many_is_missing(port):
+    for line in ends(port, (0, 4000), (1, 4000)):
+        assert "missing 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 3988 more; start the same" in line
+
+
 def test_counts_that_differ_are_refused(port):
     _, other = ends(port, (0, 2), (1, 3))
     assert other == "BadInput: --num_processes=3: process 0 has 2"
@@ -102,6 +109,24 @@ def test_strangers_do_not_end_a_run(port, monkeypatch):
         assert waiting.result() == [None]
         for stranger in strangers:
             stranger.close()
+
+
+def test_who_drips_bytes_holds_nobody_up(port, monkeypatch):
+    monkeypatch.setattr(rendezvous, "_SILENT_S", 0.5)
+    is_over = threading.Event()
+
+    def drip():
+        with contextlib.suppress(OSError), _connect(port) as stranger:
+            while not is_over.wait(0.1):
+                stranger.sendall(b"x")
+
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(ends, port, (0, 2), timeout_s=5)
+        pool.submit(drip)
+        try:
+            assert ends(port, (1, 2), timeout_s=5) == waiting.result() == [None]
+        finally:
+            is_over.set()
 
 
 def _connect(port):

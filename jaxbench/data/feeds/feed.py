@@ -4,7 +4,7 @@ Letters: N examples, D devices, L of them in this process, S steps, B examples p
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import jax
@@ -38,7 +38,7 @@ class Feed(Protocol):
     eval_count: int  # those that an evaluation counts: all but the corrupt ones
     corrupt: dict[str, str]  # {name: reason} of the images that could not be decoded so far
     # {name: libjpeg's warning} of images that this process decoded in spite of it.
-    image_warnings: dict[str, str] = {}
+    image_warnings: Mapping[str, str] = {}
     # For the record: num_threads (of each worker process, None if no thread prepares batches),
     # num_workers, resident_bytes_per_device, and sent_bytes_per_step (to all devices).
     resources: dict[str, int | float | None]
