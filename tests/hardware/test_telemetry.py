@@ -13,6 +13,7 @@ import pytest
 
 from jaxbench.analysis.statistics import drift, slowed_down
 from jaxbench.clock import Clock, Stopwatch, wait_until
+from jaxbench.files import LINE_LENGTH
 from jaxbench.hardware.telemetry import readers, sampler
 from jaxbench.hardware.telemetry.nvml import NvmlReader
 from jaxbench.hardware.telemetry.readers import HostReader, TpuReader
@@ -727,6 +728,18 @@ def test_what_the_next_process_reads_goes_on(tmp_path):
     assert energy_of(series, [Window(5, 15, 1), Window(21, 30, 1)])["energy_j"] == pytest.approx(
         2800
     )
+
+
+@pytest.mark.parametrize("length", [200_000, LINE_LENGTH])
+def test_a_line_that_is_too_long_costs_only_what_follows(tmp_path, length):
+    path, errors = tmp_path / "telemetry.csv", collections.Counter()
+    write_readings(path, (0, 0.0, 500.0, 21))
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, "x" * length, lines[-2]]))
+    series = read_series(path, errors=errors)
+    assert len(series["gpu0"]) == 21
+    [(said, count)] = errors.items()
+    assert said.startswith("telemetry.csv is read only in part: ") and count == 1
 
 
 def test_the_time_zone_does_not_matter_but_that_there_is_one(tmp_path):
