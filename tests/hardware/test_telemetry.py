@@ -450,8 +450,11 @@ def test_an_impossible_reading_is_left_out_and_said_once(tmp_path, column, value
         assert (gpu["temperature_c_max"], gpu["sm_clock_mhz_median"]) == (60, 1900)
         assert gpu["memory_used_bytes_max"] == 2**30 and telemetry["energy_j"] == 15000
     hot = {"gpu0": Series("gpu", "NVIDIA H100 80GB HBM3")}
-    hot["gpu0"].add(0.0, {"power_w": 946.0})
+    hot["gpu0"].add(0.0, {"power_w": 1051.0})
     assert "1 of power_w" in summarize(hot, [], 1.0, {})[1][0]
+    hot = {"gpu0": Series("gpu", "NVIDIA GeForce RTX 3080")}
+    hot["gpu0"].add(0.0, {"power_w": 450.0})  # of some makers
+    assert not summarize(hot, [], 1.0, {})[1]
 
 
 @pytest.mark.parametrize(
