@@ -86,11 +86,19 @@ def host_memory_bytes(root: pathlib.Path = _ROOT) -> tuple[int, int]:
         limit = min((int(limit) for limit in limits if limit), default=total)
         used = search_file(folder / "memory.current", r"^(\d+)$")
         used = used or search_file(folder / "memory.usage_in_bytes", r"^(\d+)$") or 0
-        # The system takes these pages of files back before it runs out.
-        cached = search_file(folder / "memory.stat", r"^(?:total_)?inactive_file (\d+)$") or 0
+        # The system takes pages of files back before it runs out. Version 1 names those of a group
+        # without the groups in it, too.
+        cached = sum(
+            int(
+                search_file(folder / "memory.stat", rf"^total_{name} (\d+)$")
+                or search_file(folder / "memory.stat", rf"^{name} (\d+)$")
+                or 0
+            )
+            for name in ("active_file", "inactive_file")
+        )
         total = min(total, limit)
         if limit < memory.total:
-            free = max(0, min(free, limit - int(used) + int(cached)))
+            free = max(0, min(free, limit - int(used) + cached))
     return total, free
 
 

@@ -19,14 +19,17 @@ CASES = {
     "variable": {
         "CUDA_LAUNCH_BLOCKING": (["1"], ["0", ""]),
         "NVIDIA_TF32_OVERRIDE": (["0", "1"], [""]),
-        "NCCL_DEBUG": (["INFO", "trace"], ["WARN", "version"]),
+        "NCCL_DEBUG": (["TRACE"], ["WARN", "version", "INFO"]),  # INFO: when devices meet
         "NCCL_SHM_DISABLE": (["1"], ["0"]),
         "XLA_PYTHON_CLIENT_ALLOCATOR": (["platform"], ["bfc", "cuda_async"]),
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": (["50"], ["100"]),
         "MALLOC_PERTURB_": (["165"], ["0"]),
         "MALLOC_ARENA_MAX": ([], ["1"]),  # a choice
         "GLIBC_TUNABLES": (["glibc.malloc.check=3"], ["glibc.malloc.arena_max=2"]),
-        "LD_PRELOAD": (["libasan.so.8", "/lib/libjemalloc.so.2:/x.so"], ["/lib/libtcmalloc.so.4"]),
+        "LD_PRELOAD": (
+            ["libasan.so.8", "/lib/libjemalloc.so.2:/x.so", "/x.so:/lib/libjemalloc.so.2"],
+            ["/lib/libtcmalloc.so.4", "libiomp5.so:/lib/libjemalloc.so.2", "/lib/libstdc++.so.6"],
+        ),
         "PYTHONMALLOC": (["debug", "malloc"], ["pymalloc"]),
         "TF_CPP_MAX_VLOG_LEVEL": (["3"], ["0"]),
     },

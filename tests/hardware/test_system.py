@@ -84,7 +84,18 @@ def test_what_the_container_leaves_is_recorded(root, monkeypatch):
                 ".": {
                     "memory.max": 8 * GIB,
                     "memory.current": 6 * GIB,
-                    "memory.stat": f"anon {2 * GIB}\ninactive_file {4 * GIB}",
+                    "memory.stat": f"anon {2 * GIB}\ninactive_file {GIB}\nactive_file {3 * GIB}",
+                }
+            },
+            8,
+            6,
+        ),
+        (
+            {
+                "memory": {
+                    "memory.limit_in_bytes": 8 * GIB,
+                    "memory.usage_in_bytes": 6 * GIB,
+                    "memory.stat": f"inactive_file 0\nactive_file 0\ntotal_active_file {4 * GIB}",
                 }
             },
             8,

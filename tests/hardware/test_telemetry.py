@@ -13,6 +13,7 @@ import pytest
 
 from jaxbench.analysis.statistics import drift, slowed_down
 from jaxbench.clock import Clock, Stopwatch, wait_until
+from jaxbench.files import LINE_LENGTH
 from jaxbench.hardware.telemetry import readers, sampler
 from jaxbench.hardware.telemetry.nvml import NvmlReader
 from jaxbench.hardware.telemetry.readers import HostReader, TpuReader
@@ -449,8 +450,11 @@ def test_an_impossible_reading_is_left_out_and_said_once(tmp_path, column, value
         assert (gpu["temperature_c_max"], gpu["sm_clock_mhz_median"]) == (60, 1900)
         assert gpu["memory_used_bytes_max"] == 2**30 and telemetry["energy_j"] == 15000
     hot = {"gpu0": Series("gpu", "NVIDIA H100 80GB HBM3")}
-    hot["gpu0"].add(0.0, {"power_w": 946.0})
+    hot["gpu0"].add(0.0, {"power_w": 1051.0})
     assert "1 of power_w" in summarize(hot, [], 1.0, {})[1][0]
+    hot = {"gpu0": Series("gpu", "NVIDIA GeForce RTX 3080")}
+    hot["gpu0"].add(0.0, {"power_w": 450.0})  # of some makers
+    assert not summarize(hot, [], 1.0, {})[1]
 
 
 @pytest.mark.parametrize(
@@ -727,6 +731,18 @@ def test_what_the_next_process_reads_goes_on(tmp_path):
     assert energy_of(series, [Window(5, 15, 1), Window(21, 30, 1)])["energy_j"] == pytest.approx(
         2800
     )
+
+
+@pytest.mark.parametrize("length", [200_000, LINE_LENGTH])
+def test_a_line_that_is_too_long_costs_only_what_follows(tmp_path, length):
+    path, errors = tmp_path / "telemetry.csv", collections.Counter()
+    write_readings(path, (0, 0.0, 500.0, 21))
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, "x" * length, lines[-2]]))
+    series = read_series(path, errors=errors)
+    assert len(series["gpu0"]) == 21
+    [(said, count)] = errors.items()
+    assert said.startswith("telemetry.csv is read only in part: ") and count == 1
 
 
 def test_the_time_zone_does_not_matter_but_that_there_is_one(tmp_path):

@@ -2,7 +2,6 @@
 
 import array
 import collections
-import contextlib
 import csv
 import itertools
 import math
@@ -165,36 +164,36 @@ def read_series(
     """Return what earlier processes of a resumed run wrote to telemetry.csv.
 
     Lines that are damaged, or whose time has no time zone, are left out, and counted in `errors`.
-    What is added to a series is the next process's.
+    So is what follows a line that is too long. What is added to a series is the next process's.
     """
     errors = collections.Counter() if errors is None else errors
     damaged = f"left out: a line of {path.name} that is damaged or has no time zone"
     series: dict[str, Series] = {}
     began_s: float | None = None
-    with (
-        contextlib.suppress(OSError),
-        open_regular(
+    try:
+        with open_regular(
             path, newline="", encoding="utf-8", errors="replace", most_bytes=math.inf
-        ) as file,
-    ):
-        for row in csv.DictReader(line.replace("\0", "") for line in read_lines(file)):
-            try:
-                elapsed_s = float(row["elapsed_s"])
-                values: dict[str, Any] = {name: float(row[name]) for name in _READ if row.get(name)}
-                new_began_s = seconds_since_1970(row["time"]) - elapsed_s
-                device, kind = row["device"], row["kind"]
-                if not math.isfinite(elapsed_s):
-                    raise ValueError(elapsed_s)
-            except (KeyError, TypeError, ValueError, OverflowError):
-                errors[damaged] += 1
-                continue
-            if kind in ("gpu", "mig"):
-                values["throttle_reasons"] = row.get("throttle_reasons") or ""
-            if began_s is not None and abs(new_began_s - began_s) > _JUMP_S:
-                for one in series.values():
-                    one.resume()
-            began_s = new_began_s
-            series.setdefault(device, Series(kind, device_kind)).add(elapsed_s, values)
+        ) as file:
+            for row in csv.DictReader(line.replace("\0", "") for line in read_lines(file)):
+                try:
+                    elapsed_s = float(row["elapsed_s"])
+                    values: dict[str, Any] = {name: float(row[name]) for name in _READ if row.get(name)}
+                    new_began_s = seconds_since_1970(row["time"]) - elapsed_s
+                    device, kind = row["device"], row["kind"]
+                    if not math.isfinite(elapsed_s):
+                        raise ValueError(elapsed_s)
+                except (KeyError, TypeError, ValueError, OverflowError):
+                    errors[damaged] += 1
+                    continue
+                if kind in ("gpu", "mig"):
+                    values["throttle_reasons"] = row.get("throttle_reasons") or ""
+                if began_s is not None and abs(new_began_s - began_s) > _JUMP_S:
+                    for one in series.values():
+                        one.resume()
+                began_s = new_began_s
+                series.setdefault(device, Series(kind, device_kind)).add(elapsed_s, values)
+    except (OSError, csv.Error) as error:
+        errors[f"{path.name} is read only in part: {getattr(error, 'strerror', error)}"] += 1
     for one in series.values():
         one.resume()
     return series
