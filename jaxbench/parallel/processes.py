@@ -84,10 +84,11 @@ def detect_cluster(
     except Exception as error:
         raise BadInput(f"--distributed=auto: {type(error).__name__}: {_one_line(error)}") from error
     if cluster is None:
-        _, flags = _started_by() or ("", "--num_processes and --process_id")
+        _, flags = _started_by() or ("", "--num_processes=N --process_id=K")
         raise BadInput(
             "--distributed=auto: JAX finds no Cloud TPU slice, Slurm step or Open MPI job here; "
-            f"give --coordinator_address, {flags}, or leave it out on a single machine"
+            f"give --coordinator_address=HOST:PORT {flags}; leave out --distributed on a single "
+            "machine"
         )
     if num_processes == 1:
         return None

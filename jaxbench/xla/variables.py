@@ -51,6 +51,8 @@ def decisive_variables() -> dict[str, str]:
     XLA_FLAGS lacks the flags that jaxbench added in this process: they are the machine's.
     """
     variables = {name: value for name, value in os.environ.items() if _DECISIVE.match(name)}
-    flags = [flag for flag in variables.pop("XLA_FLAGS", "").split() if flag not in added_flags]
-    variables |= {"XLA_FLAGS": " ".join(flags)} if flags else {}
+    flags = [flag for flag in flags_of("XLA_FLAGS") if flag not in added_flags]
+    variables.pop("XLA_FLAGS", None)
+    if flags:
+        variables["XLA_FLAGS"] = " ".join(flags)
     return {name: value for name, value in sorted(variables.items()) if not _CACHE.match(name)}
