@@ -53,9 +53,8 @@ def _problem(text: str) -> str | None:
         os.stat(path)
         missing = ""
     except (OSError, ValueError) as error:  # ValueError: a zero character
-        code = getattr(error, "errno", None)
-        if code in (errno.ENAMETOOLONG, errno.ELOOP):
-            return os.strerror(code).lower()
+        if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            return error.strerror.lower()
         # The names that do not exist yet: what exists is a path, whatever its name.
         folder = next((one for one in path.parents if os.path.isdir(one)), path)
         missing = str(path.relative_to(folder))
