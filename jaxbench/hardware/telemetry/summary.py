@@ -177,7 +177,9 @@ def read_series(
             for row in csv.DictReader(line.replace("\0", "") for line in read_lines(file)):
                 try:
                     elapsed_s = float(row["elapsed_s"])
-                    values: dict[str, Any] = {name: float(row[name]) for name in _READ if row.get(name)}
+                    values: dict[str, Any] = {
+                        name: float(row[name]) for name in _READ if row.get(name)
+                    }
                     new_began_s = seconds_since_1970(row["time"]) - elapsed_s
                     device, kind = row["device"], row["kind"]
                     if not math.isfinite(elapsed_s):
