@@ -97,6 +97,7 @@ SMALLER = {
         ({"y_train": np.zeros(50, int), "y_test": np.zeros(20, int)}, "are of one class"),
         ({"x_test": SMALLER["x_test"]}, "in training (32, 32, 3)"),
         ({"x_test": SMALLER["x_test"][:0], "y_test": np.zeros(0, int)}, "no examples"),
+        ({"x_train": SMALLER["x_train"][:0], "y_train": np.zeros(0, int)}, "no examples"),
         (SMALLER, "--experiment.data.image_shape='(28, 28, 3)'"),
         ({"y_train": np.arange(50) % 7, "y_test": np.arange(20) % 7}, "num_classes=7"),
     ],

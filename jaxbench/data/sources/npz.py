@@ -81,7 +81,7 @@ def load(data: DataConfig, *, masks: bool = False, **unused: Any) -> Dataset:
     num_classes = 2
     if not masks:
         different = np.unique(train.labels_Nx)
-        num_classes = int(different[-1]) + 1 if len(different) > 1 else 1
+        num_classes = int(different[-1]) + 1 if len(different) > 1 else len(different)
         if len(different) < num_classes:
             gaps = f"y_train has {len(different)} different labels, from {different[0]} to "
             gaps += f"{different[-1]}"
