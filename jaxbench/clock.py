@@ -20,6 +20,8 @@ Answer = TypeVar("Answer")
 _PATIENCE_S = 15.0
 # {source: the future of its last answer}, see `ask`.
 _answers: dict[str, Any] = {}
+# The sources of which an answer is overdue: nobody waits for them again.
+_hanging: set[str] = set()
 
 
 class Clock:
@@ -128,13 +130,20 @@ def ask(source: str, call: Callable[[], Answer], patience_s: float | None = None
         except BaseException as error:
             answer.set_exception(error)
 
-    if source not in _answers or _answers[source].done():
-        watch, _answers[source] = Stopwatch(), answer
-        limit_s = _PATIENCE_S if patience_s is None else patience_s
-        threading.Thread(target=run, name=f"ask {source}", daemon=True).start()
-        wait_until(lambda: answer.done() or watch.elapsed_s() > limit_s)
-    if not answer.done():
-        raise TimeoutError(f"{source} does not answer")
+    def wait_for(future: Future[Answer]) -> None:
+        watch, limit_s = Stopwatch(), _PATIENCE_S if patience_s is None else patience_s
+        if source not in _hanging:
+            wait_until(lambda: future.done() or watch.elapsed_s() > limit_s)
+        if not future.done():
+            _hanging.add(source)
+            raise TimeoutError(f"{source} does not answer")
+        _hanging.discard(source)
+
+    if source in _answers:  # of another thread, or of a call that was interrupted
+        wait_for(_answers[source])
+    _answers[source] = answer
+    threading.Thread(target=run, name=f"ask {source}", daemon=True).start()
+    wait_for(answer)
     return answer.result()
 
 

@@ -1,12 +1,13 @@
 """The clock: exclusive phases that add up, and nobody else who reads time."""
 
 import ast
+import threading
 import time
 
 import psutil
 import pytest
 
-from jaxbench.clock import Clock, process_age_s
+from jaxbench.clock import Clock, ask, process_age_s
 from tests.conftest import ROOT
 
 
@@ -64,3 +65,21 @@ def test_all_clocks_of_the_system_agree():
     elapsed_s = clock.elapsed_s()
     assert set(elapsed_s) - {"uptime"} == {"run", "date"}
     assert all(0.02 < seconds < 60 for seconds in elapsed_s.values())
+
+
+def test_a_source_that_is_busy_with_another_call_is_waited_for():
+    begun, go_on, answers = threading.Event(), threading.Event(), []
+
+    def slow():
+        begun.set()
+        return go_on.wait(60)
+
+    first = threading.Thread(target=lambda: answers.append(ask("busy", slow)))
+    second = threading.Thread(target=lambda: answers.append(ask("busy", lambda: "second")))
+    first.start()
+    assert begun.wait(60)
+    second.start()
+    go_on.set()
+    for thread in (first, second):
+        thread.join(60)
+    assert answers == [True, "second"]

@@ -239,7 +239,7 @@ def test_what_lies_in_an_image_folder_is_read_or_counted(writable, feed):
     dataset = load_dataset(config)
     [warning] = dataset.warnings
     assert len(dataset.train) == TRAIN + len(names) + 2
-    assert f"{writable / 'train'}: 9 files or folders are left out" in warning
+    assert f"{writable / 'train'}: 9 files and folders are left out" in warning
     for counted in ("3 .gif", "1 .tar", "1 no ending", "2 hidden", "1 linked folders", "1 beside"):
         assert counted in warning
     with prepare_run(config, None, Console()) as setup:
@@ -270,7 +270,7 @@ def test_a_folder_that_cannot_be_listed_is_no_empty_one(writable, monkeypatch):
         (lambda root: [file.unlink() for file in root.glob("train/*/*")], "no images in it"),
         (
             lambda root: [file.rename(f"{file}.gz") for file in root.glob("train/*/*")],
-            "no images in it; 22 files or folders are left out (22 .gz); expected",
+            "no images in it; 22 files and folders are left out (22 .gz); expected",
         ),
     ],
 )

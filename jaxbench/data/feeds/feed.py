@@ -37,11 +37,14 @@ class Feed(Protocol):
     num_eval: int  # examples of the evaluation split
     eval_count: int  # those that an evaluation counts: all but the corrupt ones
     corrupt: dict[str, str]  # {name: reason} of the images that could not be decoded so far
-    # {name: libjpeg's warning} of images that this process decoded in spite of it.
-    image_warnings: Mapping[str, str] = {}
     # For the record: num_threads (of each worker process, None if no thread prepares batches),
     # num_workers, resident_bytes_per_device, and sent_bytes_per_step (to all devices).
     resources: dict[str, int | float | None]
+
+    @property
+    def image_warnings(self) -> Mapping[str, str]:
+        """Return {name: libjpeg's warning} of images that this process decoded in spite of it."""
+        return {}
 
     def train_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
         """Yield, on the devices, the batches of `num_steps` steps of an epoch, 0 the first."""

@@ -14,7 +14,7 @@ import mmap
 import os
 import resource
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -81,7 +81,7 @@ class StreamFeed:
         self.steps_per_epoch, self.eval_steps = sampler.steps_per_epoch, sampler.eval_steps
         self.num_eval = self.eval_count = sampler.num_eval
         self.corrupt: dict[str, str] = {}
-        self.image_warnings: Mapping[str, str] = {}
+        self.image_warnings: dict[str, str] = {}
         self.train_data = self.eval_data = mesh.replicate(dataset.normalization(param_dtype))
         if dataset.encoded:
             load_decoder()
@@ -208,7 +208,7 @@ class StreamFeed:
 
         def join(chunks: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
             for chunk in chunks:
-                self.image_warnings = {**self.image_warnings, **json.loads(chunk["warnings"])}
+                self.image_warnings |= json.loads(chunk["warnings"])
                 self._count_corrupt(chunk, training)
             batch = {}
             for name in ("images", "labels", "indices"):

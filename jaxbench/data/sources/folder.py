@@ -20,7 +20,9 @@ from jaxbench.paths import user_path
 from jaxbench.terminal import printable
 
 # What systems leave beside files; nobody misses it.
-_LITTER = re.compile(r"\._.*|\.DS_Store|Thumbs\.db|desktop\.ini", re.IGNORECASE)
+_LITTER = re.compile(
+    r"\._.*|\.DS_Store|Thumbs\.db|desktop\.ini|\.ipynb_checkpoints|@eaDir", re.IGNORECASE
+)
 _REPORT_EVERY = 256
 # Kinds of files left out that a warning names.
 _KINDS = 8
@@ -93,7 +95,8 @@ def _list_split(root: pathlib.Path, name: str, warnings: list[str]) -> dict[str,
         for parent, folders, names in os.walk(directory, onerror=refuse):
             for sub in [*folders]:
                 # Links may lead round in circles.
-                if sub.startswith(".") or os.path.islink(os.path.join(parent, sub)):
+                is_link = os.path.islink(os.path.join(parent, sub))
+                if sub.startswith(".") or is_link or _LITTER.fullmatch(sub):
                     folders.remove(sub)
                     leave_out(sub, "linked folders in a class")
             for file in names:
@@ -112,7 +115,7 @@ def _list_split(root: pathlib.Path, name: str, warnings: list[str]) -> dict[str,
     note = ""
     if left_out:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in left_out.most_common(_KINDS))
-        note = printable(f"{sum(left_out.values()):,} files or folders are left out ({kinds})")
+        note = printable(f"{sum(left_out.values()):,} files and folders are left out ({kinds})")
         warnings.append(f"{folder}: {note}; images end in {', '.join(SUFFIXES)}")
     empty = sorted(sub for sub, paths in files.items() if not paths)
     if empty or not files:
