@@ -229,12 +229,15 @@ def test_what_lies_in_an_image_folder_is_read_or_counted(writable, feed):
     for litter in (".DS_Store", "._000.jpg", "Thumbs.db", "desktop.ini"):
         (ape / litter).touch()
         (writable / "train" / litter).touch()
+    for litter in (".ipynb_checkpoints", "@eaDir"):
+        (ape / litter).mkdir()
+        shutil.copy(ape / "0.JPG", ape / litter)
     dataset = load_dataset(config)
     assert len(dataset.train) == TRAIN + len(names) + 2 and not dataset.warnings
     for name in ("9.gif", "a.GIF", "b.tar", "n01_c", ".d.jpg", "deeper/e.gif"):
         (ape / name).touch()
     (ape / "round").symlink_to(writable / "train")
-    (ape / ".ipynb_checkpoints").mkdir()
+    (ape / ".hidden").mkdir()
     (writable / "train" / "f.jpg").touch()
     dataset = load_dataset(config)
     [warning] = dataset.warnings
