@@ -65,7 +65,7 @@ def test_one_of_several_processes_that_something_starts_is_no_run_of_its_own(ref
             line = refused(f"--experiment={MICRO}", told=told).stderr
             assert f"--num_processes=${count} --process_id=${index}" in line
             if starter not in ("srun", "a TPU multislice"):
-                told = f"give --coordinator_address=HOST:PORT --num_processes=${count} --process_id=${index}"
+                told = f"HOST:PORT --num_processes=${count} --process_id=${index}; leave out"
                 refusal(detect_cluster, 60, 30, told=told)
             patch.delenv(index)  # a variable of another program
             processes.check_started_once()
