@@ -64,6 +64,20 @@ def first_line(error: Exception) -> str:
     return str(error).split("\n", 1)[0] or type(error).__name__
 
 
+def jax_variable_problem(error: BaseException) -> str | None:
+    """Return what is wrong with a variable that JAX could not read; None for another error."""
+    match = re.fullmatch(
+        r"invalid truth value '(.*)' for environment '(\w+)'"
+        r'|Invalid value "(.*)" for JAX flag (\w+)',
+        str(error),
+        re.IGNORECASE,
+    )
+    if match is None:
+        return None
+    value, name = match[1] or match[3] or "", match[2] or match[4]
+    return f"{name.upper()}={value}: JAX does not take this value; correct or unset the variable"
+
+
 def closest(value: str, allowed: Iterable[str]) -> str | None:
     """Return the name with the closest spelling, None if none is close."""
     names = {name.lower(): name for name in allowed}

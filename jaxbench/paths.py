@@ -64,9 +64,11 @@ def _problem(text: str) -> str | None:
     # Older versions of jaxbench made folders of addresses, so those are refused in any case.
     first = text.partition("/")[0]
     if "://" in text or (re.search(r"^\\\\|.:", first) and not os.path.exists(first)):
-        hint = _INSTEAD_OF_ADDRESS.get(
-            text.partition(":")[0].lower(), "a local name with a colon begins with ./"
-        )
+        scheme, _, rest = text.lower().partition(":")
+        hint = "a local name with a colon begins with ./"
+        if rest.startswith("//"):
+            hint = "copy from and to it by other means"
+        hint = _INSTEAD_OF_ADDRESS.get(scheme, hint)
         return f"jaxbench reads and writes only local paths: {hint}"
     if variable := re.search(r"\$(\w+|\{\w*\}?|\(.*\)?)", missing):
         return f"the shell has not replaced {variable[0]}: write the path in full"

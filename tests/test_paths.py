@@ -15,7 +15,7 @@ from tests.conftest import MICRO, refusal
     [
         ("gs://bucket/runs", "only local paths: `gcloud storage cp -r FROM TO`"),
         (pathlib.Path("s3://bucket/x"), "`aws s3 cp --recursive FROM TO`"),
-        ("abfs://box@host/x", "only local paths"),
+        ("abfs://box@host/x", "only local paths: copy from and to it by other means"),
         ("file:///tmp/x", "leave out file://"),
         ("https://example.org/p.csv", "download it first"),
         ("user@host:runs/x", "a local name with a colon begins with ./"),

@@ -43,6 +43,8 @@ _MAX_WARNINGS = 10
 
 # [bytes, SHA-256] of a file, or of its beginning.
 _Mark = tuple[Count, str]
+# More folders in one another than Orbax makes.
+_DEEPEST = 20
 # Names in a message: one may have any length.
 _SHOWN = 100
 
@@ -446,6 +448,9 @@ def _read_intact(path: pathlib.Path) -> dict[str, Any]:
         for entry in (pathlib.Path(folder, name) for name in (*folders, *files)):
             name, status = entry.relative_to(path).as_posix(), entry.lstat()
             if stat.S_ISDIR(status.st_mode):
+                # Python 3.11 walks by recursion.
+                if name.count("/") > _DEEPEST:
+                    raise _damaged(path, name, "lies too deep")
                 continue
             # Orbax reads whole what is not data.
             is_whole = entry.parent.name != "d"

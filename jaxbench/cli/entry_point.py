@@ -28,6 +28,7 @@ from jaxbench.errors import (
     OtherProcessEnded,
     RunFailed,
     Terminated,
+    jax_variable_problem,
 )
 from jaxbench.fields import describe_type, overridable
 from jaxbench.modes.options import check_choice
@@ -135,6 +136,8 @@ def exit_code(error: BaseException) -> tuple[int, str | None]:
         return 143, "terminated"
     if isinstance(error, OtherProcessEnded):
         return error.code, str(error)
+    if problem := jax_variable_problem(error):
+        return 2, problem
     if isinstance(error, Exception) and user_line(error) and not OUT_OF_MEMORY.search(repr(error)):
         return 2, describe_error("your code fails", error)
     text = " ".join(str(error).split())
@@ -211,7 +214,8 @@ def _parse_flags(argv: Sequence[str], spec: str | None = None) -> list[str]:
     try:
         return flags.FLAGS(list(argv))
     except flags.UnrecognizedFlagError as error:
-        names = ["experiment", *flags.FLAGS]
+        # A command may have no --experiment.
+        names = [one for one in ("experiment", *flags.FLAGS) if one != error.flagname]
         meant = meant_fields(error.flagname, [*names, *_fields(spec)])
         meant = [f"--{name}" if name in names else f"--experiment.{name}" for name in meant]
         hint = f"; did you mean {' or '.join(meant)}?" if meant else ""

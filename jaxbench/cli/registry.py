@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxbench.config import Experiment
 from jaxbench.custom import EXPERIMENT_MODULE, user_line
-from jaxbench.errors import BadInput, first_line, one_of
+from jaxbench.errors import BadInput, first_line, jax_variable_problem, one_of
 from jaxbench.files import DOCUMENT_BYTES, open_regular
 from jaxbench.paths import user_path
 
@@ -138,6 +138,8 @@ def _call(path, function, *args):
     try:
         return function(*args)
     except (Exception, SystemExit) as error:
+        if problem := jax_variable_problem(error):
+            raise BadInput(problem) from error
         # A file that cannot be parsed has no frame.
         line = getattr(error, "lineno", None)
         place = user_line(error) or (f"{path}:{line}" if line else str(path))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 import psutil
 
-from jaxbench.errors import BadInput, first_line
+from jaxbench.errors import BadInput, first_line, jax_variable_problem
 from jaxbench.hardware.accelerators import (
     advice,
     check_platforms,
@@ -52,7 +52,9 @@ def run_checks() -> Iterator[Check]:
         except Exception as error:  # a broken installation raises errors of any kind
             name = check.__name__.removeprefix("check_").replace("_", " ")
             state = f"{type(error).__name__}: {first_line(error)}"
-            yield Check(name, "problem", state, "install jaxbench anew")
+            is_variable = jax_variable_problem(error)
+            todo = "correct or unset it" if is_variable else "install jaxbench anew"
+            yield Check(name, "problem", state, todo)
 
 
 def _warn_if(is_scarce: bool, name: str, state: str, todo: str) -> Check:

@@ -164,6 +164,12 @@ def test_what_is_no_file_of_a_checkpoint_is_not_opened(folder, make, name):
         falls_back(folder, name)
 
 
+def test_folders_that_lie_too_deep_are_damage(folder):
+    """More than Python may recurse."""
+    (folder / NAME / "/".join("a" * 30)).mkdir(parents=True)
+    falls_back(folder, "lies too deep")
+
+
 WRONG = (None, [], {}, "a", -1, 1.5, True, float("nan"), float("inf"), 10**30, 10**400, ["a"])
 
 

@@ -138,6 +138,14 @@ def test_labels_with_gaps_may_be_kept_and_are_doubtful_then(tmp_path):
     assert len(dataset.eval) == 22 and set(dataset.eval.labels_Nx) == {0, 1}
 
 
+def test_two_labels_of_which_one_is_negative_are_two_classes(tmp_path):
+    signs = changed(arrays_of(), "y", lambda y: np.where(y > 0, 1, -1))
+    dataset, _ = follow(
+        load_npz(tmp_path, signs), [*FLAGS[:1], "--experiment.data.num_classes=2"], on(signs)
+    )
+    assert len(dataset.train) == len(signs["y_train"]) and dataset.num_classes == 2
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [

@@ -174,6 +174,16 @@ def test_every_writer_has_a_record_before_ctrl_c_is_raised():
         ),
         (MemoryError(), 1, "MemoryError"),
         (RuntimeError("can't start new thread"), 1, "RuntimeError: can't start new thread"),
+        (
+            ValueError("invalid truth value '2' for environment 'JAX_DISABLE_JIT'"),
+            2,
+            "JAX_DISABLE_JIT=2: JAX does not take this value; correct or unset the variable",
+        ),
+        (
+            ValueError('Invalid value "two" for JAX flag jax_num_cpu_devices'),
+            2,
+            "JAX_NUM_CPU_DEVICES=two: JAX does not take this value; correct or unset the variable",
+        ),
         (KeyboardInterrupt(), 130, "interrupted"),
         (Terminated(), 143, "terminated"),
         (RuntimeError("a mistake of ours"), 1, None),

@@ -115,6 +115,7 @@ def _list_split(root: pathlib.Path, name: str, warnings: list[str]) -> dict[str,
     note = ""
     if left_out:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in left_out.most_common(_KINDS))
+        kinds += ", and others" if len(left_out) > _KINDS else ""
         note = printable(f"{sum(left_out.values()):,} files and folders are left out ({kinds})")
         warnings.append(f"{folder}: {note}; images end in {', '.join(SUFFIXES)}")
     empty = sorted(sub for sub, paths in files.items() if not paths)

@@ -131,7 +131,7 @@ def _problem(
     # Checked before they are narrowed: 2**32 would become class 0.
     if not masks and labels.size and not 0 <= int(labels.min()) <= int(labels.max()) < 2**31:
         convert = _NUMBERED
-        if labels.min() < 0:
+        if labels.min() < 0 and len(np.unique(labels)) > 2:
             known = f"[{labels_name} >= 0]"
             convert = f"; convert: {name}, {labels_name} = {name}{known}, {labels_name}{known}"
         return f"{labels_name} runs from {labels.min()} to {labels.max()}{convert}"
