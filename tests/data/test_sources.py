@@ -249,6 +249,15 @@ def test_what_lies_in_an_image_folder_is_read_or_counted(writable, feed):
         assert warning in setup.warnings_at_start()
 
 
+def test_folders_that_lie_too_deep_are_no_classes_images(writable, monkeypatch):
+    def walk(*_, **__):
+        raise RecursionError
+        yield
+
+    monkeypatch.setattr(os, "walk", walk)
+    refusal(load_dataset, config_of(writable), told="its folders lie too deep in one another")
+
+
 def test_a_folder_that_cannot_be_listed_is_no_empty_one(writable, monkeypatch):
     """As root may list all, the error is one of a disk."""
     genuine = os.scandir

@@ -109,7 +109,10 @@ def _list_split(root: pathlib.Path, name: str, warnings: list[str]) -> dict[str,
     files = {}
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.name.startswith("."):
-            files[entry.name] = list_class(str(entry))
+            try:
+                files[entry.name] = list_class(str(entry))
+            except RecursionError:  # of Python 3.11's walk
+                raise BadInput(f"{entry}: its folders lie too deep in one another") from None
         else:
             leave_out(entry.name, "beside the folders of classes")
     note = ""
