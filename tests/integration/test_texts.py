@@ -53,7 +53,8 @@ def commands(script: str) -> Iterator[list[str]]:
     """Yields the words after `jaxbench` of each command line."""
     for line in re.split(r"\n| && |; (?:do )?", script):
         if match := _COMMAND.match(line.strip()):
-            yield shlex.split(match[1].replace("launch/slurm.sbatch", "main"), comments=True)
+            line = match[1].replace("launch/slurm.sbatch", "main").replace("$n", "n")  # of a loop
+            yield shlex.split(line, comments=True)
 
 
 def shortened(words: list[str]) -> list[str]:
