@@ -105,8 +105,10 @@ def load(
             has = printable(", ".join(names))
             raise BadInput(f"data.name={data.name!r} has no split {split!r}; it has {has}")
         for shard in shards[split]:
-            if not shard.is_file():
-                raise BadInput(f"{printable(str(shard))}: no such file, of the split {split!r}")
+            if not os.path.isfile(shard):  # also of a name that no file can have
+                raise BadInput(
+                    f"{printable(str(shard))[:300]}: no such file, of the split {split!r}"
+                )
         with _unreadable_is_bad_input(folder):
             if not data.decodes_on_the_fly:
                 mask_shape = data.image_shape[:2] if masks else None
