@@ -63,7 +63,7 @@ def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
         or platform.processor()
         or None,
         "cpu_cores": available_cores(),
-        # Of which the container may use the time of so many, also less than one.
+        # Cores whose time the container may use; it can be less than one.
         "cpu_quota": quota if (quota := cpu_quota()) < math.inf else None,
         "host_memory_bytes": host_memory_bytes()[0],
     }

@@ -110,7 +110,7 @@ def test_runs_go_on_when_their_jobs_are_requeued_and_not_after_scancel(tmp_path,
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert f"scancel {job}\n" in output and "resume: " in output
+    assert "to end them:" in output and f"scancel {job}\n" in output and "resume: " in output
     assert slurm.job(job)["JobState"] == "RUNNING"
     slurm.run("scancel", script, job)
     ended = slurm.wait_for(script, "CANCELLED", "COMPLETED", "FAILED", "PENDING")

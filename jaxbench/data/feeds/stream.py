@@ -33,8 +33,8 @@ from jaxbench.hardware.system import available_cores
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.parallel.signals import defer_signals
 
-# Where worker processes pass chunks. So many of one process may be there at once: in its queue, in
-# grain's threads and not freed yet (7.8 were measured); and what its queues and locks take.
+# Where worker processes pass chunks; the most chunks that one process has there at once (7.8 were
+# measured: in its queue, in grain's threads, not yet freed); the bytes of its queues and locks.
 _SHARED = "/dev/shm"
 _CHUNKS_PER_WORKER, _QUEUE_BYTES = 9, 2**17
 # Files that worker processes open in the first one, and those that other parts still open.
