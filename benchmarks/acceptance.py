@@ -53,7 +53,7 @@ from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput, one_of
 from jaxbench.parallel.child import run_child
 from jaxbench.records.reader import RunRecords, load_run
-from jaxbench.records.schema import EpochRecord, ThroughputRecord
+from jaxbench.schema import EpochRecord, ThroughputRecord
 
 _OUT = flags.DEFINE_string("out", None, "Where the records go, or are.")
 _DATA_DIR = flags.DEFINE_string("data_dir", "", "CIFAR-10, see data.path.")

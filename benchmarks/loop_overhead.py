@@ -38,11 +38,11 @@ def main(spec: str | None, overrides: list[str]) -> int:
     from jaxbench.modes.runner import prepare_run
     from jaxbench.modes.train import prepare
     from jaxbench.parallel.signals import graceful_stop
-    from jaxbench.records.schema import EpochRecord
     from jaxbench.records.writers import Writers
     from jaxbench.records.writers.console import Console
     from jaxbench.records.writers.files import CsvWriter, JsonlWriter
     from jaxbench.records.writers.tensorboard import TensorBoardWriter
+    from jaxbench.schema import EpochRecord
     from jaxbench.train import train_epoch
     from jaxbench.training.run import StepMeter, TrainPlan, TrainRun
 

@@ -32,7 +32,7 @@ from jaxbench.clock import Stopwatch
 from jaxbench.errors import BadInput
 from jaxbench.parallel.child import LAUNCHER
 from jaxbench.records.reader import load_run
-from jaxbench.records.schema import CompileRecord
+from jaxbench.schema import CompileRecord
 
 _ROUNDS = flags.DEFINE_integer("rounds", 7, "Of one cold and one warm start.", lower_bound=1)
 _AGAINST = flags.DEFINE_string("against", None, "A checkout of jaxbench to compare with.")

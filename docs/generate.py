@@ -26,11 +26,17 @@ from jaxbench.cards.verdict import load_thresholds
 from jaxbench.cli import COMMANDS, entry_point, registry
 from jaxbench.config import Config, DataConfig, Experiment, ModelConfig, OptimizerConfig
 from jaxbench.fields import describe_type
-from jaxbench.metrics import metric_of
 from jaxbench.models.convolution import Conv2dConfig
 from jaxbench.modes.options import modes_of_flags
 from jaxbench.modes.predictions import read_shape
-from jaxbench.records.schema import RECORDS, MaxBatchResult, RunDocument, TrialFigures, TrialResult
+from jaxbench.schema import (
+    RECORDS,
+    MaxBatchResult,
+    RunDocument,
+    TrialFigures,
+    TrialResult,
+    metric_of,
+)
 
 # Classes whose fields metrics.csv explains, and the kind that a line of it may be for.
 KINDS = {

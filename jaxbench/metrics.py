@@ -5,10 +5,7 @@ here. A name in the records means the same everywhere, unless metrics.csv has a 
 record: `epoch.images_per_s`. Titles are of the plain name.
 """
 
-import csv
-import functools
 import math
-import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -116,22 +113,3 @@ class Metric(NamedTuple):
             return form(value)
         _, decimals = _UNITS[self.unit]
         return plain(value * self.factor if is_number(value) else None, decimals)
-
-
-def _load() -> dict[str, Metric]:
-    with pathlib.Path(__file__).with_name("metrics.csv").open(newline="", encoding="utf-8") as file:
-        return {row["name"]: Metric(**row) for row in csv.DictReader(file)}
-
-
-METRICS = _load()
-
-
-@functools.cache
-def shown_in(table: str) -> list[str]:
-    """Return the metrics that a table has columns for, in their order."""
-    return [metric.name for metric in METRICS.values() if table in metric.shown.split()]
-
-
-def metric_of(kind: str | None, name: str) -> Metric:
-    """Return a metric as a kind of record means it. Raise KeyError if there is none."""
-    return METRICS.get(f"{kind}.{name}") or METRICS[name]

@@ -27,8 +27,8 @@ from jaxbench.hardware.targets.target import (
 )
 from jaxbench.launchers.launcher import LAUNCHERS, Limits, create_launcher
 from jaxbench.modes.options import COORDINATOR_FLAGS
-from jaxbench.records.schema import TRIAL_STATUSES
 from jaxbench.records.writers.console import create_console
+from jaxbench.schema import TRIAL_STATUSES
 from jaxbench.sweeps.grid import make_trials, parse_grid
 from jaxbench.sweeps.max_batch import find_max_batches
 from jaxbench.sweeps.trials import run_trials, running_sweep

@@ -31,8 +31,8 @@ from jaxbench.models.layers import keep_products_and_sums
 from jaxbench.parallel.fsdp import mean_gradients
 from jaxbench.parallel.mesh import AXIS, DataMesh, peak_memory_bytes
 from jaxbench.parallel.signals import defer_signals, graceful_stop
-from jaxbench.records.schema import EpochRecord
 from jaxbench.records.validity import impossible_epoch
+from jaxbench.schema import EpochRecord
 from jaxbench.tasks import pack_sums
 from jaxbench.training.compilation import jit_init
 from jaxbench.training.loss_scale import LossScale, all_finite, first_loss_scale

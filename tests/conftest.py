@@ -56,8 +56,8 @@ from jaxbench.hardware.backend_flags import prepare_backend  # noqa: E402
 from jaxbench.modes.runner import prepare_run  # noqa: E402
 from jaxbench.modes.train import run_training  # noqa: E402
 from jaxbench.parallel.mesh import create_training_mesh  # noqa: E402
-from jaxbench.records.schema import RunDocument, decode_record  # noqa: E402
 from jaxbench.records.writers.console import Console  # noqa: E402
+from jaxbench.schema import RunDocument, decode_record  # noqa: E402
 from jaxbench.train import build_program  # noqa: E402
 from jaxbench.xla.variables import added_flags, flags_of  # noqa: E402
 from tests.in_process import run_command  # noqa: E402

@@ -15,7 +15,7 @@ import typing
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from jaxbench.records.schema import (
+from jaxbench.schema import (
     CompileSummary,
     Conv2dRecord,
     Conv2dSummary,

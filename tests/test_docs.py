@@ -8,8 +8,7 @@ import re
 import pytest
 
 from jaxbench.cards.card import Card
-from jaxbench.metrics import METRICS, metric_of
-from jaxbench.records.schema import RECORDS
+from jaxbench.schema import METRICS, RECORDS, metric_of
 from tests.conftest import ROOT
 
 # Also read on GitHub, where the pages that a build makes are missing.

@@ -12,7 +12,7 @@ FLOORS = """
 errors clock files model_config precision terminal
 custom
 fields metrics paths
-data_config optimizer_config
+data_config optimizer_config schema
 config tasks
 analysis batch_layout xla models experiments
 parallel tables templates

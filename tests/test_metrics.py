@@ -4,7 +4,7 @@ import pytest
 
 from jaxbench import metrics
 from jaxbench.files import read_table
-from jaxbench.metrics import METRICS
+from jaxbench.schema import METRICS
 from jaxbench.tables.columns import Column, metric_column
 from jaxbench.tables.table import make_table
 

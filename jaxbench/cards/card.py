@@ -8,7 +8,7 @@ import msgspec
 
 from jaxbench.cards.figures import FIGURES, PARTS, published_peak
 from jaxbench.hardware.system import Check
-from jaxbench.records.schema import Environment
+from jaxbench.schema import Environment
 from jaxbench.terminal import four_digits
 
 # The gravest first.

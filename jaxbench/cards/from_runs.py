@@ -14,7 +14,7 @@ from jaxbench.cards.figures import share_of_measured
 from jaxbench.errors import BadInput
 from jaxbench.hardware.telemetry.summary import THROTTLING, Window, read_series, summarize
 from jaxbench.records.reader import load_run
-from jaxbench.records.schema import CompileRecord, RunDocument, ThroughputRecord
+from jaxbench.schema import CompileRecord, RunDocument, ThroughputRecord
 
 SOAK = "runs/soak"
 # What the names of a card's metrics are in telemetry.

@@ -30,7 +30,7 @@ from jaxbench.data.dataset import check_fits_in_memory
 from jaxbench.errors import BadInput
 from jaxbench.files import DOCUMENT_BYTES, read_text
 from jaxbench.parallel.signals import grace_period_s
-from jaxbench.records.schema import Amount, Count, check_numbers
+from jaxbench.schema import Amount, Count, check_numbers
 from jaxbench.terminal import printable
 
 _MANIFEST, _ARRAYS = "manifest.json", "arrays"

@@ -45,8 +45,8 @@ from jaxbench.records.run_dir import (
     measure_records,
 )
 from jaxbench.records.run_lock import is_running, lock_run
-from jaxbench.records.schema import RunDocument, decode_document, decode_record
 from jaxbench.records.writers.console import Console
+from jaxbench.schema import RunDocument, decode_document, decode_record
 
 CHECKPOINTS = "checkpoints"
 _METRICS, _EPOCHS, _TELEMETRY = RECORDS

@@ -20,7 +20,6 @@ from jaxbench.analysis.statistics import dependent
 from jaxbench.clock import Clock, Stopwatch, rough_duration
 from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
-from jaxbench.metrics import METRICS
 from jaxbench.models.convolution import (
     Conv2dConfig,
     Problem,
@@ -33,9 +32,9 @@ from jaxbench.parallel.mesh import DataMesh, create_mesh
 from jaxbench.precision import get_precision
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.run_dir import check_workdir
-from jaxbench.records.schema import Conv2dRecord, Conv2dSummary
 from jaxbench.records.validity import impossible_arithmetic
 from jaxbench.records.writers.console import Console, create_console
+from jaxbench.schema import METRICS, Conv2dRecord, Conv2dSummary
 from jaxbench.tables.columns import metric_column, metric_columns
 from jaxbench.tables.table import make_table
 from jaxbench.tables.text import text_table

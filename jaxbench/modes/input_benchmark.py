@@ -26,10 +26,10 @@ from jaxbench.metrics import plain
 from jaxbench.modes.runner import Measurement, RunResult, prepare_run, run_mode
 from jaxbench.modes.windows import ENDLESS, Stepper, named_interval, window_warnings
 from jaxbench.records.recorder import Recorder
-from jaxbench.records.schema import InputRecord, InputSummary, Record
 from jaxbench.records.validity import impossible_arithmetic
 from jaxbench.records.writers.console import Console
 from jaxbench.records.writers.rows import noun
+from jaxbench.schema import InputRecord, InputSummary, Record
 
 # Fewer rounds do not show whether they are independent. A window holds as many batches as take
 # about `_WINDOW_S`, and no fewer than `_FEWEST`.

@@ -14,8 +14,8 @@ from jaxbench.hardware.environment import private_memory_bytes
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.modes.runner import Measurement, RunResult, prepare_run, run_mode, with_feed
 from jaxbench.records.recorder import Recorder
-from jaxbench.records.schema import CompileRecord, MemorySummary
 from jaxbench.records.writers.console import Console
+from jaxbench.schema import CompileRecord, MemorySummary
 
 # The first runs with the state as it was placed, the second with a donated one, the third repeats.
 _STEPS = 3

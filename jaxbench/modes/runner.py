@@ -48,10 +48,10 @@ from jaxbench.precision import get_precision
 from jaxbench.records.next_steps import say_next_steps
 from jaxbench.records.recorder import Recorder, classify
 from jaxbench.records.run_dir import RunDir, check_workdir, create_run_dir
-from jaxbench.records.schema import CompileRecord, Record, RunDocument, Summary
 from jaxbench.records.validity import clock_disagreements, missing_arithmetic
 from jaxbench.records.writers.console import Console, create_console
 from jaxbench.records.writers.files import CsvWriter, JsonlWriter
+from jaxbench.schema import CompileRecord, Record, RunDocument, Summary
 from jaxbench.train import TrainState, build_program
 from jaxbench.training.compilation import compile_step
 from jaxbench.training.program import Program

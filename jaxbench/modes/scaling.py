@@ -44,7 +44,10 @@ from jaxbench.modes.windows import (
 )
 from jaxbench.parallel.mesh import create_mesh, mixed_devices, unequal_copies
 from jaxbench.records.recorder import Recorder, classify
-from jaxbench.records.schema import (
+from jaxbench.records.validity import impossible
+from jaxbench.records.writers.console import Console
+from jaxbench.records.writers.describe import scaling_table
+from jaxbench.schema import (
     AllReduceRecord,
     CompileRecord,
     DeviceRecord,
@@ -52,9 +55,6 @@ from jaxbench.records.schema import (
     ScalingRecord,
     ScalingSummary,
 )
-from jaxbench.records.validity import impossible
-from jaxbench.records.writers.console import Console
-from jaxbench.records.writers.describe import scaling_table
 from jaxbench.train import TrainState, build_program
 
 _PREDICTED_DEVICES = (8, 64, 256, 1024)

@@ -49,9 +49,9 @@ from jaxbench.parallel.mesh import DataMesh
 from jaxbench.precision import get_precision
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.run_dir import check_workdir
-from jaxbench.records.schema import CompileSummary, TargetRecord, decode_record
 from jaxbench.records.writers.console import Console, create_console
 from jaxbench.records.writers.targets import compiled_facts, target_table
+from jaxbench.schema import CompileSummary, TargetRecord, decode_record
 from jaxbench.train import build_program
 from jaxbench.training.compilation import begin_compile
 from jaxbench.training.program import Program

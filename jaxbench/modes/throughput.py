@@ -33,9 +33,9 @@ from jaxbench.modes.windows import (
 from jaxbench.parallel.processes import barrier_before_first_step, broadcast_value
 from jaxbench.records.next_steps import say_time_left
 from jaxbench.records.recorder import Recorder
-from jaxbench.records.schema import CompileRecord, Record, ThroughputRecord, ThroughputSummary
 from jaxbench.records.validity import impossible
 from jaxbench.records.writers.console import Console
+from jaxbench.schema import CompileRecord, Record, ThroughputRecord, ThroughputSummary
 from jaxbench.train import TrainState, on_all_devices, train_step
 from jaxbench.training.profiler import Profiler, check_end, parse_steps
 from jaxbench.training.program import Program

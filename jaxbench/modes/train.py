@@ -38,16 +38,16 @@ from jaxbench.records.goodput import begin_attempt, mark_phases, measure_goodput
 from jaxbench.records.next_steps import say_next_steps
 from jaxbench.records.recorder import Recorder, classify
 from jaxbench.records.run_dir import RunDir
-from jaxbench.records.schema import (
+from jaxbench.records.writers.console import Console, create_console
+from jaxbench.records.writers.tensorboard import TensorBoardWriter
+from jaxbench.records.writers.wandb import WandbWriter
+from jaxbench.schema import (
     CompileRecord,
     EpochRecord,
     Record,
     TrainSummary,
     metric_fields,
 )
-from jaxbench.records.writers.console import Console, create_console
-from jaxbench.records.writers.tensorboard import TensorBoardWriter
-from jaxbench.records.writers.wandb import WandbWriter
 from jaxbench.train import TrainState, checkpoint_hook, profile_hook, train_and_evaluate
 from jaxbench.training.compilation import compile_together, in_background
 from jaxbench.training.loss_scale import LossScales

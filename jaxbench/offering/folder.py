@@ -15,7 +15,7 @@ from jaxbench.files import read_text
 from jaxbench.offering.accelerators import Accelerator
 from jaxbench.offering.tasks import ARCHIVE, SENT, Task, Work, dstack_task, skypilot_task
 from jaxbench.paths import check_can_be_made
-from jaxbench.records.schema import Predicted
+from jaxbench.schema import Predicted
 
 OFFERS = "offers.json"
 _IGNORE_FILES = (".skyignore", ".dstackignore")

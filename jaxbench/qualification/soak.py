@@ -22,7 +22,7 @@ from jaxbench.qualification.corruption import CorruptionCheck
 from jaxbench.qualification.networks import make_config, name_of
 from jaxbench.qualification.session import InnerConsole, QualifySession
 from jaxbench.records.recorder import Recorder
-from jaxbench.records.schema import Record, ThroughputRecord, ThroughputSummary
+from jaxbench.schema import Record, ThroughputRecord, ThroughputSummary
 
 _WINDOWS, _SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 60, 0.05, 5.0
 _WARM_UP_ROUNDS = 6

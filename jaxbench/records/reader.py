@@ -14,7 +14,7 @@ from jaxbench.analysis.steady_rate import steady_epochs
 from jaxbench.errors import BadInput
 from jaxbench.files import open_regular, read_lines, read_text
 from jaxbench.paths import user_path
-from jaxbench.records.schema import (
+from jaxbench.schema import (
     SCHEMA_VERSION,
     EpochRecord,
     Record,

@@ -18,8 +18,8 @@ from jaxbench.hardware.telemetry.sampler import Telemetry, merge
 from jaxbench.parallel.signals import reason_of
 from jaxbench.records.attempts import changes, describe_changes
 from jaxbench.records.run_dir import RunDir
-from jaxbench.records.schema import Record, Summary, stated_fields
 from jaxbench.records.writers import Writers
+from jaxbench.schema import Record, Summary, stated_fields
 
 
 class Recorder:

@@ -18,7 +18,7 @@ from jaxbench.errors import BadInput
 from jaxbench.files import open_own, read_text
 from jaxbench.paths import check_can_be_made, user_path
 from jaxbench.records.run_lock import LOCK, is_running, lock_run
-from jaxbench.records.schema import RunDocument, Status
+from jaxbench.schema import RunDocument, Status
 
 # The files that a run appends to, beside those in the folder of TensorBoard's events.
 RECORDS = ("metrics.jsonl", "epochs.csv", "telemetry.csv")

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from jaxbench.records.schema import (
+from jaxbench.schema import (
     CompileRecord,
     DeviceRecord,
     EpochRecord,

@@ -15,8 +15,8 @@ from jaxbench.files import parse_rows, read_text
 from jaxbench.offering.folder import Offer, read_offers
 from jaxbench.paths import user_path
 from jaxbench.records.reader import TRIALS, read_results
-from jaxbench.records.schema import TrialResult
 from jaxbench.reports.runs import UNKNOWN_DOCUMENT, ReportedRun, read_run
+from jaxbench.schema import TrialResult
 
 # Enough for years of runs; a mistyped `/` still ends soon.
 _MOST_FOLDERS, _DEEPEST = 20_000, 12

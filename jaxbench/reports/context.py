@@ -8,12 +8,12 @@ from typing import Any
 from jaxbench.analysis.statistics import Estimate, estimate, of_windows
 from jaxbench.analysis.steady_rate import steady_epochs
 from jaxbench.records.reader import Kind
-from jaxbench.records.schema import EpochRecord, InputRecord, Record, ThroughputRecord
 from jaxbench.reports.blocks import Block, Chart, Section
 from jaxbench.reports.collect import Collection
 from jaxbench.reports.prices import Prices
 from jaxbench.reports.runs import ReportedRun, RunRecord, TimeToTarget, time_to_target
 from jaxbench.reports.work import differing_names, grouped, setting_of, training_setting, work_of
+from jaxbench.schema import EpochRecord, InputRecord, Record, ThroughputRecord
 from jaxbench.tables.table import Table
 
 # Charts of one section; what is beyond them stands in tables only, and the section says so.

@@ -6,11 +6,11 @@ from typing import Any
 from jaxbench.analysis.pricing import usd
 from jaxbench.analysis.published import load_published
 from jaxbench.analysis.statistics import Estimate, of_rounds, of_windows
-from jaxbench.records.schema import Conv2dRecord, ScalingRecord, TargetRecord
 from jaxbench.reports.context import STAGES, Measurement, ReportContext
 from jaxbench.reports.prices import price_words
 from jaxbench.reports.runs import SCORES, ReportedRun
 from jaxbench.reports.work import grouped
+from jaxbench.schema import Conv2dRecord, ScalingRecord, TargetRecord
 from jaxbench.tables import spreadsheet
 
 # Columns are added at the end: whoever reads them by their place goes on reading the same.

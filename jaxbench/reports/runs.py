@@ -7,16 +7,16 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jaxbench import schema
 from jaxbench.analysis.pricing import Price, lost_s, recorded_price
 from jaxbench.analysis.statistics import Estimate, of_windows
 from jaxbench.analysis.steady_rate import steady_rate
 from jaxbench.errors import BadInput
 from jaxbench.metrics import UNKNOWN, percent
-from jaxbench.records import schema
 from jaxbench.records.attempts import changes, describe_changes
 from jaxbench.records.reader import Kind, load_run, missing_records, read_document
 from jaxbench.records.run_lock import is_running
-from jaxbench.records.schema import (
+from jaxbench.schema import (
     CompileRecord,
     EpochRecord,
     InputRecord,

@@ -6,11 +6,12 @@ import pathlib
 from typing import Any
 
 from jaxbench.errors import BadInput
-from jaxbench.metrics import METRICS, plain
+from jaxbench.metrics import plain
 from jaxbench.records.reader import load_run, read_records
 from jaxbench.records.run_lock import is_running
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.results.tables import records_table, run_row
+from jaxbench.schema import METRICS
 
 
 def _of_summary(name: str, doc: str) -> property:

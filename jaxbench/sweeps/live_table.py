@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxbench.clock import rough_duration
 from jaxbench.metrics import plain
-from jaxbench.records.schema import TrialResult
+from jaxbench.schema import TrialResult
 from jaxbench.sweeps.grid import Trial
 from jaxbench.terminal import printable
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from jaxbench.analysis.largest_batch import estimate_largest
 from jaxbench.batch_layout import BatchLayout, batch_multiple
-from jaxbench.records.schema import MaxBatchResult, TrialResult
+from jaxbench.schema import MaxBatchResult, TrialResult
 from jaxbench.sweeps.grid import Trial
 from jaxbench.sweeps.tables import exit_code, max_batch_table
 from jaxbench.sweeps.trials import TrialRunner, describe_outcome

@@ -16,9 +16,9 @@ from jaxbench.modes.options import (
     modes_of_flags,
 )
 from jaxbench.records.reader import flat
-from jaxbench.records.schema import TRIAL_STATUSES
 from jaxbench.records.writers.console import create_console
 from jaxbench.results.answers import SweepResult
+from jaxbench.schema import TRIAL_STATUSES
 from jaxbench.sweeps.grid import Trial, make_trials
 from jaxbench.sweeps.tables import trial_table
 from jaxbench.sweeps.trials import run_trials, running_sweep

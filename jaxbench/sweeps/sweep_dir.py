@@ -17,7 +17,7 @@ from jaxbench.launchers.launcher import TrialJob
 from jaxbench.paths import check_can_be_made
 from jaxbench.records.reader import TRIALS, read_results
 from jaxbench.records.run_dir import close_abandoned
-from jaxbench.records.schema import TrialResult
+from jaxbench.schema import TrialResult
 from jaxbench.sweeps.grid import Trial
 from jaxbench.tables.spreadsheet import inert_cell
 

@@ -8,9 +8,11 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from jaxbench.analysis.statistics import spread
-from jaxbench.metrics import METRICS, UNKNOWN, plain, shown_in
+from jaxbench.metrics import UNKNOWN, plain
 from jaxbench.records.reader import RunRecords
-from jaxbench.records.schema import (
+from jaxbench.reports.runs import NEVER_REACHED, ReportedRun, time_to_target
+from jaxbench.schema import (
+    METRICS,
     CompileRecord,
     Conv2dRecord,
     EpochRecord,
@@ -21,8 +23,8 @@ from jaxbench.records.schema import (
     ThroughputRecord,
     TrialFigures,
     TrialResult,
+    shown_in,
 )
-from jaxbench.reports.runs import NEVER_REACHED, ReportedRun, time_to_target
 from jaxbench.sweeps.grid import Trial
 from jaxbench.tables.text import text_table
 

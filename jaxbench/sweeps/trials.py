@@ -14,8 +14,8 @@ from jaxbench.paths import user_path
 from jaxbench.records.next_steps import say_command, say_resume
 from jaxbench.records.reader import load_run
 from jaxbench.records.run_dir import close_abandoned, folder_name
-from jaxbench.records.schema import TrialFigures, TrialResult
 from jaxbench.records.writers.console import Console
+from jaxbench.schema import TrialFigures, TrialResult
 from jaxbench.sweeps.grid import Trial
 from jaxbench.sweeps.live_table import LiveTable
 from jaxbench.sweeps.sweep_dir import SweepDir, open_sweepdir

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from jaxbench.analysis.statistics import Estimate
-from jaxbench.metrics import METRICS, UNKNOWN, Metric, count, is_number, words
+from jaxbench.metrics import UNKNOWN, Metric, count, is_number, words
+from jaxbench.schema import METRICS
 
 
 class Cell(NamedTuple):

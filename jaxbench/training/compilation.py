@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from jaxbench.clock import Clock, Stopwatch
-from jaxbench.records.schema import CompileRecord
+from jaxbench.schema import CompileRecord
 from jaxbench.xla.compile_cache import watch_cache
 from jaxbench.xla.hlo import count_collectives
 

@@ -27,7 +27,12 @@ from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import all_ready
 from jaxbench.parallel.signals import defer_signals
 from jaxbench.records.next_steps import say_time_left
-from jaxbench.records.schema import (
+from jaxbench.records.validity import impossible_arithmetic
+from jaxbench.records.writers import Writer, Writers
+from jaxbench.records.writers.console import Console
+from jaxbench.records.writers.files import CsvWriter
+from jaxbench.records.writers.rows import rate_in_words
+from jaxbench.schema import (
     EpochRecord,
     Record,
     StepRecord,
@@ -35,11 +40,6 @@ from jaxbench.records.schema import (
     has_field,
     metric_fields,
 )
-from jaxbench.records.validity import impossible_arithmetic
-from jaxbench.records.writers import Writer, Writers
-from jaxbench.records.writers.console import Console
-from jaxbench.records.writers.files import CsvWriter
-from jaxbench.records.writers.rows import rate_in_words
 from jaxbench.training.loss_scale import LossScales
 from jaxbench.training.profiler import Profiler
 from jaxbench.training.program import Program

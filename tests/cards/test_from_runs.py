@@ -27,8 +27,8 @@ from jaxbench.modes import runner
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.qualification import ceilings, networks, run
 from jaxbench.qualification.plan import Plan
-from jaxbench.records.schema import CompileRecord, ThroughputRecord
 from jaxbench.records.writers.console import Console
+from jaxbench.schema import CompileRecord, ThroughputRecord
 from jaxbench.xla.compile_cache import without_cache
 from tests import fake_nvml
 from tests.cards import made

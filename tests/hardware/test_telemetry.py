@@ -21,8 +21,8 @@ from jaxbench.hardware.telemetry.sampler import COLUMNS, Telemetry, create_reade
 from jaxbench.hardware.telemetry.summary import Series, Window, read_series, summarize
 from jaxbench.modes import throughput
 from jaxbench.modes.train import run_training
-from jaxbench.records.schema import ThroughputRecord
 from jaxbench.records.writers.console import Console
+from jaxbench.schema import ThroughputRecord
 from jaxbench.xla.compile_cache import without_cache
 from tests import conftest, fake_nvml
 from tests.conftest import MICRO, config_of, records, run_json

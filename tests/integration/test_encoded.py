@@ -17,8 +17,8 @@ import pytest
 
 from jaxbench.hardware.system import storage_read_bytes
 from jaxbench.modes import input_benchmark
-from jaxbench.records.schema import InputRecord
 from jaxbench.records.writers.console import Console
+from jaxbench.schema import InputRecord
 from tests.conftest import ROOT, run_json
 from tests.data.encoded_images import check_tfds_images, config_of, spoil, write_folder
 from tests.integration.conftest import program, run_program, wait_for

@@ -18,7 +18,7 @@ from jaxbench.config import DataConfig
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import load_run, missing_records, read_document, read_results
-from jaxbench.records.schema import TrialFigures
+from jaxbench.schema import TrialFigures
 from tests.data.cifar10_files import write_batches
 from tests.recorded import on_the_way, write_results
 from tests.strategies import damaged, damaged_json

@@ -6,8 +6,8 @@ import pytest
 
 from jaxbench.checkpoints.checkpoint import Policy, list_checkpoints
 from jaxbench.models.speed_net import SpeedNetConfig, whitening_kernel
-from jaxbench.records.schema import decode_record
 from jaxbench.records.writers.describe import describe_record
+from jaxbench.schema import decode_record
 from tests.conftest import assert_same_state, records, table
 from tests.models.speed_net import images, run
 

@@ -3,9 +3,9 @@
 import pytest
 
 from jaxbench.modes import input_benchmark
-from jaxbench.records.schema import InputRecord
 from jaxbench.records.writers.console import Console
 from jaxbench.records.writers.rows import record_row
+from jaxbench.schema import InputRecord
 from jaxbench.training.run import DispatchLimiter
 from tests.conftest import MICRO, config_of, records, refusal, run_json
 from tests.recorded import filled

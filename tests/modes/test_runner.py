@@ -9,8 +9,8 @@ from jaxbench.errors import Diverged, RunFailed, Terminated
 from jaxbench.modes.runner import Measurement, RunContext, run_mode
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.records import next_steps
-from jaxbench.records.schema import CompileRecord, Conv2dRecord, Summary
 from jaxbench.records.writers.console import Console
+from jaxbench.schema import CompileRecord, Conv2dRecord, Summary
 from jaxbench.training import run as training_run
 from tests.conftest import MICRO, records, run_json, table
 from tests.modes.mixed_devices import REFUSAL, FakeDevice

@@ -12,8 +12,8 @@ from jaxbench.modes import scaling
 from jaxbench.modes.scaling import ScalingTrial, efficiency_warnings
 from jaxbench.parallel.mesh import DataMesh, unequal_copies
 from jaxbench.records.reader import load_run
-from jaxbench.records.schema import CompileRecord, ScalingRecord
 from jaxbench.records.writers.console import Console
+from jaxbench.schema import CompileRecord, ScalingRecord
 from tests.conftest import MICRO, config_of, records, refusal, run_json, table
 from tests.modes.mixed_devices import REFUSAL, FakeDevice
 from tests.recorded import filled

@@ -19,7 +19,7 @@ from jaxbench.modes import targets
 from jaxbench.modes.targets import fast_convolution_rate, is_refusal, needed_bytes
 from jaxbench.parallel.child import ProcessResult
 from jaxbench.records.reader import load_run
-from jaxbench.records.schema import TargetRecord, decode_record
+from jaxbench.schema import TargetRecord, decode_record
 from jaxbench.training.program import Program
 from tests.conftest import MICRO, program_of, table
 from tests.launchers.fakes import fake_child

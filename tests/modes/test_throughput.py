@@ -18,8 +18,8 @@ from jaxbench.modes import throughput
 from jaxbench.modes.throughput import ForwardStage, TrainStage
 from jaxbench.modes.windows import Stepper, describe_windows, falling_loss_warnings, wait_for_steps
 from jaxbench.parallel.mesh import create_training_mesh
-from jaxbench.records.schema import ThroughputRecord
 from jaxbench.records.writers.console import Console
+from jaxbench.schema import ThroughputRecord
 from jaxbench.train import build_program
 from jaxbench.training.loss_scale import LOWEST_SCALE
 from jaxbench.xla.compile_cache import without_cache

@@ -10,7 +10,7 @@ import pytest
 
 from jaxbench.errors import Diverged
 from jaxbench.records import run_dir
-from jaxbench.records.schema import EpochRecord
+from jaxbench.schema import EpochRecord
 from jaxbench.training.program import Program
 from tests.conftest import MICRO, records, run_document, run_json, step_losses, table
 

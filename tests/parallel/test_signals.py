@@ -14,8 +14,8 @@ from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput, Diverged, RunFailed, Terminated
 from jaxbench.parallel import signals
 from jaxbench.records.recorder import classify
-from jaxbench.records.schema import Summary
 from jaxbench.records.writers import Writers
+from jaxbench.schema import Summary
 from tests.in_process import fresh_process_state
 
 SCHEDULERS = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")

@@ -7,7 +7,7 @@ from jaxbench.clock import Clock
 from jaxbench.hardware.telemetry.sampler import Telemetry
 from jaxbench.records.attempts import changes, describe_attempt, describe_changes, last_attempt
 from jaxbench.records.recorder import Recorder
-from jaxbench.records.schema import Summary
+from jaxbench.schema import Summary
 
 PRICE = {"usd_per_hour": 3.0}
 

@@ -6,11 +6,11 @@ import io
 import pytest
 
 from jaxbench.records.reader import load_run
-from jaxbench.records.schema import EpochRecord, ScalingRecord, Summary, TargetRecord, TrainSummary
 from jaxbench.records.writers.console import Console
 from jaxbench.records.writers.describe import describe_record, scaling_table
 from jaxbench.records.writers.rows import record_row
 from jaxbench.records.writers.targets import compiled_facts, target_table
+from jaxbench.schema import EpochRecord, ScalingRecord, Summary, TargetRecord, TrainSummary
 from jaxbench.tables.text import GrowingTable
 from tests.conftest import ROOT
 from tests.recorded import filled

@@ -14,7 +14,7 @@ import jaxbench
 from jaxbench.files import end_of_lines
 from jaxbench.modes import MODES
 from jaxbench.records.reader import load_run, read_records
-from jaxbench.records.schema import RECORDS, StepRecord
+from jaxbench.schema import RECORDS, StepRecord
 from tests.conftest import refusal, run_document
 from tests.recorded import epochs, filled, recorded_run
 from tests.strategies import changed

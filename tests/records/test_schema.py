@@ -6,7 +6,9 @@ import json
 import pytest
 
 from jaxbench.records.run_dir import create_run_dir
-from jaxbench.records.schema import (
+from jaxbench.records.writers import Writers
+from jaxbench.records.writers.files import CsvWriter, JsonlWriter
+from jaxbench.schema import (
     RECORDS,
     EpochRecord,
     ScalingRecord,
@@ -16,8 +18,6 @@ from jaxbench.records.schema import (
     columns_of,
     decode_record,
 )
-from jaxbench.records.writers import Writers
-from jaxbench.records.writers.files import CsvWriter, JsonlWriter
 from tests.conftest import records, run_document, run_json, table
 from tests.recorded import filled
 

@@ -4,13 +4,13 @@ import dataclasses
 
 import pytest
 
-from jaxbench.records.schema import CompileRecord, EpochRecord, ThroughputRecord
 from jaxbench.records.validity import (
     clock_disagreements,
     impossible,
     impossible_epoch,
     missing_arithmetic,
 )
+from jaxbench.schema import CompileRecord, EpochRecord, ThroughputRecord
 from tests.recorded import filled
 
 STAGE = filled(

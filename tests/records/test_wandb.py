@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from jaxbench.parallel.signals import GRACE_PERIOD_S
-from jaxbench.records.schema import StepRecord
 from jaxbench.records.writers.wandb import WandbWriter, check_wandb
+from jaxbench.schema import StepRecord
 from tests.conftest import MICRO, records, refusal, run_json
 
 RUN = (f"--experiment={MICRO}", "--experiment.epochs=1", "--workdir=run")

@@ -10,15 +10,15 @@ import re
 from jaxbench.analysis.pricing import Price
 from jaxbench.analysis.scaling_model import predict
 from jaxbench.records.run_lock import lock_run
-from jaxbench.records.schema import (
+from jaxbench.reports.prices import Prices
+from jaxbench.reports.write import write_report
+from jaxbench.schema import (
     AllReduceRecord,
     CompileRecord,
     DeviceRecord,
     InputRecord,
     ThroughputRecord,
 )
-from jaxbench.reports.prices import Prices
-from jaxbench.reports.write import write_report
 from tests.cards import made
 from tests.recorded import (
     PRICE,

@@ -15,12 +15,12 @@ from jaxbench.analysis.statistics import spread
 from jaxbench.errors import BadInput
 from jaxbench.parallel.child import ProcessResult
 from jaxbench.records.reader import load_run
-from jaxbench.records.schema import (
+from jaxbench.records.writers.console import Console
+from jaxbench.schema import (
     MaxBatchResult,
     TrialFigures,
     TrialResult,
 )
-from jaxbench.records.writers.console import Console
 from jaxbench.sweeps import grid, sweep_dir
 from jaxbench.sweeps.max_batch import BatchFit, _find_max_batch, largest_batch
 from jaxbench.sweeps.tables import (

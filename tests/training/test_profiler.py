@@ -12,8 +12,8 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.modes.throughput import measure_throughput
-from jaxbench.records.schema import ThroughputRecord
 from jaxbench.records.writers.console import Console
+from jaxbench.schema import ThroughputRecord
 from jaxbench.training.profiler import parse_steps
 from jaxbench.training.run import MetricsQueue
 from jaxbench.xla.compile_cache import without_cache

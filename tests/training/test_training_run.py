@@ -8,7 +8,7 @@ import pytest
 
 import jaxbench
 from jaxbench.modes.train import summarize
-from jaxbench.records.schema import EpochRecord
+from jaxbench.schema import EpochRecord
 from jaxbench.training.loss_scale import LossScales
 from jaxbench.training.run import (
     DispatchLimiter,

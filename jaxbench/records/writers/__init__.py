@@ -1,7 +1,7 @@
 """Where a run's records go."""
 
 from jaxbench.parallel.signals import defer_signals
-from jaxbench.records.schema import Record
+from jaxbench.schema import Record
 
 
 class Writer:

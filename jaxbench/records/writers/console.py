@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, TextIO
 from jaxbench import terminal
 from jaxbench.clock import Stopwatch
 from jaxbench.parallel import processes
-from jaxbench.records.schema import Record, Summary
 from jaxbench.records.writers import Writer
 from jaxbench.records.writers.describe import SHORTEST_S, describe_record
 from jaxbench.records.writers.rows import record_row
+from jaxbench.schema import Record, Summary
 from jaxbench.tables.text import GrowingTable
 
 if TYPE_CHECKING:  # imported late: most runs have no terminal

@@ -8,9 +8,11 @@ from typing import Any
 from jaxbench.analysis.statistics import Estimate
 from jaxbench.analysis.steady_rate import describe_steady_rate
 from jaxbench.clock import duration, rough_duration
-from jaxbench.metrics import METRICS, plain
+from jaxbench.metrics import plain
 from jaxbench.records.goodput import CAUSE_OF
-from jaxbench.records.schema import (
+from jaxbench.records.writers.rows import heading, noun, rate_in_words, text
+from jaxbench.schema import (
+    METRICS,
     SCORES,
     AllReduceRecord,
     CompileRecord,
@@ -22,7 +24,6 @@ from jaxbench.records.schema import (
     Summary,
     TrainSummary,
 )
-from jaxbench.records.writers.rows import heading, noun, rate_in_words, text
 from jaxbench.tables.text import text_table
 
 _SCALING = (

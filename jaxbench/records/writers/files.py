@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from jaxbench.files import open_own, read_lines
 from jaxbench.records.run_dir import finite
-from jaxbench.records.schema import Record, columns_of
 from jaxbench.records.writers import Writer
+from jaxbench.schema import Record, columns_of
 
 
 class _FileWriter(Writer):

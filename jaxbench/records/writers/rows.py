@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from jaxbench.metrics import METRICS, plain, shown_in
-from jaxbench.records.schema import Record
+from jaxbench.metrics import plain
+from jaxbench.schema import METRICS, Record, shown_in
 from jaxbench.tables.text import TextCell
 
 # On a narrow terminal columns with a high number are left out first.

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from jaxbench.metrics import METRICS, plain
-from jaxbench.records.schema import TargetRecord
+from jaxbench.metrics import plain
+from jaxbench.schema import METRICS, TargetRecord
 from jaxbench.tables.text import text_table
 
 TITLE = "Compiled, not measured. The ceilings, in images/s or sequences/s, are predicted."

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from jaxbench.clock import now
-from jaxbench.records.schema import EpochRecord, Record, Summary
 from jaxbench.records.writers import Writer
+from jaxbench.schema import EpochRecord, Record, Summary
 
 
 class TensorBoardWriter(Writer):

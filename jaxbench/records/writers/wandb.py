@@ -17,8 +17,8 @@ import numpy as np
 from jaxbench.errors import BadInput
 from jaxbench.parallel.signals import defer_signals
 from jaxbench.records.run_dir import finite
-from jaxbench.records.schema import EpochRecord, Record, Summary
 from jaxbench.records.writers import Writer
+from jaxbench.schema import EpochRecord, Record, Summary
 
 _MODES_WITHOUT_KEY = ("offline", "dryrun", "disabled")
 _PROJECT = re.compile(r"[^/\\#?%:]{1,128}")

@@ -9,9 +9,8 @@ from jaxbench.analysis.published import load_published
 from jaxbench.analysis.ranking import costs_to_expect, rank
 from jaxbench.analysis.statistics import Estimate
 from jaxbench.hardware.peak_table import find_peak
-from jaxbench.metrics import METRICS, UNKNOWN, count, plain
+from jaxbench.metrics import UNKNOWN, count, plain
 from jaxbench.offering.folder import Offer
-from jaxbench.records.schema import TargetRecord
 from jaxbench.reports import work
 from jaxbench.reports.blocks import Dot, DotChart, Section
 from jaxbench.reports.columns import run_cell, shared, status_cell
@@ -19,6 +18,7 @@ from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_se
 from jaxbench.reports.prices import price_words
 from jaxbench.reports.published import Row, Sources, published_devices, published_rate, same_images
 from jaxbench.reports.runs import ReportedRun
+from jaxbench.schema import METRICS, TargetRecord
 from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns
 from jaxbench.tables.table import make_table
 

@@ -9,7 +9,7 @@ from typing import Any
 from jaxbench.analysis import pricing
 from jaxbench.analysis.pricing import J_PER_KWH, S_PER_HOUR, Price, usd
 from jaxbench.analysis.statistics import Estimate, spread
-from jaxbench.metrics import METRICS, percent, plain
+from jaxbench.metrics import percent, plain
 from jaxbench.reports import published, work
 from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series
 from jaxbench.reports.columns import run_cell, run_ids, setting_column, shared
@@ -18,6 +18,7 @@ from jaxbench.reports.prices import at_price, price_label, price_mark, price_wor
 from jaxbench.reports.published import Sources, is_synthetic, same_work
 from jaxbench.reports.runs import FEWEST_SEEDS, ReportedRun, TimeToTarget
 from jaxbench.reports.work import grouped, labelled
+from jaxbench.schema import METRICS
 from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column, metric_columns
 from jaxbench.tables.table import Table, make_table
 

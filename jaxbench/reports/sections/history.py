@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 
 from jaxbench.analysis.statistics import Estimate, bar_words, of_rounds, over_runs
-from jaxbench.metrics import METRICS, count, plain, words
-from jaxbench.records.schema import Conv2dRecord
+from jaxbench.metrics import count, plain, words
 from jaxbench.reports import published
 from jaxbench.reports.blocks import BarChart, Dot, DotChart, Section
 from jaxbench.reports.columns import run_ids, shared
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.runs import RunRecord
 from jaxbench.reports.work import grouped, labelled, setting_key
+from jaxbench.schema import METRICS, Conv2dRecord
 from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column, metric_columns
 from jaxbench.tables.table import Table, make_table
 

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, estimate, spread, with_range
-from jaxbench.metrics import METRICS, count, shown_in
-from jaxbench.records.schema import EpochRecord
+from jaxbench.metrics import count
 from jaxbench.reports import work
 from jaxbench.reports.blocks import LineChart, Point, Section, Series
 from jaxbench.reports.columns import run_ids, setting_column, shared
 from jaxbench.reports.context import ReportContext, left_out, make_section
 from jaxbench.reports.runs import NEVER_REACHED, SCORES, ReportedRun
+from jaxbench.schema import METRICS, EpochRecord, shown_in
 from jaxbench.tables.columns import Column, metric_column, metric_columns, span
 from jaxbench.tables.table import Table, make_table
 

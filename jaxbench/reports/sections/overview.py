@@ -16,8 +16,7 @@ from jaxbench.analysis.statistics import (
     of_windows,
     over_runs,
 )
-from jaxbench.metrics import METRICS, UNKNOWN, clock_time, count, percent, plain
-from jaxbench.records.schema import ScalingRecord
+from jaxbench.metrics import UNKNOWN, clock_time, count, percent, plain
 from jaxbench.reports import work
 from jaxbench.reports.blocks import Answer, Dot, DotChart, Section
 from jaxbench.reports.columns import run_cell
@@ -25,6 +24,7 @@ from jaxbench.reports.context import STAGES, ReportContext, make_section
 from jaxbench.reports.prices import price_mark
 from jaxbench.reports.runs import FEWEST_SEEDS, NEVER_REACHED, SCORES, ReportedRun, TimeToTarget
 from jaxbench.reports.sections.runs import trust
+from jaxbench.schema import METRICS, ScalingRecord
 from jaxbench.tables.columns import Cell, Column, interval, metric_column, span
 from jaxbench.tables.table import make_table
 

@@ -3,13 +3,14 @@
 import collections
 from collections.abc import Sequence
 
-from jaxbench.metrics import METRICS, UNKNOWN, plain, words
+from jaxbench.metrics import UNKNOWN, plain, words
 from jaxbench.records.attempts import changes, describe_changes
 from jaxbench.reports.blocks import Banner, Section
 from jaxbench.reports.columns import run_cell, run_ids, setting_column, shared
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.work import grouped
+from jaxbench.schema import METRICS
 from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column, moment, span
 from jaxbench.tables.table import Table, make_table
 

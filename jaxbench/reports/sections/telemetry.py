@@ -12,13 +12,14 @@ import numpy as np
 
 from jaxbench.files import open_regular, read_lines
 from jaxbench.hardware.telemetry.sensors import impossible
-from jaxbench.metrics import METRICS, words
+from jaxbench.metrics import words
 from jaxbench.records.goodput import CAUSES
 from jaxbench.reports.blocks import BarChart, LineChart, Point, Section, Series
 from jaxbench.reports.columns import shared
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.work import in_parts
+from jaxbench.schema import METRICS
 from jaxbench.tables.columns import Column, metric_column, metric_columns, span
 from jaxbench.tables.table import Table, make_table
 

@@ -6,8 +6,11 @@ another type, or an impossible one, is an error there, so no reader checks it.
 """
 
 import collections
+import csv
 import dataclasses
+import functools
 import math
+import pathlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict, get_args
 
@@ -15,9 +18,30 @@ import msgspec
 from msgspec import Meta
 
 from jaxbench.clock import Moment
-from jaxbench.metrics import METRICS, metric_of
+from jaxbench.metrics import Metric
 
 SCHEMA_VERSION = 2
+
+
+def _load() -> dict[str, Metric]:
+    with pathlib.Path(__file__).with_name("metrics.csv").open(newline="", encoding="utf-8") as file:
+        return {row["name"]: Metric(**row) for row in csv.DictReader(file)}
+
+
+METRICS = _load()
+
+
+@functools.cache
+def shown_in(table: str) -> list[str]:
+    """Return the metrics that a table has columns for, in their order."""
+    return [metric.name for metric in METRICS.values() if table in metric.shown.split()]
+
+
+def metric_of(kind: str | None, name: str) -> Metric:
+    """Return a metric as a kind of record means it. Raise KeyError if there is none."""
+    return METRICS.get(f"{kind}.{name}") or METRICS[name]
+
+
 # Types of metrics.csv. A mean of float32 numbers may be a little more than the greatest of them.
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
