@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from jaxbench.analysis.comparison import are_interleaved, ratio
+from jaxbench.analysis.rate import are_interleaved, ratio
 from jaxbench.reports.sides import judge, match_trials, read_sides
 from jaxbench.reports.write import write_report
 from jaxbench.results.answers import Comparison

@@ -5,8 +5,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxbench.analysis.statistics import Estimate
-from jaxbench.analysis.steady_rate import describe_steady_rate
+from jaxbench.analysis.rate import Estimate, describe_steady_rate
 from jaxbench.clock import duration, rough_duration
 from jaxbench.metrics import plain
 from jaxbench.records.goodput import CAUSE_OF
