@@ -116,14 +116,17 @@ def rates_of(run: _Run) -> dict[str, Estimate]:
 
 
 def rate_of(run: _Run) -> Estimate:
-    """Return the images/s of a run: of its training step, its training, or on most devices.
+    """Return the images/s of a run: of its training step, its training, or its last scaling step.
 
     It is unknown if the run has measured none of these.
     """
     rates = rates_of(run)
-    measured = (*(stage for stage in _STAGES if stage in rates), *reversed(rates))
-    first = next((one for one in measured if one in _STAGES or " scaling " in one), None)
-    return rates[first] if first else Estimate()
+    for stage in _STAGES:
+        if stage in rates:
+            return rates[stage]
+    scaled = [one for one in run.records if isinstance(one, ScalingRecord)]
+    # From few devices to all: the last may be out of memory.
+    return of_windows(scaled[-1], "images_per_s") if scaled else Estimate()
 
 
 def scaling_stage(record: ScalingRecord) -> str:

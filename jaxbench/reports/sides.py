@@ -15,10 +15,16 @@ from jaxbench.terminal import printable
 
 
 class Side(NamedTuple):
-    """Runs that are repeats of one another; `name` is what the command line calls them."""
+    """Runs that are repeats of one another.
+
+    Attributes:
+      name: what the command line calls them.
+      short: what reasons call them; A and B if it is empty.
+    """
 
     name: str
     runs: Sequence[ReportedRun]
+    short: str = ""
 
     @property
     def host(self) -> str | None:
@@ -150,7 +156,7 @@ def match(base: Side, other: Side) -> Match:
     unlike = differences(base.runs[0], other.runs[0])
     # Hosts that are not known may be one.
     same_host = None in (base.host, other.host) or base.host == other.host
-    starts = [(side.name, side.starts) for side in (base, other)]
+    starts = [(base.short or "A", base.starts), (other.short or "B", other.starts)]
     doubts = design_doubts(starts, same_host) + sorted({*filter(None, (base.doubt, other.doubt))})
     if other_work := [name for name in unlike if is_other_work(name)]:
         doubts = [f"they differ in {', '.join(other_work)}"]
@@ -206,9 +212,9 @@ def how_to_repeat(base: Side, other: Side) -> str:
     """
     first, second = base.runs[0], other.runs[0]
     configs = [dict(flat(run.config)) for run in (first, second)]
-    fields = [name for name in differences(first, second) if {name} <= {*configs[0], *configs[1]}]
-    if not first.experiment or {*differences(first, second)} - {*fields}:
-        return "Measure each three times in one sweep or by turns: see docs/howto/compare.md."
+    fields = list(differences(first, second))
+    if any(None in (configs[0].get(name), configs[1].get(name)) for name in fields):
+        return "Measure both three times, interleaved: see docs/howto/compare.md."
     axes = (f"--grid={n}={configs[0].get(n)},{configs[1].get(n)}" for n in fields)
     swept = (f"--experiment.{name}" for name in (*fields, "seed"))
     kept = [

@@ -140,7 +140,9 @@ def _sentence(settings: Sequence[_Rate]) -> str:
         return "No rate: the first epoch is warm-up, so train for two epochs or more."
     if not others:
         return f"{first}. It is the only setting."
-    side, next_side, *_ = sides = [Side(rate.label, rate.runs) for rate in (first, *others)]
+    side, next_side, *_ = sides = [
+        Side(rate.label, rate.runs, rate.label) for rate in (first, *others)
+    ]
     matches = [match_or_reason(other, side) for other in sides[1:]]
     judged = iter(judge([one for one in matches if isinstance(one, Match)]))
     # Without a match there is a reason.

@@ -87,7 +87,7 @@ def _ratios(measured: Sequence[Measurement]) -> Iterator[Table]:
             repeats[:_MOST_SIDES],
             lambda each: {**each[0].setting, "batch_size": each[0].run.batch_size},
         )
-        sides = [Side(label, [row.run for row in each]) for label, each in named]
+        sides = [Side(label, [row.run for row in each], label) for label, each in named]
         ratios = []
         for base in sides:
             matches = [match_or_reason(base, other) for other in sides if other is not base]
