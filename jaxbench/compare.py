@@ -17,9 +17,9 @@ With --baseline BASE is what the others must reach, to within --tolerance. The e
 their intervals show that they do, 1 if one shows that they do not or is missing, and 3 if the runs
 cannot decide.
 
-Of two cards (card.json, or a folder that holds one) each figure that both have is printed, and
-whether their intervals overlap. Of more, from devices of one kind: the outliers by node and device,
-and each figure's median over the fleet and its spread.
+Of two cards (card.json, or a folder that holds one) each figure that both have is printed with
+their ratio: a card is one run, so there is no verdict. Of more, from devices of one kind: the
+outliers by node and device, and each figure's median over the fleet and its spread.
 """
 
 import json

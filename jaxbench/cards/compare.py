@@ -1,4 +1,6 @@
-"""Compare cards: two by their intervals, more of one kind by their distance from the median.
+"""Compare cards: two by their ratios, more of one kind by their distance from the median.
+
+Two cards get no verdict: each is one run of its machine.
 
 An outlier is off the median by both three robust standard deviations and 2 %, see
 `expected.spread_of`, and its interval, if it has one, excludes the median.
@@ -11,6 +13,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from jaxbench.analysis.rate import Outcome
 from jaxbench.cards.card import Card, Figure
 from jaxbench.cards.expected import FEWEST_ROBUST, comparable, differ_in_size, spread_of
 from jaxbench.cards.figures import FIGURES, NETWORK
@@ -22,6 +25,7 @@ from jaxbench.terminal import four_digits, printable
 _REPEATED = ("flops_per_image", "mfu", "measured_peak_share")
 # The widest first column that leaves 80 columns to a table.
 _WIDEST = 28
+_NO_VERDICT = {"verdict": Outcome.INCONCLUSIVE, "reasons": ["one run of each machine"]}
 # Of a fleet no more outliers are shown; --json has all.
 _MOST_OUTLIERS = 20
 
@@ -32,15 +36,11 @@ class Difference(NamedTuple):
     Attributes:
       ratio: the second over the first; None of counts, drift and temperatures, and if the first is
         0.
-      intervals: whether they overlap, or are apart: the second better, worse, higher or lower.
-        Without intervals equal, or no interval. A card is one run of its machine, so this is no
-        verdict: what changes between runs is in no interval.
     """
 
     first: Figure
     second: Figure
     ratio: float | None
-    intervals: str
 
 
 class Outlier(NamedTuple):
@@ -94,16 +94,7 @@ def _difference(first: Figure, second: Figure) -> Difference:
     # Of counts, and of what may be below 0, a ratio says nothing.
     has_ratio = first.value and not kind.is_count and kind.min >= 0
     ratio = second.value / first.value if has_ratio else None
-    if first.interval is None or second.interval is None:
-        intervals = "equal" if first.value == second.value else "no interval"
-    elif first.ends[0] <= second.ends[1] and second.ends[0] <= first.ends[1]:
-        intervals = "overlap"
-    else:
-        side = "higher" if second.ends[0] > first.ends[1] else "lower"
-        if kind.better:
-            side = "better" if side == kind.better else "worse"
-        intervals = f"apart, {side}"
-    return Difference(first, second, ratio, intervals)
+    return Difference(first, second, ratio)
 
 
 def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
@@ -165,10 +156,10 @@ def compare_cards(cards: Sequence[Card]) -> dict[str, Any]:
     if len(cards) == 2:
         figures = [
             {"figure": str(one.first), "values": (one.first.value, one.second.value)}
-            | {"ratio": one.ratio, "intervals": one.intervals}
+            | {"ratio": one.ratio}
             for one in compare_two(*cards)
         ]
-        return {"cards": headers, "figures": figures}
+        return {"cards": headers, "figures": figures} | _NO_VERDICT
     fleet = []
     for one in compare_fleet(cards):
         outliers: Any = one.outliers and [outlier._asdict() for outlier in one.outliers]
@@ -207,16 +198,14 @@ def _different(cards: Sequence[Card]) -> Iterator[str]:
 
 
 def _describe_two(first: Card, second: Card) -> Iterator[str]:
-    yield "± is the larger half of the 95 % interval; intervals overlap, or B's is the"
-    yield "better or worse one. That is no verdict: each card is one run, and what changes"
-    yield "between runs is in no interval."
+    yield "± is the larger half of the 95 % interval. No verdict: each card is one run, and"
+    yield "what changes between runs is in no interval."
     rows = []
     for one in compare_two(first, second):
         ratio = "" if one.ratio is None else f"{one.ratio:.3f}"
-        apart = one.intervals.removeprefix("apart, ")
         values = map(_with_interval, (one.first, one.second))
-        rows.append([*_heading(one.first), *values, ratio, apart])
-    yield from _grouped(("figure", "A", "B", "B / A", "intervals"), rows)
+        rows.append([*_heading(one.first), *values, ratio])
+    yield from _grouped(("figure", "A", "B", "B / A"), rows)
 
 
 def _describe_fleet(cards: Sequence[Card]) -> Iterator[str]:
