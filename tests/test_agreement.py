@@ -26,6 +26,7 @@ from jaxbench.schema import InputRecord, Summary
 from jaxbench.sweeps.grid import make_trials, parse_grid
 from jaxbench.sweeps.live_table import LiveTable
 from jaxbench.sweeps.tables import figures_of
+from tests import conftest
 from tests.cards import made
 from tests.in_process import run_command
 from tests.recorded import (
@@ -106,7 +107,8 @@ class Said(NamedTuple):
 
 def around(rate, count, spread=0.005):
     """The rates of a run's epochs, the first one slow: the median of the others is `rate`."""
-    steps = [spread * (2 * n / (count - 2) - 1) for n in range(count - 1)]
+    places = range(2 - count, count - 1, 2)
+    steps = [spread * place / max(1, count - 2) for place in places]
     # Neighbours must not resemble one another.
     return [rate / 2] + [rate * (1 + step) for step in steps[::2] + steps[1::2]]
 
@@ -129,6 +131,9 @@ def write_folder(root: pathlib.Path) -> pathlib.Path:
         remat = {"config": {"remat": "save_dots"}}
         write_training(root / f"remat/{number}", of_remat, minute=2 * number + 1, **remat)
     write_training(root / "fp16/0", 2000, epochs=4, minute=10, config={"precision": "fp16"})
+    for number, rate in enumerate((1300, 1100)):
+        config = {"precision": "bf16"}
+        write_training(root / f"bf16/{number}", rate, minute=12 + number, config=config)
     lost = {"status": "diverged", "config": {"batch_size": 64}}
     write_training(root / "diverged/0", 3000, minute=11, **lost)
     recorded_run(root / "oom/0", status="oom", config={"batch_size": 4096})
@@ -223,7 +228,7 @@ class Folder:
         return name.split(",seed")[0] if name.startswith("sweep") else name.rpartition("/")[0]
 
     def _is_trained(self, name: str) -> bool:
-        return name.split("/")[0] in ("fp32", "remat", "fp16", "sweep")
+        return name.split("/")[0] in ("fp32", "remat", "bf16", "fp16", "sweep")
 
     @property
     def trained_settings(self) -> list[tuple[str, ...]]:
@@ -268,12 +273,10 @@ def tables_of(markdown: str) -> list[Table]:
             title = unescaped(line[4:])
         elif line.startswith("## "):
             section = title = unescaped(line[3:])
-        elif line.startswith("| "):
+        elif line.startswith("| ") and not re.fullmatch(r"[| :-]+", line):
             cells = [unescaped(cell) for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
             if not tables or tables[-1].title != title or tables[-1].section != section:
                 tables.append(Table(section, title, cells, []))
-            elif not cells[-1].strip(":").strip("-") and not cells[0].strip("-"):
-                continue
             else:
                 tables[-1].rows.append(cells)
     return tables
@@ -532,30 +535,30 @@ def sweep(folder: Folder):
         if name.startswith("sweep")
     }
     of_batch = {batch: folder.settings[name] for (batch, _), name in by_point.items()}
-    lines = printed.getvalue().splitlines()
-    rate = "training images_per_s"
-    for cells in (re.split(r"\s{2,}", line.strip()) for line in lines):
-        heads = cells if "batch_size" in cells[0] else heads if "heads" in dir() else []
-        row = dict(zip(heads, cells, strict=False))
-        if "status" in row and row is not None and cells != heads and len(cells) == len(heads):
-            of = (by_point[row["batch_size"], row["seed"]],)
-            yield Shown(
-                "sweep", of, rate, row["images/s"].lstrip("* "), ends_of(row["95 % interval"])
-            )
-            yield Shown("sweep", of, "top1", row["top-1 [%]"].lstrip("* "))
-        elif "over seeds" in row and cells != heads and len(cells) == len(heads):
-            metric = {"images/s": rate, "top-1 [%]": "top1"}.get(row["over seeds"])
-            if metric:
-                ends = ends_of(row["95 % interval"])
-                yield Shown("sweep, seeds", of_batch[row["batch_size"]], metric, row["mean"], ends)
+    rate, columns = "training images_per_s", []
+    for line in printed.getvalue().splitlines():
+        cells = re.split(r"\s{2,}", line.strip())
+        if cells[0] == "batch_size":
+            columns = cells
+        row = dict(zip(columns, cells, strict=False))
+        if line.startswith("seeds") or cells == columns or len(cells) != len(columns):
+            continue
+        if "status" in row:
+            of, score = (by_point[row["batch_size"], row["seed"]],), row["top-1 [%]"]
+            ends = ends_of(row["95 % interval"])
+            yield Shown("sweep", of, rate, row["images/s"].lstrip("* "), ends)
+            yield Shown("sweep", of, "top1", score.lstrip("* "))
+        elif metric := {"images/s": rate, "top-1 [%]": "top1"}.get(row["over seeds"]):
+            ends = ends_of(row["95 % interval"])
+            yield Shown("sweep, seeds", of_batch[row["batch_size"]], metric, row["mean"], ends)
     for name in ("sweep.csv", "SweepResult.rows"):
-        rows = [*csv.DictReader((path / name).open())] if "csv" in name else result.rows
+        rows = conftest.table(path / name) if name.endswith(".csv") else result.rows
         for row in rows:
             of = (by_point[str(row["batch_size"]), str(row["seed"])],)
             ends = shown_ends(row["images_per_s_low"], row["images_per_s_high"])
             yield Shown(name, of, rate, plain(float(row["images_per_s"])), ends)
             yield Shown(name, of, "top1", percent(float(row["eval_top1"])))
-    for row in csv.DictReader((path / "seeds.csv").open()):
+    for row in conftest.table(path / "seeds.csv"):
         metrics = {"images_per_s": (rate, plain), "eval_top1": ("top1", percent)}
         if row["figure"] in metrics:
             metric, show = metrics[row["figure"]]
@@ -587,11 +590,10 @@ def cards(folder: Folder):
         if table.section == "Cards" and table.title == "Images per second":
             for cells in table.rows:
                 row = dict(zip(table.columns, cells, strict=False))
-                if row["precision"] == "bf16" and row["card"] in ("C1", "C2"):
-                    if cells[0] == "resnet50":
-                        text = row["images/s (95 % interval)"]
-                        of = pair[int(row["card"][1]) - 1]
-                        yield Shown("report, cards", of, metric, text.split()[0], ends_of(text))
+                if (cells[0], row["precision"]) == ("resnet50", "bf16") and row["card"] != "–":
+                    text = row["images/s (95 % interval)"]
+                    of = pair[int(row["card"][1]) - 1]
+                    yield Shown("report, cards", of, metric, text.split()[0], ends_of(text))
     paths = [str(folder.root / "cards" / host) for host in "ab"]
     document = json.loads(folder.command("compare", *paths, "--json"))
     name = "images_per_s, network resnet50, precision bf16, batch 256"
@@ -623,6 +625,13 @@ def read(folder) -> list[Shown | Said]:
     return [one for output in OUTPUTS for one in output(folder)]
 
 
+def short(of) -> str:
+    """Names what a value is of: a run, the runs of a setting, a pair of settings."""
+    if isinstance(of[0], tuple):
+        return " and ".join(map(short, of))
+    return of[0] + (f" and {len(of) - 1} more" if len(of) > 1 else "")
+
+
 def disagreements(shown: list[Shown]) -> list[str]:
     """A line for each value, and each interval, of which two outputs show different ones."""
     first: dict[tuple, Shown] = {}
@@ -633,7 +642,7 @@ def disagreements(shown: list[Shown]) -> list[str]:
             if text != NO_PLACE:
                 other = first.setdefault((one.of, one.metric, part), one)
                 if getattr(other, part) != text:
-                    what = f"{one.metric} of {' and '.join(map(str, one.of))}"
+                    what = f"{one.metric} of {short(one.of)}"
                     lines.append(
                         f"{what}: {other.output} shows {other.value} ({other.ends}), "
                         f"{one.output} {one.value} ({one.ends})"
@@ -661,20 +670,15 @@ def test_outputs_show_the_same(read, kind):
 
 
 def test_no_output_claims_an_order_that_another_one_denies(read):
-    verdicts: dict[frozenset, list[Said]] = {}
-    for one in read:
-        if isinstance(one, Said):
-            verdicts.setdefault(frozenset(one.pair), []).append(one)
-    lines = []
-    for of_pair in verdicts.values():
-        for one, other in itertools.combinations(of_pair, 2):
-            order = other.order * (1 if one.pair == other.pair else -1)
-            if order != one.order and one.output != other.output:
-                lines.append(
-                    f"{one.pair}: {one.output} says {one.words!r}, {other.output} {other.words!r}"
-                )
-    assert any(one.order for of_pair in verdicts.values() for one in of_pair)
-    assert not lines, "\n".join(dict.fromkeys(lines))
+    verdicts = [one for one in read if isinstance(one, Said)]
+    lines = {}
+    for one, other in itertools.combinations(verdicts, 2):
+        order = other.order * (1 if one.pair == other.pair else -1)
+        if {*one.pair} == {*other.pair} and order != one.order:
+            words = f"{one.output} says {one.words!r}, {other.output} {other.words!r}"
+            lines[one.output, other.output, frozenset(one.pair)] = f"{short(one.pair)}: {words}"
+    assert any(one.order for one in verdicts)
+    assert not lines, "\n".join(lines.values())
 
 
 def test_every_output_is_read(read):
@@ -694,9 +698,10 @@ def test_the_page_shows_what_the_markdown_shows(folder):
     """Their sections are the same."""
     words = re.sub(r"<[^>]+>", "", folder.texts["html"])
     words = re.sub(r"\s+", " ", html.unescape(words))
-    for table in folder.tables:
-        missing = [cell for row in table.rows for cell in row if cell.strip() not in words]
-        assert not missing, f"{table.title}: the page lacks {missing[:3]}"
+    for one in folder.tables:
+        cells = [cell.removeprefix("≠ ") for row in one.rows for cell in row]
+        missing = [cell for cell in cells if cell not in words]
+        assert not missing, f"{one.title}: the page lacks {missing[:3]}"
 
 
 def test_no_faster_setting_is_hidden(folder):
@@ -860,27 +865,32 @@ def test_seeds_are_summarised_in_one_way(tmp_path, seeds):
     (sweep_dir / "lock").touch()
     with contextlib.redirect_stdout(io.StringIO()):
         jaxbench.sweep("cnn10", {"seed": range(seeds)}, sweepdir=sweep_dir)
-    rows = {row["figure"]: row for row in csv.DictReader((sweep_dir / "seeds.csv").open())}
-    found = tables_of(report_of(sweep_dir))
-    for metric, show in (("eval_top1", percent), ("images_per_s", plain)):
+    rows = {row["figure"]: row for row in conftest.table(sweep_dir / "seeds.csv")}
+    found = {one.title: one for one in tables_of(report_of(sweep_dir))}
+    curve = next(title for title in found if title.endswith("top-1 on the test split"))
+    for metric, show, shown in (
+        ("images_per_s", plain, [(found["Best of each machine"], "images/s")]),
+        ("eval_top1", percent, [(found["Best of each machine"], "best top-1 [%]")]),
+        ("eval_top1", percent, [(found[curve], "top-1 [%]")]),
+        ("eval_top1", percent, [(found["Seeds together"], "score [%]")]),
+    ):
         mean, *ends = (rows[metric][f"geometric_mean{end}"] for end in ("", "_low", "_high"))
-        expected = f"{show(float(mean))}", seeds > 2 and shown_ends(*ends, show)
-        if seeds < 3:
-            assert ends == ["", ""], f"{metric}: an interval of two seeds in seeds.csv"
-        if metric == "eval_top1":
-            [row] = next(t for t in found if t.title == "Seeds together").rows
-            value = expected[0]
-            assert value in row, f"seeds.csv has {value}, Seeds together {row}"
-        else:
-            [row] = next(t for t in found if t.title == "Best of each machine").rows
-            [cell] = [
-                one for one in row if "3 runs" in one or f"{seeds} runs" in one or "seeds" in one
-            ][:1]
-            row = [cell]
-            assert cell.startswith(expected[0]), f"seeds.csv has {expected[0]}, the overview {cell}"
-        if seeds > 2:
-            shown = [ends_of(cell) for cell in row]
-            assert expected[1] in shown, f"{metric}: seeds.csv has {expected[1]}, report {shown}"
+        expected = [show(float(value)) for value in (mean, *ends) if value]
+        assert len(expected) == (3 if seeds > 2 else 1), f"{metric} in seeds.csv: {expected}"
+        for one, column in shown:
+            cells = [c for t, c in zip(one.columns, one.rows[-1], strict=True) if column in t]
+            # Of a mean and an interval in two columns, or in one; a chart has four digits.
+            numbers = re.findall(NUMBER, re.sub(r"; .*|only .*", "", " ".join(cells)))
+            numbers = [float(number.replace(",", "")) for number in numbers]
+            wanted = [float(number.replace(",", "")) for number in expected]
+            words = f"seeds.csv has {metric} {expected}, {one.title!r} {column} {cells}"
+            assert numbers[:1] == pytest.approx(wanted[:1], abs=0.006), words
+            if one.title != "Seeds together" or seeds > 2:
+                ends = ends_of(" ".join(cells))
+                assert (ends is not None) == (seeds > 2), words
+                assert not ends or [float(e.replace(",", "")) for e in ends] == pytest.approx(
+                    wanted[1:], abs=0.006
+                ), words
 
 
 TEXTS = ("1234567890e12345", "(1, 2)", "None", "0x10", "1_000")
