@@ -33,7 +33,7 @@ from typing import Any
 
 from absl import flags
 
-from jaxbench.analysis.rate import Interval, design_doubts, ratio
+from jaxbench.analysis.rate import Estimate, Outcome, design_doubts, verdict
 from jaxbench.analysis.statistics import dependent, median_interval
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput
@@ -115,7 +115,7 @@ DESIGNS = {
 def draw_stage(design: Design, generator: random.Random, slower: float) -> dict[str, list]:
     """Return the rates of each side's runs, with intervals, in the order of the runs."""
     runs_a_day, between_days = design.days
-    rates: dict[str, list[Interval]] = {"A": [], "B": []}
+    rates: dict[str, list[Estimate]] = {"A": [], "B": []}
     for number, side in enumerate(design.order):
         if number % runs_a_day == 0:
             day = generator.gauss(0, between_days)
@@ -127,22 +127,21 @@ def draw_stage(design: Design, generator: random.Random, slower: float) -> dict[
         level = day - drift + noise * spread + (math.log(1 - slower) if side == "B" else 0)
         half = 1.96 * math.sqrt(_WITHIN) * spread if design.has_windows else 0
         rate = 1000 * math.exp(level)
-        rates[side].append((rate, rate * math.exp(-half), rate * math.exp(half)))
+        ends = (rate * math.exp(-half), rate * math.exp(half)) if half else ()
+        rates[side].append(Estimate(rate, *ends))
     return rates
 
 
-def compare(design: Design, generator: random.Random, slower: float) -> list[tuple[str, float]]:
+def compare(design: Design, generator: random.Random, slower: float) -> list[tuple[Outcome, float]]:
     """Return the verdict and the ratio of each stage."""
     starts = [
-        [f"{number:02}" for number, own in enumerate(design.order) if own == side] for side in "AB"
+        (side, [f"{number:02}" for number, own in enumerate(design.order) if own == side])
+        for side in "AB"
     ]
-    doubts = design_doubts(*starts, design.same_host)
-    judged = []
-    for _ in range(design.stages):
-        rates = draw_stage(design, generator, slower)
-        estimate = ratio(rates["A"], rates["B"], design.stages)
-        judged.append(("inconclusive" if doubts else estimate.verdict, estimate.value))
-    return judged
+    doubts = design_doubts(starts, design.same_host)
+    rates = [draw_stage(design, generator, slower) for _ in range(design.stages)]
+    judged = [verdict(one["A"], one["B"], doubts, design.stages) for one in rates]
+    return [(one.outcome, one.ratio.value) for one in judged]
 
 
 def simulate(design: Design, comparisons: int, seed: int) -> dict[str, float]:

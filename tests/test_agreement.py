@@ -43,6 +43,8 @@ from tests.recorded import (
 NUMBER = r"-?[\d,]+(?:\.\d+)?(?:e[+-]\d+)?"
 ENDS = rf"({NUMBER}) to ({NUMBER})"
 FASTEST = re.compile(rf"(?P<setting>[^.]+?) is fastest: (?P<rate>{NUMBER}) images/s")
+# Where nothing is fastest, the rates are listed.
+LISTED = re.compile(rf"([^;:]+): ({NUMBER}) images/s(?: \({ENDS}\))?")
 CONSOLE_RATE = re.compile(rf"({NUMBER}) images/s \((.*)\)")
 REPR_RATE = re.compile(rf"images/s ({NUMBER})(?: \(([^)]*)\))?")
 INTERVAL = re.compile(rf"95 % interval {ENDS}")
@@ -66,6 +68,8 @@ COST_LINES = {
     "wall [s]": "wall_s",
     "paid [USD]": "usd",
 }
+# The table of machines, its column of the setting, and the one of ratios.
+MACHINES, RATE_OF, RATIOS = "Each machine", "rate of", "ratios to a base"
 STAGES = {"training step alone": "train_step", "training": "training", "train_step": "train_step"}
 UNKNOWN = ("", "–")
 # Where an output has no place for an interval.
@@ -303,7 +307,7 @@ def tables(folder: Folder):
         for cells in table.rows:
             row = dict(zip(table.columns, cells, strict=False))
             output = f"report, {table.title!r}"
-            if table.title.endswith("ratios to a base"):
+            if table.title.endswith(RATIOS):
                 pair = folder.named(cells[0]), folder.named(row["setting"])
                 ratio, *_ = row["rate / base (95 % interval)"].split()
                 ends = ends_of(row["rate / base (95 % interval)"])
@@ -311,8 +315,8 @@ def tables(folder: Folder):
                     yield Shown(output, pair, "ratio", ratio, ends)
                     yield said(output, pair[::-1], row["verdict"])
                 continue
-            if table.title == "Best of each machine" and "training ·" in cells[0]:
-                of = folder.named(row["fastest with"])
+            if table.title == MACHINES and "training ·" in cells[0]:
+                of = folder.named(row[RATE_OF])
                 if of and "weak" not in cells[0]:
                     value, *_ = row["images/s"].split()
                     yield Shown(
@@ -321,11 +325,9 @@ def tables(folder: Folder):
                 continue
             runs = folder.of_ids(row.get("run") or row.get("runs") or "")
             if table.title == "Seeds together":
-                place = [i for i, title in enumerate(table.columns) if "interval" in title]
-                ends = ends_of(cells[place[0]]) if place else None
-                named = [t for t in table.columns if t.startswith("score [%]")]
-                mean = next((t for t in named if "mean" in t), named[0])
-                yield Shown(output, tuple(sorted(runs)), "top1", row[mean], ends)
+                place = next(i for i, t in enumerate(table.columns) if t.startswith("score [%]"))
+                value, *_ = cells[place].split()
+                yield Shown(output, tuple(sorted(runs)), "top1", value, ends_of(cells[place]))
             if len(runs) != 1 or table.section in ("Overview", "Roofline", "Telemetry"):
                 continue
             stage = row.get("stage") or row.get("what") or ""
@@ -367,10 +369,14 @@ def sentences(folder: Folder):
     for title, sentence in ((unescaped(one), unescaped(text)) for one, text in blocks):
         if "· training ·" not in title:
             continue
+        output = "report, first sentence"
+        for setting, value, *ends in LISTED.findall(sentence):
+            if of := folder.named(setting):
+                one = tuple(ends) if all(ends) else None
+                yield Shown(output, of, "training images_per_s", value, one)
         match = FASTEST.search(sentence)
         if match and (first := folder.named(match["setting"])):
             ends = ends_of(sentence[match.start("rate") :].split(")")[0])
-            output = "report, first sentence"
             yield Shown(output, first, "training images_per_s", match["rate"], ends)
             for other in folder.trained_settings:
                 if other != first:
@@ -686,7 +692,9 @@ def test_every_output_is_read(read):
     outputs = {one.output for one in read}
     expected = {"console", "run.json", "Run", "repr(Run)", "load_runs", "report.csv"}
     expected |= {"report, 'Runs'", "report, 'All rates'", "report, 'Measured'"}
-    expected |= {"report, 'What rates and runs cost'", "report, 'Best of each machine'"}
+    expected |= {"report, 'What rates and runs cost'", f"report, {MACHINES!r}"}
+    expected |= {f"report, 'cnn10 · training · resident feed: {RATIOS}'"}
+    expected |= {"report, first sentence"}
     expected |= {"report, 'Seeds together'", "report, cards", "cost", "cost --json", "compare"}
     expected |= {"compare --json", "Comparison", "sweep", "sweep, seeds", "sweep.csv", "seeds.csv"}
     expected |= {"SweepResult.rows", "live table", "compare cards", "compare cards --json"}
@@ -713,7 +721,7 @@ def test_no_faster_setting_is_hidden(folder):
     [row] = [
         cells
         for table in folder.tables
-        if table.title == "Best of each machine"
+        if table.title == MACHINES
         for cells in table.rows
         if "cnn10 · training ·" in cells[0]
     ]
@@ -802,7 +810,7 @@ def test_no_verdict_without_enough_repeats(tmp_path, case, other):
     assert verdict.startswith(REFUSED), verdict
     for sentence in first_sentences(text):
         assert not re.search(r"is fastest|overlap", sentence), sentence
-    verdicts = [t for t in tables_of(text) if t.title.endswith("ratios to a base")]
+    verdicts = [t for t in tables_of(text) if t.title.endswith(RATIOS)]
     for cells in (row for table in verdicts for row in table.rows):
         assert cells[-1].startswith(REFUSED), cells
 
@@ -830,9 +838,9 @@ def test_no_two_settings_have_one_name(tmp_path, other, runs):
     word = "remat" if other is SAVE_DOTS else "xla_gpu_autotune_level"
     sentences = [one for one in first_sentences(text) if "1,31" in one]
     assert sentences and all(word in one for one in sentences), sentences
-    for cells in next(t for t in tables_of(text) if t.title == "Best of each machine").rows:
+    for cells in next(t for t in tables_of(text) if t.title == MACHINES).rows:
         assert any(word in cell for cell in cells), cells
-    for table in (t for t in tables_of(text) if t.title.endswith("ratios to a base")):
+    for table in (t for t in tables_of(text) if t.title.endswith(RATIOS)):
         for cells in table.rows:
             assert cells[0].removeprefix("base: ") != cells[1], cells
 
@@ -869,8 +877,8 @@ def test_seeds_are_summarised_in_one_way(tmp_path, seeds):
     found = {one.title: one for one in tables_of(report_of(sweep_dir))}
     curve = next(title for title in found if title.endswith("top-1 on the test split"))
     for metric, show, shown in (
-        ("images_per_s", plain, [(found["Best of each machine"], "images/s")]),
-        ("eval_top1", percent, [(found["Best of each machine"], "best top-1 [%]")]),
+        ("images_per_s", plain, [(found[MACHINES], "images/s")]),
+        ("eval_top1", percent, [(found[MACHINES], "top-1 [%]")]),
         ("eval_top1", percent, [(found[curve], "top-1 [%]")]),
         ("eval_top1", percent, [(found["Seeds together"], "score [%]")]),
     ):
@@ -885,7 +893,8 @@ def test_seeds_are_summarised_in_one_way(tmp_path, seeds):
             wanted = [float(number.replace(",", "")) for number in expected]
             words = f"seeds.csv has {metric} {expected}, {one.title!r} {column} {cells}"
             assert numbers[:1] == pytest.approx(wanted[:1], abs=0.006), words
-            if one.title != "Seeds together" or seeds > 2:
+            # A curve has a band from the least to the greatest.
+            if one.title != curve:
                 ends = ends_of(" ".join(cells))
                 assert (ends is not None) == (seeds > 2), words
                 assert not ends or [float(e.replace(",", "")) for e in ends] == pytest.approx(
