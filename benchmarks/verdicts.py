@@ -11,22 +11,40 @@ The second table draws windows of one run: how often the 95 % interval contains 
 often it lies above and below it, and how often the windows are said not to be independent. AR(1) r:
 each window resembles the one before it, with correlation r.
 
-Exit code 1 if the verdicts of a design are wrong in more than 6 %, if one that should see the
-difference does not, or if independent windows have an interval that is wrong, or a warning, in more
-than 6 %. The numbers are the same each time (--seed).
+The third table is of whole pages: runs of equal settings, read by the project's own readers, and
+what the page's overview and rates and `jaxbench compare` say of them. A page is wrong if any of
+these claims a difference. Beside it, how many pages have any verdict, and how often the page and
+`compare` name a setting that is 10 % faster. Noise: 1 % between the epochs of a run, 3 % between
+runs.
+
+Exit code 1 if the verdicts of a design or its pages are wrong in more than 6 %, if one that should
+see the difference does not, or if independent windows have an interval that is wrong, or a warning,
+in more than 6 %. The numbers are the same each time (--seed).
 """
 
 import dataclasses
 import math
+import pathlib
 import random
+import re
 import statistics
+from collections.abc import Sequence
+from typing import Any
 
 from absl import flags
 
-from jaxbench.analysis.rate import Interval, design_doubts, ratio
+from jaxbench.analysis.rate import Estimate, Outcome, design_doubts, verdict
 from jaxbench.analysis.statistics import dependent, median_interval
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput
+from jaxbench.reports.collect import Collection
+from jaxbench.reports.context import ReportContext
+from jaxbench.reports.runs import ReportedRun
+from jaxbench.reports.sections.overview import overview
+from jaxbench.reports.sections.rates import rates as rates_section
+from jaxbench.reports.sides import Side, describe_comparison, judge, match_or_reason
+from jaxbench.reports.write import render_markdown
+from jaxbench.schema import decode_document, decode_record
 
 MOST_WRONG, SLOWER = 0.06, 0.03
 COUNTS = (6, 7, 8, 9, 10, 11, 12, 15, 20, 30, 50)
@@ -97,7 +115,7 @@ DESIGNS = {
 def draw_stage(design: Design, generator: random.Random, slower: float) -> dict[str, list]:
     """Return the rates of each side's runs, with intervals, in the order of the runs."""
     runs_a_day, between_days = design.days
-    rates: dict[str, list[Interval]] = {"A": [], "B": []}
+    rates: dict[str, list[Estimate]] = {"A": [], "B": []}
     for number, side in enumerate(design.order):
         if number % runs_a_day == 0:
             day = generator.gauss(0, between_days)
@@ -109,22 +127,21 @@ def draw_stage(design: Design, generator: random.Random, slower: float) -> dict[
         level = day - drift + noise * spread + (math.log(1 - slower) if side == "B" else 0)
         half = 1.96 * math.sqrt(_WITHIN) * spread if design.has_windows else 0
         rate = 1000 * math.exp(level)
-        rates[side].append((rate, rate * math.exp(-half), rate * math.exp(half)))
+        ends = (rate * math.exp(-half), rate * math.exp(half)) if half else ()
+        rates[side].append(Estimate(rate, *ends))
     return rates
 
 
-def compare(design: Design, generator: random.Random, slower: float) -> list[tuple[str, float]]:
+def compare(design: Design, generator: random.Random, slower: float) -> list[tuple[Outcome, float]]:
     """Return the verdict and the ratio of each stage."""
     starts = [
-        [f"{number:02}" for number, own in enumerate(design.order) if own == side] for side in "AB"
+        (side, [f"{number:02}" for number, own in enumerate(design.order) if own == side])
+        for side in "AB"
     ]
-    doubts = design_doubts(*starts, design.same_host)
-    judged = []
-    for _ in range(design.stages):
-        rates = draw_stage(design, generator, slower)
-        estimate = ratio(rates["A"], rates["B"], design.stages)
-        judged.append(("inconclusive" if doubts else estimate.verdict, estimate.value))
-    return judged
+    doubts = design_doubts(starts, design.same_host)
+    rates = [draw_stage(design, generator, slower) for _ in range(design.stages)]
+    judged = [verdict(one["A"], one["B"], doubts, design.stages) for one in rates]
+    return [(one.outcome, one.ratio.value) for one in judged]
 
 
 def simulate(design: Design, comparisons: int, seed: int) -> dict[str, float]:
@@ -158,6 +175,97 @@ def simulate_windows(count: int, r: float, times: int, seed: int) -> dict[str, f
     }
 
 
+# What users read as a claim that settings differ, and as any verdict on them.
+_CLAIM = re.compile(r"\b(is fastest|faster|slower|cheaper|better|worse)\b")
+_VERDICT = re.compile(rf"{_CLAIM.pattern}|no significant difference")
+_WITHIN_RUN, _BETWEEN_RUNS, _FASTER = 0.01, 0.03, 0.10
+_EPOCHS = 12
+# The same work, so that nothing but the rates forbids a verdict: {setting: remat}.
+_SETTINGS = {"A": None, "B": "save_dots", "C": "save_nothing"}
+# {design: the order of the runs of its settings, and the drift from the first to the last}.
+PAGES = {
+    f"{name}{', drift 3 %' if drift else ''}": (order, drift)
+    for name, order in {
+        "1 + 1 runs": "AB",
+        "2 + 2": "ABBA",
+        "3 + 3": "AB" * 3,
+        "5 + 5": "AB" * 5,
+        "1 + 5": "BBABBB",
+        "2 + 10": "BBBABBBBBABB",
+        "1 + 1 + 1": "ABC",
+        "2 + 2 + 2": "ABCCBA",
+        "3 + 3 + 3": "ABC" * 3,
+        "5 + 5 + 5": "ABC" * 5,
+    }.items()
+    for drift in (0.0, 0.03)
+}
+_HOST = {"host_busy": False, "devices": {"host": {"other_cpu_percent_mean": 1.0}}}
+
+
+def make_run(number: int, remat: str | None, rate: float, generator: random.Random) -> ReportedRun:
+    """Return a training run as it is read from its directory."""
+    began = f"2026-01-01T{number // 60:02}:{number % 60:02}:00+00:00"
+    document = {
+        **{"experiment": "cnn10", "mode": "train", "status": "done", "started_at": began},
+        **{"pid": number + 1, "telemetry_s": 1.0, "command_line": [], "working_directory": ""},
+        "config": {"batch_size": 128, "precision": "fp32", "seed": 0, "remat": remat},
+        "data": {"feed": "resident", "description": "cifar10"},
+        "environment": {"hostname": "lab", "device_kind": "NVIDIA H200", "num_devices": 1},
+        "summary": {"status": "done", "telemetry": _HOST},
+    }
+    records = []
+    for epoch in range(1, _EPOCHS + 1):
+        images_per_s = rate * math.exp(generator.gauss(0, _WITHIN_RUN))
+        time_s = 50_000 / images_per_s
+        times = {"train_time_s": time_s, "epoch_time_s": time_s, "elapsed_s": epoch * time_s}
+        zeros = dict.fromkeys(("data_wait_s", "eval_time_s", "profiled_steps"), 0)
+        line = {"kind": "epoch", "epoch": epoch, "epochs": _EPOCHS, "complete": True}
+        line |= {"step": 390 * epoch, "images": 50_000, "images_per_s": images_per_s}
+        records.append(decode_record(line | times | zeros))
+    name = f"run{number}"
+    read = decode_document(document)
+    return ReportedRun(f"R{number + 1}", name, pathlib.Path(name), read, records, "done")
+
+
+def read_page(order: str, drift: float, generator: random.Random, faster: float) -> dict[str, str]:
+    """Return what the page and `jaxbench compare` say of runs; B is faster by a fraction."""
+    runs: dict[str, list[ReportedRun]] = {setting: [] for setting in sorted(set(order))}
+    for number, setting in enumerate(order):
+        level = generator.gauss(0, _BETWEEN_RUNS) - drift * number / (len(order) - 1)
+        rate = 1000 * math.exp(level) * (1 + faster * (setting == "B"))
+        runs[setting].append(make_run(number, _SETTINGS[setting], rate, generator))
+    context = ReportContext(Collection(runs=[run for each in runs.values() for run in each]))
+    sections = [one for one in (overview(context), rates_section(context)) if one]
+    base, *others = (Side(setting, each) for setting, each in runs.items())
+    return {
+        # Markdown escapes letters.
+        "page": render_markdown(sections, "a page").replace("\\", ""),
+        "compare": _compare_lines(base, others),
+    }
+
+
+def _compare_lines(base: Side, others: Sequence[Side]) -> str:
+    matches = [match_or_reason(base, other) for other in others]
+    judged: Any = judge([one for one in matches if not isinstance(one, str)])
+    return "\n".join(line for one in judged for line in describe_comparison(one))
+
+
+def simulate_pages(order: str, drift: float, pages: int, seed: int) -> dict[str, float]:
+    """Return how many pages of equal settings are wrong, have a verdict, and see 10 %."""
+    generator = random.Random(seed)
+    equal = [read_page(order, drift, generator, 0.0) for _ in range(pages)]
+    unequal = [read_page(order, drift, generator, _FASTER) for _ in range(pages // 3)]
+    claims = [re.search(rf"{_SETTINGS['B']}[^.]* is fastest", one["page"]) for one in unequal]
+    return {
+        "wrong": statistics.fmean(any(map(_CLAIM.search, one.values())) for one in equal),
+        "decided": statistics.fmean(any(map(_VERDICT.search, one.values())) for one in equal),
+        "seen": statistics.fmean(
+            bool(claim) and ": faster" in one["compare"]
+            for claim, one in zip(claims, unequal, strict=True)
+        ),
+    }
+
+
 def main(rest: list[str]) -> int:
     if rest:
         raise BadInput(f"{rest[0]!r}: flags begin with --")
@@ -183,6 +291,13 @@ def main(rest: list[str]) -> int:
             )
             if not r and max(1 - rates["contains"], rates["warned"]) > MOST_WRONG:
                 failed.append(name)
+    print(f"\n{'pages of equal settings':<32} {'wrong':>6} {'verdict':>8} {'10 % seen':>10}")
+    for name, (order, drift) in PAGES.items():
+        rates = simulate_pages(order, drift, max(30, times // 10), seed)
+        print(f"{name:<32} {rates['wrong']:>6.1%} {rates['decided']:>8.0%} {rates['seen']:>10.0%}")
+        must_see = name == "5 + 5"
+        if rates["wrong"] > MOST_WRONG or (must_see and rates["seen"] < 0.5):
+            failed.append(f"page: {name}")
     print(f"\nwrong too often, or blind: {', '.join(failed) or 'none'}")
     return int(bool(failed))
 

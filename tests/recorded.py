@@ -11,6 +11,7 @@ import itertools
 import json
 import pathlib
 import random
+import types
 import typing
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -177,6 +178,37 @@ def trained(
     } | fields.pop("summary", {})
     records = epochs([rate / 2, rate, rate * 1.01, rate * 0.99], top1)
     return recorded_run(folder, records, summary=summary, **fields)
+
+
+def train_record(
+    folder: pathlib.Path, rates: Sequence[float], top1: float = 0.9, **fields: Any
+) -> pathlib.Path:
+    """Write a training run of these rates; its summary is the one that training makes of them."""
+    # It imports JAX.
+    from jaxbench.modes.train import summarize
+
+    of_epochs = {"train_time_s": [50_000 / rate for rate in rates], "images": [50_000] * len(rates)}
+    records = epochs(rates, top1, **of_epochs)
+    progress = types.SimpleNamespace(
+        epochs=records,
+        step=390 * len(rates),
+        compile_s=7.0,
+        compile_cache=["miss"],
+        first_step_s=1.0,
+        import_s=1.0,
+        startup_s=1.0,
+        invalid=[],
+    )
+    summary = summarize(
+        progress,
+        primary_metric="top1",
+        num_devices=1,
+        loss_scales=types.SimpleNamespace(describe=dict, lost_R=None),
+        status=fields.get("status", "done"),
+    )
+    given = {name: v for name, v in summary.to_json().items() if name != "kind" and v is not None}
+    fields["summary"] = given | fields.get("summary", {})
+    return recorded_run(folder, records, **fields)
 
 
 def on_the_way(

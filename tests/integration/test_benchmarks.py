@@ -38,6 +38,7 @@ def test_simulated_verdicts_and_intervals_are_rarely_wrong():
     done = script("verdicts.py", "--comparisons=1000")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 + 3 interleaved, drift 3 %" in done.stdout and "50, AR(1) 0.8" in done.stdout
+    assert "5 + 5 + 5, drift 3 %" in done.stdout
     assert done.stdout.endswith("wrong too often, or blind: none\n")
 
 
