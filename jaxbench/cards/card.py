@@ -216,6 +216,11 @@ class Card(_PartOfCard):
         """Yield the figures of a name."""
         return (figure for figure in self.figures() if figure.name == name)
 
+    @property
+    def values(self) -> tuple[float, ...]:
+        """What no other measurement has: cards with the same values are copies of one."""
+        return tuple(figure.value for figure in self.figures())
+
     def peak_of(self, figure: Figure) -> float | None:
         """Return the published peak that a figure of a device is compared with, in its unit."""
         devices = self.environment["devices"]

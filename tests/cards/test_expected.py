@@ -78,6 +78,13 @@ def test_what_makes_no_fleet(others):
     assert bases(card) == {"predicted", "floor"}
 
 
+def test_an_older_driver_names_the_same_machine():
+    older = made.card(made.networks(9_990.0), kind="H100 80GB HBM3")
+    assert of(judged(older, fleet()), RATE, **RESNET).expected.basis == "fleet"
+    floors = [of(judged(card, []), "matmul_bf16_tflops") for card in (older, made.card())]
+    assert floors[0].expected == floors[1].expected
+
+
 def test_a_card_is_not_in_its_fleet():
     *others, last = fleet()
     assert of(judged(last, [*others, last]), RATE, **RESNET).expected.basis == "predicted"

@@ -17,6 +17,7 @@ from jaxbench.analysis.statistics import (
     over_runs,
 )
 from jaxbench.metrics import UNKNOWN, clock_time, count, percent, plain
+from jaxbench.records.same import chart_key, is_work, setting_key
 from jaxbench.reports import work
 from jaxbench.reports.blocks import Answer, Dot, DotChart, Section
 from jaxbench.reports.columns import run_cell
@@ -265,7 +266,7 @@ def _machines(context: ReportContext) -> list[dict[str, Any]]:
 
 def _work(rate: _Rate) -> tuple:
     """Return what must be equal if rates are compared: the network, the images, the stage."""
-    return work.work_of(rate.run, rate.setting)
+    return chart_key(rate.run.data_of(rate.setting["feed"]), rate.setting)
 
 
 def _rates(context: ReportContext) -> Iterator[_Rate]:
@@ -284,7 +285,7 @@ def _rates(context: ReportContext) -> Iterator[_Rate]:
     for run, record in context.of_kind(ScalingRecord):
         rate, stage = of_windows(record, "images_per_s"), f"{record.scaling} scaling"
         if run.status == "done" and rate.value:
-            setting = work.setting_of(run) | {"stage": stage, "batch_size": record.batch_size}
+            setting = run.setting | {"stage": stage, "batch_size": record.batch_size}
             setting["num_devices"] = record.num_devices
             yield _Rate(run, run.machine_of(record.num_devices), stage, rate, setting)
 
@@ -328,7 +329,7 @@ def _settings(rates: Sequence[_Rate]) -> list[_Rate]:
     run says nothing of the next one.
     """
     of_settings = []
-    for same in work.grouped(rates, lambda rate: work.setting_key(rate.setting)).values():
+    for same in work.grouped(rates, lambda rate: setting_key(rate.setting)).values():
         repeats = [rate for rate in same if rate.value] or same[:1]
         if len(repeats) < FEWEST_RUNS:
             repeats = [rate for rate in repeats if rate.has_interval] or repeats
@@ -342,7 +343,7 @@ def _settings(rates: Sequence[_Rate]) -> list[_Rate]:
 def _speedups(rates: Sequence[_Rate]) -> tuple[str, dict[str, Estimate]]:
     """Return the setting that most machines share, and their speed-ups over the slowest in it."""
     measured = [rate for rate in rates if rate.value]
-    shared = work.grouped(measured, lambda rate: work.setting_key(rate.setting, work.is_work))
+    shared = work.grouped(measured, lambda rate: setting_key(rate.setting, is_work))
     most = max(
         shared.values(),
         key=lambda same: (len({rate.machine for rate in same}), max(rate.value for rate in same)),
@@ -386,7 +387,7 @@ def _of_seeds(of: Estimate, run: ReportedRun, more: str = "") -> _Best:
 
 def _seeds(runs: Iterable[ReportedRun]) -> Iterator[list[ReportedRun]]:
     """Yield the runs that differ only in their seed; of a seed that was run again, the first."""
-    for same in work.grouped(runs, work.training_key).values():
+    for same in work.grouped(runs, lambda run: run.training_key).values():
         yield [repeats[0] for repeats in work.grouped(same, lambda run: run.sample).values()]
 
 
