@@ -67,7 +67,7 @@ def measured_row(row: Measurement) -> Row:
         "machine": run.machine,
         "precision": run.precision,
         "global_batch": run.batch_size,
-        "cited": "; ".join((run.date, run.framework, run.data)),
+        "cited": "; ".join((run.date, run.framework, row.data)),
     }
 
 

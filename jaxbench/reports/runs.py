@@ -99,6 +99,7 @@ class ReportedRun:
     feed = property(lambda run: run.setting["feed"])
     # That of `rate`: --mode=input measures its training step on one batch that is there already.
     rate_feed = property(lambda run: "synthetic" if run.mode == "input" else run.feed)
+    rate_data = property(lambda run: run.data_of(run.rate_feed))
     batch_size = property(lambda run: run.config.get("batch_size"))
     seed = property(lambda run: run.config.get("seed"))
     # What repeats of one another have in common.

@@ -54,7 +54,7 @@ def test_three_cards_hold_the_fourth(rate, words, outcome):
     expected = figure.expected
     assert (expected.basis, expected.source) == ("fleet", "3 cards")
     assert (expected.high - expected.low) / 2 / expected.expected == pytest.approx(0.02, rel=0.3)
-    assert figure.comparison == words
+    assert figure.comparison_text == words
     assert card.verdict.outcome == outcome
     told = words if words.startswith("slower") else "as expected (by cards of its kind)"
     assert told in summary_of(card)
