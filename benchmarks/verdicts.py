@@ -23,7 +23,7 @@ import statistics
 
 from absl import flags
 
-from jaxbench.analysis.comparison import Interval, design_doubts, ratio
+from jaxbench.analysis.rate import Interval, design_doubts, ratio
 from jaxbench.analysis.statistics import dependent, median_interval
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput

@@ -6,7 +6,7 @@ of a single SWEEP is compared with each of its others.
 For each OTHER its rate over BASE's is printed with an interval, for every stage that both have.
 `faster` or `slower` is printed only
 
-* of the same work: network, images, data, batch and precision;
+* of the same work: network, images and data;
 * of two runs or more on each side, interleaved (A B A B) if both sides ran on one host;
 * of a host that other processes did not use, as the runs' telemetry says;
 * without settings for debugging, which distort rates;
@@ -29,6 +29,7 @@ from typing import Any
 
 from absl import flags
 
+from jaxbench.analysis.rate import Outcome
 from jaxbench.cards.card_file import is_card, read_card
 from jaxbench.cards.compare import compare_cards, describe_cards
 from jaxbench.cli import entry_point
@@ -78,8 +79,8 @@ def _decide(comparisons: list[dict[str, Any]], missing: list[str]) -> int:
     for comparison in comparisons:
         for stage, ratio in comparison["stages"].items():
             name = printable(f"{comparison['other']}: {stage}")
-            if ratio["verdict"].startswith("inconclusive"):
-                undecided.append(f"{name}: {ratio['verdict']}")
+            if ratio["verdict"] == Outcome.INCONCLUSIVE:
+                undecided.append(f"{name}: {ratio['verdict']}: {'; '.join(ratio['reasons'])}")
             elif ratio["ratio_high"] < least:
                 slower.append(name)
             elif ratio["ratio_low"] < least:

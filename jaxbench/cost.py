@@ -13,8 +13,7 @@ from absl import flags
 
 from jaxbench.analysis import pricing
 from jaxbench.analysis.pricing import Price
-from jaxbench.analysis.statistics import Estimate
-from jaxbench.analysis.steady_rate import describe_steady_rate
+from jaxbench.analysis.rate import Estimate, describe_steady_rate
 from jaxbench.cli import entry_point
 from jaxbench.cli.flag_table import define_flags
 from jaxbench.cli.price_flags import (
@@ -39,7 +38,6 @@ _IMAGES_PER_S, _EPOCHS, _IMAGES_PER_EPOCH = _OF_A_RATE
 
 _NO_PRICE = "give --usd_per_hour or --offer (--list_offers shows them)"
 _HYPOTHETICAL = ("images_per_s", "epochs", "images_per_epoch")
-_RATE = ("images_per_s", "images_per_s_low", "images_per_s_high")
 
 
 def _describe(price: dict[str, Any] | None) -> str:
@@ -216,8 +214,7 @@ def rate_of(run: ReportedRun) -> tuple[float | None, dict[str, Any]]:
             definition = "mean over the whole run, first epoch included"
             return mean, {"images_per_s_whole_run": mean, "rate_is": definition}
         definition = describe_steady_rate(run.rate)
-    ends = dict(zip(_RATE, run.rate.span, strict=True))
-    return run.rate.value, ends | {"rate_is": definition}
+    return run.rate.value, run.rate.fields("images_per_s") | {"rate_is": definition}
 
 
 def _usd(time_s: float | None, price: Price | None) -> float | None:

@@ -29,7 +29,7 @@ from jaxbench.launchers.launcher import LAUNCHERS, Limits, create_launcher
 from jaxbench.modes.options import COORDINATOR_FLAGS
 from jaxbench.records.writers.console import create_console
 from jaxbench.schema import TRIAL_STATUSES
-from jaxbench.sweeps.grid import make_trials, parse_grid
+from jaxbench.sweeps.grid import make_trials, parse_grid, repeated
 from jaxbench.sweeps.max_batch import find_max_batches
 from jaxbench.sweeps.trials import run_trials, running_sweep
 
@@ -55,9 +55,8 @@ _LAUNCHER = flags.DEFINE_enum(
     "Where the trials run. local: on this machine, one at a time. ray: on the nodes of a Ray "
     "cluster. slurm: as jobs of Slurm.",
 )
-_SWEEPDIR, _TIMEOUT_S, _MEMORY_LIMIT_MB, _FIND_MAX_BATCH, _BATCH_MULTIPLE, *_ = define_flags(
-    "sweep"
-)
+_SWEEPDIR, _REPEATS, _TIMEOUT_S, *_MORE = define_flags("sweep")
+_MEMORY_LIMIT_MB, _FIND_MAX_BATCH, _BATCH_MULTIPLE, *_ = _MORE
 
 
 def main(spec: str | None, overrides: Sequence[str]) -> int:
@@ -70,7 +69,8 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
     check_sweep_flags()
     memory_limit_mb, mode = _MEMORY_LIMIT_MB.value, flags.FLAGS["mode"].value
     forwarded = main_flags.given_flags(("mode", "target")) + ([f"--mode={mode}"] if mode else [])
-    trials = make_trials(spec, overrides, parse_grid(_GRID.value), forwarded, targets)
+    grid = repeated(parse_grid(_GRID.value), _REPEATS.value)
+    trials = make_trials(spec, overrides, grid, forwarded, targets)
     for trial in trials:
         check_flags(trial.config, chosen_mode(trial.config))
     run, console = run_trials, create_console()
@@ -112,8 +112,10 @@ def check_sweep_flags() -> None:
     if flags.FLAGS["ray_hosts"].present and flags.FLAGS["local_processes"].present:
         raise BadInput("--local_processes with --ray_hosts: a trial has one process on each host")
     targets = flags.FLAGS.target
-    if not (_GRID.value or _FIND_MAX_BATCH.value or targets):
-        raise BadInput("give --grid=FIELD=VALUE,VALUE,... (or --find_max_batch, or --target)")
+    if not (_GRID.value or _REPEATS.value or _FIND_MAX_BATCH.value or targets):
+        raise BadInput(
+            "give --grid=FIELD=VALUE,VALUE,... (or --repeats, --find_max_batch or --target)"
+        )
     if _BATCH_MULTIPLE.value > 1 and not _FIND_MAX_BATCH.value:
         raise BadInput("--batch_multiple: it needs --find_max_batch")
     check_positive("timeout_s", "memory_limit_mb")

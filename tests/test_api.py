@@ -202,8 +202,9 @@ def test_comparisons(tmp_path):
     runs = [jaxbench.Run(path) for path in sorted((tmp_path / "other").iterdir())]
     assert jaxbench.compare(base, runs).ratio == found.ratio
     single = jaxbench.compare(runs[0], runs[1])
-    assert "one run of A" in single.verdict and single.rows[0]["stage"] == "train_step"
-    assert "one run of A" in repr(single)
+    assert single.verdict == "inconclusive" and "one run" in single.reasons[0]
+    assert single.rows[0]["stage"] == "train_step"
+    assert "one run each" in repr(single)
 
 
 def test_tables_with_pandas_and_without(tmp_path, monkeypatch):

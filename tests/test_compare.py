@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from jaxbench.analysis.comparison import are_interleaved, ratio
+from jaxbench.analysis.rate import Estimate, are_interleaved, ratio
 from jaxbench.reports.sides import judge, match_trials, read_sides
 from jaxbench.reports.write import write_report
 from jaxbench.results.answers import Comparison
@@ -53,14 +53,14 @@ def test_a_report_has_each_setting_as_the_base_of_the_others(tmp_path):
 def test_a_single_run_gets_no_verdict(tmp_path):
     first, second = write_run(tmp_path / "a", 100.0), write_run(tmp_path / "b", 50.0)
     found = compared(first, second)["stages"]["train_step"]
-    assert found["verdict"].startswith("inconclusive: one run of A and of B")
+    assert (found["verdict"], found["reasons"][0]) == ("inconclusive", "one run each")
     assert found["ratio"] == pytest.approx(0.5)
     assert found["ratio_low"] == pytest.approx(0.5 * 0.98 / 1.02)
     assert found["ratio_high"] == pytest.approx(0.5 * 1.02 / 0.98)
     # How much the other runs of B would differ, A's runs do not say.
     repeats = write_repeats(tmp_path / "c", 100.0, 101.0, 99.0, 100.0)
     found = compared(repeats, second)["stages"]["train_step"]
-    assert found["verdict"].startswith("inconclusive: one run of B")
+    assert (found["verdict"], found["reasons"][0]) == ("inconclusive", "one run of B")
     assert found["ratio_low"] == pytest.approx(0.5 * 0.98 / 1.02, rel=1e-3)
 
 
@@ -86,7 +86,8 @@ def test_runs_on_one_host_must_be_interleaved(tmp_path, order, interleaved):
             if own == side:
                 began = f"2026-01-01T00:{at:02}:00+00:00"
                 write_run(tmp_path / side / str(at), rate, spread=0.001, began=began)
-    verdict = compared(tmp_path / "A", tmp_path / "B")["stages"]["train_step"]["verdict"]
+    stage = compared(tmp_path / "A", tmp_path / "B")["stages"]["train_step"]
+    verdict = ": ".join((stage["verdict"], *stage["reasons"]))
     if min(map(order.count, "AB")) > 1:
         assert verdict == ("slower" if interleaved else "inconclusive: not interleaved")
 
@@ -98,7 +99,7 @@ def test_different_hosts_need_not_be_interleaved_and_what_that_means_is_said(run
     assert found["stages"]["train_step"]["verdict"] == "slower" and not found["same_host"]
     assert "temperature of each host are part of the ratio" in unwrapped(run_compare(a, b))
     c = write_repeats(tmp_path / "c", 50.0, 50.1, spread=0.001, hour=1, host="one")
-    assert "not interleaved" in compared(a, c)["stages"]["train_step"]["verdict"]
+    assert compared(a, c)["stages"]["train_step"]["reasons"] == ("not interleaved",)
 
 
 def test_intervals_that_are_judged_together_hold_together(tmp_path):
@@ -121,7 +122,7 @@ def test_intervals_that_are_judged_together_hold_together(tmp_path):
 
 
 def test_the_runs_own_intervals_are_a_least_width():
-    side = [(100.0, 99.0, 101.0)] * 4
+    side = [Estimate(100.0, 99.0, 101.0)] * 4
     found = ratio(side, side)
     assert math.log(found.high / found.low) / 2 == pytest.approx(0.01 * math.sqrt(2 / 4), rel=1e-3)
 
@@ -161,7 +162,7 @@ def test_a_run_whose_records_are_doubled_is_refused(tmp_path):
     refusal(compared, base, other, told=told)
 
 
-@pytest.mark.parametrize("rates", [(100.0, None, 102.0), (9.0, 98.0, 102.0)])
+@pytest.mark.parametrize("rates", [(100.0, 101.0, 102.0), (9.0, 98.0, 102.0)])
 def test_a_rate_that_cannot_be_is_refused(tmp_path, rates):
     base, other = write_run(tmp_path / "a"), write_run(tmp_path / "b")
     rate, low, high = rates
@@ -290,8 +291,6 @@ def test_a_gate_passes_fails_or_is_undecided(run_compare, tmp_path, rates, how, 
 @pytest.mark.parametrize(
     ("how", "field"),
     [
-        ({"precision": "bf16"}, "precision"),
-        ({"batch_size": 256}, "batch_size"),
         ({"data": {"source": "tfds", "image_shape": [16, 16, 1]}}, "data.image_shape"),
         ({"data": {"source": "cifar10"}}, "data.source"),
         ({"model": {"depth": 16}}, "model.depth"),
@@ -301,7 +300,18 @@ def test_different_work_gets_no_verdict(run_compare, tmp_path, how, field):
     a = write_repeats(tmp_path / "a", 100.0, 100.5)
     b = write_repeats(tmp_path / "b", 229.0, 229.5, **how)
     [found] = compared(a, b)["stages"].values()
-    assert found["verdict"] == f"no verdict, they differ in {field}"
+    assert found["verdict"] == "inconclusive" and found["reasons"] == (f"they differ in {field}",)
+    done = run_compare(a, b, "--baseline")
+    assert done.returncode == 2 and f"these differ in {field}" in done.stderr
+
+
+@pytest.mark.parametrize("field", ["precision", "batch_size"])
+def test_a_setting_may_be_faster_but_is_no_baseline(run_compare, tmp_path, field):
+    a = write_repeats(tmp_path / "a", 100.0, 100.1, spread=0.001)
+    values = {"precision": "bf16", "batch_size": 256}
+    b = write_repeats(tmp_path / "b", 229.0, 229.1, spread=0.001, **{field: values[field]})
+    [found] = compared(a, b)["stages"].values()
+    assert found["verdict"] == "faster"
     done = run_compare(a, b, "--baseline")
     assert done.returncode == 2 and f"these differ in {field}" in done.stderr
 

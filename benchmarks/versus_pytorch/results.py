@@ -6,7 +6,7 @@ from typing import Any
 from contestant import Contestant
 from step_server import AGREEING_STEPS, FIRST_STEPS
 
-from jaxbench.analysis.comparison import design_doubts
+from jaxbench.analysis.rate import design_doubts
 from jaxbench.analysis.statistics import median_interval
 from jaxbench.hardware.peak_table import find_peak
 from jaxbench.modes.windows import describe_windows

@@ -1,6 +1,7 @@
 """Prices of hardware by the hour, published or a user's own, and the cost of work."""
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from jaxbench.analysis.published import load_published
+from jaxbench.analysis.rate import Estimate
 from jaxbench.errors import BadInput, one_of
 from jaxbench.files import parse_rows, read_text
 from jaxbench.paths import user_path
@@ -204,3 +206,19 @@ def add_costs(summary: dict[str, Any], usd_per_hour: float | None, resumes: Any 
         target["usd"] = usd(time_s + lost_s(resumes), usd_per_hour) if known else None
     if usd_per_hour is not None and "wall_s" in summary:
         summary["usd"] = usd(summary["wall_s"] + lost_s(resumes), usd_per_hour)
+
+
+def costs_to_expect(
+    rates: Sequence[Estimate], usd_per_hour: Sequence[float | None]
+) -> list[Estimate]:
+    """Return the USD per million images of each machine; without any price, the time of an image.
+
+    A cost without its rate, or without a price beside others that have one, is unknown.
+    """
+    if not any(usd_per_hour):
+        return [rate.map(lambda one: 1 / one) for rate in rates]
+    million_s = [rate.map(lambda one: 1e6 / one) for rate in rates]
+    return [
+        time_s.map(functools.partial(usd, usd_per_hour=hourly)) if hourly else Estimate()
+        for time_s, hourly in zip(million_s, usd_per_hour, strict=True)
+    ]

@@ -1,16 +1,12 @@
 """Scaling efficiency, and predictions of it: arithmetic on measured rates."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-# A median and the ends of its 95 % interval, see `median_interval`; too few samples have no ends.
-Interval = tuple[float, float | None, float | None]
+from jaxbench.analysis.rate import Estimate, apart, of_windows
 
 
-def efficiency(
-    num_devices: int, rate: Interval | None, base: Interval | None
-) -> dict[str, float | None]:
+def efficiency(num_devices: int, rate: Estimate | None, base: Estimate | None) -> Estimate:
     """Return rate_N / (N x rate_1), and the limits that the two intervals set to it.
 
     Args:
@@ -19,16 +15,15 @@ def efficiency(
       base: images/s on one device: with the same batch per device for weak scaling, the same
         global batch for strong. None if it was not measured.
     """
-    is_measured = base is not None and rate is not None
-    if not is_measured or num_devices == 1:  # the same windows
-        names = ("efficiency", "efficiency_low", "efficiency_high")
-        return dict.fromkeys(names, 1.0 if is_measured else None)
-    is_known = None not in (*rate, *base)
-    return {
-        "efficiency": rate[0] / (num_devices * base[0]),
-        "efficiency_low": rate[1] / (num_devices * base[2]) if is_known else None,
-        "efficiency_high": rate[2] / (num_devices * base[1]) if is_known else None,
-    }
+    if rate is None or base is None:
+        return Estimate()
+    if num_devices == 1:  # the same windows
+        return Estimate(1.0, 1.0, 1.0)
+    if not (rate.has_interval and base.has_interval):
+        return Estimate(rate.value / (num_devices * base.value))
+    ends = (rate.value, base.value), (rate.low, base.high), (rate.high, base.low)
+    value, low, high = (own / (num_devices * other) for own, other in ends)
+    return Estimate(value, low, high)
 
 
 def split(alone: Sequence[Any]) -> dict[str, Any]:
@@ -45,7 +40,7 @@ def split(alone: Sequence[Any]) -> dict[str, Any]:
         "fastest": {name: getattr(fastest, name) for name in names},
         "slowest_over_fastest": slowest.step_s / fastest.step_s,
         # Whether that is more than noise.
-        "differ": (slowest.images_per_s_high or math.inf) < (fastest.images_per_s_low or 0.0),
+        "differ": apart(*(of_windows(one, "images_per_s") for one in (slowest, fastest))) == 1,
         # All wait for the slowest, and exchanging costs nothing.
         "even_split_images_per_s": len(alone) * slowest.batch_size / slowest.step_s,
         # Each has as much as it can do.

@@ -1,12 +1,9 @@
-"""Statistics of several measurements of one metric, and medians with their intervals."""
+"""Statistics of samples: medians and means with their intervals, drift, and what held work up."""
 
 import math
 import operator
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
-
-from jaxbench.metrics import plain
+from collections.abc import Mapping, Sequence
 
 # Of fewer, order statistics do not hold the true median with 95 %.
 FEWEST_FOR_INTERVAL = 6
@@ -17,8 +14,6 @@ _FEWEST_FOR_CORRELATION = 8
 _HELD_UP, _HELD_UP_S, _FEWEST_FOR_MEDIAN = 2.0, 0.5, 3
 # A warning names no more of them.
 _MOST_NAMED = 5
-# Fewer runs are dots without a bar.
-FEWEST_RUNS = 3
 
 
 def autocorrelation(samples: Sequence[float]) -> float | None:
@@ -64,27 +59,6 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float, float]:
     margin = 0.98 * count / math.sqrt(effective_size(samples))
     outside = max(0, math.floor((count - 1) / 2 - margin))
     return statistics.median(ordered), ordered[outside], ordered[count - 1 - outside]
-
-
-def spread(values: Sequence[float]) -> dict[str, float | int | None]:
-    """Return n, median, means, sample deviation and extremes; the geometric mean's 95 % interval.
-
-    Infinite values count: half of them make the median infinite, one of them the means; there is no
-    deviation and no interval then, nor of a single value.
-    """
-    finite = all(map(math.isfinite, values))
-    geometric_mean, low, high = mean_interval(values) if min(values) > 0 else (None, None, None)
-    return {
-        "n": len(values),
-        "median": statistics.median(values),
-        "mean": statistics.fmean(values),
-        "geometric_mean": geometric_mean,
-        "geometric_mean_low": low,
-        "geometric_mean_high": high,
-        "std": statistics.stdev(values) if finite and len(values) > 1 else None,
-        "min": min(values),
-        "max": max(values),
-    }
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float | None, float | None]:
@@ -181,92 +155,3 @@ def held_up(name: str, times: Mapping[int, float]) -> list[str]:
     more = f" and {len(longer) - len(named)} more" if len(longer) > len(named) else ""
     times_s = ", ".join(named) + more
     return [f"{name} {times_s} took more than twice the median of {median_s:.2f} s"]
-
-
-class Estimate(NamedTuple):
-    """A median with the ends of its 95 % interval; what is unknown is None.
-
-    Attributes:
-      n: samples. Fewer than `FEWEST_FOR_INTERVAL` have no interval.
-      range: the least and the greatest of samples that are several, but too few for an interval.
-    """
-
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    n: int | None = None
-    range: tuple[float, float] | None = None
-
-    @property
-    def span(self) -> tuple[float | None, float | None, float | None]:
-        return self[:3]
-
-    @property
-    def ends_in_words(self) -> str:
-        """The interval, or the range; empty without either."""
-        name, ends = ("range", self.range) if self.range else ("95 % interval", self[1:3])
-        return "" if None in ends else f"{name} {' to '.join(map(plain, ends))}"
-
-    def map(self, function: Callable[[float], float]) -> "Estimate":
-        """Return the estimate of a monotonic function of the figure."""
-        value, *ends = (x and function(x) for x in self.span)
-        low, high = ends if None in ends else sorted(ends)
-        return Estimate(value, low, high, self.n)
-
-
-def estimate(samples: Sequence[float]) -> Estimate:
-    """Return the median of samples and its interval; none if a sample is infinite."""
-    if not samples:
-        return Estimate()
-    if math.inf in samples:
-        return Estimate(statistics.median(samples), n=len(samples))
-    median, low, high = median_interval(samples)
-    if len(samples) >= FEWEST_FOR_INTERVAL:
-        return Estimate(median, low, high, len(samples))
-    return Estimate(median, n=len(samples), range=(low, high) if len(samples) > 1 else None)
-
-
-def of_windows(record: Any, name: str) -> Estimate:
-    """Return a metric that a record has with its interval, of as many windows as it lists."""
-    n = len(record.windows_s or record.windows_images_per_s or ())
-    enough = n >= FEWEST_FOR_INTERVAL
-    low, high = (getattr(record, f"{name}_{end}") if enough else None for end in ("low", "high"))
-    return Estimate(getattr(record, name), low, high, n or None)
-
-
-def of_rounds(record: Any, name: str) -> Estimate:
-    """Return a time of a convolution's record, with the interval of its rounds."""
-    time_s = getattr(record, name)
-    if time_s is None:
-        return Estimate()
-    return estimate(record.samples.get(name, ()))._replace(value=time_s)
-
-
-def over_runs(estimates: Sequence[Estimate]) -> Estimate:
-    """Return the only estimate, or the geometric mean of several runs; n is then that of runs.
-
-    From `FEWEST_RUNS` on it has the interval that a verdict rests on: Student's over the runs, of
-    their logarithms, never narrower than what their own intervals leave open.
-    """
-    if len(estimates) == 1:
-        return estimates[0]
-    values = [one.value for one in estimates]
-    if min(values) <= 0:
-        return Estimate(statistics.median(values), n=len(values))
-    mean, *ends = mean_interval(values)
-    if len(values) < FEWEST_RUNS or None in ends:
-        return Estimate(mean, n=len(values))
-    widths = [math.log(one.high / one.low) for one in estimates if 0 < (one.low or 0) <= one.high]
-    within = math.exp(sum(widths) / 2 / len(values) ** 1.5)
-    return Estimate(mean, min(ends[0], mean / within), max(ends[1], mean * within), len(values))
-
-
-def bar_words(of: Estimate, runs: int) -> str:
-    """Return what the bar at a point is, of the only estimate or of `over_runs`."""
-    counted = f"{runs} runs" if runs > 1 else f"n = {of.n or 1}"
-    return f"{counted}, {'no' if None in (of.low, of.high) else '95 %'} interval"
-
-
-def with_range(values: Sequence[float]) -> Estimate:
-    """Return the median of values, from the least to the most."""
-    return Estimate(statistics.median(values), min(values), max(values))

@@ -8,7 +8,8 @@ import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from jaxbench.analysis.statistics import change_of_median, estimate
+from jaxbench.analysis.rate import estimate
+from jaxbench.analysis.statistics import change_of_median
 from jaxbench.cards.card import Card, Figure, measured
 from jaxbench.cards.figures import share_of_measured
 from jaxbench.errors import BadInput

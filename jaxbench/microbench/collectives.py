@@ -19,7 +19,8 @@ import jax
 import numpy as np
 from jax import lax
 
-from jaxbench.analysis.scaling_model import Interval, bus_factor
+from jaxbench.analysis.rate import Estimate
+from jaxbench.analysis.scaling_model import bus_factor
 from jaxbench.microbench.interleaved import Calls, measure_in_turn
 from jaxbench.parallel.mesh import AXIS, DataMesh
 
@@ -95,7 +96,7 @@ class Collective(Calls):
         self._arrays[0] = self._compiled(*self._arrays)
         return self._arrays[0]
 
-    def bus_bytes_per_s(self) -> Interval:
+    def bus_bytes_per_s(self) -> Estimate:
         return self.per_s(self.num_bytes * bus_factor(self.operation, self.mesh.num_devices))
 
 
@@ -131,7 +132,7 @@ def measure_pairs(
     rounds: int,
     window_s: float,
     show: Callable[[str], object],
-) -> dict[Pair, Interval]:
+) -> dict[Pair, Estimate]:
     """Measure the bandwidth between pairs of devices, in bytes/s of each direction.
 
     Each pair is a program of its own, which takes a second or so to compile.

@@ -16,8 +16,7 @@ from typing import Any
 
 import jax
 
-from jaxbench.analysis.scaling_model import Interval
-from jaxbench.analysis.statistics import median_interval
+from jaxbench.analysis.rate import Estimate, estimate
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import BadInput
 from jaxbench.parallel.processes import broadcast_value
@@ -142,15 +141,14 @@ class Calls(Interleaved):
                 jax.block_until_ready(result)
         jax.block_until_ready(result)
 
-    def call_s(self) -> Interval:
-        """Return the median seconds of a call, and their 95 % interval."""
+    def call_s(self) -> Estimate:
+        """Return the median seconds of a call."""
         calls = self.warmup.calls_per_window
-        return median_interval([window_s / calls for window_s in self.windows_s])
+        return estimate([window_s / calls for window_s in self.windows_s])
 
-    def per_s(self, amount: float) -> Interval:
+    def per_s(self, amount: float) -> Estimate:
         """Return the rate of a call's bytes or operations, `amount` of them a call."""
-        time_s, low_s, high_s = self.call_s()
-        return amount / time_s, amount / high_s, amount / low_s
+        return self.call_s().map(lambda time_s: amount / time_s)
 
 
 def measure_in_turn(

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxbench.analysis.scaling_model import Interval
+from jaxbench.analysis.rate import Estimate
 from jaxbench.hardware.system import host_memory_bytes, last_level_cache_bytes
 from jaxbench.hardware.targets.target import l2_bytes
 from jaxbench.microbench.interleaved import Calls, measure_in_turn
@@ -78,11 +78,11 @@ def measure_bandwidth(
     rounds: int,
     window_s: float,
     show: Callable[[str], object],
-) -> dict[str, Interval]:
+) -> dict[str, Estimate]:
     """Measure each operation on a device, with arrays of this size, see `choose_array_bytes`.
 
     Returns:
-      {operation: bytes/s as STREAM counts: the median of the windows, and its 95 % interval}.
+      {operation: bytes/s as STREAM counts: the median of the windows}.
     """
     size = array_bytes // _WIDTH
     arrays_N = [jnp.full(size, value, jnp.float32, device=device) for value in (1.0, 2.0, 0.5)]

@@ -22,8 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from jaxbench.analysis.scaling_model import Interval
-from jaxbench.analysis.statistics import median_interval
+from jaxbench.analysis.rate import Estimate, estimate
 from jaxbench.clock import Stopwatch
 
 PINNED = "pinned_host"
@@ -31,13 +30,13 @@ PINNED = "pinned_host"
 
 def measure_transfers(
     device: jax.Device, *, num_bytes: int, rounds: int, show: Callable[[str], object]
-) -> dict[tuple[str, str], Interval]:
+) -> dict[tuple[str, str], Estimate]:
     """Measure both directions and both kinds of host memory, as far as the backend has them.
 
     Nothing on CPU devices.
 
     Returns:
-      {(direction, host memory): the median bytes/s and its 95 % interval}.
+      {(direction, host memory): the median bytes/s}.
     """
     if device.platform == "cpu":
         return {}
@@ -50,11 +49,11 @@ def measure_transfers(
             elapsed_s = watch.elapsed_s()
             if number:  # the first round warms up
                 rates[direction, host_memory].append(num_bytes / elapsed_s)
-    return {key: median_interval(values) for key, values in rates.items()}
+    return {key: estimate(values) for key, values in rates.items()}
 
 
-def measure_dispatch(device: jax.Device, calls: int) -> Interval:
-    """Return the median seconds of some calls of a program, and its 95 % interval.
+def measure_dispatch(device: jax.Device, calls: int) -> Estimate:
+    """Return the median seconds of some calls of a program.
 
     It adds one to a scalar that is on the device. A call is timed from Python's call until the
     result is ready.
@@ -65,7 +64,7 @@ def measure_dispatch(device: jax.Device, calls: int) -> Interval:
         watch = Stopwatch()
         state = add_one(state).block_until_ready()
         times_s.append(watch.elapsed_s())
-    return median_interval(times_s[1:])  # the first one compiles
+    return estimate(times_s[1:])  # the first one compiles
 
 
 def _transfers(device: jax.Device, size: int) -> Iterator[tuple[str, str, Callable[[], Any]]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from jaxbench.analysis.statistics import median_interval
+from jaxbench.analysis.rate import apart, estimate, of_windows
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
 from jaxbench.errors import BadInput
@@ -24,7 +24,7 @@ from jaxbench.hardware.system import available_cores, drop_from_page_cache, stor
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.metrics import plain
 from jaxbench.modes.runner import Measurement, RunResult, prepare_run, run_mode
-from jaxbench.modes.windows import ENDLESS, Stepper, named_interval, window_warnings
+from jaxbench.modes.windows import ENDLESS, Stepper, window_warnings
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.validity import impossible_arithmetic
 from jaxbench.records.writers.console import Console
@@ -103,16 +103,16 @@ class InputBenchmark(Measurement):
             images = counts[name] * setup.program.layout.images_per_step
             on_host = name != "train_step"
             rates_R = [images / elapsed_s for elapsed_s, _ in windows_R]
-            rate, *_ = interval = median_interval(rates_R)
+            rate = estimate(rates_R)
             record = InputRecord(
                 stage=name,
-                **named_interval("images_per_s", interval),
+                **rate.fields("images_per_s"),
                 windows_images_per_s=rates_R,
                 batch_size=setup.config.batch_size,
                 num_devices=setup.mesh.num_devices,
                 cores=cores,
-                images_per_s_per_core=rate / cores if on_host else None,
-                tokens_per_s=rate * tokens if tokens else None,
+                images_per_s_per_core=rate.value / cores if on_host else None,
+                tokens_per_s=rate.value * tokens if tokens else None,
                 # 0 if the page cache had everything.
                 windows_storage_read_bytes=[read for _, read in windows_R] if on_host else None,
             )
@@ -166,13 +166,11 @@ def verdict(records: Sequence[InputRecord]) -> str | None:
     if len(records) < 3:
         return None
     _, host, device = records
-    # There is a bottleneck only if the intervals do not overlap.
-    if host.images_per_s_high < device.images_per_s_low:
-        outcome = "the host is the bottleneck"
-    elif device.images_per_s_high < host.images_per_s_low:
-        outcome = "the device(s) are the bottleneck"
-    else:
-        outcome = "no significant difference"
+    outcome = {
+        1: "the host is the bottleneck",
+        -1: "the device(s) are the bottleneck",
+        0: "no significant difference",
+    }[apart(*(of_windows(one, "images_per_s") for one in (host, device)))]
     return (
         f"the host can feed {plain(host.images_per_s)} {noun(host.tokens_per_s)}/s, "
         f"the device(s) can take {plain(device.images_per_s)}: {outcome}"

@@ -12,9 +12,8 @@ from typing import Any
 
 import jax
 
-from jaxbench.analysis.pricing import S_PER_HOUR, Price
-from jaxbench.analysis.ranking import costs_to_expect, rank
-from jaxbench.analysis.statistics import Estimate
+from jaxbench.analysis.pricing import S_PER_HOUR, Price, costs_to_expect
+from jaxbench.analysis.rate import Estimate, rank, rate_of
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.cards.card_file import is_card, read_card
 from jaxbench.clock import duration
@@ -112,11 +111,8 @@ def read_anchor(path: str, config: Config, shape: NetworkShape) -> list[Rate]:
         }
         problem = f"the card has no rate of this network in {config.precision}"
     else:
-        document, measured = (run := load_run(path)).document, run.rates()
+        document, rate = (run := load_run(path)).document, rate_of(run).value
         kind, count = (document.environment.get(name) for name in ("device_kind", "num_devices"))
-        rate = next(
-            (measured[one][0] for one in ("train_step", "training") if one in measured), None
-        )
         rates = {document.config["batch_size"]: rate} if rate else {}
         problem = "no steady rate of training"
         precision = document.config["precision"]

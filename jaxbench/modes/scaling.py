@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 
+from jaxbench.analysis.rate import Estimate
 from jaxbench.analysis.scaling_model import efficiency, predict, split
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.clock import Stopwatch, rough_duration
@@ -38,7 +39,6 @@ from jaxbench.modes.windows import (
     Stepper,
     StepWindows,
     falling_loss_warnings,
-    named_interval,
     unsettled_stages,
     window_warnings,
 )
@@ -210,7 +210,7 @@ class ScalingBenchmark(Measurement):
         """Yield the records of what has been measured."""
         fields = {trial: trial.describe() for trial in self.trials}
         rates = {
-            trial: tuple(values[name] for name in _RATE)
+            trial: Estimate(*(values[name] for name in _RATE))
             for trial, values in fields.items()
             if "images_per_s" in values
         }
@@ -221,7 +221,7 @@ class ScalingBenchmark(Measurement):
             yield ScalingRecord(
                 scaling=kind,
                 **fields[trial],
-                **efficiency(count, rates.get(trial), rates.get(base)),
+                **efficiency(count, rates.get(trial), rates.get(base)).fields("efficiency"),
                 gradient_bytes=self.gradient_bytes,
                 collectives=trial.collectives,
                 replicas_equal_after_steps=None if trial.unequal is None else not trial.unequal,
@@ -233,14 +233,14 @@ class ScalingBenchmark(Measurement):
                 yield DeviceRecord(device_id=device.id, device_kind=kind, **fields[trial])
         for all_reduce in self.all_reduces:
             if all_reduce.windows_s:
-                count, interval = all_reduce.mesh.num_devices, all_reduce.call_s()
+                count, time_s = all_reduce.mesh.num_devices, all_reduce.call_s()
                 weak_step_s = fields.get(self.scaled.get(("weak", count)), {}).get("step_s")
                 yield AllReduceRecord(
                     num_devices=count,
                     bytes=all_reduce.num_bytes,
-                    **named_interval("all_reduce_s", interval),
-                    **named_interval("bus_bytes_per_s", all_reduce.bus_bytes_per_s()),
-                    share_of_weak_step=interval[0] / weak_step_s if weak_step_s else None,
+                    **time_s.fields("all_reduce_s"),
+                    **all_reduce.bus_bytes_per_s().fields("bus_bytes_per_s"),
+                    share_of_weak_step=time_s.value / weak_step_s if weak_step_s else None,
                     calls_per_window=all_reduce.warmup.calls_per_window,
                     windows_s=all_reduce.windows_s,
                 )

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from jaxbench.analysis.pricing import Price
+from jaxbench.analysis.rate import steady_rate
 from jaxbench.analysis.statistics import dependent, held_up, slowed_down
-from jaxbench.analysis.steady_rate import steady_rate
 from jaxbench.checkpoints.checkpoint import NO_CHECKPOINTS, Checkpoint, Checkpoints, Policy
 from jaxbench.checkpoints.resume import (
     CHECKPOINTS,
@@ -29,7 +29,6 @@ from jaxbench.fields import without_unused
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.hardware.telemetry.summary import Window
 from jaxbench.modes.runner import Measurement, RunResult, RunSetup, prepare_run, run_mode
-from jaxbench.modes.windows import named_interval
 from jaxbench.parallel import processes
 from jaxbench.parallel.processes import barrier_before_first_step
 from jaxbench.parallel.signals import defer_signals
@@ -369,7 +368,7 @@ def summarize(
         median_epoch_s=statistics.median(evaluated_s) if evaluated_s else None,
         train_time_s=train_time_s,
         eval_time_s=sum(epoch.eval_time_s for epoch in epochs),
-        **named_interval("images_per_s", rate.span),
+        **rate.fields("images_per_s"),
         images_per_s_range=rate.range and list(rate.range),
         steady_epochs=rate.n or 0,
         images_per_s_per_device=rate.value and rate.value / num_devices,

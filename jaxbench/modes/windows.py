@@ -8,14 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxbench.analysis.scaling_model import Interval
-from jaxbench.analysis.statistics import (
-    autocorrelation,
-    dependent,
-    effective_size,
-    estimate,
-    held_up,
-)
+from jaxbench.analysis.rate import estimate
+from jaxbench.analysis.statistics import autocorrelation, dependent, effective_size, held_up
 from jaxbench.errors import Diverged
 from jaxbench.microbench.interleaved import Interleaved, unsettled_warnings
 from jaxbench.modes.runner import RunSetup
@@ -142,17 +136,12 @@ class StepWindows(Interleaved):
         return fields | {"step_s": step_s, "steps_per_window": self.steps_per_window}
 
 
-def named_interval(name: str, interval: Interval) -> dict[str, float | None]:
-    """Return the fields of a record that hold a median and the ends of its interval."""
-    return dict(zip((name, f"{name}_low", f"{name}_high"), interval, strict=True))
-
-
 def describe_windows(images: float, windows_s: Sequence[float]) -> dict[str, Any]:
     """Return the rate of windows that hold this many images each, and its spread."""
     rates_R = [images / window_s for window_s in windows_s]
     rate = estimate(rates_R)
     spread = statistics.stdev(rates_R)
-    return named_interval("images_per_s", rate.span) | {
+    return rate.fields("images_per_s") | {
         # Rates over equal work average harmonically.
         "images_per_s_mean": statistics.harmonic_mean(rates_R),
         "images_per_s_standard_error": spread / math.sqrt(effective_size(rates_R)),

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import jax
 
-from jaxbench.analysis.scaling_model import Interval
+from jaxbench.analysis.rate import Estimate
 from jaxbench.cards.card import Figure, measured
 from jaxbench.cards.figures import ARITHMETICS
 from jaxbench.errors import first_line
@@ -46,13 +46,13 @@ def fit_window_s(time_s: float, turns: int, rounds: int, most_s: float) -> float
     return min(most_s, max(0.005, time_s / (turns * (rounds + _WARM_UP_ROUNDS))))
 
 
-def in_unit(unit: float, rate: Interval) -> tuple[float, tuple[float, float]]:
+def in_unit(unit: float, rate: Estimate) -> tuple[float, tuple[float, float] | None]:
     """Return a rate and its interval in a unit."""
-    value, low, high = (one / unit for one in rate)
-    return value, (low, high)
+    value, low, high = rate.map(lambda one: one / unit).span
+    return value, (low, high) if rate.has_interval else None
 
 
-def _figure(name: str, unit: float, rate: Interval, device: jax.Device) -> Figure:
+def _figure(name: str, unit: float, rate: Estimate, device: jax.Device) -> Figure:
     return measured(name, *in_unit(unit, rate), device=device.id)
 
 

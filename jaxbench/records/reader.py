@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from jaxbench.analysis.statistics import median_interval
-from jaxbench.analysis.steady_rate import steady_epochs
 from jaxbench.errors import BadInput
 from jaxbench.files import open_regular, read_lines, read_text
 from jaxbench.paths import user_path
@@ -20,7 +18,6 @@ from jaxbench.schema import (
     Record,
     RunDocument,
     Summary,
-    ThroughputRecord,
     TrialResult,
     decode_document,
     decode_record,
@@ -51,21 +48,6 @@ class RunRecords:
 
     def of_kind(self, kind: type[Kind]) -> list[Kind]:
         return [record for record in self.records if isinstance(record, kind)]
-
-    def rates(self) -> dict[str, tuple[float, float, float]]:
-        """Return {stage: (images/s, lower, upper end of its 95 % interval)}.
-
-        The stages of --mode=throughput, or `training` from three steady epochs on; of fewer than
-        six the ends are the least and the greatest.
-        """
-        stages = {
-            one.stage: (one.images_per_s, one.images_per_s_low, one.images_per_s_high)
-            for one in self.of_kind(ThroughputRecord)
-        }
-        rates = [epoch.images_per_s for epoch in steady_epochs(self.of_kind(EpochRecord))]
-        if len(rates) >= 3:
-            stages["training"] = median_interval(rates)
-        return stages
 
 
 def load_run(path: str, *, steps: bool = False) -> RunRecords:

@@ -97,13 +97,21 @@ def training_setting(document: RunDocument) -> dict[str, Any]:
 
 
 def is_work(name: str) -> bool:
-    """Return whether a field is of the work, for verdicts: only equal work is faster or slower.
+    """Return whether a field is of the work, for a baseline: only equal work has to reach its rate.
 
-    What the work is done with is left out, because that is what verdicts are about: machine,
-    software, flags, and how the data is read.
+    What the work is done with is left out, because that is what is judged: machine, software,
+    flags, and how the data is read.
     """
     group, _, field = name.partition(".")
     return name in _WORK or group == "model" or (group == "data" and field not in _READING)
+
+
+def is_other_work(name: str) -> bool:
+    """Return whether runs that differ in a field get no verdict on which is faster.
+
+    Precision and batch size are left out: they are settings, of which one may be the faster.
+    """
+    return is_work(name) and name not in ("precision", "batch_size")
 
 
 def is_step(name: str) -> bool:

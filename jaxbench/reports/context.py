@@ -5,8 +5,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxbench.analysis.statistics import Estimate, estimate, of_windows
-from jaxbench.analysis.steady_rate import steady_epochs
+from jaxbench.analysis.rate import Estimate, estimate, of_windows, steady_epochs
 from jaxbench.records.reader import Kind
 from jaxbench.records.same import chart_key
 from jaxbench.reports.blocks import Block, Chart, Section

@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxbench.analysis.pricing import usd
 from jaxbench.analysis.published import load_published
-from jaxbench.analysis.statistics import Estimate, of_rounds, of_windows
+from jaxbench.analysis.rate import Estimate, of_rounds, of_windows
 from jaxbench.reports.context import STAGES, Measurement, ReportContext
 from jaxbench.reports.prices import price_words
 from jaxbench.reports.runs import SCORES, ReportedRun
@@ -54,7 +54,7 @@ def _measured(context: ReportContext) -> Iterator[_Row]:
     for run, measurements in grouped(context.measurements, lambda one: one.run).items():
         rows = [*map(_row_of, measurements)]
         no_rate = dict.fromkeys(("n", "joules_per_image", *_OF_A_RECORD))
-        bare = rows[0] | no_rate | _ends("images_per_s", Estimate())
+        bare = rows[0] | no_rate | Estimate().fields("images_per_s")
         details = [*_scaling(run, bare), *_predictions(run, bare), *_conv2d(run, bare)]
         details += _to_target(context, run, bare)
         if details and measurements[0].stage is None:
@@ -75,7 +75,7 @@ def _row_of(measurement: Measurement) -> _Row:
         "data": measurement.data,
         "stage": measurement.stage,
         "hostname": run.host,
-        **_ends("images_per_s", measurement.rate),
+        **measurement.rate.fields("images_per_s"),
         "n": measurement.rate.n,
         "epochs": run.summary.epochs_done,
         "figure": SCORES.get(score or ""),
@@ -100,10 +100,6 @@ def _priced(row: _Row, run: ReportedRun, context: ReportContext) -> Iterator[_Ro
         yield row
 
 
-def _ends(name: str, of: Estimate) -> _Row:
-    return {name: of.value, f"{name}_low": of.low, f"{name}_high": of.high}
-
-
 def _devices(run: ReportedRun, num_devices: int, images_per_s: float | None) -> _Row:
     rate = None if run.changed_devices else images_per_s
     return {
@@ -125,9 +121,9 @@ def _scaling(run: ReportedRun, bare: _Row) -> Iterator[_Row]:
             "stage": "scaling",
             **{name: getattr(record, name) for name in names},
             **_devices(run, record.num_devices, rate.value),
-            **_ends("images_per_s", rate),
+            **rate.fields("images_per_s"),
             "n": rate.n,
-            **_ends("efficiency", of_windows(record, "efficiency")),
+            **of_windows(record, "efficiency").fields("efficiency"),
         }
 
 
@@ -173,10 +169,10 @@ def _conv2d(run: ReportedRun, bare: _Row) -> Iterator[_Row]:
             row = {**bare, **problem, **hardware, "stage": stage, "n": time_s.n}
             if stage in ("compute", "scipy") and time_s.value:
                 rate = time_s.map(lambda value_s, images=record.images: images / value_s)
-                row |= _ends("images_per_s", rate)
+                row |= rate.fields("images_per_s")
                 num_devices = row["num_devices"]
                 row["images_per_s_per_device"] = num_devices and rate.value / num_devices
-            yield row | _ends("time_s", time_s)
+            yield row | time_s.fields("time_s")
 
 
 def _to_target(context: ReportContext, run: ReportedRun, bare: _Row) -> Iterator[_Row]:
@@ -216,7 +212,7 @@ def _compiled(context: ReportContext) -> Iterator[_Row]:
             if predicted := record.predicted:
                 rate = Estimate(predicted["images_per_s"], *predicted["interval_80"])
                 expected = {"stage": "train_step", "source": "published rates; 80 % interval"}
-                yield row | expected | _ends("images_per_s", rate)
+                yield row | expected | rate.fields("images_per_s")
             rate = (record.ceiling or {}).get("images_per_s")
             if rate is not None and record.fits:
                 yield row | {"stage": "ceiling", "images_per_s": rate}

@@ -15,7 +15,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from jaxbench.analysis.statistics import Estimate
+from jaxbench.analysis.rate import Estimate
 from jaxbench.metrics import UNKNOWN, count, plain
 from jaxbench.reports.blocks import BarChart, Chart, DotChart, LineChart, Point, Series
 from jaxbench.reports.work import thinned

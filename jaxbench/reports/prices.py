@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from jaxbench.analysis import pricing
 from jaxbench.analysis.pricing import Price
-from jaxbench.analysis.statistics import Estimate
+from jaxbench.analysis.rate import Estimate
 from jaxbench.errors import BadInput
 from jaxbench.metrics import plain, words
 from jaxbench.offering.accelerators import (

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from jaxbench import schema
 from jaxbench.analysis.pricing import Price, lost_s, recorded_price
-from jaxbench.analysis.statistics import Estimate, of_windows
-from jaxbench.analysis.steady_rate import steady_rate
+from jaxbench.analysis.rate import Estimate, rate_of
 from jaxbench.errors import BadInput
 from jaxbench.metrics import UNKNOWN, percent
 from jaxbench.records import same
@@ -20,11 +19,9 @@ from jaxbench.records.run_lock import is_running
 from jaxbench.schema import (
     CompileRecord,
     EpochRecord,
-    InputRecord,
     Record,
     RunDocument,
     Summary,
-    ThroughputRecord,
     decode_record,
 )
 
@@ -163,11 +160,8 @@ class ReportedRun:
 
     @functools.cached_property
     def rate(self) -> Estimate:
-        """The images/s of the training, or of the training step alone; unknown of other runs."""
-        for record in self.records:
-            if isinstance(record, ThroughputRecord | InputRecord) and record.stage == "train_step":
-                return of_windows(record, "images_per_s")
-        return steady_rate(self.of_kind(EpochRecord))
+        """Its images/s, see `rate_of`."""
+        return rate_of(self)
 
     def of_kind(self, kind: type[Kind]) -> list[Kind]:
         return [record for record in self.records if isinstance(record, kind)]
@@ -263,8 +257,6 @@ def read_run(id: str, name: str, path: pathlib.Path) -> ReportedRun:
 
 # A run that ended so without reaching its target never does. One that was broken off is not known.
 NEVER_REACHED = ("done", "diverged", "invalid", "failed", "oom", "timeout")
-# Fewer seeds are no result.
-FEWEST_SEEDS = 5
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,13 +1,14 @@
 """The sides of a comparison: a run, repeats of one, or the trials of a sweep."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxbench.analysis.comparison import Interval, are_interleaved, design_doubts, ratio
+from jaxbench.analysis.rate import Estimate, are_interleaved, design_doubts, rates_of, verdict
 from jaxbench.errors import BadInput
 from jaxbench.metrics import plain
-from jaxbench.records.reader import RunRecords
-from jaxbench.records.same import differing, is_work, others_of
+from jaxbench.records.reader import flat
+from jaxbench.records.same import differing, is_other_work, others_of
 from jaxbench.reports.collect import collect
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.work import grouped
@@ -15,10 +16,16 @@ from jaxbench.terminal import printable
 
 
 class Side(NamedTuple):
-    """Runs that are repeats of one another; `name` is what the command line calls them."""
+    """Runs that are repeats of one another.
+
+    Attributes:
+      name: what the command line calls them.
+      short: what reasons call them; A and B if it is empty.
+    """
 
     name: str
     runs: Sequence[ReportedRun]
+    short: str = ""
 
     @property
     def host(self) -> str | None:
@@ -51,8 +58,8 @@ class Side(NamedTuple):
                     "name one of them"
                 )
 
-    def rates(self) -> dict[str, list[Interval]]:
-        """Return {stage: each repeat's rate and interval} of the stages that all of them have."""
+    def rates(self) -> dict[str, list[Estimate]]:
+        """Return {stage: each repeat's rate} of the stages that all of them have."""
         each = [_rates(run) for run in self.runs]
         stages = [stage for stage in each[0] if all(stage in rates for rates in each)]
         return {stage: [rates[stage] for rates in each] for stage in stages}
@@ -101,11 +108,11 @@ def _label(trial: ReportedRun) -> str:
     return " ".join(f"{name}={value}" for name, value in others_of(trial.point, "seed").items())
 
 
-def _rates(run: ReportedRun) -> dict[str, Interval]:
-    rates = RunRecords(run.path, run.document, list(run.records)).rates()
-    for stage, (rate, low, high) in rates.items():
-        if None in (rate, low, high) or not 0 < low <= rate <= high:
-            raise BadInput(f"{run.path}: its rate of {stage!r} is impossible: {(rate, low, high)}")
+def _rates(run: ReportedRun) -> dict[str, Estimate]:
+    rates = rates_of(run)
+    for stage, rate in rates.items():
+        if rate.has_interval and not 0 < rate.low <= rate.value <= rate.high:
+            raise BadInput(f"{run.path}: its rate of {stage!r} is impossible: {rate.span}")
     return rates
 
 
@@ -120,13 +127,13 @@ class Match(NamedTuple):
 
     Attributes:
       sides: what both are, and what they differ in.
-      rates: {stage: each repeat's rate and interval, of both sides} of the common stages.
-      objection: why there is no verdict; None if there is one.
+      rates: {stage: each repeat's rate, of both sides} of the common stages.
+      doubts: why there is no verdict; empty if there is one.
     """
 
     sides: Mapping[str, Any]
-    rates: Mapping[str, tuple[Sequence[Interval], Sequence[Interval]]]
-    objection: str | None
+    rates: Mapping[str, tuple[Sequence[Estimate], Sequence[Estimate]]]
+    doubts: Sequence[str]
 
 
 def match(base: Side, other: Side) -> Match:
@@ -144,17 +151,16 @@ def match(base: Side, other: Side) -> Match:
     if not rates:
         raise BadInput(
             f"nothing that both have measured: {base.name} has {', '.join(first) or 'none'}, "
-            f"{other.name} {', '.join(second) or 'none'} (stages of --mode=throughput, or "
-            "training of four epochs and more)"
+            f"{other.name} {', '.join(second) or 'none'} (stages of --mode=throughput, input or "
+            "scaling, or training of two epochs and more)"
         )
     unlike = differences(base.runs[0], other.runs[0])
     # Hosts that are not known may be one.
     same_host = None in (base.host, other.host) or base.host == other.host
-    doubts = design_doubts(base.starts, other.starts, same_host)
-    doubts += sorted({*filter(None, (base.doubt, other.doubt))})
-    objection = f"inconclusive: {'; '.join(doubts)}" if doubts else None
-    if other_work := [name for name in unlike if is_work(name)]:
-        objection = f"no verdict, they differ in {', '.join(other_work)}"
+    starts = [(base.short or "A", base.starts), (other.short or "B", other.starts)]
+    doubts = design_doubts(starts, same_host) + sorted({*filter(None, (base.doubt, other.doubt))})
+    if other_work := [name for name in unlike if is_other_work(name)]:
+        doubts = [f"they differ in {', '.join(other_work)}"]
     sides = {
         "base": base.name,
         "other": other.name,
@@ -164,7 +170,7 @@ def match(base: Side, other: Side) -> Match:
         "interleaved": are_interleaved(base.starts, other.starts),
         "differences": unlike,
     }
-    return Match(sides, rates, objection)
+    return Match(sides, rates, doubts)
 
 
 def match_trials(base: Mapping[str, Side], other: Mapping[str, Side]) -> list[Match | str]:
@@ -200,27 +206,57 @@ def match_or_reason(base: Side, other: Side, prefix: str = "") -> Match | str:
         return f"{prefix}{error}"
 
 
+def how_to_repeat(base: Side, other: Side) -> str:
+    """Return a sentence on how to measure two sides so that a verdict is possible.
+
+    It has a command if they differ only in fields of their experiment.
+    """
+    first, second = base.runs[0], other.runs[0]
+    configs = [dict(flat(run.config)) for run in (first, second)]
+    fields = list(differences(first, second))
+    if any(None in (configs[0].get(name), configs[1].get(name)) for name in fields):
+        return "Measure both three times, interleaved: see docs/howto/compare.md."
+    axes = (f"--grid={n}={configs[0].get(n)},{configs[1].get(n)}" for n in fields)
+    swept = (f"--experiment.{name}" for name in (*fields, "seed"))
+    kept = [
+        argument
+        for argument in first.document.command_line
+        if argument.startswith(("--experiment.", "--mode=", "--rounds=", "--window_s="))
+        and argument.partition("=")[0] not in {*swept}
+    ]
+    if f"--mode={first.mode}" not in kept and first.mode != "train":
+        kept.insert(0, f"--mode={first.mode}")
+    command = ["jaxbench", "sweep", f"--experiment={first.experiment}", *kept, *axes]
+    return f"Repeat both three times, interleaved: `{shlex.join([*command, '--repeats=3'])}`."
+
+
 def judge(matches: Sequence[Match]) -> list[dict[str, Any]]:
     """Return what two sides differ in, and {stage: other / base, its interval and a verdict}.
 
-    The intervals of all ratios that get a verdict hold together at 95 %. There is no verdict on
-    other work, on a host that was busy or whose load nobody knows, nor if `design_doubts` objects.
+    The intervals of all ratios that get a verdict hold together at 95 %. It is inconclusive for
+    other work, on a host that was busy or whose load nobody knows, and if `design_doubts` objects.
     """
-    num_verdicts = sum(len(match.rates) for match in matches if match.objection is None)
+    num_verdicts = sum(len(match.rates) for match in matches if not match.doubts)
     comparisons = []
     for match in matches:
         stages = {}
         for stage, sides in match.rates.items():
-            estimate = ratio(*sides, max(1, num_verdicts))
+            judged = verdict(*sides, match.doubts, max(1, num_verdicts))
             stages[stage] = {
-                "images_per_s": [[rate for rate, _, _ in side] for side in sides],
-                "ratio": estimate.value,
-                "ratio_low": estimate.low,
-                "ratio_high": estimate.high,
-                "verdict": match.objection or estimate.verdict,
+                "images_per_s": [[rate.value for rate in side] for side in sides],
+                **judged.ratio.fields("ratio"),
+                "verdict": judged.outcome,
+                "reasons": judged.reasons,
             }
         comparisons.append({**match.sides, "num_verdicts": num_verdicts, "stages": stages})
     return comparisons
+
+
+def ratio_words(stage: Mapping[str, Any]) -> str:
+    """Return the ratio of a stage with its interval."""
+    if stage["ratio_low"] is None:
+        return "{ratio:.3f} (no interval)".format(**stage)
+    return "{ratio:.3f} ({ratio_low:.3f} to {ratio_high:.3f})".format(**stage)
 
 
 def describe_comparison(comparison: Mapping[str, Any]) -> list[str]:
@@ -237,8 +273,8 @@ def describe_comparison(comparison: Mapping[str, Any]) -> list[str]:
     for stage, figures in comparison["stages"].items():
         first, second = (", ".join(map(plain, rates)) for rates in figures["images_per_s"])
         lines.append(
-            f"{stage:<17} A {first}; B {second} images/s; B / A {figures['ratio']:.3f} "
-            f"({figures['ratio_low']:.3f} to {figures['ratio_high']:.3f}): {figures['verdict']}"
+            f"{stage:<17} A {first}; B {second} images/s; B / A {ratio_words(figures)}: "
+            + ": ".join(filter(None, (figures["verdict"], "; ".join(figures["reasons"]))))
         )
     if not comparison["same_host"]:
         lines.append(

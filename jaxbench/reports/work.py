@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from jaxbench.metrics import UNKNOWN
-from jaxbench.records.same import DEFAULT_FLAGS, differing
+from jaxbench.records.same import DEFAULT_FLAGS, differing, setting_key
 from jaxbench.reports.blocks import MOST_SERIES
 
 Item = TypeVar("Item")
@@ -32,22 +32,38 @@ def in_parts(lines: Sequence[Item]) -> list[Sequence[Item]]:
 
 
 def labelled(
-    items: Iterable[Item], setting: Callable[[Item], Mapping[str, Any]]
+    items: Iterable[Item],
+    setting: Callable[[Item], Mapping[str, Any]],
+    always: Sequence[str] = ("precision",),
 ) -> list[tuple[str, Item]]:
     """Return items with labels of all in which their settings differ, precision first.
 
-    Precision is always named: nobody should have to ask.
+    No two settings have one label, however many fields that takes.
+
+    Args:
+      always: fields that are named in any case. Nobody should have to ask for the precision.
     """
     items = list(items)
     settings = [setting(item) for item in items]
     names = differing_names(settings)
-    first = [name for name in _UNNAMED if name in names or name == "precision"]
+    first = [name for name in _UNNAMED if name in names or name in always]
     others = [name for name in names if name not in _UNNAMED]
-    labels = []
-    for item, values in zip(items, settings, strict=True):
-        texts = [_shown(values.get(name), name) for name in first]
-        labels.append((", ".join(filter(None, [*texts, name_settings(values, others)])), item))
-    return labels
+    for most in (_MOST_NAMED, len(others)):
+        labels = [
+            ", ".join(
+                filter(
+                    None,
+                    [
+                        *(_shown(values.get(name), name) for name in first),
+                        name_settings(values, others, most),
+                    ],
+                )
+            )
+            for values in settings
+        ]
+        if len({*labels}) == len({setting_key(values) for values in settings}):
+            break
+    return list(zip(labels, items, strict=True))
 
 
 def thinned(items: Sequence[Item], most: int) -> Sequence[Item]:
@@ -61,12 +77,12 @@ def differing_names(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted(names, key=_ENVIRONMENT.__contains__)
 
 
-def name_settings(setting: Mapping[str, Any], names: Sequence[str]) -> str:
+def name_settings(setting: Mapping[str, Any], names: Sequence[str], most: int = _MOST_NAMED) -> str:
     """Return the first of the named fields that have a value, and how many more there are."""
     known = [name for name in names if setting.get(name) is not None]
-    texts = [f"{name}={_shown(setting[name])}" for name in known[:_MOST_NAMED]]
-    if len(known) > _MOST_NAMED:
-        texts.append(f"and {len(known) - _MOST_NAMED} more settings")
+    texts = [f"{name}={_shown(setting[name])}" for name in known[:most]]
+    if len(known) > most:
+        texts.append(f"and {len(known) - most} more settings")
     return ", ".join(texts)
 
 

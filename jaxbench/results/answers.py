@@ -90,8 +90,10 @@ class Comparison:
     low = _of_primary_stage("ratio_low", "The lower end of its 95 % interval.")
     high = _of_primary_stage("ratio_high", "The upper end of its 95 % interval.")
     verdict = _of_primary_stage(
-        "verdict", "What the ratio says, such as `faster`, or why it says nothing."
+        "verdict", "`faster`, `slower`, `no significant difference`, or `inconclusive`."
     )
+
+    reasons = _of_primary_stage("reasons", "Why the verdict is inconclusive.")
 
     def _primary_stage(self) -> dict[str, Any]:
         if len(self.comparisons) > 1:

@@ -4,13 +4,13 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from jaxbench.analysis.rate import Estimate
 from jaxbench.metrics import UNKNOWN
 from jaxbench.reports.collect import collect
 from jaxbench.reports.runs import ReportedRun
 
 # The columns of `load_runs`: names as in run.json and its summary, but for `top1`, `dice`
 # and `bits_per_byte`.
-_RATE = ("images_per_s", "images_per_s_low", "images_per_s_high")
 _OF_SUMMARY = {
     "top1": "eval_top1",
     "dice": "eval_dice",
@@ -19,7 +19,7 @@ _OF_SUMMARY = {
 }
 COLUMNS = (
     *("experiment", "mode", "status", "device_kind", "num_devices", "batch_size", "precision"),
-    *(*_RATE, *_OF_SUMMARY),
+    *(*Estimate().fields("images_per_s"), *_OF_SUMMARY),
     *("seed", "feed", "started_at", "reason", "path", "target"),
 )
 
@@ -63,7 +63,7 @@ def run_row(run: ReportedRun) -> dict[str, Any]:
         "num_devices": run.num_devices,
         "batch_size": run.batch_size,
         "precision": run.config.get("precision"),
-        **dict(zip(_RATE, run.rate.span, strict=True)),
+        **run.rate.fields("images_per_s"),
         **{name: getattr(run.summary, field) for name, field in _OF_SUMMARY.items()},
         "seed": run.seed,
         "feed": None if run.rate_feed == UNKNOWN else run.rate_feed,

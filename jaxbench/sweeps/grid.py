@@ -118,6 +118,21 @@ def parse_grid(axes: Sequence[str]) -> dict[str, list[str]]:
     return grid
 
 
+def repeated(grid: dict[str, list[str]], repeats: int | None) -> dict[str, list[str]]:
+    """Return a grid with this many seeds as its first field, which changes last.
+
+    So the repeats of a combination are interleaved with those of the others.
+
+    Raises:
+      BadInput: the grid has seeds.
+    """
+    if repeats is None:
+        return grid
+    if "seed" in grid:
+        raise BadInput("--repeats with --grid=seed=...: the repeats differ in their seed")
+    return {"seed": [str(seed) for seed in range(repeats)], **grid}
+
+
 def make_trials(
     spec: str | None,
     overrides: Sequence[str],

@@ -69,5 +69,6 @@ class LiveTable:
             return "running", rough_duration(running.watch.elapsed_s()), ""
         if result is None:
             return "waiting", "", ""
-        rate = result.figures.images_per_s or result.figures.images_per_s_whole_run
+        # The rate over the whole run is another metric.
+        rate = result.figures.images_per_s
         return result.status, rough_duration(result.wall_s), plain(rate) if rate else ""

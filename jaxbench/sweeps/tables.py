@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from jaxbench.analysis.statistics import spread
+from jaxbench.analysis.rate import FEWEST_SEEDS, spread
 from jaxbench.metrics import UNKNOWN, plain
 from jaxbench.records.reader import RunRecords
 from jaxbench.records.same import others_of
@@ -33,7 +33,7 @@ from jaxbench.tables.text import text_table
 _MAIN = ("images_per_s", "eval_top1", "eval_dice", "needed_bytes_per_device")
 # Metrics whose best trial is marked.
 _MARKED = ("images_per_s", "eval_top1", "eval_dice")
-_FEWEST_SEEDS, _MOST_WARNINGS = 5, 3
+_MOST_WARNINGS = 3
 _MAIN += ("predicted_images_per_s", "ceiling_images_per_s")
 
 
@@ -62,15 +62,13 @@ def figures_of(run: RunRecords, status: str | None = None) -> TrialFigures:
         figures[f"{record.stage}_images_per_s"] = record.images_per_s
     for record in run.of_kind(ScalingRecord):  # from few devices to all
         figures[f"{record.scaling}_efficiency"] = record.efficiency
-        figures["images_per_s"] = record.images_per_s
     for record in run.of_kind(Conv2dRecord):
         figures.setdefault("conv2d_compute_s", record.compute_s)
         figures.setdefault("conv2d_scipy_s", record.scipy_s)
     summary = reported.summary
     figures |= {name: value for name, value in vars(summary).items() if value is not None}
+    figures |= reported.rate.fields("images_per_s") | {"total_s": reported.total_s}
     epochs = run.of_kind(EpochRecord)
-    if epochs and summary.compile_s is not None:
-        figures["total_s"] = summary.compile_s + sum(e.epoch_time_s for e in epochs)
     if flops := run.document.training_flops_per_image:
         figures["training_flops"] = flops * sum(e.images for e in epochs) if epochs else None
     if to_target := time_to_target(reported, None):
@@ -172,9 +170,8 @@ def seed_statistics(results: Sequence[TrialResult]) -> tuple[list[dict[str, Any]
             if not values:
                 continue
             counts = {"figure": name, "n": len(values), "of_seeds": len(group)}
-            metric, of_seeds = METRICS[name], spread(values)
-            if metric.unit == "%" and of_seeds["geometric_mean_high"] is not None:
-                of_seeds["geometric_mean_high"] = min(1.0, of_seeds["geometric_mean_high"])
+            metric = METRICS[name]
+            of_seeds = spread(values, 1.0 if metric.unit == "%" else math.inf)
             rows.append(dict(others) | counts | {"not_done": not_done.total()} | of_seeds)
             cells = {key: metric.show(value) for key, value in of_seeds.items()}
             ends = [cells[f"geometric_mean{end}"] for end in ("_low", "_high")]
@@ -185,8 +182,8 @@ def seed_statistics(results: Sequence[TrialResult]) -> tuple[list[dict[str, Any]
     if not shown:
         return rows, notes
     headings = [*(name for name, _ in others), "over seeds", "n", "median", "mean", "95 % interval"]
-    few = f"; fewer than {_FEWEST_SEEDS} seeds are no result"
-    is_few = any(row["n"] < _FEWEST_SEEDS for row in rows)
+    few = f"; fewer than {FEWEST_SEEDS} seeds are no result"
+    is_few = any(row["n"] < FEWEST_SEEDS for row in rows)
     mean = "the mean is geometric, the interval is the mean's" + few * is_few
     return rows, [*text_table(headings, shown, ["median", "n"]), mean, *notes]
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from jaxbench.analysis.statistics import Estimate
+from jaxbench.analysis.rate import Estimate
 from jaxbench.metrics import UNKNOWN, Metric, count, is_number, words
 from jaxbench.schema import METRICS
 

@@ -1,21 +1,19 @@
 """Efficiencies, splits, predictions and ceilings: arithmetic that can be done by hand."""
 
-import types
-
 import pytest
 
 from jaxbench.analysis.ceiling import all_reduced_bytes, ceiling, least_traffic
+from jaxbench.analysis.rate import Estimate
 from jaxbench.analysis.scaling_model import efficiency, predict, ring_bytes, split
+from jaxbench.schema import DeviceRecord
+from tests.recorded import filled
 
 
 def test_efficiency_by_hand():
-    one, four = (100.0, 90.0, 125.0), (320.0, 300.0, 360.0)
-    assert efficiency(4, four, one) == pytest.approx(
-        # 320 / (4 x 100); 300 / (4 x 125); 360 / (4 x 90)
-        {"efficiency": 0.8, "efficiency_low": 0.6, "efficiency_high": 1.0}
-    )
-    nothing = {"efficiency": None, "efficiency_low": None, "efficiency_high": None}
-    assert efficiency(4, four, None) == efficiency(4, None, one) == nothing
+    one, four = Estimate(100.0, 90.0, 125.0), Estimate(320.0, 300.0, 360.0)
+    # 320 / (4 x 100); 300 / (4 x 125); 360 / (4 x 90)
+    assert efficiency(4, four, one).span == pytest.approx((0.8, 0.6, 1.0))
+    assert efficiency(4, four, None) == efficiency(4, None, one) == Estimate()
 
 
 def test_prediction_by_hand():
@@ -40,7 +38,7 @@ def test_splits_by_hand():
     def device(number, kind, step_s, low, middle, high):
         rates = {"images_per_s": middle, "images_per_s_low": low, "images_per_s_high": high}
         names = {"device_id": number, "device_kind": kind, "batch_size": 16}
-        return types.SimpleNamespace(step_s=step_s, **names, **rates)
+        return filled(DeviceRecord, step_s=step_s, windows_s=[1.0] * 6, **names, **rates)
 
     fast = device(0, "A", 0.01, 1500.0, 1600.0, 1700.0)
     found = split([fast, device(1, "B", 0.04, 390.0, 400.0, 410.0)])

@@ -22,7 +22,7 @@ import sys
 import cv2
 import pytest
 
-from jaxbench.analysis.statistics import Estimate
+from jaxbench.analysis.rate import Estimate
 from jaxbench.cards.card_file import write_card
 from jaxbench.clock import Stopwatch
 from jaxbench.launchers import local

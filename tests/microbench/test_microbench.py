@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from jaxbench.analysis.rate import Estimate
 from jaxbench.hardware.system import last_level_cache_bytes
 from jaxbench.hardware.targets.target import l2_bytes
 from jaxbench.microbench import collectives, matmul, memory_bandwidth, transfer
@@ -82,7 +83,7 @@ def test_bandwidths_are_sizes_over_times(mesh, two_seconds_a_call):
         (operation, size) for size in (1024, 4096) for operation in collectives.OPERATIONS
     ]
     by_name = {(one.operation, one.num_bytes): one for one in found}
-    assert by_name["all_reduce", 4096].bus_bytes_per_s() == (1.5 * 2048,) * 3
+    assert by_name["all_reduce", 4096].bus_bytes_per_s().span == (1.5 * 2048,) * 3
     assert by_name["all_gather", 1024].bus_bytes_per_s()[0] == 0.75 * 512
     assert by_name["reduce_scatter", 1024].bus_bytes_per_s()[0] == 0.75 * 512
     pairs = collectives.measure_pairs(mesh, [(0, 1), (2, 3)], num_bytes=64, **how)
@@ -239,7 +240,7 @@ def test_bytes_are_counted_as_stream_does(two_seconds_a_call):
     """Two arrays for copy and scale, three for triad."""
     how = {"rounds": 6, "window_s": 0.1, "show": print}
     rates = measure_bandwidth(jax.devices()[1], 400, **how)
-    medians = {key: median for key, (median, _, _) in rates.items()}
+    medians = {key: rate.value for key, rate in rates.items()}
     assert medians == {"copy": 400, "scale": 400, "triad": 600}
 
 
@@ -289,7 +290,7 @@ def test_transfers_end_in_the_memory_that_they_name():
 
 def test_rates_are_sizes_over_times(monkeypatch):
     """On CPU there are none."""
-    how = {"num_bytes": 4096, "rounds": 5, "show": print}
+    how = {"num_bytes": 4096, "rounds": 6, "show": print}
     assert transfer.measure_transfers(jax.devices()[0], **how) == {}
     monkeypatch.setattr(transfer.Stopwatch, "elapsed_s", lambda _: 0.5)
     accelerator = types.SimpleNamespace(platform="gpu")
@@ -297,9 +298,9 @@ def test_rates_are_sizes_over_times(monkeypatch):
     monkeypatch.setattr(transfer, "_transfers", lambda *_: arrays)
     # Each takes half a second, by the test's clock.
     rates = transfer.measure_transfers(accelerator, **how)
-    assert rates == {("host_to_device", "pageable"): (8192.0,) * 3}
+    assert rates == {("host_to_device", "pageable"): Estimate(8192.0, 8192.0, 8192.0, 6)}
 
 
 def test_dispatch_is_timed():
-    latency_s, low_s, high_s = transfer.measure_dispatch(jax.devices()[0], calls=40)
+    latency_s, low_s, high_s = transfer.measure_dispatch(jax.devices()[0], calls=40).span
     assert 0 < low_s <= latency_s <= high_s < 0.1

@@ -186,7 +186,7 @@ def seeded(folder, scores_by_seed, status="done", **config):
 
 
 def top1_lines(*folders):
-    """{label: [(epoch, median, least, greatest)]} of the chart of top-1."""
+    """{label: [(epoch, geometric mean, least, most)]} of the chart of top-1."""
     drawn = charts(sections_of(*folders)["learning"])
     [chart] = [chart for chart in drawn if chart.y_label == "top-1 [%]"]
     return {
@@ -198,10 +198,10 @@ def top1_lines(*folders):
 
 
 def test_learning_band_ends_where_its_first_seed_does(tmp_path):
-    """The seeds that go on are the slow ones: their median alone would be another curve."""
+    """The seeds that go on are the slow ones: their mean alone would be another curve."""
     seeded(tmp_path, {0: [0.5, 0.9], 1: [0.3, 0.4, 0.5, 0.6], 2: [0.4, 0.5, 0.9]})
     [line] = top1_lines(tmp_path).values()
-    assert line == [(1, 40.0, 30.0, 50.0), (2, 50.0, 40.0, 90.0)]
+    assert line == [(1, 39.148676, 30.0, 50.0), (2, 56.462162, 40.0, 90.0)]
     assert 'class="band"' in page_of(tmp_path)
 
 
@@ -217,7 +217,7 @@ def test_learning_band_is_of_other_seeds_only(tmp_path, scores, status, label):
     seeded(tmp_path / "b", scores, status=status)
     lines = top1_lines(tmp_path)
     band, alone = lines.values()
-    assert band == [(1, 40.0, 30.0, 50.0), (2, 85.0, 80.0, 90.0)]
+    assert band == [(1, 38.729833, 30.0, 50.0), (2, 84.852814, 80.0, 90.0)]
     assert alone[0][2:] == (None, None) and [*lines][1] == label
 
 
@@ -227,7 +227,7 @@ def test_learning_curves_of_two_settings(tmp_path, config):
     seeded(tmp_path / "b", {2: [0.9], 3: [0.7]}, **config)
     lines = top1_lines(tmp_path)
     # Seeds of one epoch are dots: their range is no interval.
-    assert [*lines.values()] == [[(1, 40.0, None, None)], [(1, 80.0, None, None)]]
+    assert [*lines.values()] == [[(1, 38.729833, None, None)], [(1, 79.372539, None, None)]]
     [name] = config
     assert any(name.partition("_")[0] in label for label in lines)
 

@@ -11,7 +11,7 @@ import re
 import msgspec
 import pytest
 
-from jaxbench.analysis.statistics import spread
+from jaxbench.analysis.rate import spread
 from jaxbench.errors import BadInput
 from jaxbench.parallel.child import ProcessResult
 from jaxbench.records.reader import load_run

@@ -5,8 +5,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxbench.analysis.statistics import Estimate
-from jaxbench.analysis.steady_rate import describe_steady_rate
+from jaxbench.analysis.rate import Estimate, describe_steady_rate
 from jaxbench.clock import duration, rough_duration
 from jaxbench.metrics import plain
 from jaxbench.records.goodput import CAUSE_OF
@@ -165,7 +164,9 @@ def _training_rate(record: TrainSummary) -> str:
         rate = rate_in_words(record.images_per_s_whole_run, record.tokens_per_image)
         return f"{rate} over the whole run"
     ends = (record.images_per_s_low, record.images_per_s_high)
-    rate = Estimate(record.images_per_s, *ends, record.steady_epochs, record.images_per_s_range)
+    rate = Estimate(
+        record.images_per_s, *ends, record.steady_epochs, range=record.images_per_s_range
+    )
     per_device = record.images_per_s_per_device  # None if other devices took part
     is_of_several = per_device not in (None, record.images_per_s)
     return (

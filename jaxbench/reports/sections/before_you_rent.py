@@ -4,10 +4,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from jaxbench.analysis.pricing import Price
+from jaxbench.analysis.pricing import Price, costs_to_expect
 from jaxbench.analysis.published import load_published
-from jaxbench.analysis.ranking import costs_to_expect, rank
-from jaxbench.analysis.statistics import Estimate
+from jaxbench.analysis.rate import Estimate, rank
 from jaxbench.hardware.peak_table import find_peak
 from jaxbench.metrics import UNKNOWN, count, plain
 from jaxbench.offering.folder import Offer

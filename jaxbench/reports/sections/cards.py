@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from jaxbench.analysis.statistics import Estimate
+from jaxbench.analysis.rate import Estimate
 from jaxbench.cards.figures import FIGURES, PARTS
 from jaxbench.cards.verdict import summary_of
 from jaxbench.metrics import UNKNOWN, count, percent, plain

@@ -2,13 +2,12 @@
 
 import collections
 import math
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxbench.analysis import pricing
 from jaxbench.analysis.pricing import J_PER_KWH, S_PER_HOUR, Price, usd
-from jaxbench.analysis.statistics import Estimate, spread
+from jaxbench.analysis.rate import FEWEST_SEEDS, Estimate, of_seeds
 from jaxbench.metrics import percent, plain
 from jaxbench.records.same import is_published_work, is_synthetic
 from jaxbench.reports import published, work
@@ -17,7 +16,7 @@ from jaxbench.reports.columns import run_cell, run_ids, setting_column, shared
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.prices import at_price, price_label, price_mark, price_words
 from jaxbench.reports.published import Sources
-from jaxbench.reports.runs import FEWEST_SEEDS, ReportedRun, TimeToTarget
+from jaxbench.reports.runs import ReportedRun, TimeToTarget
 from jaxbench.reports.work import grouped, labelled
 from jaxbench.schema import METRICS
 from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column, metric_columns
@@ -210,13 +209,10 @@ _TOGETHER = (
     Column("target", "target"),
     Column("n seeds that ended", "ended", left=False),
     metric_column("reached"),
-    *(metric_column("time_s", f"time_s.{name}", f", {name}") for name in ("median", "mean", "std")),
+    metric_column("time_s", more=" (95 % interval)", ends="too"),
     metric_column("time_s", "range_s", ", least to most", ends="only"),
-    metric_column("epochs_s", more=", median"),
-    metric_column("images", more=", median"),
-    metric_column("training_flops", more=", mean"),
-    metric_column("energy_j", more=", median"),
-    Column("USD, median", "usd"),
+    *metric_columns("epochs_s", "images", "training_flops", "energy_j"),
+    Column("USD", "usd"),
     Column("caveat", "caveat", left=True),
     Column("runs", "runs", left=True),
 )
@@ -297,8 +293,9 @@ def _seeds_table(context: ReportContext, targets: Sequence[TimeToTarget]) -> Tab
         _TOGETHER,
         [_together(context, group, label) for label, group in groups],
         title="Time to the target, seeds together",
-        note="The mean is infinite if one seed never reached the target, the median if half did "
-        "not. Epochs alone: with evaluations, without start-up, reading and compilation.",
+        note="The geometric mean of the seeds; their median if one never reached the target, which "
+        "is ∞ if half did not. Epochs alone: with evaluations, without start-up, reading and "
+        "compilation.",
     )
 
 
@@ -318,27 +315,25 @@ def _together(context: ReportContext, group: Sequence[TimeToTarget], label: str)
     }
     if not counted:
         return row | {"caveat": Cell("none has ended", "soft")}
-    time_s = spread([one.time_s for one in counted])
+    times_s = [one.time_s for one in counted]
     images = [one.images if one.reached else math.inf for one in counted]
     flops = [one.training_flops if one.reached else math.inf for one in counted]
     costs = _costs(context, counted)
     caveats = _caveats(counted, [one.run for one in group if one not in seeds])
     return row | {
-        "time_s": time_s,
-        "range_s": Estimate(low=time_s["min"], high=time_s["max"]),
-        "epochs_s": statistics.median(one.epochs_s for one in counted),
-        "images": _of_all(statistics.median, images),
-        "training_flops": _of_all(statistics.fmean, flops),
-        "energy_j": _of_all(statistics.median, [one.energy_j for one in counted]),
-        "usd": "; ".join(
-            f"{plain(statistics.median(paid))} (at {price})" for price, paid in costs.items()
-        ),
+        "time_s": of_seeds(times_s),
+        "range_s": Estimate(low=min(times_s), high=max(times_s)),
+        "epochs_s": _of_all([one.epochs_s for one in counted]),
+        "images": _of_all(images),
+        "training_flops": _of_all(flops),
+        "energy_j": _of_all([one.energy_j for one in counted]),
+        "usd": "; ".join(f"{plain(_of_all(paid))} (at {price})" for price, paid in costs.items()),
         "caveat": Cell("; ".join(caveats), "soft"),
     }
 
 
-def _of_all(average: Callable[[Sequence[float]], float], values: Sequence[Any]) -> float | None:
-    return None if None in values else average(values)
+def _of_all(values: Sequence[Any]) -> float | None:
+    return None if None in values else of_seeds(values).value
 
 
 def _caveats(counted: Sequence[TimeToTarget], repeats: Sequence[ReportedRun]) -> Iterator[str]:

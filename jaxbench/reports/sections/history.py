@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from jaxbench.analysis.statistics import Estimate, bar_words, of_rounds, over_runs
+from jaxbench.analysis.rate import Estimate, of_repeats, of_rounds
 from jaxbench.metrics import count, plain, words
 from jaxbench.records.same import is_published_work, is_synthetic, setting_key
 from jaxbench.reports import published
@@ -168,8 +168,8 @@ def _dots(
         run, ids = same[0].run, run_ids(same)
         label = f"{count(run.batch_size)}: {run.hardware}, {label_words}, {ids}"
         label += f", {alone}" if same[0].stage == "train_step" and alone not in label_words else ""
-        of = over_runs([figure(row) for row in same])
-        measured.append(Dot(label, *of.span, tooltip=bar_words(of, len(same))))
+        of = of_repeats([figure(row) for row in same])
+        measured.append(Dot(label, *of.span, tooltip=of.basis))
     measured.sort(key=lambda dot: dot.value, reverse=x_label == _IMAGES_PER_S)
     more = f"; the {_MOST_DOTS} fastest of {len(measured)}" if len(measured) > _MOST_DOTS else ""
     beside = [dot._replace(kind="published") for dot in theirs]

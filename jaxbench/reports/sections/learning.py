@@ -4,7 +4,7 @@ import collections
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, estimate, spread, with_range
+from jaxbench.analysis.rate import FEWEST_RUNS, of_seeds
 from jaxbench.metrics import count
 from jaxbench.reports import work
 from jaxbench.reports.blocks import LineChart, Point, Section, Series
@@ -43,14 +43,12 @@ _RESULTS = (
 _SEEDS = (
     Column("runs", "runs"),
     *shared("experiment", "precision", "feed", "batch"),
-    metric_column("scores.n"),
+    metric_column("n", "scores.n"),
     Column("last epoch", "epochs", left=False),
     Column("score", "score"),
-    *(
-        metric_column("score", f"scores.{name}", f", {name}")
-        for name in ("median", "min", "max", "mean", "std")
-    ),
-    metric_column("score", "median", ", 95 % interval of the median", ends="only"),
+    metric_column("score", "scores", ", mean (95 % interval)", ends="too"),
+    metric_column("score", "least", ", least"),
+    metric_column("score", "most", ", most"),
     metric_column("failed_seeds"),
 )
 
@@ -116,8 +114,8 @@ def learning(context: ReportContext) -> Section | None:
     return make_section(
         "learning",
         "Learning, epoch by epoch",
-        "Runs that differ only in the seed are one line: the median of the seeds, in a band from "
-        "the least to the greatest, as far as all of them ran. A line without a band is one "
+        "Runs that differ only in the seed are one line: the mean of the seeds, in a band from "
+        "the least to the most, as far as all of them ran. A line without a band is one "
         "model. Test figures cover every example of the test split. A run that is still running "
         "or ended early is a line of its own, and in no band."
         + left_out(len(parts), _MOST_GROUPS, "groups of runs"),
@@ -194,7 +192,8 @@ def _series(label: str, line: _Line, field: str, factor: float) -> Series:
 def _point(epoch: float, values: Sequence[float]) -> Point:
     if len(values) == 1:
         return Point(epoch, values[0])
-    return Point(epoch, *with_range(values).span, tooltip=f"{len(values)} seeds, least to greatest")
+    words = f"{len(values)} seeds, least to most"
+    return Point(epoch, of_seeds(values).value, min(values), max(values), words)
 
 
 def _note(lines: Sequence[_Line]) -> str:
@@ -202,7 +201,7 @@ def _note(lines: Sequence[_Line]) -> str:
     if not bands:
         return "one value an epoch, no interval: n = 1 model a line"
     ids = "; ".join(f"n = {len(line)} ({run_ids(line.runs)})" for line in bands)
-    note = f"line: median of the seeds, band: from the least to the greatest of them; {ids}"
+    note = f"line: mean of the seeds, band: from the least to the most of them; {ids}"
     return note + ("; without a band n = 1" if len(bands) < len(lines) else "")
 
 
@@ -221,11 +220,11 @@ def _seeds_table(lines: Sequence[_Line], runs: Sequence[ReportedRun]) -> Table:
                 epochs, scores = zip(*ends, strict=True)
                 row = {"run": line.run, "runs": run_ids(line.runs), "score": score}
                 row["failed_seeds"] = failed[line.run.training_key]
-                row |= {"scores": spread(scores), "median": estimate(scores)}
+                row |= {"scores": of_seeds(scores, 1.0), "least": min(scores), "most": max(scores)}
                 rows.append(row | {"epochs": span(epochs)})
     note = "Each seed's last test score; seeds that failed or diverged have none. "
-    note += "The interval is of order statistics, from "
-    return make_table(_SEEDS, rows, "Seeds together", f"{note}{FEWEST_FOR_INTERVAL} seeds on.")
+    note += f"The mean is geometric; it has an interval from {FEWEST_RUNS} seeds on."
+    return make_table(_SEEDS, rows, "Seeds together", note)
 
 
 def _results(run: ReportedRun) -> dict[str, Any]:

@@ -1,50 +1,59 @@
-"""The answers first: what each machine came to at best."""
+"""The answers first: what each machine came to, and which setting is fastest there."""
 
 import collections
 import math
-import statistics
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxbench.analysis.comparison import ratio
 from jaxbench.analysis.pricing import usd
-from jaxbench.analysis.statistics import (
+from jaxbench.analysis.rate import (
     FEWEST_RUNS,
+    FEWEST_SEEDS,
     Estimate,
-    bar_words,
-    estimate,
+    Outcome,
+    of_repeats,
+    of_seeds,
     of_windows,
-    over_runs,
+    scaling_stage,
 )
-from jaxbench.metrics import UNKNOWN, clock_time, count, percent, plain
-from jaxbench.records.same import chart_key, is_work, setting_key
+from jaxbench.metrics import UNKNOWN, clock_time, percent, plain
+from jaxbench.records.same import chart_key, setting_key
 from jaxbench.reports import work
 from jaxbench.reports.blocks import Answer, Dot, DotChart, Section
-from jaxbench.reports.columns import run_cell
+from jaxbench.reports.columns import run_cell, run_ids
 from jaxbench.reports.context import STAGES, ReportContext, make_section
 from jaxbench.reports.prices import price_mark
-from jaxbench.reports.runs import FEWEST_SEEDS, NEVER_REACHED, SCORES, ReportedRun, TimeToTarget
+from jaxbench.reports.runs import NEVER_REACHED, SCORES, ReportedRun, TimeToTarget
 from jaxbench.reports.sections.runs import trust
+from jaxbench.reports.sides import (
+    Match,
+    Side,
+    how_to_repeat,
+    judge,
+    match_or_reason,
+    ratio_words,
+)
 from jaxbench.schema import METRICS, ScalingRecord
 from jaxbench.tables.columns import Cell, Column, interval, metric_column, span
 from jaxbench.tables.table import make_table
 
-# Machines with large values; settings in the chart.
-_MOST_ANSWERS, _MOST_DOTS = 3, 12
+# Machines with large values; settings in the chart, and in a sentence.
+_MOST_ANSWERS, _MOST_DOTS, _MOST_IN_SENTENCE = 3, 12, 3
 _NOTE = (
-    "images/s: of all devices; the median of a run, or the geometric mean of three or more. Score "
-    "and time to the target: medians over seeds; those that failed never get there. USD: at the "
-    "lowest known price. In brackets: the 95 % interval and what it is of. Grey: no interval, or "
-    "fewer than five seeds. Speed-up: over the slowest machine at equal work."
+    "images/s: the highest rate of a setting, of all devices; the median of a run, or the "
+    "geometric mean of several. Score, time and USD: geometric means over seeds; a median if a "
+    "seed never reached the target. USD: at the lowest known price. In brackets: the 95 % interval "
+    "and what it is of. Grey: no interval, or fewer than five seeds."
 )
 
 
 class _Best(NamedTuple):
-    """A machine's best value.
+    """A machine's value.
 
     Attributes:
       run: that it is of (of repeats, the first).
-      counted: what n counts, such as "3 seeds", and what makes the value doubtful.
+      counted: what it is of, such as "3 seeds", and what makes it doubtful.
       is_result: whether it has an interval, or seeds enough.
     """
 
@@ -55,31 +64,43 @@ class _Best(NamedTuple):
 
 
 class _Rate(NamedTuple):
-    """A rate of a run on a machine.
+    """A rate on a machine: of a run, or of all runs of a setting.
 
     Attributes:
+      runs: the run, or the repeats of the setting.
       machine: the devices and their number; for CPU devices, the processor too.
+      stage: its name for people.
+      key: its name among `rates_of` a run.
       rate: without a value if a training failed.
-      setting: the run's, with its batch size.
-      repeats: how many runs the rate is of.
+      setting: the runs', with their batch size.
+      label: what tells the setting apart from the machine's others.
     """
 
-    run: ReportedRun
+    runs: Sequence[ReportedRun]
     machine: str
     stage: str
+    key: str
     rate: Estimate
     setting: Mapping[str, Any]
-    repeats: int = 1
+    label: str = ""
 
+    run = property(lambda self: self.runs[0])
     value = property(lambda self: self.rate.value or 0.0)
-    has_interval = property(lambda self: bool(self.rate.low))
 
     @property
     def best(self) -> _Best | None:
         if self.rate.value is None:
             return None
-        counted = f"{self.repeats} runs" if self.repeats > 1 else f"n = {self.rate.n or 1}"
-        return _Best(self.rate, self.run, counted, self.has_interval)
+        counted = self.rate.basis.partition(",")[0]
+        return _Best(self.rate, self.run, counted, self.rate.has_interval)
+
+    @property
+    def words(self) -> str:
+        ends = f" ({interval(self.rate, plain)})" if self.rate.has_interval else ""
+        return f"{plain(self.rate.value)} images/s{ends}"
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.words}"
 
 
 def overview(context: ReportContext) -> Section | None:
@@ -89,12 +110,12 @@ def overview(context: ReportContext) -> Section | None:
     for row in rows:
         if len(answers) < _MOST_ANSWERS and row["name"] not in answers:
             answers[row["name"]] = _answer(row)
-    by_heading = lambda row: row["heading"] + row["speedup_words"]  # noqa: E731
-    table = make_table(_columns(rows), rows, "Best of each machine", _NOTE, group=by_heading)
+    by_heading = operator.itemgetter("heading")
+    table = make_table(_columns(rows), rows, "Each machine", _NOTE, group=by_heading)
     return make_section(
         "overview",
         "Overview",
-        "The best values of each machine. Whole trainings are not mixed with single training "
+        "The values of each machine. Whole trainings are not mixed with single training "
         "steps, nor one feed with another.",
         [
             *trust(context),
@@ -106,31 +127,59 @@ def overview(context: ReportContext) -> Section | None:
 
 
 def _answer(row: dict[str, Any]) -> Answer:
-    """Return the best values of a machine, and a sentence on what is fastest."""
-    titles = _titles([row])
+    """Return the values of a machine, and a sentence on what is fastest."""
+    titles, settings = _titles([row]), row["settings"]
     tiles = [(titles[name], *_parts(row[name], show)) for name, show in _SHOWS.items() if row[name]]
-    first, *others = row["settings"]
-    sentence = f"No setting of {row['name']} has an interval yet: run longer, or three times."
-    if first.has_interval:
-        ends = interval(first.rate, plain)
-        is_fastest = "is fastest" if others else "is the only setting"
-        sentence = f"{_setting_words(first)} {is_fastest}: {plain(first.value)} images/s ({ends})."
-        if second := next((other for other in others if other.has_interval), None):
-            overlap = (second.rate.high or 0.0) >= (first.rate.low or 0.0)
-            apart = "their intervals overlap" if overlap else "their intervals do not overlap"
-            sentence += f" Next is {_setting_words(second)}, {plain(second.value)}: {apart}."
-    return Answer(f"{row['name']} · {row['heading']}", sentence, tiles, _marks(first))
+    title = f"{row['name']} · {row['heading']}"
+    return Answer(title, _sentence(settings), tiles, _marks(settings[0]))
+
+
+def _sentence(settings: Sequence[_Rate]) -> str:
+    """Return which setting is fastest, if that is known; else the rates and what is missing."""
+    first, *others = [rate for rate in settings if rate.value] or settings[:1]
+    if not first.value:
+        return "No rate: the first epoch is warm-up, so train for two epochs or more."
+    if not others:
+        return f"{first}. It is the only setting."
+    side, next_side, *_ = sides = [
+        Side(rate.label, rate.runs, rate.label) for rate in (first, *others)
+    ]
+    matches = [match_or_reason(other, side) for other in sides[1:]]
+    judged = iter(judge([one for one in matches if isinstance(one, Match)]))
+    # Without a match there is a reason.
+    stages = [
+        next(judged)["stages"][first.key]
+        if isinstance(one, Match)
+        else {"verdict": Outcome.INCONCLUSIVE, "reasons": (one,)}
+        for one in matches
+    ]
+    next_words = ""
+    if stages[0]["verdict"] == Outcome.FASTER:
+        next_words = f"its rate is {ratio_words(stages[0])} times that of {others[0].label}"
+    if all(stage["verdict"] == Outcome.FASTER for stage in stages):
+        return f"{first.label} is fastest: {first.words}. Next is {others[0]}; {next_words}."
+    shown = "; ".join(map(str, (first, *others[: _MOST_IN_SENTENCE - 1])))
+    if (more := len(others) + 1 - _MOST_IN_SENTENCE) > 0:
+        shown += f"; and {more} more setting{'s' * (more > 1)}"
+    if next_words:
+        return f"{shown}. {first.label} is faster than {others[0].label}: {next_words}."
+    if stages[0]["verdict"] == Outcome.NO_DIFFERENCE:
+        ratio = ratio_words(stages[0])
+        return f"{shown}. No significant difference between the first two: ratio {ratio}."
+    reasons = "; ".join(stages[0]["reasons"])
+    return f"{shown}. Not compared: {reasons}. {how_to_repeat(side, next_side)}"
 
 
 def _marks(rate: _Rate) -> list[str]:
-    """Return what makes a rate no figure of real work on an accelerator."""
+    """Return what makes a rate no rate of real work on an idle accelerator."""
     run = rate.run
     marks = {
         "simulated devices": run.are_simulated(rate.setting["num_devices"]),
         "tiny network": run.experiment.endswith(":tiny"),
         "synthetic data": "synthetic" in (run.rate_feed, run.data_config.get("source")),
     }
-    return [mark for mark, holds in marks.items() if holds]
+    doubts = dict.fromkeys(doubt for run in rate.runs for doubt in run.doubts)
+    return [*(mark for mark, holds in marks.items() if holds), *doubts]
 
 
 def _chart(rows: Sequence[dict[str, Any]]) -> list[DotChart]:
@@ -142,7 +191,7 @@ def _chart(rows: Sequence[dict[str, Any]]) -> list[DotChart]:
         return []
     rates = sorted(rates, key=lambda rate: rate.value)[-_MOST_DOTS:]
     dots = [
-        Dot(f"{label}, {rate.run.id}", *rate.rate.span, tooltip=bar_words(rate.rate, rate.repeats))
+        Dot(f"{label}, {run_ids(rate.runs)}", *rate.rate.span, tooltip=rate.rate.basis)
         for label, rate in work.labelled(rates, lambda rate: rate.setting)
     ]
     run, x_label = rates[0].run, METRICS["images_per_s"].heading
@@ -157,13 +206,10 @@ def _chart(rows: Sequence[dict[str, Any]]) -> list[DotChart]:
 
 def _columns(rows: Sequence[dict[str, Any]]) -> list[Column]:
     titles = _titles(rows)
-    rate, *others = (
-        Column(titles[name], _best(name, show), left=False) for name, show in _SHOWS.items()
-    )
     return [
         Column("machine", "name"),
-        *(rate, metric_column("speedup", _speedup), *others),
-        Column("fastest with", lambda row: _setting_words(row["settings"][0])),
+        *(Column(titles[name], _best(name, show), left=False) for name, show in _SHOWS.items()),
+        Column("rate of", lambda row: row["settings"][0].label),
         Column("run", lambda row: run_cell(row["settings"][0].run.id)),
         metric_column("runs"),
     ]
@@ -177,7 +223,7 @@ def _titles(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     target = targets.pop() if len(targets) == 1 else "the target"
     return {
         "rate": METRICS["images_per_s"].heading,
-        "score": f"best {score} [%]",
+        "score": f"{score} [%]",
         "time_s": f"{METRICS['duration_s'].title} to {target}",
         "usd": f"USD to {target}",
         "joules_per_image": METRICS["joules_per_image"].heading,
@@ -219,29 +265,6 @@ _SHOWS = {
 }
 
 
-def _speedup(row: dict[str, Any]) -> Cell | None:
-    speedup: Estimate | None = row["speedup"]
-    if speedup is None:
-        return None
-    if speedup == Estimate(1.0):
-        return Cell("1 (slowest)", "soft")
-    value, low, high = speedup.span
-    ends = "" if low is None else f" ({low:.2f} to {high:.2f})"
-    if low is not None and high > 100 * low:
-        ends = " (too few repeats for an interval)"
-    return Cell(f"{value:.2f}{ends}", sort=value)
-
-
-def _setting_words(rate: _Rate) -> str:
-    doubts = "; ".join(rate.run.doubts)
-    return _size_words(rate) + (f" ({doubts})" if doubts else "")
-
-
-def _size_words(rate: _Rate) -> str:
-    batch = rate.setting.get("batch_size")
-    return ", ".join(filter(None, (rate.run.precision, batch and f"batch {count(batch)}")))
-
-
 def _machines(context: ReportContext) -> list[dict[str, Any]]:
     """Return a row for each machine and work; whole trainings come first, tiny networks last."""
     experiments = [*dict.fromkeys(one.run.experiment for one in context.measurements)]
@@ -281,21 +304,21 @@ def _rates(context: ReportContext) -> Iterator[_Rate]:
         if ended and one.stage in STAGES and one_machine and counts:
             setting = {**one.setting, "batch_size": run.batch_size}
             rate = one.rate if one.usable else Estimate()
-            yield _Rate(run, run.machine, STAGES[one.stage], rate, setting)
+            yield _Rate([run], run.machine, STAGES[one.stage], one.stage, rate, setting)
     for run, record in context.of_kind(ScalingRecord):
         rate, stage = of_windows(record, "images_per_s"), f"{record.scaling} scaling"
         if run.status == "done" and rate.value:
             setting = run.setting | {"stage": stage, "batch_size": record.batch_size}
             setting["num_devices"] = record.num_devices
-            yield _Rate(run, run.machine_of(record.num_devices), stage, rate, setting)
+            machine, key = run.machine_of(record.num_devices), scaling_stage(record)
+            yield _Rate([run], machine, stage, key, rate, setting)
 
 
 def _compare(context: ReportContext, rates: Sequence[_Rate]) -> list[dict[str, Any]]:
-    """Return the machines that did one kind of work, the fastest first.
+    """Return the machines that did one kind of work, the highest rate first.
 
     A value that nobody measured is None.
     """
-    words, speedups = _speedups(rates)
     trained = [rate.run for rate in rates if rate.run.mode == "train"]
     times = {run: t for run in trained if (t := context.times_to_target.get(run)) and t.ended}
     labels = collections.Counter((time.target, time.label) for time in times.values())
@@ -314,57 +337,23 @@ def _compare(context: ReportContext, rates: Sequence[_Rate]) -> list[dict[str, A
             "joules_per_image": _energy(rates_of_machine),
         }
         if any(bests.values()):
-            row = {"name": name, "settings": settings, "speedup": speedups.get(name)}
-            row |= {"target": label, "runs": sum(run.status == "done" for run in runs)}
-            machines.append(bests | row)
-    for row in machines:
-        row["speedup_words"] = f" · {words}" * (len(machines) > 1)
+            row = {"name": name, "settings": settings, "target": label}
+            machines.append(bests | row | {"runs": sum(run.status == "done" for run in runs)})
     return sorted(machines, key=lambda row: -row["settings"][0].value)
 
 
 def _settings(rates: Sequence[_Rate]) -> list[_Rate]:
-    """Return the rate of each setting, the fastest with an interval first.
-
-    Of three runs of a setting or more it is that of all of them, of fewer the slowest: the luckiest
-    run says nothing of the next one.
-    """
+    """Return the rate of each setting with its label, the highest first."""
     of_settings = []
     for same in work.grouped(rates, lambda rate: setting_key(rate.setting)).values():
         repeats = [rate for rate in same if rate.value] or same[:1]
-        if len(repeats) < FEWEST_RUNS:
-            repeats = [rate for rate in repeats if rate.has_interval] or repeats
-            of_settings.append(min(repeats, key=lambda rate: rate.value))
-        else:
-            rate = over_runs([rate.rate for rate in repeats])
-            of_settings.append(repeats[0]._replace(rate=rate, repeats=len(repeats)))
-    return sorted(of_settings, key=lambda rate: (rate.has_interval, rate.value), reverse=True)
-
-
-def _speedups(rates: Sequence[_Rate]) -> tuple[str, dict[str, Estimate]]:
-    """Return the setting that most machines share, and their speed-ups over the slowest in it."""
-    measured = [rate for rate in rates if rate.value]
-    shared = work.grouped(measured, lambda rate: setting_key(rate.setting, is_work))
-    most = max(
-        shared.values(),
-        key=lambda same: (len({rate.machine for rate in same}), max(rate.value for rate in same)),
-        default=(),
-    )
-    sides = {
-        # A rate without an interval stands for both ends.
-        machine: [r.rate.span if r.has_interval else (r.value,) * 3 for r in same]
-        for machine, same in work.grouped(most, lambda rate: rate.machine).items()
-    }
-    if len(sides) < 2:
-        return "no speed-up: no two machines did equal work", {}
-    # As `ratio` does, or a machine could be slower than the slowest.
-    slowest = min(sides, key=lambda name: statistics.geometric_mean(r for r, _, _ in sides[name]))
-    base = sides.pop(slowest)
-    speedups = {slowest: Estimate(1.0)}
-    for name, side in sides.items():
-        of = ratio(base, side, len(sides))
-        # A single run does not say how the runs of its machine differ.
-        speedups[name] = Estimate(*of) if min(len(base), len(side)) > 1 else Estimate(of.value)
-    return f"speed-up at {_size_words(most[0])}", speedups
+        runs = [rate.run for rate in repeats]
+        rate = of_repeats([one.rate for one in repeats]) if repeats[0].value else Estimate()
+        of_settings.append(repeats[0]._replace(rate=rate, runs=runs))
+    always = ("precision", "batch_size")
+    labels = work.labelled(of_settings, lambda rate: rate.setting, always)
+    named = [rate._replace(label=label) for label, rate in labels]
+    return sorted(named, key=lambda rate: rate.value, reverse=True)
 
 
 def _score(runs: Sequence[ReportedRun]) -> _Best | None:
@@ -375,7 +364,7 @@ def _score(runs: Sequence[ReportedRun]) -> _Best | None:
         scored = [run for run in scored if run.data_config.get("source") != "synthetic"]
         if scored:
             failed = sum(run.status != "done" for run in seeds)
-            of = estimate([run.score for run in scored])
+            of = of_seeds([run.score for run in scored], 1.0)
             bests.append(_of_seeds(of, scored[0], f", {failed} failed" if failed else ""))
     return max(bests, key=lambda best: (best.is_result, best.of.value), default=None)
 
@@ -396,14 +385,14 @@ def _to_target(
 ) -> tuple[_Best | None, _Best | None]:
     """Return the shortest time to the target, and what it costs at the lowest price."""
     bests = {
-        _of_seeds(estimate([times[run].time_s for run in seeds]), seeds[0]): seeds
+        _of_seeds(of_seeds([times[run].time_s for run in seeds]), seeds[0]): seeds
         for seeds in _seeds(times)
     }
     best = min(bests, key=lambda best: (not best.is_result, best.of.value), default=None)
     price = best and context.prices.lowest(best.run)
     if price is None or best.of.value == math.inf:
         return best, None
-    paid = estimate([usd(times[run].paid_s, price.usd_per_hour) for run in bests[best]])
+    paid = of_seeds([usd(times[run].paid_s, price.usd_per_hour) for run in bests[best]])
     counted = ", ".join(filter(None, [best.counted, price_mark(price, best.run)]))
     return best, best._replace(of=paid, counted=counted)
 

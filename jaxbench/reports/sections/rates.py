@@ -4,12 +4,8 @@ import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jaxbench.analysis.statistics import (
-    FEWEST_FOR_INTERVAL,
-    bar_words,
-    of_windows,
-    over_runs,
-)
+from jaxbench.analysis.rate import of_repeats, of_windows
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
 from jaxbench.metrics import count
 from jaxbench.records.same import setting_key
 from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series
@@ -17,7 +13,7 @@ from jaxbench.reports.collect import Sweep
 from jaxbench.reports.columns import measured_share, run_ids, setting_column, shared, status_cell
 from jaxbench.reports.context import Measurement, ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun, RunRecord
-from jaxbench.reports.sides import Match, Side, judge, match_or_reason
+from jaxbench.reports.sides import Match, Side, judge, match_or_reason, ratio_words
 from jaxbench.reports.work import grouped, in_parts, labelled
 from jaxbench.schema import METRICS, AllReduceRecord, ScalingRecord
 from jaxbench.tables.columns import Column, estimate_columns, metric_columns, span
@@ -77,6 +73,7 @@ _RATIOS = (
     Column("setting", "setting"),
     Column("rate / base (95 % interval)", "ratio"),
     Column("verdict", "verdict"),
+    Column("because", "reasons", left=True),
 )
 
 
@@ -86,20 +83,20 @@ def _ratios(measured: Sequence[Measurement]) -> Iterator[Table]:
         settings = grouped(rows, lambda row: (setting_key(row.setting), row.run.batch_size))
         # A single run gets no verdict.
         repeats = [each for each in settings.values() if len(each) > 1]
-        repeats.sort(key=lambda each: -over_runs([row.rate for row in each]).value)
+        repeats.sort(key=lambda each: -of_repeats([row.rate for row in each]).value)
         named = labelled(
             repeats[:_MOST_SIDES],
             lambda each: {**each[0].setting, "batch_size": each[0].run.batch_size},
         )
-        sides = [Side(label, [row.run for row in each]) for label, each in named]
+        sides = [Side(label, [row.run for row in each], label) for label, each in named]
         ratios = []
         for base in sides:
             matches = [match_or_reason(base, other) for other in sides if other is not base]
             for one in judge([each for each in matches if isinstance(each, Match)]):
                 if stage := one["stages"].get(rows[0].stage):
-                    ends = "{ratio:.3f} ({ratio_low:.3f} to {ratio_high:.3f})".format(**stage)
-                    row = {"base": base.name, "setting": one["other"], "ratio": ends}
-                    ratios.append(row | {"verdict": stage["verdict"]})
+                    row = {"base": base.name, "setting": one["other"]}
+                    row |= {"ratio": ratio_words(stage), "verdict": stage["verdict"]}
+                    ratios.append(row | {"reasons": "; ".join(stage["reasons"])})
         first = rows[0]
         yield make_table(
             _RATIOS,
@@ -150,9 +147,8 @@ def _charts(rows: Sequence[Measurement]) -> Iterator[LineChart | DotChart]:
 def _points(line: Sequence[Measurement]) -> list[Point]:
     points = []
     for batch, repeats in grouped(line, key=lambda row: row.run.batch_size).items():
-        of, runs = over_runs([row.rate for row in repeats]), [row.rate.value for row in repeats]
-        words = bar_words(of, len(runs))
-        points.append(Point(batch, *of.span, words, runs if len(runs) > 1 else ()))
+        of, runs = of_repeats([row.rate for row in repeats]), [row.rate.value for row in repeats]
+        points.append(Point(batch, *of.span, of.basis, runs if len(runs) > 1 else ()))
     return points
 
 
@@ -283,7 +279,7 @@ def _scaling_chart(rows: Sequence[RunRecord]) -> list[LineChart]:
     run, kind = rows[0].run, rows[0].record.scaling
     rates = [(row.record.num_devices, of_windows(row.record, "images_per_s")) for row in rows]
     rates = [(devices, rate) for devices, rate in rates if rate.value is not None]
-    points = [Point(devices, *rate.span, bar_words(rate, 1)) for devices, rate in rates]
+    points = [Point(devices, *rate.span, rate.basis) for devices, rate in rates]
     points.sort(key=lambda point: point.x)
     if len(points) < 2:
         return []

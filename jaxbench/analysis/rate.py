@@ -1,0 +1,390 @@
+"""The rate of a run, of repeats and of seeds, with its interval; and which of two is higher.
+
+No other module computes a rate, compares intervals, or decides that something is faster.
+
+* The rate of a run is the median of its windows, or of its complete epochs from the second on. The
+  first epoch is warm-up. From `FEWEST_FOR_INTERVAL` samples on it has a 95 % interval, by order
+  statistics.
+* The rate of several runs of one setting is their geometric mean. From `FEWEST_RUNS` runs on it has
+  a 95 % interval, by Student's t. Scores over seeds are summarized likewise.
+* The interval of one run contains what changes within the run. It does not contain what changes
+  between runs: the placement of arrays, the processor's clock, other users. Only repeats show that.
+  So a verdict needs repeats of both sides, interleaved if they share a host, and Welch's interval.
+
+`benchmarks/verdicts.py` simulates how often a verdict is wrong, and how often one is missed.
+"""
+
+import enum
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, mean_interval, median_interval
+from jaxbench.metrics import UNKNOWN, plain
+from jaxbench.schema import EpochRecord, InputRecord, Record, ScalingRecord, ThroughputRecord
+
+# Of fewer runs or seeds nobody can tell how much they differ. Fewer seeds are no result.
+FEWEST_RUNS, FEWEST_SEEDS = 3, 5
+_LEVEL, _NORMAL_95 = 0.95, 1.96
+# The stage that the rate of a run is of, the first of them that it has.
+_STAGES = ("train_step", "training")
+
+
+class Estimate(NamedTuple):
+    """A value with the ends of its interval, which is of 95 % if nothing else is said.
+
+    Attributes:
+      value: None if it is unknown.
+      low, high: None without an interval.
+      n: how many samples, runs or seeds the value is of.
+      counts: what n counts: runs or seeds; empty for the samples of one run.
+      range: the least and the greatest of samples that are several, but too few for an interval.
+    """
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: int | None = None
+    counts: str = ""
+    range: tuple[float, float] | None = None
+
+    @property
+    def span(self) -> tuple[float | None, float | None, float | None]:
+        return self[:3]
+
+    @property
+    def has_interval(self) -> bool:
+        return None not in (self.low, self.high)
+
+    @property
+    def basis(self) -> str:
+        """What the value is of, and whether it has an interval."""
+        counted = f"{self.n} {self.counts}" if self.counts else f"n = {self.n or 1}"
+        return f"{counted}, {'95 %' if self.has_interval else 'no'} interval"
+
+    @property
+    def ends_in_words(self) -> str:
+        """The interval, or the range; empty without either."""
+        name, ends = ("range", self.range) if self.range else ("95 % interval", self[1:3])
+        return "" if None in ends else f"{name} {' to '.join(map(plain, ends))}"
+
+    def map(self, function: Callable[[float], float]) -> "Estimate":
+        """Return the estimate of a monotonic function of the value."""
+        value, *ends = (x and function(x) for x in self.span)
+        low, high = ends if None in ends else sorted(ends)
+        return Estimate(value, low, high, self.n, self.counts)
+
+    def fields(self, name: str) -> dict[str, float | None]:
+        """Return the value and its ends as records, tables and JSON name them."""
+        return dict(zip((name, f"{name}_low", f"{name}_high"), self.span, strict=True))
+
+
+def estimate(samples: Sequence[float]) -> Estimate:
+    """Return the median of a run's samples and its interval; none if a sample is infinite."""
+    if not samples:
+        return Estimate()
+    if math.inf in samples:
+        return Estimate(statistics.median(samples), n=len(samples))
+    median, low, high = median_interval(samples)
+    if len(samples) >= FEWEST_FOR_INTERVAL:
+        return Estimate(median, low, high, len(samples))
+    return Estimate(median, n=len(samples), range=(low, high) if len(samples) > 1 else None)
+
+
+class _Run(Protocol):
+    """What a rate is read from: `RunRecords`, or a run of the report."""
+
+    @property
+    def records(self) -> Sequence[Record]: ...
+
+
+def rates_of(run: _Run) -> dict[str, Estimate]:
+    """Return {stage: images/s} of all that a run has measured, in the order of its records.
+
+    The stages are those of --mode=throughput and --mode=input, `training`, and of --mode=scaling
+    one for each number of devices.
+    """
+    rates = {}
+    for record in run.records:
+        if isinstance(record, ThroughputRecord | InputRecord):
+            rates[record.stage] = of_windows(record, "images_per_s")
+        elif isinstance(record, ScalingRecord):
+            rates[scaling_stage(record)] = of_windows(record, "images_per_s")
+    rates["training"] = steady_rate(one for one in run.records if isinstance(one, EpochRecord))
+    return {stage: rate for stage, rate in rates.items() if rate.value}
+
+
+def rate_of(run: _Run) -> Estimate:
+    """Return the images/s of a run: of its training step, its training, or its last scaling step.
+
+    It is unknown if the run has measured none of these.
+    """
+    rates = rates_of(run)
+    for stage in _STAGES:
+        if stage in rates:
+            return rates[stage]
+    scaled = [one for one in run.records if isinstance(one, ScalingRecord)]
+    # From few devices to all: the last may be out of memory.
+    return of_windows(scaled[-1], "images_per_s") if scaled else Estimate()
+
+
+def scaling_stage(record: ScalingRecord) -> str:
+    """Return the name of a step of --mode=scaling among the stages of its run."""
+    return f"{record.scaling} scaling on {record.num_devices}"
+
+
+def steady_epochs(epochs: Iterable[EpochRecord]) -> list[EpochRecord]:
+    """Return the complete epochs with a rate from the second on: the first one is warm-up."""
+    return [one for one in epochs if one.complete and one.epoch > 1 and one.images_per_s]
+
+
+def steady_rate(epochs: Iterable[EpochRecord]) -> Estimate:
+    """Return the median images/s of the steady epochs; unknown if there is no such epoch."""
+    return estimate([epoch.images_per_s for epoch in steady_epochs(epochs)])
+
+
+def describe_steady_rate(rate: Estimate) -> str:
+    """Return what the rate of a run that has one is, with its interval or range."""
+    if rate.n == 1:
+        return "of one epoch, not the 1st"
+    return f"median of {rate.n} epochs from the 2nd on, {rate.ends_in_words}"
+
+
+def of_windows(record: Any, name: str) -> Estimate:
+    """Return a metric that a record has with its interval, of as many windows as it lists."""
+    windows = getattr(record, "windows_s", None) or getattr(record, "windows_images_per_s", None)
+    n = len(windows or ())
+    enough = n >= FEWEST_FOR_INTERVAL
+    low, high = (getattr(record, f"{name}_{end}") if enough else None for end in ("low", "high"))
+    return Estimate(getattr(record, name), low, high, n or None)
+
+
+def of_rounds(record: Any, name: str) -> Estimate:
+    """Return a time of a convolution's record, with the interval of its rounds."""
+    time_s = getattr(record, name)
+    if time_s is None:
+        return Estimate()
+    return estimate(record.samples.get(name, ()))._replace(value=time_s)
+
+
+def of_repeats(estimates: Sequence[Estimate]) -> Estimate:
+    """Return the only estimate, or the geometric mean of several runs.
+
+    The interval is Student's over the runs, of their logarithms, and never narrower than what the
+    runs' own intervals leave open.
+    """
+    if len(estimates) == 1:
+        return estimates[0]
+    of = _mean([one.value for one in estimates], "runs")
+    if not of.has_interval:
+        return of
+    widths = [math.log(one.high / one.low) for one in estimates if 0 < (one.low or 0) <= one.high]
+    within = math.exp(sum(widths) / 2 / len(estimates) ** 1.5)
+    return of._replace(low=min(of.low, of.value / within), high=max(of.high, of.value * within))
+
+
+def of_seeds(values: Sequence[float], most: float = math.inf) -> Estimate:
+    """Return the geometric mean of what seeds came to, with Student's interval.
+
+    Seeds that never reached their target take endlessly. Then it is the median, without interval.
+
+    Args:
+      most: what no value exceeds, such as 1 for a fraction.
+    """
+    of = _mean(values, "seeds")
+    return of._replace(high=min(of.high, most)) if of.has_interval else of
+
+
+def _mean(values: Sequence[float], counts: str) -> Estimate:
+    if not values:
+        return Estimate()
+    if min(values) <= 0 or not math.isfinite(max(values)):
+        return Estimate(statistics.median(values), n=len(values), counts=counts)
+    mean, low, high = mean_interval(values)
+    if len(values) < FEWEST_RUNS:
+        low = high = None
+    return Estimate(mean, low, high, len(values), counts)
+
+
+def spread(values: Sequence[float], most: float = math.inf) -> dict[str, float | int | None]:
+    """Return n, median, means, sample deviation and extremes; the ends of `of_seeds`.
+
+    Infinite values count: half of them make the median infinite, one of them the means; there is no
+    deviation and no interval then, nor of a single value.
+    """
+    finite, of = all(map(math.isfinite, values)), of_seeds(values, most)
+    geometric_mean = mean_interval(values)[0] if min(values) > 0 else None
+    return {
+        "n": len(values),
+        "median": statistics.median(values),
+        "mean": statistics.fmean(values),
+        "geometric_mean": geometric_mean,
+        "geometric_mean_low": of.low,
+        "geometric_mean_high": of.high,
+        "std": statistics.stdev(values) if finite and len(values) > 1 else None,
+        "min": min(values),
+        "max": max(values),
+    }
+
+
+class Outcome(enum.StrEnum):
+    """What the second of two sides is, compared with the first."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    NO_DIFFERENCE = "no significant difference"
+    INCONCLUSIVE = "inconclusive"
+
+
+class Verdict(NamedTuple):
+    """Whether one of two rates is higher.
+
+    Attributes:
+      ratio: the second side's rate over the first's; its interval is None if it is unknown.
+      reasons: why the outcome is inconclusive.
+    """
+
+    outcome: Outcome
+    ratio: Estimate
+    reasons: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (self.outcome, "; ".join(self.reasons))))
+
+
+def verdict(
+    first: Sequence[Estimate],
+    second: Sequence[Estimate],
+    doubts: Sequence[str] = (),
+    num_verdicts: int = 1,
+) -> Verdict:
+    """Return which of two sides is faster.
+
+    Args:
+      first, second: the rates of the repeats of each side.
+      doubts: why the runs allow no verdict, see `design_doubts`.
+      num_verdicts: how many ratios are judged together, see `ratio`.
+    """
+    of = ratio(first, second, num_verdicts)
+    if doubts or not of.has_interval:
+        return Verdict(Outcome.INCONCLUSIVE, of, tuple(doubts) or ("no interval",))
+    if of.low <= 1 <= of.high:
+        return Verdict(Outcome.NO_DIFFERENCE, of)
+    return Verdict(Outcome.FASTER if of.low > 1 else Outcome.SLOWER, of)
+
+
+def ratio(first: Sequence[Estimate], second: Sequence[Estimate], num_verdicts: int = 1) -> Estimate:
+    """Return the second side's rate over the first's: the ratio of the geometric means.
+
+    The interval is Welch's, on logarithms, which does not assume that both sides spread equally.
+    It has the degrees of freedom of the side with fewer runs. Those of Welch and Satterthwaite are
+    too many for few runs: with 2 against 10, up to 12 % of the verdicts on equal sides are wrong.
+    The interval is never narrower than the runs' own intervals require. With one run on a side it
+    is what the runs' own intervals leave open; unknown if one of them has none.
+
+    Args:
+      first, second: the rates of the repeats of each side, one or more.
+      num_verdicts: how many ratios are judged together. Their intervals hold together at 95 %
+        (Bonferroni).
+    """
+    sides = (first, second)
+    logs = [[math.log(rate.value) for rate in side] for side in sides]
+    means = [statistics.fmean(side) for side in logs]
+    value, freedom = math.exp(means[1] - means[0]), min(map(len, logs)) - 1
+    own = [[rate for rate in side if rate.has_interval] for side in sides]
+    if not freedom:
+        if any(len(ends) < len(side) for ends, side in zip(own, sides, strict=True)):
+            return Estimate(value)
+        low, high = (
+            statistics.geometric_mean(getattr(rate, of_second) for rate in second)
+            / statistics.geometric_mean(getattr(rate, of_first) for rate in first)
+            for of_first, of_second in (("high", "low"), ("low", "high"))
+        )
+        return Estimate(value, low, high)
+    # A report is made without SciPy if nothing was repeated.
+    from scipy.special import ndtri, stdtrit
+
+    quantile = 1 - (1 - _LEVEL) / 2 / num_verdicts
+    between = sum(
+        math.fsum((x - mean) ** 2 for x in side) / (len(side) - 1) / len(side)
+        for side, mean in zip(logs, means, strict=True)
+    )
+    half_widths = [[math.log(rate.high / rate.low) / 2 for rate in ends] for ends in own]
+    within = sum(
+        statistics.fmean(widths) ** 2 / len(side)
+        for widths, side in zip(half_widths, sides, strict=True)
+        if widths
+    )
+    margin = max(
+        float(stdtrit(freedom, quantile)) * math.sqrt(between),
+        float(ndtri(quantile)) / _NORMAL_95 * math.sqrt(within),
+    )
+    return Estimate(value, value * math.exp(-margin), value * math.exp(margin))
+
+
+def design_doubts(starts: Sequence[tuple[str, Sequence[str | None]]], same_host: bool) -> list[str]:
+    """Return why the runs allow no verdict, whatever their rates.
+
+    Args:
+      starts: (name, when its runs began) of both sides, see `are_interleaved`.
+      same_host: whether both sides ran on one host.
+    """
+    single = [name for name, times in starts if len(times) < 2]
+    if single:
+        return ["one run each" if len(single) == 2 else f"one run of {single[0]}"]
+    is_sound = not same_host or are_interleaved(*(times for _, times in starts))
+    return [] if is_sound else ["not interleaved"]
+
+
+def are_interleaved(
+    first_starts: Sequence[str | None], second_starts: Sequence[str | None]
+) -> bool:
+    """Return whether both sides were equally far at any time, as in A B A B or A B B A.
+
+    The fractions of A's and of B's runs that have begun never differ by more than one run of the
+    side with fewer runs. Then steady drift moves both means by nearly as much, and adds more to the
+    spread than to the difference. A A B B and A A A B A are not interleaved.
+
+    Args:
+      first_starts, second_starts: when the runs of each side began, in a form that sorts; None if
+        that is unknown.
+    """
+    counts, starts = (len(first_starts), len(second_starts)), (*first_starts, *second_starts)
+    if min(counts) < 2 or None in starts:
+        return False
+    return all(
+        abs(
+            sum(start <= time for start in first_starts) * counts[1]
+            - sum(start <= time for start in second_starts) * counts[0]
+        )
+        <= max(counts)
+        for time in starts
+    )
+
+
+def apart(first: Estimate, second: Estimate) -> int:
+    """Return 1 if the second's interval lies above the first's, -1 if below, 0 if they overlap.
+
+    That tells apart predictions, whose errors are independent, and the parts of one interleaved
+    measurement. Of two runs it is no verdict. Without an interval nothing is told apart.
+    """
+    if not (first.has_interval and second.has_interval):
+        return 0
+    return (second.low > first.high) - (second.high < first.low)
+
+
+def rank(costs: Sequence[Estimate]) -> list[tuple[int, str]]:
+    """Return (index, possible ranks in words) of costs, the lowest first, unknown ones last.
+
+    Two costs are told apart if their intervals do not overlap, so one that overlaps with others has
+    several possible ranks. benchmarks/prediction_error.py prints how many pairs that are told apart
+    are in the published order.
+    """
+    known = [index for index, cost in enumerate(costs) if cost.has_interval]
+    ranks = []
+    for index in sorted(known, key=lambda index: costs[index].value):
+        signs = [apart(costs[other], costs[index]) for other in known]
+        best, worst = signs.count(1) + 1, len(known) - signs.count(-1)
+        ranks.append((index, " to ".join(dict.fromkeys((str(best), str(worst))))))
+    return ranks + [(index, UNKNOWN) for index in range(len(costs)) if index not in known]
