@@ -36,8 +36,8 @@ from jaxbench.cli import entry_point
 from jaxbench.cli.flag_table import define_flags
 from jaxbench.errors import BadInput
 from jaxbench.paths import user_path
+from jaxbench.records.same import is_work
 from jaxbench.reports import sides
-from jaxbench.reports.work import is_work
 from jaxbench.terminal import print_wrapped, printable
 
 _BASELINE, _TOLERANCE, _JSON = define_flags("compare")

@@ -15,6 +15,8 @@ from jaxbench.cli import registry
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.launchers import local
 from jaxbench.parallel.child import ProcessResult
+from jaxbench.results.answers import SweepResult
+from jaxbench.sweeps.grid import make_trials
 from tests.conftest import LOOP, MICRO, refusal
 from tests.in_process import run_command
 from tests.launchers.fakes import fake_child
@@ -225,6 +227,16 @@ def test_a_report_is_written(tmp_path):
     assert out == pathlib.Path("mine.html") and "<title>Ours" in out.read_text()
     assert jaxbench.report("one", "mine.csv").read_text().startswith("origin,")
     refusal(jaxbench.report, "one", "mine.pdf", told="ends in none of")
+
+
+def test_rows_of_a_sweep_have_the_types_of_their_fields(tmp_path):
+    axes = {"batch_size": ["64"], "model.hidden": ["(2,)"], "optimizer.learning_rate": ["1"]}
+    [trial] = make_trials(None, [], {"experiment": [MICRO], **axes, "precision": ["bf16"]})
+    assert [*trial.values.values()] == [MICRO, 64, (2,), 1.0, "bf16"]
+    # What else is in a row has its type already: text stays text.
+    texts = {"hostname": "1234", "reason": "1234567890e12345", "device_kind": "None"}
+    [row] = SweepResult(tmp_path, [{**texts, **trial.values, "run": None}], []).rows
+    assert row == texts | trial.values | {"run": None}
 
 
 def test_a_sweep_is_the_commands(monkeypatch, tmp_path):

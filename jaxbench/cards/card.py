@@ -84,17 +84,23 @@ class Figure(_PartOfCard):
         return self.interval or (self.value, self.value)
 
     @property
-    def comparison(self) -> str:
+    def comparison(self) -> Literal["no expectation", "slower", "faster", "as expected"]:
         """How it compares with what was expected; its interval must leave the limits out."""
         if self.expected is None:
             return "no expectation"
         low, high = self.ends
-        off = self.value / (self.expected.expected or self.expected.low) - 1
         if high < self.expected.low:
-            return f"slower than expected by {-off:.0%}"
-        if self.expected.high is not None and low > self.expected.high:
-            return f"faster than expected by {off:.0%}"
-        return "as expected"
+            return "slower"
+        is_faster = self.expected.high is not None and low > self.expected.high
+        return "faster" if is_faster else "as expected"
+
+    @property
+    def comparison_text(self) -> str:
+        """The comparison in words, with the distance from what was expected."""
+        if self.expected is None or self.comparison == "as expected":
+            return self.comparison
+        off = self.value / (self.expected.expected or self.expected.low) - 1
+        return f"{self.comparison} than expected by {abs(off):.0%}"
 
     def __str__(self) -> str:
         labels = "".join(f", {name} {value}" for name, value in self.labels.items())
@@ -215,6 +221,11 @@ class Card(_PartOfCard):
     def named(self, name: str) -> Iterator[Figure]:
         """Yield the figures of a name."""
         return (figure for figure in self.figures() if figure.name == name)
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """What no other measurement has: cards with the same values are copies of one."""
+        return tuple(figure.value for figure in self.figures())
 
     def peak_of(self, figure: Figure) -> float | None:
         """Return the published peak that a figure of a device is compared with, in its unit."""

@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from jaxbench.analysis.rate import Outcome
 from jaxbench.cards.card import Card, Figure
-from jaxbench.cards.expected import FEWEST_ROBUST, comparable, differ_in_size, spread_of
+from jaxbench.cards.expected import FEWEST_ROBUST, comparable, spread_of
 from jaxbench.cards.figures import FIGURES, NETWORK
 from jaxbench.errors import BadInput
+from jaxbench.records.same import differ_in_size
 from jaxbench.tables.text import text_table
 from jaxbench.terminal import four_digits, printable
 
@@ -81,7 +82,7 @@ def compare_two(first: Card, second: Card) -> list[Difference]:
     Raises:
       BadInput: there is none.
     """
-    by_device = differ_in_size((first, second))
+    by_device = differ_in_size(one.environment for one in (first, second))
     others = {figure.key: figure for figure in _figures(second, by_device)}
     figures = [figure for figure in _figures(first, by_device) if figure.key in others]
     if not figures:
@@ -109,7 +110,7 @@ def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
             f"the cards are of {len(kinds)} kinds of devices ({', '.join(kinds)}): more than two "
             "are compared only if they are of one kind"
         )
-    by_device = differ_in_size(cards)
+    by_device = differ_in_size(card.environment for card in cards)
     values: dict[tuple, list[tuple[str, Figure]]] = {}
     for number, card in enumerate(cards, 1):
         node = f"{card.environment['hostname']} (card {number})"
@@ -210,7 +211,7 @@ def _describe_two(first: Card, second: Card) -> Iterator[str]:
 
 def _describe_fleet(cards: Sequence[Card]) -> Iterator[str]:
     figures = compare_fleet(cards)
-    if differ_in_size(cards):
+    if differ_in_size(card.environment for card in cards):
         yield "by device: batches and images/s of networks; collectives are not compared"
     outliers = [(one, outlier) for one in figures for outlier in one.outliers or ()]
     counts = collections.Counter(outlier.node for _, outlier in outliers)

@@ -12,15 +12,17 @@ The first of these that there is says what to expect of a metric:
 import collections
 import math
 import statistics
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from jaxbench.cards.card import Card, Expected, Figure
 from jaxbench.cards.figures import MATMULS, MEMORY, PRESETS, load_rows
+from jaxbench.hardware.peak_table import without_maker
 from jaxbench.hardware.targets.target import target_of_kind
+from jaxbench.records.same import differ_in_size, fleet_key
 
 # Rates that do not follow from one another; of all of them more is better.
 _RATES = (*MATMULS, *MEMORY, "h2d_gb_per_s", "d2h_gb_per_s", "bus_gb_per_s", "images_per_s")
@@ -73,20 +75,6 @@ def spread_of(values: Sequence[float], sigma: float = 0.0) -> Spread:
     return Spread(middle, sigma, max(LEAST_FRACTION * abs(middle), SIGMAS * sigma))
 
 
-def kind_of(card: Card) -> tuple:
-    """Return what cards share that are of one kind of machine; processors differ by their name."""
-    environment: Any = card.environment
-    kind = environment["device_kind"], card.preset, environment.get("num_processes") or 1
-    if environment["backend"] == "cpu":
-        kind += environment.get("cpu"), environment.get("cpu_cores"), environment["num_devices"]
-    return kind
-
-
-def differ_in_size(cards: Iterable[Card]) -> bool:
-    """Return whether cards have different numbers of devices, and are compared by device."""
-    return len({card.environment["num_devices"] for card in cards}) > 1
-
-
 def comparable(figure: Figure, card: Card, by_device: bool) -> Figure | None:
     """Return a figure as it is compared with those of other cards.
 
@@ -115,11 +103,12 @@ def expect(card: Card, others: Sequence[Card]) -> Card:
       others: cards that may be of the same kind.
     """
     # A copy of a card, as a submission is one, is not another machine.
-    sound = (one for one in others if kind_of(one) == kind_of(card) and _is_sound(one))
-    machines = {tuple(figure.value for figure in one.figures()): one for one in sound}
-    machines.pop(tuple(figure.value for figure in card.figures()), None)
+    key = fleet_key(card.environment, card.preset)
+    alike = (one for one in others if fleet_key(one.environment, one.preset) == key)
+    machines = {one.values: one for one in alike if _is_sound(one)}
+    machines.pop(card.values, None)
     fleet = [*machines.values()]
-    by_device = differ_in_size([card, *fleet])
+    by_device = differ_in_size(one.environment for one in (card, *fleet))
     spreads = _fleet_spreads(fleet, by_device) if len(fleet) >= FEWEST_CARDS else {}
 
     def expected(figure: Figure) -> Expected | None:
@@ -196,7 +185,7 @@ def _predicted(figure: Figure, card: Card) -> Expected | None:
 def _floor(figure: Figure, card: Card) -> Expected | None:
     """Return the floor of a figure by its device, links and hosts; one of its device counts."""
     name, environment = figure.name, card.environment
-    kind = environment["device_kind"]
+    kind = without_maker(environment["device_kind"])
     target = target_of_kind(kind, environment["num_devices"])
     if "collective" in figure.labels:
         if int(figure.labels["bytes"]) < _FLOOR_BYTES:
@@ -207,7 +196,7 @@ def _floor(figure: Figure, card: Card) -> Expected | None:
         number, _, quantity = row.least.partition(" ")
         if (
             row.metric == name
-            and row.device in ("", kind)
+            and without_maker(row.device) in ("", kind)
             and row.link in ("", target and target.link)
             and row.nodes == (environment.get("num_processes") or 1)
             and (peak or not quantity)

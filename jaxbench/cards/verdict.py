@@ -294,9 +294,9 @@ def summary_of(card: Card) -> str:
         return "no expectation"
     bases = {"fleet": "cards of its kind", "predicted": "published rates", "floor": "floors"}
     by = ", ".join(dict.fromkeys(bases[one.expected.basis] for one in figures))
-    slower = [one for one in figures if one.comparison.startswith("slower")]
+    slower = [one for one in figures if one.comparison == "slower"]
     if not slower:
         return f"as expected (by {by})"
     worst = min(slower, key=lambda one: one.value / one.expected.low)
     most = ", at most" * (len(slower) > 1)
-    return f"{len(slower)} of {len(figures)} rates {worst.comparison}{most}"
+    return f"{len(slower)} of {len(figures)} rates {worst.comparison_text}{most}"

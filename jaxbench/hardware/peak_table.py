@@ -76,12 +76,17 @@ def devices_per_chip(device_kind: str) -> int:
     return int(row["per_chip"]) if row else 1
 
 
+def without_maker(device_kind: str) -> str:
+    """Return a device's name in JAX without "NVIDIA", which older drivers leave out."""
+    return device_kind.removeprefix("NVIDIA ")
+
+
 def _find_row(device_kind: str) -> dict[str, str] | None:
-    # Older drivers leave "NVIDIA" out, and V100s come with two sizes of the same memory. Nothing
-    # else may differ: an RTX 3090 Ti is no RTX 3090.
-    base_name = re.sub(r"^NVIDIA |-\d+GB$", "", device_kind)
-    named = {re.sub(r"^NVIDIA ", "", row["kind"]): row for row in rows()}
-    return named.get(device_kind.removeprefix("NVIDIA ")) or named.get(base_name)
+    # V100s come with two sizes of the same memory. Nothing else may differ: an RTX 3090 Ti is no
+    # RTX 3090.
+    name = without_maker(device_kind)
+    named = {without_maker(row["kind"]): row for row in rows()}
+    return named.get(name) or named.get(re.sub(r"-\d+GB$", "", name))
 
 
 @functools.cache

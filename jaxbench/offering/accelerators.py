@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from jaxbench.analysis.pricing import Price
 from jaxbench.errors import BadInput, one_of
 from jaxbench.files import read_table
-from jaxbench.hardware.peak_table import devices_per_chip
+from jaxbench.hardware.peak_table import devices_per_chip, without_maker
 from jaxbench.hardware.targets.target import Target, parse_target
 from jaxbench.metrics import words
 
@@ -62,12 +62,11 @@ def catalogue_names(device_kind: str, num_devices: int | None) -> frozenset[str]
 
     A TPU's name holds the size of its slice, so it must have just these devices.
     """
-    # Older drivers leave the maker out.
-    kind, names = device_kind.removeprefix("NVIDIA "), set()
+    kind, names = without_maker(device_kind), set()
     for row in _rows().values():
         for target in map(parse_target, row["targets"].split()):
             fits = target.platform == "gpu" or target.num_devices == num_devices
-            if fits and target.kind.removeprefix("NVIDIA ") == kind:
+            if fits and without_maker(target.kind) == kind:
                 names |= {row["name"].lower(), row["skypilot"].lower()}
     return frozenset(names)
 

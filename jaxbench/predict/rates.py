@@ -14,7 +14,12 @@ from msgspec import Meta
 
 from jaxbench.errors import BadInput, one_of
 from jaxbench.files import parse_rows, read_text
-from jaxbench.hardware.peak_table import devices_per_chip, find_bandwidth, find_peak
+from jaxbench.hardware.peak_table import (
+    devices_per_chip,
+    find_bandwidth,
+    find_peak,
+    without_maker,
+)
 from jaxbench.hardware.targets.target import Target, parse_target
 from jaxbench.predict.layers import NetworkShape
 from jaxbench.predict.networks import NETWORKS
@@ -190,7 +195,7 @@ def peaks_of(setting: Setting) -> tuple[float, float, float]:
     matmul = "highest" if setting.arithmetic == "fp32" else None
     peaks = [find_peak(setting.kind, one, matmul) for one in precisions]
     peak = next((one for one in peaks if one), None) or find_peak(setting.kind, "fp32", "highest")
-    halved = setting.kind.removeprefix("NVIDIA ").startswith("GeForce RTX")
+    halved = without_maker(setting.kind).startswith("GeForce RTX")
     halved = halved and peak.arithmetic in ("fp16", "bf16", "tf32")
     bandwidth = find_bandwidth(setting.kind)
     return peak.flops_per_s * (2 if halved else 1), peak.flops_per_s, bandwidth

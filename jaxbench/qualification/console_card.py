@@ -93,6 +93,6 @@ def _main_metrics(card: Card) -> Sequence[str]:
             one = figures[0] if is_network else min(figures, key=lambda one: one.value)
             title = " ".join(str(one.labels[name]) for name in NETWORK) if is_network else one.name
             expected = f"/ {one.expected or '?'}"
-            rows.append([title, four_digits(one.value), expected, one.comparison])
+            rows.append([title, four_digits(one.value), expected, one.comparison_text])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

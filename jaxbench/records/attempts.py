@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from jaxbench.schema import RunDocument
+
 _COMPARED = ("device_kind", "num_devices", "batch_norm_examples", "XLA_FLAGS", "price")
 
 
@@ -64,6 +66,12 @@ def changes(document: Mapping[str, Any]) -> dict[str, list[Any]]:
             if not values or values[-1] != value:
                 values.append(value)
     return {name: values for name, values in changed.items() if len(values) > 1}
+
+
+def distorters_of(document: RunDocument) -> list[str]:
+    """Return the settings for debugging of all processes, see hardware/distorters.py."""
+    attempts = [document.environment, *(document.resumes or ())]
+    return [*dict.fromkeys(one for a in attempts for one in a.get("distorters") or ())]
 
 
 def describe_changes(changed: Mapping[str, list[Any]]) -> str:

@@ -15,6 +15,7 @@ from jaxbench.files import parse_rows, read_text
 from jaxbench.offering.folder import Offer, read_offers
 from jaxbench.paths import user_path
 from jaxbench.records.reader import TRIALS, read_results
+from jaxbench.records.same import others_of
 from jaxbench.reports.runs import UNKNOWN_DOCUMENT, ReportedRun, read_run
 from jaxbench.schema import TrialResult
 
@@ -149,8 +150,8 @@ def _without_run(sweep: Sweep, result: TrialResult, runs: Sequence[ReportedRun])
     """Return a trial that left no run directory, described like a run of another batch or seed."""
     point = result.place
     numbers = {f: _parse_number(point[f]) for f in ("batch_size", "seed") if f in point}
-    same = dict.fromkeys(numbers)
-    alike = [run.document for run in runs if {**run.point, **same} == {**point, **same}]
+    others = others_of(point, *numbers)
+    alike = [run.document for run in runs if others_of(run.point, *numbers) == others]
     if alike:
         document = alike[0]
     else:

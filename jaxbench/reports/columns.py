@@ -5,6 +5,7 @@ from typing import Any
 
 from jaxbench.cards.figures import MATMULS, share_of_measured
 from jaxbench.metrics import UNKNOWN
+from jaxbench.records.same import host_key
 from jaxbench.reports.context import ReportContext
 from jaxbench.reports.work import name_settings
 from jaxbench.tables.columns import Cell, Column, metric_column
@@ -79,7 +80,7 @@ def measured_share(context: ReportContext) -> list[Column]:
     The rows have a `run` and a `record`. The card is of the same host and kind of device.
     """
     cards = {
-        (one.card.environment["hostname"], one.card.environment["device_kind"]): one.card
+        host_key(one.card.environment): one.card
         for one in context.collection.cards
         # A card of several processes has only links.
         if (part := one.card.part("ceilings")) and any(part.named(*MATMULS))
@@ -87,7 +88,7 @@ def measured_share(context: ReportContext) -> list[Column]:
 
     def fraction(row: Any) -> float | None:
         run, record = row.run, row.record
-        card = cards.get((run.host, run.device_kind))
+        card = cards.get(host_key(run.environment))
         if card is None or not run.num_devices:
             return None
         return share_of_measured(

@@ -7,11 +7,12 @@ from typing import Any
 
 from jaxbench.analysis.rate import Estimate, estimate, of_windows, steady_epochs
 from jaxbench.records.reader import Kind
+from jaxbench.records.same import chart_key
 from jaxbench.reports.blocks import Block, Chart, Section
 from jaxbench.reports.collect import Collection
 from jaxbench.reports.prices import Prices
 from jaxbench.reports.runs import ReportedRun, RunRecord, TimeToTarget, time_to_target
-from jaxbench.reports.work import differing_names, grouped, setting_of, training_setting, work_of
+from jaxbench.reports.work import differing_names, grouped
 from jaxbench.schema import EpochRecord, InputRecord, Record, ThroughputRecord
 from jaxbench.tables.table import Table
 
@@ -52,7 +53,7 @@ class Measurement:
 
     feed = property(lambda self: self.setting["feed"])
     data = property(lambda self: self.run.data_of(self.feed))
-    work = property(lambda self: work_of(self.run, self.setting))
+    work = property(lambda self: chart_key(self.data, self.setting))
 
     @property
     def usable(self) -> bool:
@@ -103,7 +104,7 @@ class ReportContext:
         """The settings that tell each run apart from those that look like it in a table."""
         apart = {}
         for alike in grouped(self.runs, _look).values():
-            settings = [{"seed": run.seed, **training_setting(run)} for run in alike]
+            settings = [{"seed": run.seed, **run.training_setting} for run in alike]
             names = differing_names(settings)
             for run, setting in zip(alike, settings, strict=True):
                 apart[run] = {name: setting.get(name) for name in names}
@@ -120,7 +121,7 @@ def _look(run: ReportedRun) -> tuple:
 
 
 def _measurements(run: ReportedRun) -> Iterator[Measurement]:
-    setting = setting_of(run)
+    setting = run.setting
     stages = (*run.of_kind(ThroughputRecord), *run.of_kind(InputRecord))
     for record in stages:
         feed = run.rate_feed if record.stage == "train_step" else run.feed

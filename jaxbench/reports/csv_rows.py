@@ -72,6 +72,7 @@ def _row_of(measurement: Measurement) -> _Row:
         "run": run.id,
         "parameters": run.document.parameters,
         "feed": measurement.feed,
+        "data": measurement.data,
         "stage": measurement.stage,
         "hostname": run.host,
         **measurement.rate.fields("images_per_s"),

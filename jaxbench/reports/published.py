@@ -1,7 +1,7 @@
-"""Published rows beside measured ones: who wrote them, on what, and whether it is the same work."""
+"""Published rows beside measured ones: who wrote them, and on what."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from jaxbench.analysis.published import load_published
@@ -67,7 +67,7 @@ def measured_row(row: Measurement) -> Row:
         "machine": run.machine,
         "precision": run.precision,
         "global_batch": run.batch_size,
-        "cited": "; ".join((run.date, run.framework, run.data)),
+        "cited": "; ".join((run.date, run.framework, row.data)),
     }
 
 
@@ -85,27 +85,3 @@ def published_rate(row: Row) -> float | None:
     if "images_per_s" in row:
         return row["images_per_s"]
     return row["median_epoch_s"] and PUBLIC_SETS[row["dataset"]][0] / row["median_epoch_s"]
-
-
-def is_synthetic(row: Measurement) -> bool:
-    """Return whether its images come from no data set."""
-    return row.feed == "synthetic" or row.setting.get("data.source") == "synthetic"
-
-
-def same_work(row: Measurement, dataset: str) -> bool:
-    """Return whether a run did the work that is published of its network on this data set.
-
-    What a record does not say is not held against it. Of synthetic images their shape counts, and
-    the number of classes.
-    """
-    setting, (examples, _, _, name) = row.setting, PUBLIC_SETS[dataset]
-    named = setting.get("data.name") if setting.get("data.source") == "tfds" else None
-    same_data = (named or name) == name and row.run.train_examples in (None, examples)
-    return same_images(setting, dataset) and (is_synthetic(row) or same_data)
-
-
-def same_images(setting: Mapping[str, Any], dataset: str) -> bool:
-    """Return whether a run's images and classes are of the data set's shape and number."""
-    _, shape, classes, _ = PUBLIC_SETS[dataset]
-    data_shape, data_classes = setting.get("data.image_shape"), setting.get("data.num_classes")
-    return data_shape in (None, list(shape)) and data_classes in (None, classes)

@@ -12,7 +12,8 @@ from jaxbench.analysis.pricing import Price, lost_s, recorded_price
 from jaxbench.analysis.rate import Estimate, rate_of
 from jaxbench.errors import BadInput
 from jaxbench.metrics import UNKNOWN, percent
-from jaxbench.records.attempts import changes, describe_changes
+from jaxbench.records import same
+from jaxbench.records.attempts import changes, describe_changes, distorters_of
 from jaxbench.records.reader import Kind, load_run, missing_records, read_document
 from jaxbench.records.run_lock import is_running
 from jaxbench.schema import (
@@ -90,11 +91,12 @@ class ReportedRun:
     # The machine that it was compiled for, which is not here; None for a run that measured.
     target = property(lambda run: run.document.target or run.point.get("target"))
     data_config = property(lambda run: run.config.get("data", {}))
-    feed = property(
-        lambda run: (run.document.data or {}).get("feed") or run.data_config.get("feed") or UNKNOWN
-    )
+    network = property(lambda run: run.setting["network"])
+    precision = property(lambda run: run.setting["precision"])
+    feed = property(lambda run: run.setting["feed"])
     # That of `rate`: --mode=input measures its training step on one batch that is there already.
     rate_feed = property(lambda run: "synthetic" if run.mode == "input" else run.feed)
+    rate_data = property(lambda run: run.data_of(run.rate_feed))
     batch_size = property(lambda run: run.config.get("batch_size"))
     seed = property(lambda run: run.config.get("seed"))
     # What repeats of one another have in common.
@@ -103,7 +105,13 @@ class ReportedRun:
     train_examples = property(lambda run: (run.document.data or {}).get("train_examples"))
     num_devices = property(lambda run: run.environment.get("num_devices"))
     host = property(lambda run: run.environment.get("hostname"))
-    device_kind = property(lambda run: run.environment.get("device_kind") or UNKNOWN)
+    device_kind = property(lambda run: run.setting["device_kind"])
+    # The settings for debugging of all its processes.
+    distorters = property(lambda run: distorters_of(run.document))
+    work = property(lambda run: same.chart_key(run.data, run.setting))
+    # Of trainings, for which their length counts.
+    training_setting = property(lambda run: same.training_setting(run.document))
+    training_key = property(lambda run: same.setting_key(run.training_setting))
     score = property(lambda run: run.score_field and getattr(run.summary, run.score_field))
     # What CPU devices are made of; None for others.
     processor = property(lambda r: r.environment.get("cpu") if r.device_kind == "cpu" else None)
@@ -115,6 +123,11 @@ class ReportedRun:
     )
     date = property(lambda run: run.document.started_at[:10] or "no date")
     framework = property(lambda run: f"jax {run.environment.get('versions', {}).get('jax') or '?'}")
+
+    @functools.cached_property
+    def setting(self) -> dict[str, Any]:
+        """What its repeats have in common, but for the batch size."""
+        return same.setting_of(self.document)
 
     @functools.cached_property
     def summary(self) -> Summary:
@@ -138,12 +151,6 @@ class ReportedRun:
                 f"{self.name}: was compiled for {self.target}, and nothing was measured; "
                 "jaxbench report shows what the compiler said"
             )
-
-    @property
-    def distorters(self) -> list[str]:
-        """The settings for debugging of all its processes, see hardware/distorters.py."""
-        attempts = [self.environment, *(self.document.resumes or ())]
-        return [*dict.fromkeys(one for a in attempts for one in a.get("distorters") or ())]
 
     @property
     def doubts(self) -> list[str]:
@@ -179,16 +186,6 @@ class ReportedRun:
             return f"{describe_changes({'usd_per_hour': changed})}: what it cost is unknown"
         return None
 
-    @property
-    def network(self) -> str:
-        """The network and its size, as one line."""
-        name = self.document.model or ("convolution" if self.mode == "conv2d" else "?")
-        parameters = self.document.parameters
-        if parameters is None:
-            return name
-        size = f"{parameters / 1e6:.1f} M" if parameters >= 1e6 else f"{parameters / 1e3:.0f} k"
-        return f"{name}, {size} parameters"
-
     data = property(lambda run: run.data_of(run.feed))
 
     def data_of(self, feed: str) -> str:
@@ -197,13 +194,6 @@ class ReportedRun:
             return "one synthetic batch"
         description = (self.document.data or {}).get("description")
         return description or self.data_config.get("source") or UNKNOWN
-
-    @property
-    def precision(self) -> str:
-        """The precision, with what fp32 stands for if the run asked for something."""
-        precision = self.config.get("precision") or UNKNOWN
-        arithmetic = self.environment.get("matmul_precision")
-        return f"{precision} ({arithmetic})" if arithmetic else precision
 
     def devices(self, number: float | None) -> str:
         """Return `number` of the run's devices, as one line."""

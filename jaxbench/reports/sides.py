@@ -8,9 +8,10 @@ from jaxbench.analysis.rate import Estimate, are_interleaved, design_doubts, rat
 from jaxbench.errors import BadInput
 from jaxbench.metrics import plain
 from jaxbench.records.reader import flat
+from jaxbench.records.same import differing, is_other_work, others_of
 from jaxbench.reports.collect import collect
 from jaxbench.reports.runs import ReportedRun
-from jaxbench.reports.work import grouped, is_other_work, setting_of
+from jaxbench.reports.work import grouped
 from jaxbench.terminal import printable
 
 
@@ -104,7 +105,7 @@ def read_sides(*paths: str) -> dict[str, Side]:
 
 
 def _label(trial: ReportedRun) -> str:
-    return " ".join(f"{name}={value}" for name, value in trial.point.items() if name != "seed")
+    return " ".join(f"{name}={value}" for name, value in others_of(trial.point, "seed").items())
 
 
 def _rates(run: ReportedRun) -> dict[str, Estimate]:
@@ -117,8 +118,8 @@ def _rates(run: ReportedRun) -> dict[str, Estimate]:
 
 def differences(first: ReportedRun, second: ReportedRun) -> dict[str, list[Any]]:
     """Return {field: [first's, second's]} of what two runs differ in, but their seed."""
-    a, b = (setting_of(run) | {"batch_size": run.batch_size} for run in (first, second))
-    return {name: [a.get(name), b.get(name)] for name in a | b if a.get(name) != b.get(name)}
+    settings = [{**run.setting, "batch_size": run.batch_size} for run in (first, second)]
+    return {name: [one.get(name) for one in settings] for name in differing(settings)}
 
 
 class Match(NamedTuple):

@@ -1,6 +1,5 @@
 """Results of several runs, or of none: sweeps, comparisons, descriptions."""
 
-import ast
 import dataclasses
 import io
 import os
@@ -28,7 +27,7 @@ class SweepResult(Sequence[Run]):
 
     def __init__(self, path: pathlib.Path, rows: Sequence[Mapping[str, Any]], lines: Sequence[str]):
         self.path = path
-        self.rows = [{name: _parsed(value) for name, value in row.items()} for row in rows]
+        self.rows = [dict(row) for row in rows]
         self._lines = list(lines)
         self._runs = [Run(path / row["run"]) for row in rows if row["run"]]
 
@@ -54,14 +53,6 @@ class SweepResult(Sequence[Run]):
 
     def __repr__(self) -> str:
         return "\n".join([f"{self.path}: {len(self.rows)} trials", *self._lines])
-
-
-def _parsed(value: Any) -> Any:
-    """Return the number, tuple or truth value that a text stands for; other text as it is."""
-    try:
-        return ast.literal_eval(value) if isinstance(value, str) else value
-    except (SyntaxError, ValueError):
-        return value
 
 
 def _of_primary_stage(name: str, doc: str) -> property:

@@ -15,6 +15,7 @@ from typing import Any
 from jaxbench.cli.entry_point import load_experiment
 from jaxbench.custom import config_record
 from jaxbench.errors import BadInput
+from jaxbench.records.reader import flat
 from jaxbench.xla.variables import decisive_variables
 
 _LONGEST_NAME = 100
@@ -58,6 +59,12 @@ class Trial:
     def title(self) -> str:
         """The values by which it differs from the others, for people."""
         return " ".join(f"{field}={value}" for field, value in self.place.items()) or self.spec
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Those values, as the experiment's fields hold them."""
+        fields = dict(flat(config_record(self.config)))
+        return {name: fields.get(name, text) for name, text in self.place.items()}
 
     @property
     def folder(self) -> str:

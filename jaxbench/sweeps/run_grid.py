@@ -94,7 +94,7 @@ def sweep(
     with running_sweep(trials, path, console, made, retry) as runner:
         run_trials(runner, trials)
         results = [runner.folder.results[trial.key] for trial in trials]
-    rows = [result.row() for result in results]
+    rows = [result.row() | trial.values for trial, result in zip(trials, results, strict=True)]
     return SweepResult(runner.folder.path, rows, trial_table(trials, results))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from jaxbench.analysis.rate import FEWEST_SEEDS, spread
 from jaxbench.metrics import UNKNOWN, plain
 from jaxbench.records.reader import RunRecords
+from jaxbench.records.same import others_of
 from jaxbench.reports.runs import NEVER_REACHED, ReportedRun, time_to_target
 from jaxbench.schema import (
     METRICS,
@@ -153,7 +154,7 @@ def seed_statistics(results: Sequence[TrialResult]) -> tuple[list[dict[str, Any]
     """
     groups: dict[tuple, list[TrialResult]] = {}
     for result in results:
-        others = tuple((field, value) for field, value in result.place.items() if field != "seed")
+        others = tuple(others_of(result.place, "seed").items())
         groups.setdefault(others, []).append(result)
     if "seed" not in results[0].place or len(results) == len(groups):
         return [], []

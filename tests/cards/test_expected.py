@@ -54,7 +54,7 @@ def test_three_cards_hold_the_fourth(rate, words, outcome):
     expected = figure.expected
     assert (expected.basis, expected.source) == ("fleet", "3 cards")
     assert (expected.high - expected.low) / 2 / expected.expected == pytest.approx(0.02, rel=0.3)
-    assert figure.comparison == words
+    assert figure.comparison_text == words
     assert card.verdict.outcome == outcome
     told = words if words.startswith("slower") else "as expected (by cards of its kind)"
     assert told in summary_of(card)
@@ -76,6 +76,13 @@ def test_three_cards_hold_the_fourth(rate, words, outcome):
 def test_what_makes_no_fleet(others):
     card = judged(made.card(), others)
     assert bases(card) == {"predicted", "floor"}
+
+
+def test_an_older_driver_names_the_same_machine():
+    older = made.card(made.networks(9_990.0), kind="H100 80GB HBM3")
+    assert of(judged(older, fleet()), RATE, **RESNET).expected.basis == "fleet"
+    floors = [of(judged(card, []), "matmul_bf16_tflops") for card in (older, made.card())]
+    assert floors[0].expected == floors[1].expected
 
 
 def test_a_card_is_not_in_its_fleet():

@@ -53,6 +53,7 @@ from tests.recorded import (
 from tests.reports.pages import (
     Page,
     charts,
+    column_of,
     csv_rows,
     page_of,
     rows_of,
@@ -76,6 +77,12 @@ def test_a_run_has_one_rate_and_one_feed(tmp_path):
         if run.name in shown:
             row = {name: str(value or "") for name, value in run_row(run).items()}
             assert [row[name] for name in columns] == [shown[run.name][name] for name in columns]
+    # And the data beside a feed is that feed's.
+    beside = {(row["feed"], row["data"]) for row in rows if row["feed"]}
+    table = tables(sections_of(tmp_path)["runs"])["Runs"]
+    beside |= {*zip(column_of(table, "feed"), column_of(table, "data"), strict=True)}
+    assert ("synthetic", "one synthetic batch") in beside
+    assert all((feed == "synthetic") == ("one synthetic" in data) for feed, data in beside)
 
 
 @pytest.fixture(scope="module")
@@ -481,6 +488,13 @@ def test_telemetry_panels_are_of_the_longest_runs(tmp_path):
     write_telemetry(killed, 20, ["gpu0"])
     drawn = charts(sections_of(tmp_path)["telemetry"])
     assert {chart.title[:2] for chart in drawn} == {"R2", "R4"}
+
+
+def test_an_idle_device_has_a_load_of_zero(tmp_path):
+    idle = {"gpu0": {"load_percent_mean": 0.0}, "host": {"cpu_percent_mean": 0.0}, "gpu1": {}}
+    trained(tmp_path / "run", summary={"telemetry": {"devices": idle}})
+    table = tables(sections_of(tmp_path)["telemetry"])["Summary"]
+    assert column_of(table, "load [%]") == ["0.00", "0.00", "–"]
 
 
 def test_damaged_telemetry_lines_are_left_out_and_counted(tmp_path):

@@ -27,7 +27,7 @@ from typing import Any
 from jaxbench.errors import BadInput, one_of
 from jaxbench.files import read_table
 from jaxbench.hardware.accelerators import pip_command
-from jaxbench.hardware.peak_table import devices_per_chip, find_bandwidth
+from jaxbench.hardware.peak_table import devices_per_chip, find_bandwidth, without_maker
 from jaxbench.hardware.system import installed_version
 
 # {dimensions of a TPU slice: the smallest size of a host}.
@@ -236,9 +236,8 @@ def most_link_bytes_per_s(device_kind: str, to_host: bool) -> float:
 
 
 def _row_of(device_kind: str, platform: str = "gpu") -> dict[str, str] | None:
-    kind = device_kind.removeprefix("NVIDIA ")
-    rows = _rows(platform).values()
-    return next((row for row in rows if row["kind"].removeprefix("NVIDIA ") == kind), None)
+    kind, rows = without_maker(device_kind), _rows(platform).values()
+    return next((row for row in rows if without_maker(row["kind"]) == kind), None)
 
 
 @functools.cache

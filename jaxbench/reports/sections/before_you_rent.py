@@ -10,12 +10,13 @@ from jaxbench.analysis.rate import Estimate, rank
 from jaxbench.hardware.peak_table import find_peak
 from jaxbench.metrics import UNKNOWN, count, plain
 from jaxbench.offering.folder import Offer
+from jaxbench.records.same import is_compiled, is_step, machine_key, same_images, setting_key
 from jaxbench.reports import work
 from jaxbench.reports.blocks import Dot, DotChart, Section
 from jaxbench.reports.columns import run_cell, shared, status_cell
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.prices import price_words
-from jaxbench.reports.published import Row, Sources, published_devices, published_rate, same_images
+from jaxbench.reports.published import Row, Sources, published_devices, published_rate
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.schema import METRICS, TargetRecord
 from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns
@@ -142,7 +143,7 @@ def _steps(context: ReportContext, sources: Sources) -> list[_Step]:
     whole = [run for run in context.compiled if not run.document.scaling]
     steps = []
     for runs in work.grouped(
-        whole, lambda run: (run.target, work.setting_key(work.setting_of(run), work.is_compiled))
+        whole, lambda run: (run.target, setting_key(run.setting, is_compiled))
     ).values():
         group = [_Step(run=run, record=next(iter(run.of_kind(TargetRecord)), None)) for run in runs]
         fits = max((one.batch_size for one in group if one.fits), default=None)
@@ -153,11 +154,13 @@ def _steps(context: ReportContext, sources: Sources) -> list[_Step]:
         for one in {one.batch_size: one for one in shown}.values():
             one.largest = _largest(group, fits)
             steps.append(one)
-    rates = work.grouped(filter(_is_rate, context.measurements), lambda row: _work(row.run))
+    rates = work.grouped(
+        filter(_is_rate, context.measurements), lambda row: _step_on_machine(row.run)
+    )
     for same in work.grouped(steps, lambda step: (step.run.experiment, step.run.target)).values():
         _name_settings(same)
     for step in steps:
-        step.measured = _nearest(step, rates.get(_work(step.run), ()))
+        step.measured = _nearest(step, rates.get(_step_on_machine(step.run), ()))
         step.published = _best_published(sources, step)
         step.price = context.prices.lowest(step.run)
     # Sweeps of the same experiment, for GPUs and TPUs say, stand together, the cheapest first.
@@ -177,7 +180,7 @@ def _largest(steps: Sequence[_Step], fits: float | None) -> str:
 def _name_settings(steps: Sequence[_Step]) -> None:
     # A trial whose compiler crashed has no configuration: it differs in nothing.
     settings = {
-        step: {n: v for n, v in work.setting_of(step.run).items() if work.is_compiled(n)}
+        step: {n: v for n, v in step.run.setting.items() if is_compiled(n)}
         for step in steps
         if step.run.config
     }
@@ -201,14 +204,8 @@ def _nearest(step: _Step, rates: Sequence[Measurement]) -> Measurement | None:
     return max(rates, key=nearness, default=None)
 
 
-def _machine(run: ReportedRun) -> tuple:
-    # Older drivers leave the maker out.
-    return run.device_kind.removeprefix("NVIDIA "), run.num_devices
-
-
-def _work(run: ReportedRun) -> tuple:
-    """Return what must be equal for two rates to be of the same work on the same machine."""
-    return *_machine(run), work.setting_key(work.setting_of(run), work.is_step)
+def _step_on_machine(run: ReportedRun) -> tuple:
+    return machine_key(run.environment), setting_key(run.setting, is_step)
 
 
 def _best_published(sources: Sources, step: _Step) -> Row | None:
@@ -223,10 +220,10 @@ def _best_published(sources: Sources, step: _Step) -> Row | None:
     def is_same(row: Row) -> bool:
         return (
             row["model"] == network
-            and published_devices(row) == _machine(run)
+            and published_devices(row) == machine_key(run.environment)
             and row["precision"].split()[0] in arithmetic
             and published_rate(row) is not None
-            and same_images(work.setting_of(run), row["dataset"])
+            and same_images(run.setting, row["dataset"])
         )
 
     rows = (row for table in _TABLES for row in filter(is_same, load_published(table)))

@@ -52,8 +52,11 @@ def _expected_cell(row: _Row) -> str:
 
 def _word(row: _Row) -> Cell:
     """Return how a figure compares with what was expected of it."""
-    word = row.content.comparison if row.content.expected else UNKNOWN
-    return Cell(word, "soft" if word.startswith("slower") else "good" * (word == "as expected"))
+    figure = row.content
+    if not figure.expected:
+        return Cell(UNKNOWN)
+    marks = {"slower": "soft", "as expected": "good"}
+    return Cell(figure.comparison_text, marks.get(figure.comparison, ""))
 
 
 def _share_of_peak(row: _Row) -> float | None:

@@ -9,12 +9,13 @@ from jaxbench.analysis import pricing
 from jaxbench.analysis.pricing import J_PER_KWH, S_PER_HOUR, Price, usd
 from jaxbench.analysis.rate import FEWEST_SEEDS, Estimate, of_seeds
 from jaxbench.metrics import percent, plain
+from jaxbench.records.same import is_published_work, is_synthetic
 from jaxbench.reports import published, work
 from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series
 from jaxbench.reports.columns import run_cell, run_ids, setting_column, shared
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.prices import at_price, price_label, price_mark, price_words
-from jaxbench.reports.published import Sources, is_synthetic, same_work
+from jaxbench.reports.published import Sources
 from jaxbench.reports.runs import ReportedRun, TimeToTarget
 from jaxbench.reports.work import grouped, labelled
 from jaxbench.schema import METRICS
@@ -147,8 +148,8 @@ def _charts(priced: Sequence[_Priced], published: Sequence[_Priced]) -> Iterator
             Dot(_PUBLISHED_DOT.format(**row), row[_PER_PRICE].value, kind="published")
             for row in published
             if row["model"] == run.published_network
-            and same_work(first, row["dataset"])
-            and (row["data"] == "synthetic") == is_synthetic(first)
+            and is_published_work(first.setting, run.train_examples, row["dataset"])
+            and (row["data"] == "synthetic") == is_synthetic(first.setting)
         ]
         if len(group) + len(beside) < 2:
             continue
@@ -234,7 +235,7 @@ def to_target(context: ReportContext) -> Section | None:
     charts = []
     evaluated = [one for one in targets if one.evaluations]
     for group in work.grouped(
-        evaluated, lambda one: (work.work_of(one.run), one.score, one.target)
+        evaluated, lambda one: (one.run.work, one.score, one.target)
     ).values():
         charts += _score_charts(group)
     return make_section(
@@ -261,7 +262,7 @@ def _score_charts(targets: Sequence[TimeToTarget]) -> list[LineChart]:
     n_note = "a point is an evaluation of the whole test split, n = 1 run a line"
     note = f"{run.network}; {run.data}; {n_note}"
     labels = (f"time since its start [{unit}]", f"{first.title} [%]")
-    setting = lambda one: work.training_setting(one.run) | {"seed": one.run.seed}  # noqa: E731
+    setting = lambda one: one.run.training_setting | {"seed": one.run.seed}  # noqa: E731
     charts = []
     for part in work.in_parts(work.labelled(targets, setting)):
         series = [_series(one, label, unit_s) for label, one in part]
@@ -286,8 +287,8 @@ def _series(one: TimeToTarget, label: str, unit_s: float) -> Series:
 
 def _seeds_table(context: ReportContext, targets: Sequence[TimeToTarget]) -> Table:
     """Return the runs that differ in nothing but their seed, together."""
-    same = work.grouped(targets, lambda one: (work.training_key(one.run), one.target))
-    groups = work.labelled(same.values(), lambda group: work.training_setting(group[0].run))
+    same = work.grouped(targets, lambda one: (one.run.training_key, one.target))
+    groups = work.labelled(same.values(), lambda group: group[0].run.training_setting)
     return make_table(
         _TOGETHER,
         [_together(context, group, label) for label, group in groups],

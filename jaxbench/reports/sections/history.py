@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 
 from jaxbench.analysis.rate import Estimate, of_repeats, of_rounds
 from jaxbench.metrics import count, plain, words
+from jaxbench.records.same import is_published_work, is_synthetic, setting_key
 from jaxbench.reports import published
 from jaxbench.reports.blocks import BarChart, Dot, DotChart, Section
 from jaxbench.reports.columns import run_ids, shared
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.runs import RunRecord
-from jaxbench.reports.work import grouped, labelled, setting_key
+from jaxbench.reports.work import grouped, labelled
 from jaxbench.schema import METRICS, Conv2dRecord
 from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column, metric_columns
 from jaxbench.tables.table import Table, make_table
@@ -64,7 +65,8 @@ def _trainings(network: str, rows: Sequence[Measurement]) -> _Blocks:
         for row in rows
         if (row.usable and row.run.summary.median_epoch_s) or row.run.status == "oom"
         # Nobody learns from synthetic images.
-        if theirs and published.same_work(row, dataset) and not published.is_synthetic(row)
+        if theirs and is_published_work(row.setting, row.run.train_examples, dataset)
+        if not is_synthetic(row.setting)
     ]
     if not rows:
         return []
@@ -109,7 +111,11 @@ def _rates(network: str, rows: Sequence[Measurement]) -> _Blocks:
     theirs = sources.rows("throughput", lambda row: row["model"] == network)
     dataset = theirs[0]["dataset"] if theirs else ""
     rows = [row for row in rows if row.usable and row.rate.value is not None]
-    rows = [row for row in rows if theirs and published.same_work(row, dataset)]
+    rows = [
+        row
+        for row in rows
+        if theirs and is_published_work(row.setting, row.run.train_examples, dataset)
+    ]
     if not rows:
         return []
     lines = [
@@ -136,7 +142,7 @@ def _rates(network: str, rows: Sequence[Measurement]) -> _Blocks:
             for row in theirs
             if (row["data"] == "synthetic") == synthetic
         ]
-        measured = [row for row in rows if published.is_synthetic(row) == synthetic]
+        measured = [row for row in rows if is_synthetic(row.setting) == synthetic]
         data = "synthetic data" if synthetic else f"{dataset}, read and distorted"
         rate = lambda row: row.rate  # noqa: E731
         blocks += _dots(f"{network}: {data}", _IMAGES_PER_S, measured, rate, dots)

@@ -104,7 +104,7 @@ class _Line(list[_Course]):
 def learning(context: ReportContext) -> Section | None:
     """Return curves of one experiment, network and data together; a line for each setting."""
     trained = [run for run in context.runs if run.of_kind(EpochRecord)]
-    groups = work.grouped(trained, work.work_of)
+    groups = work.grouped(trained, lambda run: run.work)
     lines = [_lines(runs) for runs in groups.values()]
     parts = [(p, len(work.in_parts(group)) > 1) for group in lines for p in work.in_parts(group)]
     charts = [chart for part in parts[:_MOST_GROUPS] for chart in _charts(*part)]
@@ -127,7 +127,7 @@ def _lines(runs: Sequence[ReportedRun]) -> list[_Line]:
     lines: dict[Any, _Line] = {}
     repeats: collections.Counter[Any] = collections.Counter()
     for run in runs:
-        setting = work.training_key(run)
+        setting = run.training_key
         for course in _courses(run):
             key: Any = len(lines)
             if course.status == "done" and course.seed is not None:
@@ -155,7 +155,7 @@ def _courses(run: ReportedRun) -> list[_Course]:
 def _charts(lines: Sequence[_Line], is_part: bool) -> Iterator[LineChart]:
     run = lines[0].run
     which = f", {run.id} to {lines[-1][-1].run.id}" if is_part else ""
-    settings = work.labelled(lines, lambda line: work.training_setting(line.run))
+    settings = work.labelled(lines, lambda line: line.run.training_setting)
     # The metrics that a custom task computes.
     computed = [record.eval_metrics or {} for record in run.of_kind(EpochRecord)]
     names = [*dict.fromkeys(name for metrics in computed for name in metrics)][:8]
@@ -207,7 +207,7 @@ def _note(lines: Sequence[_Line]) -> str:
 
 def _seeds_table(lines: Sequence[_Line], runs: Sequence[ReportedRun]) -> Table:
     failed = collections.Counter(
-        work.training_key(run)
+        run.training_key
         for run in runs
         for course in _courses(run)
         if course.status != "done" and course.status in NEVER_REACHED
@@ -219,7 +219,7 @@ def _seeds_table(lines: Sequence[_Line], runs: Sequence[ReportedRun]) -> Table:
             if len(ends) == len(line):
                 epochs, scores = zip(*ends, strict=True)
                 row = {"run": line.run, "runs": run_ids(line.runs), "score": score}
-                row["failed_seeds"] = failed[work.training_key(line.run)]
+                row["failed_seeds"] = failed[line.run.training_key]
                 row |= {"scores": of_seeds(scores, 1.0), "least": min(scores), "most": max(scores)}
                 rows.append(row | {"epochs": span(epochs)})
     note = "Each seed's last test score; seeds that failed or diverged have none. "

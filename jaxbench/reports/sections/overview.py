@@ -18,6 +18,7 @@ from jaxbench.analysis.rate import (
     scaling_stage,
 )
 from jaxbench.metrics import UNKNOWN, clock_time, percent, plain
+from jaxbench.records.same import chart_key, setting_key
 from jaxbench.reports import work
 from jaxbench.reports.blocks import Answer, Dot, DotChart, Section
 from jaxbench.reports.columns import run_cell, run_ids
@@ -288,7 +289,7 @@ def _machines(context: ReportContext) -> list[dict[str, Any]]:
 
 def _work(rate: _Rate) -> tuple:
     """Return what must be equal if rates are compared: the network, the images, the stage."""
-    return work.work_of(rate.run, rate.setting)
+    return chart_key(rate.run.data_of(rate.setting["feed"]), rate.setting)
 
 
 def _rates(context: ReportContext) -> Iterator[_Rate]:
@@ -307,7 +308,7 @@ def _rates(context: ReportContext) -> Iterator[_Rate]:
     for run, record in context.of_kind(ScalingRecord):
         rate, stage = of_windows(record, "images_per_s"), f"{record.scaling} scaling"
         if run.status == "done" and rate.value:
-            setting = work.setting_of(run) | {"stage": stage, "batch_size": record.batch_size}
+            setting = run.setting | {"stage": stage, "batch_size": record.batch_size}
             setting["num_devices"] = record.num_devices
             machine, key = run.machine_of(record.num_devices), scaling_stage(record)
             yield _Rate([run], machine, stage, key, rate, setting)
@@ -344,7 +345,7 @@ def _compare(context: ReportContext, rates: Sequence[_Rate]) -> list[dict[str, A
 def _settings(rates: Sequence[_Rate]) -> list[_Rate]:
     """Return the rate of each setting with its label, the highest first."""
     of_settings = []
-    for same in work.grouped(rates, lambda rate: work.setting_key(rate.setting)).values():
+    for same in work.grouped(rates, lambda rate: setting_key(rate.setting)).values():
         repeats = [rate for rate in same if rate.value] or same[:1]
         runs = [rate.run for rate in repeats]
         rate = of_repeats([one.rate for one in repeats]) if repeats[0].value else Estimate()
@@ -375,7 +376,7 @@ def _of_seeds(of: Estimate, run: ReportedRun, more: str = "") -> _Best:
 
 def _seeds(runs: Iterable[ReportedRun]) -> Iterator[list[ReportedRun]]:
     """Yield the runs that differ only in their seed; of a seed that was run again, the first."""
-    for same in work.grouped(runs, work.training_key).values():
+    for same in work.grouped(runs, lambda run: run.training_key).values():
         yield [repeats[0] for repeats in work.grouped(same, lambda run: run.sample).values()]
 
 

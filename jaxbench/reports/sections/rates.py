@@ -7,13 +7,14 @@ from typing import Any
 from jaxbench.analysis.rate import of_repeats, of_windows
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
 from jaxbench.metrics import count
+from jaxbench.records.same import setting_key
 from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series
 from jaxbench.reports.collect import Sweep
 from jaxbench.reports.columns import measured_share, run_ids, setting_column, shared, status_cell
 from jaxbench.reports.context import Measurement, ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun, RunRecord
 from jaxbench.reports.sides import Match, Side, judge, match_or_reason, ratio_words
-from jaxbench.reports.work import grouped, in_parts, labelled, setting_key
+from jaxbench.reports.work import grouped, in_parts, labelled
 from jaxbench.schema import METRICS, AllReduceRecord, ScalingRecord
 from jaxbench.tables.columns import Column, estimate_columns, metric_columns, span
 from jaxbench.tables.table import Table, make_table

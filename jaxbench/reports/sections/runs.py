@@ -58,7 +58,7 @@ def _runs_table(context: ReportContext) -> Table:
         metric_column("run.score"),
         metric_column("run.summary.wall_s"),
         Column("network", "run.network"),
-        Column("data", "run.data"),
+        Column("data", "run.rate_data"),
         Column("started", "run.document.started_at", moment),
     )
     note = (

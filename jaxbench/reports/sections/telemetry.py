@@ -121,7 +121,7 @@ _TELEMETRY_COLUMNS = (
     *shared("run", "status"),
     Column("device", "device"),
     metric_column("n", "figures.samples"),
-    metric_column("load", lambda row: row["load"] and row["load"] / 100),
+    metric_column("load"),
     *metric_columns("sm_clock_mhz_median", "memory_used_bytes_max", of="figures."),
     *metric_columns("temperature_c_max", "power_w_mean", "power_w_max", of="figures."),
     Column("clock reasons", "reasons"),
@@ -150,11 +150,11 @@ def telemetry(context: ReportContext) -> Section | None:
     for run in context.runs:
         for device, figures in run.telemetry.get("devices", {}).items():
             # A host's load is that of its processor.
-            load = figures.get("load_percent_mean") or figures.get("cpu_percent_mean")
+            load = figures.get("load_percent_mean", figures.get("cpu_percent_mean"))
             shares = figures.get("throttle_reasons") or {}
             reasons = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
             row = {"run": run, "device": device, "figures": figures}
-            rows.append(row | {"load": load, "reasons": reasons})
+            rows.append(row | {"load": load if load is None else load / 100, "reasons": reasons})
     table = make_table(
         _TELEMETRY_COLUMNS,
         rows,

@@ -1,0 +1,60 @@
+"""What is the same, by purpose."""
+
+import pytest
+
+from jaxbench.records import same
+from jaxbench.reports.work import labelled
+from jaxbench.schema import RunDocument
+from tests.recorded import filled
+
+CPU = {"device_kind": "cpu", "cpu": "Xeon", "cpu_cores": 8, "num_devices": 4}
+
+
+def setting(**fields):
+    given = {"config": {"model": {"width": 64}}, "environment": CPU, "experiment": "cnn10"}
+    return same.setting_of(filled(RunDocument, **given | fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "differ", "tell_apart"),
+    [
+        ({"config": {"model": {"width": 64.0}}}, [], []),
+        ({"config": {"model": {"width": 64}, "seed": 1, "batch_size": 8, "epochs": 2}}, [], []),
+        ({"config": {"model": {"width": 32}}}, ["model.width"], ["model.width=64", "32"]),
+        ({"environment": CPU | {"hostname": "lab"}}, ["host"], ["host=lab"]),
+    ],
+    ids=["spelling", "repeats", "network", "host"],
+)
+def test_keys_differences_and_labels_agree(fields, differ, tell_apart):
+    settings = [setting(), setting(**fields)]
+    assert same.differing(settings) == differ
+    assert len({same.setting_key(one) for one in settings}) == 1 + bool(differ)
+    labels = " ".join(label for label, _ in labelled(settings, lambda one: one))
+    assert all(text in labels for text in tell_apart) and ("=" in labels) == bool(tell_apart)
+    work = {same.setting_key(one, same.is_work) for one in settings}
+    assert len(work) == 1 + ("model.width" in differ)
+
+
+@pytest.mark.parametrize(
+    ("environment", "keys"),
+    [
+        ({"device_kind": "H100"}, {"device_key", "machine_key", "host_key"}),
+        ({"num_devices": 8}, {"device_key", "host_key"}),
+        ({"hostname": "attic"}, {"device_key", "machine_key"}),
+        ({"device_kind": "NVIDIA H200"}, set()),
+    ],
+    ids=["older driver", "more devices", "another host", "other devices"],
+)
+def test_what_makes_another_machine(environment, keys):
+    here = {"device_kind": "NVIDIA H100", "hostname": "lab", "num_devices": 4}
+    equal = {
+        name
+        for name in ("device_key", "machine_key", "host_key")
+        if getattr(same, name)(here) == getattr(same, name)(here | environment)
+    }
+    assert equal == keys
+
+
+@pytest.mark.parametrize("field", ["cpu", "cpu_cores", "num_devices"])
+def test_cpu_devices_are_made_of_their_processor(field):
+    assert same.device_key(CPU) != same.device_key(CPU | {field: 1})
