@@ -153,7 +153,7 @@ def print_results(results: list[dict[str, Any]], precision: str, min_ratio: floa
         best = max(compared, key=lambda record: record["images_per_s"])
         ratio, low, high = best["ratio"]
         # Each contestant is one process.
-        [doubt] = design_doubts([""], [""], same_host=True)
+        [doubt] = design_doubts([("A", [""]), ("B", [""])], same_host=True)
         print(
             f"\nbest PyTorch variant: {best['contestant']} (A); jaxbench (B) / it {ratio:.3f} "
             f"(95 % interval of the windows {low:.3f} to {high:.3f}): inconclusive: {doubt}"

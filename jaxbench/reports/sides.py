@@ -227,7 +227,8 @@ def how_to_repeat(base: Side, other: Side) -> str:
     if f"--mode={first.mode}" not in kept and first.mode != "train":
         kept.insert(0, f"--mode={first.mode}")
     command = ["jaxbench", "sweep", f"--experiment={first.experiment}", *kept, *axes]
-    return f"Repeat both three times, interleaved: `{shlex.join([*command, '--repeats=3'])}`."
+    which = "both" if len(fields) == 1 else "every combination"
+    return f"Repeat {which} three times, interleaved: `{shlex.join([*command, '--repeats=3'])}`."
 
 
 def judge(matches: Sequence[Match]) -> list[dict[str, Any]]:

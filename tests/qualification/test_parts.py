@@ -68,7 +68,8 @@ def test_rates_of_every_kind_and_an_empty_folder(session, monkeypatch):
         *("read_cold_gb_per_s", "read_warm_gb_per_s"),
         *("checkpoint_write_gb_per_s", "checkpoint_restore_gb_per_s"),
     ]
-    assert all(one.value > 0 and len(one.interval) == 2 for one in session.figures)
+    # Of three rounds there is no interval.
+    assert all(one.value > 0 and one.interval is None for one in session.figures)
     assert [*session.folder.iterdir()] == []
 
 

@@ -7,6 +7,7 @@ import types
 import jax
 import pytest
 
+from jaxbench.analysis.rate import Estimate
 from jaxbench.cards.card import measured
 from jaxbench.cards.card_file import read_card
 from jaxbench.cards.check import check_card
@@ -234,7 +235,7 @@ def as_gpus(monkeypatch):
 
 
 def test_a_slow_device_fails(qualify, as_gpus, monkeypatch, output):
-    rate = (1e12, 0.99e12, 1.01e12)
+    rate = Estimate(1e12, 0.99e12, 1.01e12)
     make, rates = ceilings.matmul_calls, {}
 
     def make_slow(device, arithmetic, shape, window_s):
@@ -243,7 +244,7 @@ def test_a_slow_device_fails(qualify, as_gpus, monkeypatch, output):
         calls = make(device, arithmetic, shape, window_s)
         slower = 0.3 if device.id == 1 else 1.0
         rates[device.id, arithmetic] = shape
-        calls.per_s = lambda amount: [slower * one for one in rate]
+        calls.per_s = lambda amount: rate.map(lambda one: slower * one)
         return calls
 
     # The shape is searched only on the first device.
@@ -263,9 +264,9 @@ def test_a_slow_device_fails(qualify, as_gpus, monkeypatch, output):
 
 def test_sizes_are_noted_once_for_all_devices(session, monkeypatch):
     monkeypatch.setattr(ceilings, "choose_array_bytes", lambda _: 2**25)
-    rates = {"copy": (9e11, 8e11, 10e11)}
+    rates = {"copy": Estimate(9e11, 8e11, 10e11)}
     monkeypatch.setattr(ceilings, "measure_bandwidth", lambda *_, **__: rates)
-    transfers = {"pinned_host": (2e9, 1e9, 3e9), "pageable": (1e9, 1e9, 1e9)}
+    transfers = {"pinned_host": Estimate(2e9, 1e9, 3e9), "pageable": Estimate(1e9, 1e9, 1e9)}
     transfers = {("host_to_device", memory): rate for memory, rate in transfers.items()}
     monkeypatch.setattr(ceilings, "measure_transfers", lambda *_, **__: transfers)
     session.part = "ceilings"
