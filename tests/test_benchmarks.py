@@ -204,7 +204,9 @@ def test_a_comparison_of_unequal_work_fails(capsys):
     ours, same = record("jaxbench", falling), record("same", falling, (1.1, 1.05, 1.15))
     assert print_results([ours, same], "fp32", 1.05) == []
     # However far the intervals of one run are apart.
-    assert "/ it 1.100" in (said := capsys.readouterr().out) and "inconclusive: one run each" in said
+    assert (
+        "/ it 1.100" in (said := capsys.readouterr().out) and "inconclusive: one run each" in said
+    )
     for wanted, how in ((1.2, "is"), (1.12, "may be")):
         assert print_results([ours, same], "fp32", wanted) == [
             f"jaxbench {how} below {wanted:g} times the best PyTorch variant"

@@ -14,7 +14,7 @@ from tests.recorded import filled
 @pytest.fixture
 def measure(tmp_path, monkeypatch):
     monkeypatch.setattr(input_benchmark, "_WINDOW_S", 0.05)
-    monkeypatch.setattr(input_benchmark, "_ROUNDS", 3)
+    monkeypatch.setattr(input_benchmark, "_ROUNDS", 6)
 
     def run(page_cache="as_is", **fields):
         config = config_of(MICRO, **{"data__feed": "stream", "batch_size": 64} | fields)
@@ -30,7 +30,7 @@ def test_a_slow_host_is_named_as_the_bottleneck(measure, tmp_path, slow_feed):
     assert stages == [record.to_json() for record in result.of_kind(InputRecord)]
     assert [record["stage"] for record in stages] == ["prepare", "prepare_and_send", "train_step"]
     for record in stages:
-        assert len(record["windows_images_per_s"]) == 3
+        assert len(record["windows_images_per_s"]) == 6
         assert record["images_per_s_low"] <= record["images_per_s"] <= record["images_per_s_high"]
     # 64 images in 0.03 s, by one thread, in windows that may begin a little late.
     for record in stages[:2]:
@@ -58,12 +58,13 @@ def test_steps_do_not_pile_up_on_simulated_devices(measure, monkeypatch):
 
     monkeypatch.setattr("jaxbench.modes.windows.DispatchLimiter", Limiter)
     measure()
-    # Three windows and the first round, each of them at least this many.
-    assert Limiter.added >= 4 * 3
+    # Six windows and the first round, each of them at least this many.
+    assert Limiter.added >= 7 * 3
 
 
 def record(stage, low, high, **fields):
     rates = {"images_per_s_low": low, "images_per_s_high": high}
+    rates["windows_images_per_s"] = [(low + high) / 2] * 6
     return filled(
         InputRecord, stage=stage, images_per_s=(low + high) / 2, batch_size=64, **rates, **fields
     )

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxbench.analysis.rate import Estimate, describe_steady_rate
+from jaxbench.analysis.rate import Estimate, describe_steady_rate, of_windows
 from jaxbench.clock import duration, rough_duration
 from jaxbench.metrics import plain
 from jaxbench.records.goodput import CAUSE_OF
@@ -74,11 +74,10 @@ def _score(record: TrainSummary) -> str:
 @describe_record.register
 def _describe_all_reduce(record: AllReduceRecord) -> list[str]:
     share = record.share_of_weak_step
+    ends = of_windows(record, "all_reduce_s").map(lambda time_s: time_s * 1e3).ends_in_words
     return [
         f"all-reduce of {record.bytes:,} bytes over {record.num_devices} devices: "
-        f"{plain(record.all_reduce_s * 1e3)} ms (95 % interval "
-        f"{plain(record.all_reduce_s_low * 1e3)} to {plain(record.all_reduce_s_high * 1e3)}), "
-        f"bus {plain(record.bus_bytes_per_s / 1e9)} GB/s"
+        f"{plain(record.all_reduce_s * 1e3)} ms{f' ({ends})' if ends else ''}, bus {plain(record.bus_bytes_per_s / 1e9)} GB/s"
         + (f", {share:.1%} of the weak step" if share is not None else "")
     ]
 
