@@ -77,7 +77,8 @@ def _describe_all_reduce(record: AllReduceRecord) -> list[str]:
     ends = of_windows(record, "all_reduce_s").map(lambda time_s: time_s * 1e3).ends_in_words
     return [
         f"all-reduce of {record.bytes:,} bytes over {record.num_devices} devices: "
-        f"{plain(record.all_reduce_s * 1e3)} ms{f' ({ends})' if ends else ''}, bus {plain(record.bus_bytes_per_s / 1e9)} GB/s"
+        f"{plain(record.all_reduce_s * 1e3)} ms{f' ({ends})' if ends else ''}, "
+        f"bus {plain(record.bus_bytes_per_s / 1e9)} GB/s"
         + (f", {share:.1%} of the weak step" if share is not None else "")
     ]
 
