@@ -507,8 +507,8 @@ class ThroughputRecord(Record, frozen=True, kw_only=True):
     sync_residual_s: Annotated[Amount, Metric("seconds that work continued after the windows' ends, in sum")]
     images_per_s: Annotated[Amount | None, Metric("images per second over all devices: the steady state", "images/s", better="higher", shown="epoch throughput input device conv2d trial seeds")] = None
     images_per_s_per_device: Annotated[Amount, Metric("images per second of each device", "images/s per device", better="higher")]
-    images_per_s_low: Annotated[Amount | None, Metric("lower end of its 95 % interval; unknown of fewer than six epochs or windows", "95 % interval", shown="throughput input device trial")] = None
-    images_per_s_high: Annotated[Amount | None, Metric("upper end of its 95 % interval; unknown of fewer than six epochs or windows")] = None
+    images_per_s_low: Annotated[Amount | None, Metric("lower end of its 95 % interval; unknown of fewer than six epochs or windows", "images/s, low end", shown="throughput input device trial")] = None
+    images_per_s_high: Annotated[Amount | None, Metric("upper end of its 95 % interval; unknown of fewer than six epochs or windows", "images/s, high end")] = None
     images_per_s_mean: Annotated[Amount | None, Metric("harmonic mean of the windows' rates")] = None
     images_per_s_standard_error: Annotated[Amount | None, Metric("standard error of that mean, wider if windows are correlated")] = None
     autocorrelation: Annotated[float | None, Metric("correlation of each window's rate with the next one's. Independent windows have about 0; the interval and the standard error are wider if it is more")] = None
@@ -574,8 +574,8 @@ class ScalingRecord(Record, frozen=True, kw_only=True):
     tokens_per_s: Amount | None = None
     reason: Annotated[str | None, Metric("why it is not done")] = None
     efficiency: Annotated[Amount | None, Metric("rate on N devices over N times the rate on one", "efficiency", "%", better="higher")] = None
-    efficiency_low: Annotated[Amount | None, Metric("lower end of its 95 % interval", "its interval", "%")] = None
-    efficiency_high: Annotated[Amount | None, Metric("upper end of its 95 % interval")] = None
+    efficiency_low: Annotated[Amount | None, Metric("lower end of its 95 % interval", "efficiency, low end", "%")] = None
+    efficiency_high: Annotated[Amount | None, Metric("upper end of its 95 % interval", "efficiency, high end", "%")] = None
     gradient_bytes: Annotated[Count, Metric("size of the gradient that the devices exchange", "gradient bytes", "count")]
     collectives: dict[str, dict[str, int]] | None = None
     flops_per_image: Count | None = None
@@ -812,8 +812,8 @@ class CompileSummary(Summary, frozen=True, kw_only=True):
     planned_bytes_per_device: Count | None = None
     device_memory_bytes: Count | None = None
     predicted_images_per_s: Annotated[Amount | None, Metric("the images/s to expect, predicted from published rates", "predicted images/s", better="higher", shown="trial")] = None
-    predicted_images_per_s_low: Annotated[Amount | None, Metric("lower end of its 80 % interval", "80 % interval (predicted)", shown="trial")] = None
-    predicted_images_per_s_high: Annotated[Amount | None, Metric("upper end of its 80 % interval")] = None
+    predicted_images_per_s_low: Annotated[Amount | None, Metric("lower end of its 80 % interval", "predicted images/s, low end", shown="trial")] = None
+    predicted_images_per_s_high: Annotated[Amount | None, Metric("upper end of its 80 % interval", "predicted images/s, high end")] = None
     ceiling_images_per_s: Annotated[Amount | None, Metric("the most images/s, predicted", "ceiling images/s", better="higher", shown="trial")] = None
     ceiling_bound_by: Annotated[str | None, Metric("what bounds it: compute, memory or links", "bound by", "text", shown="trial")] = None
 
@@ -1007,6 +1007,12 @@ for _class in (*RECORDS.values(), RunDocument, TrialFigures, TrialResult, MaxBat
                 METRICS[_name] = _one
             elif isinstance(_one, Here):
                 _HERE[_class, _name] = _one
+# {lower end: the heading of a column with both}.
+_INTERVALS = {
+    "images_per_s_low": "95 % interval",
+    "predicted_images_per_s_low": "80 % interval (predicted)",
+    "efficiency_low": "its interval [%]",
+}
 # The metrics that networks are judged by, one for each task, and their titles.
 SCORES = {name: METRICS[name].title for name in ("top1", "dice")}
 # The metrics of tasks that have fields; those of custom tasks are in `metrics`.
@@ -1030,6 +1036,11 @@ def shown_in(table: str) -> list[str]:
     """Return the metrics that a table has columns for, in their order."""
     names = RECORDS.get(table, TrialFigures).__struct_fields__
     return [name for name in names if table in METRICS[name].shown.split()]
+
+
+def column_heading(name: str) -> str:
+    """Return the heading of a metric's column; tables show both ends in that of the lower one."""
+    return _INTERVALS.get(name) or METRICS[name].heading
 
 
 def columns_of(cls: type[Struct]) -> list[str]:

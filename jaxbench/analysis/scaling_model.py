@@ -8,9 +8,7 @@ from typing import Any
 Interval = tuple[float, float | None, float | None]
 
 
-def efficiency(
-    num_devices: int, rate: Interval | None, base: Interval | None
-) -> dict[str, float | None]:
+def efficiency(num_devices: int, rate: Interval | None, base: Interval | None) -> dict[str, Any]:
     """Return rate_N / (N x rate_1), and the limits that the two intervals set to it.
 
     Args:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.metrics import plain
+from jaxbench.schema import value_of
 
 # Of fewer, order statistics do not hold the true median with 95 %.
 FEWEST_FOR_INTERVAL = 6
@@ -228,7 +229,7 @@ def estimate(samples: Sequence[float]) -> Estimate:
 
 def of_windows(record: Any, name: str) -> Estimate:
     """Return a metric that a record has with its interval, of as many windows as it lists."""
-    n = len(record.windows_s or record.windows_images_per_s or ())
+    n = len(value_of(record, "windows_s") or value_of(record, "windows_images_per_s") or ())
     enough = n >= FEWEST_FOR_INTERVAL
     low, high = (getattr(record, f"{name}_{end}") if enough else None for end in ("low", "high"))
     return Estimate(getattr(record, name), low, high, n or None)

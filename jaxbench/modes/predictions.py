@@ -113,7 +113,8 @@ def read_anchor(path: str, config: Config, shape: NetworkShape) -> list[Rate]:
         problem = f"the card has no rate of this network in {config.precision}"
     else:
         document, measured = (run := load_run(path)).document, run.rates()
-        kind, count = (document.environment.get(name) for name in ("device_kind", "num_devices"))
+        environment = document.environment
+        kind, count = environment.get("device_kind"), environment.get("num_devices")
         rate = next(
             (measured[one][0] for one in ("train_step", "training") if one in measured), None
         )

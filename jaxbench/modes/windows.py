@@ -64,7 +64,7 @@ class Stepper:
         self.state, self.metrics = state, None
         self.losses: list[float] = []
         self.images_counted: int | None = None
-        self.loss_scaling: dict[str, float] = {}
+        self.loss_scaling: dict[str, Any] = {}
         self._data, self._program = setup.feed.train_data, setup.program
         self._limiter = DispatchLimiter()
 
@@ -142,7 +142,7 @@ class StepWindows(Interleaved):
         return fields | {"step_s": step_s, "steps_per_window": self.steps_per_window}
 
 
-def named_interval(name: str, interval: Interval) -> dict[str, float | None]:
+def named_interval(name: str, interval: Interval) -> dict[str, Any]:
     """Return the fields of a record that hold a median and the ends of its interval."""
     return dict(zip((name, f"{name}_low", f"{name}_high"), interval, strict=True))
 

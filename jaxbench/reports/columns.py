@@ -7,6 +7,7 @@ from jaxbench.cards.figures import MATMULS, share_of_measured
 from jaxbench.metrics import UNKNOWN
 from jaxbench.reports.context import ReportContext
 from jaxbench.reports.work import name_settings
+from jaxbench.schema import value_of
 from jaxbench.tables.columns import Cell, Column, metric_column
 
 _MARKS = {
@@ -92,9 +93,9 @@ def measured_share(context: ReportContext) -> list[Column]:
             return None
         return share_of_measured(
             card.figures(),
-            (record.peak or {}).get("arithmetic"),
+            (value_of(record, "peak") or {}).get("arithmetic"),
             run.precision,
-            record.flops_per_s_per_device,
+            value_of(record, "flops_per_s_per_device"),
             run.num_devices,
             card.environment["backend"],
         )
