@@ -38,12 +38,8 @@ from jaxbench.schema import (
     metric_of,
 )
 
-# Classes whose fields metrics.csv explains, and the kind that a line of it may be for.
-KINDS = {
-    **{cls: cls.kind for cls in RECORDS.values()},
-    **{RunDocument: "run", TrialResult: "trial", TrialFigures: "figures"},
-    MaxBatchResult: "max_batch",
-}
+# Classes whose fields say themselves what they mean.
+DESCRIBED = (*RECORDS.values(), RunDocument, TrialResult, TrialFigures, MaxBatchResult)
 # What a card consists of.
 CARD_PARTS = (
     card.Part,
@@ -418,16 +414,16 @@ def _describe_part(cls: type) -> Iterator[str]:
 
 def _describe_record(cls: type) -> Iterator[str]:
     yield inspect.getdoc(cls).partition("\nAttributes:")[0].strip() + "\n"
-    fields, meanings = dataclasses.fields(cls), meanings_of(cls)
-    curves = {f.name: metric_of(KINDS[cls], f.name).curve for f in fields if cls in KINDS}
+    meanings = meanings_of(cls)
+    curves = {name: metric_of(cls, name).curve for name in meanings}
     has_curve = any(curves.values())
     rows = []
     # Fields that stand side by side and mean the same share a row.
-    for meaning, group in itertools.groupby(fields, key=lambda field: meanings[field.name]):
+    for meaning, group in itertools.groupby(meanings, key=meanings.get):
         group = list(group)
-        row = [_codes(field.name for field in group), _escape(meaning)]
+        row = [_codes(group), _escape(meaning)]
         if has_curve:
-            row.append(_codes(filter(None, (curves[field.name] for field in group))))
+            row.append(_codes(filter(None, (curves[name] for name in group))))
         rows.append(row)
     head = ["field", "meaning", *["curve"] * has_curve]
     yield from _table(head, rows)
@@ -435,12 +431,12 @@ def _describe_record(cls: type) -> Iterator[str]:
 
 
 def meanings_of(cls: type) -> dict[str, str]:
-    """Return {field: meaning}: of a record from metrics.csv, else from `Attributes:` sections.
+    """Return {field: meaning}: of a record from its fields, else from `Attributes:` sections.
 
     They are sections of the docstrings of the class and of its bases.
     """
-    if cls in KINDS:
-        return {f.name: metric_of(KINDS[cls], f.name).meaning for f in dataclasses.fields(cls)}
+    if cls in DESCRIBED:
+        return {name: metric_of(cls, name).meaning for name in cls.__struct_fields__}
     meanings: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         _, _, section = (inspect.getdoc(base) or "").partition("Attributes:\n")

@@ -30,6 +30,7 @@ from jaxbench.paths import user_path
 from jaxbench.records.run_dir import finite
 from jaxbench.reports.prices import Prices, at_price, price_mark
 from jaxbench.reports.runs import ReportedRun, read_run, time_to_target
+from jaxbench.schema import value_of
 from jaxbench.tables.columns import Column, metric_column, metric_columns
 from jaxbench.terminal import print_wrapped, printable
 
@@ -210,7 +211,7 @@ def rate_of(run: ReportedRun) -> tuple[float | None, dict[str, Any]]:
     definition = "median of windows"
     if run.mode == "train":
         if run.rate.value is None:
-            mean = run.summary.images_per_s_whole_run
+            mean = value_of(run.summary, "images_per_s_whole_run")
             definition = "mean over the whole run, first epoch included"
             return mean, {"images_per_s_whole_run": mean, "rate_is": definition}
         definition = describe_steady_rate(run.rate)

@@ -1,13 +1,8 @@
-"""Every metric that jaxbench records or shows: metrics.csv has one line for each.
-
-The console, tables, the report, TensorBoard and the reference take titles, units and curves from
-here. A name in the records means the same everywhere, unless metrics.csv has a line for one kind of
-record: `epoch.images_per_s`. Titles are of the plain name.
-"""
+"""How metrics are shown. Which there are, and what they mean, is in schema.py."""
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from jaxbench.terminal import four_digits
 
@@ -55,7 +50,7 @@ def words(value: Any) -> str:
     return UNKNOWN if value is None or value == "" else str(value)
 
 
-# {unit of metrics.csv: (its factor, its decimals)}; None for four digits. Times are
+# {unit: (its factor, its decimals)}; None for four digits. Times are
 # recorded in seconds, sizes in bytes.
 _UNITS: dict[str, tuple[float, int | None]] = {
     **dict.fromkeys(("", "s", "USD", "USD/h", "J", "kWh", "J/image", "W", "°C"), (1.0, None)),
@@ -69,32 +64,24 @@ _FORMS = {"text": words, "h:mm:ss": clock_time, "any": plain}
 
 
 class Metric(NamedTuple):
-    """A line of metrics.csv.
+    """What a metric is, and how it is shown.
 
     Attributes:
-      name: of the field that holds it.
+      meaning: what it is, for the reference.
       title: what people call it; "" if no table shows it.
       unit: what it is shown in; "count" and "text" are no units, nor is "any" for values of many.
       better: higher, lower, or "" if neither is.
       curve: its curve in TensorBoard and Weights & Biases; "" for none.
-      type: the type of its values in records, with their bounds; see records/schema.py.
-      always, optional: the kinds of records that hold it; an optional one may be unknown.
       shown: the tables that have a column for it: of a kind of record, `trial` for the
-        table of a sweep, `seeds` for its statistics over seeds; `report` for the report's table of
-        the last epochs.
-      meaning: what it is, for the reference.
+        table of a sweep, `seeds` for its statistics over seeds.
     """
 
-    name: str
-    title: str
-    unit: str
-    better: str
-    curve: str
-    type: str
-    always: str
-    optional: str
-    shown: str
     meaning: str
+    title: str = ""
+    unit: str = ""
+    better: Literal["higher", "lower", ""] = ""
+    curve: str = ""
+    shown: str = ""
 
     @property
     def heading(self) -> str:
@@ -113,3 +100,10 @@ class Metric(NamedTuple):
             return form(value)
         _, decimals = _UNITS[self.unit]
         return plain(value * self.factor if is_number(value) else None, decimals)
+
+
+class Here(NamedTuple):
+    """What a metric means in one class of records alone, and its curve there."""
+
+    meaning: str
+    curve: str = ""

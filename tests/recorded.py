@@ -4,7 +4,6 @@
 most tests read: cnn10 on CIFAR-10, trained or measured on an H200.
 """
 
-import dataclasses
 import datetime
 import functools
 import itertools
@@ -15,6 +14,9 @@ import types
 import typing
 from collections.abc import Sequence
 from typing import Any, TypeVar
+
+import msgspec
+import msgspec.inspect
 
 from jaxbench.schema import (
     CompileSummary,
@@ -63,23 +65,21 @@ def filled(cls: type[Filled], **fields: Any) -> Filled:
 
 @functools.cache
 def _plain_values(cls: type) -> dict[str, Any]:
-    """Return {required field: None if it may be, else an empty value of its type}."""
+    """Return {required field: the least value of its type}."""
     hints = typing.get_type_hints(cls)
     values = {}
-    for field in dataclasses.fields(cls):
-        if field.default is field.default_factory is dataclasses.MISSING:
-            hint = hints[field.name]
-            choices = typing.get_args(hint)
-            if type(None) in choices:
-                values[field.name] = None
-            elif typing.get_origin(hint) is typing.Literal:
-                values[field.name] = choices[0]
-            elif field.type == "Positive":
-                values[field.name] = 1
-            elif hint is datetime.datetime:
-                values[field.name] = STARTED
-            else:
-                values[field.name] = (typing.get_origin(hint) or hint)()
+    for field in msgspec.inspect.type_info(cls).fields:
+        hint = hints[field.name]
+        if not field.required:
+            continue
+        if typing.get_origin(hint) is typing.Literal:
+            values[field.name] = typing.get_args(hint)[0]
+        elif hint is datetime.datetime:
+            values[field.name] = STARTED
+        elif hint is int:
+            values[field.name] = field.type.ge or 0
+        else:
+            values[field.name] = (typing.get_origin(hint) or hint)()
     return values
 
 

@@ -75,7 +75,7 @@ class Estimate(NamedTuple):
         low, high = ends if None in ends else sorted(ends)
         return Estimate(value, low, high, self.n, self.counts)
 
-    def fields(self, name: str) -> dict[str, float | None]:
+    def fields(self, name: str) -> dict[str, Any]:
         """Return the value and its ends as records, tables and JSON name them."""
         return dict(zip((name, f"{name}_low", f"{name}_high"), self.span, strict=True))
 

@@ -65,7 +65,7 @@ def network_figures(
         "mfu": flops_per_s / step.peak["flops_per_s"] if step.peak else None,
         "measured_peak_share": share_of_measured(
             ceilings,
-            step.peak and step.peak["arithmetic"],
+            step.peak["arithmetic"] if step.peak else None,
             step.precision,
             flops_per_s,
             step.num_devices,
@@ -175,7 +175,8 @@ def _figures_of_run(card: Card, folder: pathlib.Path, name: str) -> Iterable[Fig
     telemetry = _telemetry(run.document, folder / name / "telemetry.csv")
     if name == SOAK:
         return soak_figures(run, telemetry)
-    network, backend = run.document.config["name"], card.environment["backend"]
+    config: Mapping[str, Any] = run.document.config
+    network, backend = config["name"], card.environment["backend"]
     return network_figures(run, telemetry, network, name, card.figures(), backend)
 
 

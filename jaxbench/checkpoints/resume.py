@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
+import msgspec
 import numpy as np
 
 from jaxbench.checkpoints.checkpoint import (
@@ -269,7 +270,7 @@ def resume_run_dir(
         )
     if workdir and user_path(workdir).resolve() != path.resolve():
         entry["from"] = str(path)
-        begun = dataclasses.replace(document, resumes=[entry], attempts=attempts)
+        begun = msgspec.structs.replace(document, resumes=[entry], attempts=attempts)
         run_dir = create_run_dir(workdir, run_name, begun)
         for name in measure_records(path).keys() & marks.keys():  # up to the checkpoint
             (run_dir.path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -117,7 +117,7 @@ class Conv2dBenchmark(Measurement):
             one_device_s = trials[0].compute_s if counts[0] == 1 else None
             for trial in trials:
                 recorder.write(trial.describe(one_device_s, scipy_s))
-        for line in table(recorder.records):
+        for line in table([one for one in recorder.records if isinstance(one, Conv2dRecord)]):
             console.say(line)
 
     def summarize(self, status: str, records: Sequence[Conv2dRecord]) -> Conv2dSummary:
@@ -187,7 +187,7 @@ class Conv2dTrial:
         indices = np.unique(np.linspace(0, len(outputs_NxHxWxF) - 1, 16).astype(int))
         expected = convolve_with_scipy(self._kernel, self._images_NxHxWxC[indices])
         difference = np.abs(outputs_NxHxWxF[indices] - expected).max()
-        self._first_use = {
+        self._first_use: dict[str, Any] = {
             **{name: getattr(compiled, name) for name in ("lower_s", "compile_s", "memory")},
             "first_use_s": first_use_s,
             "max_relative_error": float(difference / np.abs(expected).max()),
@@ -225,7 +225,7 @@ class Conv2dTrial:
 
     def describe(self, one_device_s: float | None, scipy_s: list[float]) -> Conv2dRecord:
         """Return its record, from the times of one device and of SciPy, if they were measured."""
-        parts = {part: statistics.median(self._samples[part]) for part in _PARTS}
+        parts: dict[str, Any] = {part: statistics.median(self._samples[part]) for part in _PARTS}
         compute_s = parts["compute_s"]
         total_s = parts["host_to_device_s"] + compute_s + parts["device_to_host_s"]
         one_thread_s = statistics.median(scipy_s) if scipy_s else None

@@ -112,7 +112,8 @@ def read_anchor(path: str, config: Config, shape: NetworkShape) -> list[Rate]:
         problem = f"the card has no rate of this network in {config.precision}"
     else:
         document, rate = (run := load_run(path)).document, rate_of(run).value
-        kind, count = (document.environment.get(name) for name in ("device_kind", "num_devices"))
+        environment = document.environment
+        kind, count = environment.get("device_kind"), environment.get("num_devices")
         rates = {document.config["batch_size"]: rate} if rate else {}
         problem = "no steady rate of training"
         precision = document.config["precision"]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import jax
+import msgspec
 import numpy as np
 
 from jaxbench.analysis.pricing import Price
@@ -423,7 +424,7 @@ class Measurement(abc.ABC):
         """Measure, and write every record with `recorder.write`."""
 
     @abc.abstractmethod
-    def summarize(self, status: str, records: Sequence[Record]) -> Summary:
+    def summarize(self, status: str, records: Sequence[Any]) -> Summary:
         """Return the mode's fields of the summary, from everything that was written."""
 
 
@@ -478,6 +479,8 @@ def run_mode(
     processes.barrier("the record")
     recorder = Recorder(None, no_telemetry())
     if processes.is_primary():
+        fields |= {"price": price and vars(price)}
+        fields |= {"environment": describe_environment(setup.mesh.devices)}
         document = RunDocument(
             experiment=setup.config.name,
             status="running",
@@ -485,11 +488,9 @@ def run_mode(
             started_at=now().isoformat(),
             **fields,
             telemetry_s=telemetry_s,
-            price=price and vars(price),
             command_line=list(sys.orig_argv),
             working_directory=os.getcwd(),
             pid=os.getpid(),
-            environment=describe_environment(setup.mesh.devices),
         )
         create = resume_into or (lambda new: create_run_dir(workdir, setup.config.name, new))
         run_dir, devices = create(document), setup.mesh.local_devices
@@ -562,7 +563,7 @@ def _summarize(
     phases_s, wall_s = setup.clock.totals_s(), setup.clock.wall_s()
     summary = measurement.summarize(status, records)
     compile_s = sum(r.lower_s + r.compile_s for r in records if isinstance(r, CompileRecord))
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         summary,
         # A resumed run counts what earlier processes compiled, too.
         compile_s=summary.compile_s or compile_s or None,

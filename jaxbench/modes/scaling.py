@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
+import msgspec
 
 from jaxbench.analysis.rate import Estimate
 from jaxbench.analysis.scaling_model import efficiency, predict, split
@@ -247,10 +248,10 @@ class ScalingBenchmark(Measurement):
 
     def summarize(self, status: str, records: Sequence[Record]) -> ScalingSummary:
         config, devices = self.setup.config, self.setup.mesh.devices
-        compiled, scaled, alone, all_reduces = (
-            [record for record in records if isinstance(record, kind)]
-            for kind in (CompileRecord, ScalingRecord, DeviceRecord, AllReduceRecord)
-        )
+        compiled = [record for record in records if isinstance(record, CompileRecord)]
+        scaled = [record for record in records if isinstance(record, ScalingRecord)]
+        alone = [record for record in records if isinstance(record, DeviceRecord)]
+        all_reduces = [record for record in records if isinstance(record, AllReduceRecord)]
         warnings, predictions, exchange = efficiency_warnings(scaled), [], None
         if len(devices) == 1:
             warnings.append("one device: nothing was scaled")
@@ -278,7 +279,8 @@ class ScalingBenchmark(Measurement):
             sizes = {"num_devices": most.num_devices, "gradient_bytes": self.gradient_bytes}
             exchange = sizes | {"collectives": most.collectives}
         invalid = []
-        for record in [*scaled, *alone]:
+        measured: list[ScalingRecord | DeviceRecord] = [*scaled, *alone]
+        for record in measured:
             if record.images_per_s is not None:
                 limit = flops_limit(devices[: record.num_devices])
                 invalid += [f"{_label(record)}: {why}" for why in impossible(record, limit)]
@@ -287,9 +289,10 @@ class ScalingBenchmark(Measurement):
                     f"{_label(record)}: after {record.steps} steps the replicas differ in "
                     f"{len(record.unequal)} arrays, the first of them {record.unequal[0]}"
                 )
+        efficiencies: list[Any] = [{n: getattr(one, n) for n in _REPEATED} for one in scaled]
         return ScalingSummary(
             status=status,
-            efficiencies=[{name: getattr(one, name) for name in _REPEATED} for one in scaled],
+            efficiencies=efficiencies,
             exchange=exchange,
             devices=split(alone) if len(alone) == len(devices) else None,
             predictions=predictions,
@@ -300,22 +303,22 @@ class ScalingBenchmark(Measurement):
 
     def _predict(
         self, one_device: DeviceRecord, all_reduces: Sequence[AllReduceRecord]
-    ) -> list[dict[str, Any]]:
+    ) -> list[Any]:
         """Predict weak scaling beyond the devices that are here, from the first device's step.
 
         Nothing is predicted if the links' bandwidth is neither stated nor measured.
         """
         if self.link_gb_per_s is not None:
-            link = (self.link_gb_per_s * 1e9, "stated (--link_gb_per_s)")
+            link_bytes_per_s, source = self.link_gb_per_s * 1e9, "stated (--link_gb_per_s)"
         elif all_reduces:
             count, kind = all_reduces[-1].num_devices, one_device.device_kind
             source = f"measured: bus bandwidth of an all-reduce over {count} {kind} devices"
-            link = (all_reduces[-1].bus_bytes_per_s, source)
+            link_bytes_per_s = all_reduces[-1].bus_bytes_per_s
         else:
             return []
-        step = {"step_s": one_device.step_s, "batch_per_device": one_device.batch_size}
-        step |= {"gradient_bytes": self.gradient_bytes}
-        step |= dict(zip(("link_bytes_per_s", "link_source"), link, strict=True))
+        step: dict[str, Any] = {"step_s": one_device.step_s, "gradient_bytes": self.gradient_bytes}
+        step |= {"batch_per_device": one_device.batch_size}
+        step |= {"link_bytes_per_s": link_bytes_per_s, "link_source": source}
         return [predict(count, **step) for count in _PREDICTED_DEVICES]
 
 
@@ -358,7 +361,7 @@ class ScalingTrial(StepWindows):
         self.collectives = record.collectives
         with setup.clock.phase("first_step"):
             self.run(1)
-        return dataclasses.replace(
+        return msgspec.structs.replace(
             record,
             num_devices=len(self.devices),
             device_ids=[device.id for device in self.devices],

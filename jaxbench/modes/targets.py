@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import msgspec
 from jax.experimental import topologies
 
 from jaxbench.analysis.ceiling import all_reduced_bytes, ceiling, least_traffic
@@ -132,8 +133,8 @@ def ask_compiler(arguments: Sequence[str], target: Target, *, strict: bool) -> A
             raise BadInput(ended.reason)
         if not result.is_file():
             return Answer(failed=ended.reason or "no answer")
-        answer = Answer(**json.loads(result.read_text()))
-    return answer._replace(record=answer.record and decode_record(answer.record))
+        answer = json.loads(result.read_text())
+    return Answer(**answer | {"record": answer["record"] and decode_record(answer["record"])})
 
 
 def write_answer(config: Config, name: str) -> None:
@@ -213,7 +214,9 @@ def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, di
             words = " ".join(str(error).split())
             if not is_refusal(words):
                 raise
-            refused = dataclasses.replace(record, refusal=words, needed_bytes=needed_bytes(words))
+            refused = msgspec.structs.replace(
+                record, refusal=words, needed_bytes=needed_bytes(words)
+            )
             return refused, network
         cache_bytes = l2_bytes(target.kind) or 0  # between cores and memory
         work = count_work(text, _activation_sizes(program, network["layers"]), cache_bytes)
@@ -235,7 +238,7 @@ def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, di
         limits |= {"origin": "predicted", "peak": peak and peak._asdict(), "link": target.link}
         clock_hz = 1e6 * float(target.specs.get("clock_mhz") or 0)
         cycles = work["estimated_cycles"] if clock_hz else 0
-        compiled_record = dataclasses.replace(
+        compiled_record = msgspec.structs.replace(
             record,
             # A TPU's compiler has refused what does not fit.
             fits=target.platform == "tpu" or memory["total_bytes"] <= target.usable_bytes,
@@ -415,9 +418,9 @@ class Compilation(Measurement):
                     failed.append(f"{machine.name}: {answer.failed}")
                     continue
                 record = _with_prediction(answer.record, predicted)
-            record = dataclasses.replace(record, scaling=scaling)
+            record = msgspec.structs.replace(record, scaling=scaling)
             base = smallest.setdefault(scaling, record)
-            records.append(dataclasses.replace(record, **_efficiency(record, base)))
+            records.append(msgspec.structs.replace(record, **_efficiency(record, base)))
             recorder.write(records[-1])
         if self.not_compiled is None:
             for line in [*target_table(records), *compiled_facts(records[-1:])]:
@@ -439,7 +442,8 @@ class Compilation(Measurement):
         if not records:
             return CompileSummary(status=status)
         last = records[-1]
-        predicted = last.predicted or {}
+        predicted: Any = dict(last.predicted) if last.predicted else {}
+        ceiling: Mapping[str, Any] = last.ceiling or {}
         low, high = predicted.get("interval_80", (None, None))
         return CompileSummary(
             status=status,
@@ -448,8 +452,8 @@ class Compilation(Measurement):
             predicted_images_per_s=predicted.get("images_per_s"),
             predicted_images_per_s_low=low,
             predicted_images_per_s_high=high,
-            ceiling_images_per_s=last.ceiling and last.ceiling["images_per_s"],
-            ceiling_bound_by=last.ceiling and last.ceiling["bound_by"],
+            ceiling_images_per_s=ceiling.get("images_per_s"),
+            ceiling_bound_by=ceiling.get("bound_by"),
             compile_s=sum((r.lower_s or 0.0) + (r.compile_s or 0.0) for r in records) or None,
         )
 
@@ -464,12 +468,13 @@ def _with_prediction(record: TargetRecord, answer: Mapping[str, Any]) -> TargetR
             expected["predicted"] = predicted | {"basis": predicted["basis"] | beside}
     else:
         expected = {"not_predicted": "the compiler says that it does not fit"}
-    return dataclasses.replace(record, **expected)
+    return msgspec.structs.replace(record, **expected)
 
 
-def _efficiency(record: TargetRecord, base: TargetRecord) -> dict[str, float]:
+def _efficiency(record: TargetRecord, base: TargetRecord) -> dict[str, Any]:
     """Return the scaling efficiency against the smallest size, from the least times of a step."""
-    times_s = [one.ceiling["least_s"] if one.ceiling else {} for one in (record, base)]
+    ceilings: list[Any] = [record.ceiling, base.ceiling]
+    times_s = [one["least_s"] if one else {} for one in ceilings]
     if not all({"compute", "memory"} <= least_s.keys() for least_s in times_s):
         return {}
     step_and_links_s, base_s = (

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import msgspec
 import numpy as np
 
 from jaxbench.analysis.pricing import Price
@@ -203,7 +204,7 @@ def _compile_cold_and_warm(
         return next((r.compile_s for r in records if (r.compile_cache == "hit") == is_hit), None)
 
     return {
-        name: dataclasses.replace(
+        name: msgspec.structs.replace(
             record, cold_compile_s=first_s(name, False), warm_compile_s=first_s(name, True)
         )
         for name, record in passes[0].items()

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from jaxbench.analysis.pricing import Price
@@ -267,13 +268,13 @@ class Training(Measurement):
             summary.invalid.extend(run.impossible_rates())
         if summary.images_per_s is None:
             tokens = program.config.data.sequence_length or None
-            return dataclasses.replace(summary, tokens_per_image=tokens)
+            return msgspec.structs.replace(summary, tokens_per_image=tokens)
         fields = program.utilization(summary.images_per_s)
         if change:
             fields |= dict.fromkeys(_PER_DEVICE)
             unknown = f"{change}: figures per device are unknown"
             fields["warnings"] = [*summary.warnings, unknown]
-        return dataclasses.replace(summary, **fields)
+        return msgspec.structs.replace(summary, **fields)
 
     def _describe_changes(self, *names: str) -> str:
         """Return what changed of these since the run's first process; empty if nothing did."""
@@ -399,7 +400,7 @@ def _last_and_best(
         return {}
     last = evaluated[-1]
     best = max(evaluated, key=lambda epoch: comparable(epoch.evaluated(primary_metric)))
-    names = TrainSummary.__dataclass_fields__.keys() & last.__dataclass_fields__.keys()
+    names = {*TrainSummary.__struct_fields__} & {*EpochRecord.__struct_fields__}
     evaluations = [name for name in names if name.startswith("eval_") and name != "eval_time_s"]
     fields = {name: getattr(last, name) for name in evaluations}
     fields |= metric_fields(

@@ -58,7 +58,7 @@ class Stepper:
         self.state, self.metrics = state, None
         self.losses: list[float] = []
         self.images_counted: int | None = None
-        self.loss_scaling: dict[str, float] = {}
+        self.loss_scaling: dict[str, Any] = {}
         self._data, self._program = setup.feed.train_data, setup.program
         self._limiter = DispatchLimiter()
 

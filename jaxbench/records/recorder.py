@@ -1,9 +1,10 @@
 """A run's records, its summary and its end."""
 
-import dataclasses
 import pathlib
 from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 from jaxbench.analysis.pricing import Price, add_costs
 from jaxbench.errors import (
@@ -68,7 +69,7 @@ class Recorder:
         summary = self._summarize(status)
         if status == "done" and summary.invalid:
             status, reason = "invalid", "; ".join(summary.invalid)
-            summary = dataclasses.replace(summary, status=status)
+            summary = msgspec.structs.replace(summary, status=status)
         self.summary = summary.to_json()
         # A run that is done is not resumed, so its records must be complete before it says so. Any
         # other status comes first, in case the rest cannot be written.

@@ -1,7 +1,6 @@
 """The run directory: the only thing that passes between measuring and reporting."""
 
 import contextlib
-import dataclasses
 import errno
 import itertools
 import json
@@ -29,7 +28,7 @@ _DOCUMENT, PARTIAL = "run.json", "run.json.partial"
 _LEFTOVERS = {LOCK, PARTIAL}
 # Disks give room in blocks of this size. Blank lines at the end of run.json keep one to spare.
 _BLOCK_BYTES = 4096
-_FIELDS = {field.name for field in dataclasses.fields(RunDocument)}
+_FIELDS = {*RunDocument.__struct_fields__}
 
 
 class RunDir:

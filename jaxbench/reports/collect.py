@@ -7,6 +7,8 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from jaxbench.cards.card import Card
 from jaxbench.cards.card_file import CARD, read_card
 from jaxbench.cards.check import check_card, custom_limits
@@ -157,7 +159,7 @@ def _without_run(sweep: Sweep, result: TrialResult, runs: Sequence[ReportedRun])
     else:
         modes = {run.mode for run in runs}
         num_devices = _parse_number(point.get("num_devices")) or result.num_devices
-        document = dataclasses.replace(
+        document = msgspec.structs.replace(
             UNKNOWN_DOCUMENT,
             experiment=result.experiment,
             # The mode is the whole sweep's.
@@ -165,8 +167,8 @@ def _without_run(sweep: Sweep, result: TrialResult, runs: Sequence[ReportedRun])
             config={"precision": point.get("precision")},
             environment={"hostname": result.hostname, "num_devices": num_devices},
         )
-    config, started_at = document.config | numbers, result.finished_at
-    document = dataclasses.replace(document, config=config, started_at=started_at, summary=None)
+    changed: Any = {"config": {**document.config, **numbers}, "started_at": result.finished_at}
+    document = msgspec.structs.replace(document, **changed, summary=None)
     name = f"{sweep.name}: {', '.join(f'{key}={value}' for key, value in point.items())}"
     return ReportedRun(None, name, sweep.path, document, (), result.status, result.reason, point)
 

@@ -8,6 +8,7 @@ from jaxbench.metrics import UNKNOWN
 from jaxbench.records.same import host_key
 from jaxbench.reports.context import ReportContext
 from jaxbench.reports.work import name_settings
+from jaxbench.schema import value_of
 from jaxbench.tables.columns import Cell, Column, metric_column
 
 _MARKS = {
@@ -93,9 +94,9 @@ def measured_share(context: ReportContext) -> list[Column]:
             return None
         return share_of_measured(
             card.figures(),
-            (record.peak or {}).get("arithmetic"),
+            (value_of(record, "peak") or {}).get("arithmetic"),
             run.precision,
-            record.flops_per_s_per_device,
+            value_of(record, "flops_per_s_per_device"),
             run.num_devices,
             card.environment["backend"],
         )

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from jaxbench.analysis.rate import Estimate, estimate, of_windows, steady_epochs
 from jaxbench.records.reader import Kind
@@ -13,7 +13,7 @@ from jaxbench.reports.collect import Collection
 from jaxbench.reports.prices import Prices
 from jaxbench.reports.runs import ReportedRun, RunRecord, TimeToTarget, time_to_target
 from jaxbench.reports.work import differing_names, grouped
-from jaxbench.schema import EpochRecord, InputRecord, Record, ThroughputRecord
+from jaxbench.schema import EpochRecord, InputRecord, Record, ThroughputRecord, value_of
 from jaxbench.tables.table import Table
 
 # Charts of one section; what is beyond them stands in tables only, and the section says so.
@@ -22,11 +22,10 @@ MOST_CHARTS = 6
 STAGES = {"training": "training", "train_step": "training step alone"}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainingRate(Record):
+class TrainingRate(Record, frozen=True, kw_only=True):
     """What belongs to the steady rate of a training run."""
 
-    kind = "training"
+    kind: ClassVar[str] = "training"
     mfu: float | None
     images_per_s_per_device: float | None
     flops_per_s_per_device: float | None
@@ -110,7 +109,7 @@ class ReportContext:
                 apart[run] = {name: setting.get(name) for name in names}
         return apart
 
-    def of_kind(self, kind: type[Kind]) -> list[RunRecord]:
+    def of_kind(self, kind: type[Kind]) -> list[RunRecord[Kind]]:
         """Return the records of a kind, of all runs."""
         return [RunRecord(run, record) for run in self.runs for record in run.of_kind(kind)]
 
@@ -122,7 +121,8 @@ def _look(run: ReportedRun) -> tuple:
 
 def _measurements(run: ReportedRun) -> Iterator[Measurement]:
     setting = run.setting
-    stages = (*run.of_kind(ThroughputRecord), *run.of_kind(InputRecord))
+    stages: list[ThroughputRecord | InputRecord] = [*run.of_kind(ThroughputRecord)]
+    stages += run.of_kind(InputRecord)
     for record in stages:
         feed = run.rate_feed if record.stage == "train_step" else run.feed
         of_stage = setting | {"stage": record.stage, "feed": feed}
@@ -135,9 +135,9 @@ def _measurements(run: ReportedRun) -> Iterator[Measurement]:
         record = TrainingRate(
             mfu=estimate(mfus).value,
             images_per_s_per_device=rate.value / run.num_devices if has_devices else None,
-            flops_per_s_per_device=summary.flops_per_s_per_device,
-            peak=summary.peak,
-            tokens_per_s=summary.tokens_per_s,
+            flops_per_s_per_device=value_of(summary, "flops_per_s_per_device"),
+            peak=value_of(summary, "peak"),
+            tokens_per_s=value_of(summary, "tokens_per_s"),
         )
         yield Measurement(run, "training", rate, record, setting | {"stage": "training"})
     elif not stages:

@@ -10,7 +10,7 @@ from jaxbench.reports.context import STAGES, Measurement, ReportContext
 from jaxbench.reports.prices import price_words
 from jaxbench.reports.runs import SCORES, ReportedRun
 from jaxbench.reports.work import grouped
-from jaxbench.schema import Conv2dRecord, ScalingRecord, TargetRecord
+from jaxbench.schema import METRICS, Conv2dRecord, ScalingRecord, TargetRecord, value_of
 from jaxbench.tables import spreadsheet
 
 # Columns are added at the end: whoever reads them by their place goes on reading the same.
@@ -65,8 +65,10 @@ def _measured(context: ReportContext) -> Iterator[_Row]:
 
 def _row_of(measurement: Measurement) -> _Row:
     run, score = measurement.run, measurement.run.score_field
-    row = {name: getattr(run, name, getattr(run.summary, name, None)) for name in _OF_A_RUN}
-    row |= {name: getattr(measurement.record, name) for name in _OF_A_RECORD}
+    row = {name: getattr(run, name) for name in _OF_A_RUN if hasattr(run, name)}
+    of_summary = METRICS.keys() & {*_OF_A_RUN} - row.keys()
+    row |= {name: value_of(run.summary, name) for name in of_summary}
+    row |= {name: value_of(measurement.record, name) for name in _OF_A_RECORD}
     return row | {
         "origin": "measured",
         "run": run.id,
@@ -77,9 +79,9 @@ def _row_of(measurement: Measurement) -> _Row:
         "hostname": run.host,
         **measurement.rate.fields("images_per_s"),
         "n": measurement.rate.n,
-        "epochs": run.summary.epochs_done,
+        "epochs": value_of(run.summary, "epochs_done"),
         "figure": SCORES.get(score or ""),
-        "best_score": score and getattr(run.summary, f"best_{score}"),
+        "best_score": score and value_of(run.summary, f"best_{score}"),
         "joules_per_image": run.telemetry.get("joules_per_image"),
         "date": run.document.started_at,
     }
@@ -130,7 +132,7 @@ def _scaling(run: ReportedRun, bare: _Row) -> Iterator[_Row]:
 def _predictions(run: ReportedRun, bare: _Row) -> Iterator[_Row]:
     # What nobody can have measured of devices that were not there.
     unknown = dict.fromkeys(("compile_s", "compile_cache", "peak_memory_bytes"))
-    for record in run.summary.predictions or ():
+    for record in value_of(run.summary, "predictions") or ():
         for overlap in ("no", "full"):
             yield {
                 **bare,

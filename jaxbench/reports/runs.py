@@ -5,7 +5,9 @@ import functools
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
+
+import msgspec
 
 from jaxbench import schema
 from jaxbench.analysis.pricing import Price, lost_s, recorded_price
@@ -23,6 +25,7 @@ from jaxbench.schema import (
     RunDocument,
     Summary,
     decode_record,
+    value_of,
 )
 
 # What a trained network is judged by: {field of an epoch's record: its name}.
@@ -112,14 +115,18 @@ class ReportedRun:
     # Of trainings, for which their length counts.
     training_setting = property(lambda run: same.training_setting(run.document))
     training_key = property(lambda run: same.setting_key(run.training_setting))
-    score = property(lambda run: run.score_field and getattr(run.summary, run.score_field))
+    score = property(lambda run: run.score_field and value_of(run.summary, run.score_field))
     # What CPU devices are made of; None for others.
     processor = property(lambda r: r.environment.get("cpu") if r.device_kind == "cpu" else None)
     hardware = property(lambda run: run.devices(run.num_devices))
     machine = property(lambda run: run.machine_of(run.num_devices))
     # Within the run, when it was resumed: no rate is one of its first devices.
     changed_devices = property(
-        lambda run: not {"num_devices", "device_kind"}.isdisjoint(changes(vars(run.document)))
+        lambda run: (
+            not {"num_devices", "device_kind"}.isdisjoint(
+                changes(msgspec.structs.asdict(run.document))
+            )
+        )
     )
     date = property(lambda run: run.document.started_at[:10] or "no date")
     framework = property(lambda run: f"jax {run.environment.get('versions', {}).get('jax') or '?'}")
@@ -169,7 +176,7 @@ class ReportedRun:
     @property
     def compile_cache(self) -> str | None:
         """How the programs came: `hit` only if all were fetched from the compilation cache."""
-        if outcome := self.summary.compile_cache:
+        if outcome := value_of(self.summary, "compile_cache"):
             return outcome
         outcomes = {record.compile_cache for record in self.of_kind(CompileRecord)}
         return next((one for one in ("miss", "off", "hit") if one in outcomes), None)
@@ -182,7 +189,7 @@ class ReportedRun:
     @property
     def changed_price(self) -> str | None:
         """Say how the price changed within the run, and what that means; None if it did not."""
-        if changed := changes(vars(self.document)).get("price"):
+        if changed := changes(msgspec.structs.asdict(self.document)).get("price"):
             return f"{describe_changes({'usd_per_hour': changed})}: what it cost is unknown"
         return None
 
@@ -221,7 +228,7 @@ class ReportedRun:
     @property
     def score_field(self) -> str | None:
         """The field of the last epoch's score in the summary, one of `SCORES`."""
-        return next((n for n in SCORES if getattr(self.summary, n) is not None), None)
+        return next((n for n in SCORES if value_of(self.summary, n) is not None), None)
 
     @property
     def total_s(self) -> float | None:
@@ -232,11 +239,11 @@ class ReportedRun:
         return compile_s + sum(epoch.epoch_time_s for epoch in epochs)
 
 
-class RunRecord(NamedTuple):
+class RunRecord(NamedTuple, Generic[Kind]):
     """A record, and the run that made it."""
 
     run: ReportedRun
-    record: Record
+    record: Kind
 
 
 def read_run(id: str, name: str, path: pathlib.Path) -> ReportedRun:
@@ -298,7 +305,7 @@ class TimeToTarget:
 
 def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None:
     """Return what a run took to its target, or to the one that is asked; None if it has none."""
-    to_stop = run.summary.target_accuracy or {}
+    to_stop = value_of(run.summary, "target_accuracy") or {}
     targets = (asked, to_stop.get("value"), run.document.target_accuracy)
     target = next((value for value in targets if value is not None), None)
     # Models that are trained apart have no score of their own in an epoch's record.

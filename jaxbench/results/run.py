@@ -11,11 +11,11 @@ from jaxbench.records.reader import load_run, read_records
 from jaxbench.records.run_lock import is_running
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.results.tables import records_table, run_row
-from jaxbench.schema import METRICS
+from jaxbench.schema import METRICS, value_of
 
 
 def _of_summary(name: str, doc: str) -> property:
-    return property(lambda run: getattr(run._reported.summary, name), doc=doc)
+    return property(lambda run: value_of(run._reported.summary, name), doc=doc)
 
 
 class Run:
@@ -139,7 +139,7 @@ class Run:
             if row[name] is not None:
                 metric = METRICS[name]
                 shown.append(f"{metric.title} {metric.show(row[name])}{metric.unit}")
-        for one in self._reported.summary.efficiencies or ():
+        for one in value_of(self._reported.summary, "efficiencies") or ():
             if one["efficiency"] is not None:
                 devices = f"{one['scaling']}, {one['num_devices']} device(s)"
                 shown.append(f"{devices} efficiency {one['efficiency']:.1%}")

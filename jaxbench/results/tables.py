@@ -8,6 +8,7 @@ from jaxbench.analysis.rate import Estimate
 from jaxbench.metrics import UNKNOWN
 from jaxbench.reports.collect import collect
 from jaxbench.reports.runs import ReportedRun
+from jaxbench.schema import value_of
 
 # The columns of `load_runs`: names as in run.json and its summary, but for `top1`, `dice`
 # and `bits_per_byte`.
@@ -64,7 +65,7 @@ def run_row(run: ReportedRun) -> dict[str, Any]:
         "batch_size": run.batch_size,
         "precision": run.config.get("precision"),
         **run.rate.fields("images_per_s"),
-        **{name: getattr(run.summary, field) for name, field in _OF_SUMMARY.items()},
+        **{name: value_of(run.summary, field) for name, field in _OF_SUMMARY.items()},
         "seed": run.seed,
         "feed": None if run.rate_feed == UNKNOWN else run.rate_feed,
         "started_at": run.document.started_at,

@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from jaxbench.analysis.largest_batch import estimate_largest
 from jaxbench.batch_layout import BatchLayout, batch_multiple
 from jaxbench.schema import MaxBatchResult, TrialResult
@@ -105,8 +107,8 @@ def _find_max_batch(
         return _batch_fit(batch_size, tried, memory_limit_mb)
 
     def result(status: str, reason: str, **fields) -> MaxBatchResult:
-        common = {"place": trial.place, "trials": len(tried), "memory_limit_mb": memory_limit_mb}
-        return MaxBatchResult(**common, status=status, reason=reason, **fields)
+        fields |= {"place": trial.place, "memory_limit_mb": memory_limit_mb}
+        return MaxBatchResult(trials=len(tried), status=status, reason=reason, **fields)
 
     first = trial.config.batch_size
     try:
@@ -123,7 +125,7 @@ def _find_max_batch(
         return result("oom", reason, smallest_too_large=too_large)
     best = tried[largest]
     config = trial.with_field("batch_size", largest).config
-    columns = MaxBatchResult.__dataclass_fields__
+    columns = MaxBatchResult.__struct_fields__
     return result(
         "done",
         reason,
@@ -132,7 +134,11 @@ def _find_max_batch(
         smallest_too_large=too_large,
         num_devices=best.num_devices,
         device_kind=best.device_kind,
-        **{name: value for name, value in vars(best.figures).items() if name in columns},
+        **{
+            name: value
+            for name, value in msgspec.structs.asdict(best.figures).items()
+            if name in columns
+        },
     )
 
 

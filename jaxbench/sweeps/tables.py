@@ -7,6 +7,8 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from jaxbench.analysis.rate import FEWEST_SEEDS, spread
 from jaxbench.metrics import UNKNOWN, plain
 from jaxbench.records.reader import RunRecords
@@ -24,7 +26,9 @@ from jaxbench.schema import (
     ThroughputRecord,
     TrialFigures,
     TrialResult,
+    column_heading,
     shown_in,
+    value_of,
 )
 from jaxbench.sweeps.grid import Trial
 from jaxbench.tables.text import text_table
@@ -57,7 +61,7 @@ def figures_of(run: RunRecords, status: str | None = None) -> TrialFigures:
         figures["needed_bytes_per_device"] = record.needed_bytes
     for record in run.of_kind(ThroughputRecord):
         if record.stage == "train_step":
-            figures |= vars(record)
+            figures |= msgspec.structs.asdict(record)
     for record in run.of_kind(InputRecord):
         figures[f"{record.stage}_images_per_s"] = record.images_per_s
     for record in run.of_kind(ScalingRecord):  # from few devices to all
@@ -66,7 +70,9 @@ def figures_of(run: RunRecords, status: str | None = None) -> TrialFigures:
         figures.setdefault("conv2d_compute_s", record.compute_s)
         figures.setdefault("conv2d_scipy_s", record.scipy_s)
     summary = reported.summary
-    figures |= {name: value for name, value in vars(summary).items() if value is not None}
+    figures |= {
+        name: value for name, value in msgspec.structs.asdict(summary).items() if value is not None
+    }
     figures |= reported.rate.fields("images_per_s") | {"total_s": reported.total_s}
     epochs = run.of_kind(EpochRecord)
     if flops := run.document.training_flops_per_image:
@@ -78,9 +84,9 @@ def figures_of(run: RunRecords, status: str | None = None) -> TrialFigures:
         if to_target.reached:
             figures |= {"target_s": to_target.time_s, "target_epoch": to_target.epoch}
             figures |= {"target_images": to_target.images, "target_flops": to_target.training_flops}
-            figures["target_usd"] = (summary.target_accuracy or {}).get("usd")
+            figures["target_usd"] = (value_of(summary, "target_accuracy") or {}).get("usd")
     figures["energy_j"] = (summary.telemetry or {}).get("energy_j")
-    return TrialFigures(**{name: figures.get(name) for name in TrialFigures.__dataclass_fields__})
+    return TrialFigures(**{name: figures.get(name) for name in TrialFigures.__struct_fields__})
 
 
 def trial_table(trials: Sequence[Trial], results: Sequence[TrialResult]) -> list[str]:
@@ -96,9 +102,9 @@ def trial_table(trials: Sequence[Trial], results: Sequence[TrialResult]) -> list
             first, _, rest = result.reason.strip().partition("\n")
             rest = rest and f" (the rest is in {result.log})"
             reasons.append(f"{trial.title}: {result.status}: {first}{rest}")
-    headings = [*results[0].place, "status", *(METRICS[name].heading for name in names)]
+    headings = [*results[0].place, "status", *(column_heading(name) for name in names)]
     # A reader looks at what a rate or a score costs before what it is made of.
-    spare = [METRICS[name].heading for name in names if name not in _MAIN]
+    spare = [column_heading(name) for name in names if name not in _MAIN]
     return _simulated(results) + text_table(headings, rows, spare) + marked[:1] + reasons
 
 

@@ -188,7 +188,7 @@ class TrialRunner:
             status=status,
             figures=figures_of(run, ended_as) if run else TrialFigures(),
             reason=None if status == "done" else reason,
-            warnings=tuple(((run and run.document.summary) or {}).get("warnings", ())),
+            warnings=[*((run and run.document.summary) or {}).get("warnings", ())],
             wall_s=process.wall_s,
             run=str(run_path.relative_to(self.folder.path)) if run else None,
             log=str(attempt.job.log.relative_to(self.folder.path)),
@@ -198,10 +198,10 @@ class TrialRunner:
             finished_at=now().isoformat(),
             commit=(environment.get("git") or {}).get("commit"),
             hostname=environment.get("hostname") or ended.host,
-            **{
-                name: environment.get(name)
-                for name in ("num_devices", "device_kind", "backend", "versions")
-            },
+            num_devices=environment.get("num_devices"),
+            device_kind=environment.get("device_kind"),
+            backend=environment.get("backend"),
+            versions=environment.get("versions"),
         )
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from jaxbench.analysis.rate import Estimate
 from jaxbench.metrics import UNKNOWN, Metric, count, is_number, words
-from jaxbench.schema import METRICS
+from jaxbench.schema import METRICS, Record, value_of
 
 
 class Cell(NamedTuple):
@@ -28,7 +28,7 @@ class Cell(NamedTuple):
 class Column(NamedTuple):
     """One heading, and what each row has below it.
 
-    Numbers have a heading and a format of metrics.csv, see `metric_column`: in a column without a
+    Numbers have a heading and a format of schema.py, see `metric_column`: in a column without a
     metric a number is refused.
 
     Attributes:
@@ -60,7 +60,10 @@ class Column(NamedTuple):
         for name in self.value.split("."):
             if row is None:
                 return None
-            row = row.get(name) if isinstance(row, Mapping) else getattr(row, name)
+            if isinstance(row, Record):  # other kinds have no such metric, and an empty cell
+                row = value_of(row, name)
+            else:
+                row = row.get(name) if isinstance(row, Mapping) else getattr(row, name)
         return row
 
     def cell(self, row: Any) -> Cell:
@@ -71,7 +74,7 @@ class Column(NamedTuple):
             cell = value
         elif self.metric is None:
             if is_number(amount):
-                raise TypeError(f"{self.title}: numbers need a line of metrics.csv")
+                raise TypeError(f"{self.title}: numbers need a metric")
             shown = self.show(value)
             cell = shown if isinstance(shown, Cell) else Cell(shown)
         elif self.ends and value is not None:
@@ -92,7 +95,7 @@ def metric_column(
     left: bool | None = None,
     ends: str = "",
 ) -> Column:
-    """Return the column of a metric, with its heading and format of metrics.csv.
+    """Return the column of a metric, with its heading and format of schema.py.
 
     Args:
       name: the path of a row's value, of which the last part names the metric.

@@ -103,7 +103,7 @@ class LossScales:
         """Return the fields of a record; none except under fp16."""
         if not self._latest:
             return {}
-        record: dict[str, Any] = describe_scales(self._latest)
+        record = describe_scales(self._latest)
         if len(self._seeds_R) > 1:
             record["loss_scale_models"] = [
                 {"seed": seed, "loss_scale": float(scale), "skipped_steps": int(skipped)}
@@ -112,7 +112,7 @@ class LossScales:
         return record
 
 
-def describe_scales(metrics: Mapping[str, np.ndarray]) -> dict[str, float]:
+def describe_scales(metrics: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Return the fields of a record from a step's metrics: the mean scale, all skipped steps."""
     return {
         "loss_scale": float(metrics["loss_scale"].mean()),

@@ -197,7 +197,7 @@ class RunProgress:
         """Read what `to_json` returned, and the `epochs` done."""
         names = {field.name for field in dataclasses.fields(cls)} & values.keys()
         progress = cls(**{name: values[name] for name in names})
-        progress.epochs = [decode_record(epoch) for epoch in progress.epochs]
+        progress.epochs = [decode_record(epoch) for epoch in values.get("epochs", ())]
         if progress.epoch_metrics:
             progress.epoch_metrics = EpochMetrics(**progress.epoch_metrics)  # type: ignore[arg-type]
         return progress
@@ -560,7 +560,7 @@ def _time_left_s(run: TrainRun, step_time_s: float) -> float:
 
 def write_step_record(run: TrainRun, *, profiled: bool = False) -> None:
     """Write the record of the steps since the last one, whose metrics have just arrived."""
-    epoch, times = run.progress.epoch_metrics, {}
+    epoch, times = run.progress.epoch_metrics, dict[str, Any]()
     # Without step_log metrics arrive together, and the time between two of them means nothing.
     if run.program.config.step_log and not profiled:
         step_time_s = epoch.interval_time_s / epoch.interval_steps

@@ -1,9 +1,9 @@
 """The lines that records are worth on the console: plain text, one fact a line."""
 
-import dataclasses
 import io
 
 import pytest
+from msgspec.structs import replace
 
 from jaxbench.records.reader import load_run
 from jaxbench.records.writers.console import Console
@@ -30,15 +30,11 @@ def test_the_transcript_of_a_mode(mode, snapshot):
 
 def test_a_rate_and_what_it_is_of(snapshot):
     [old] = load_run(str(RUNS / "train")).of_kind(Summary)
-    old = dataclasses.replace(old, images_per_s=10.0, images_per_s_per_device=5.0)
+    old = replace(old, images_per_s=10.0, images_per_s_per_device=5.0)
     ends = {"images_per_s_low": 8.0, "images_per_s_high": 12.0}
     few = {"images_per_s_low": None, "images_per_s_high": None}
     lines = [
-        next(
-            line
-            for line in describe_record(dataclasses.replace(old, **rate))
-            if " images/s" in line
-        )
+        next(line for line in describe_record(replace(old, **rate)) if " images/s" in line)
         for rate in (
             few | {"images_per_s_range": [8.0, 12.0], "steady_epochs": 5},
             ends | {"steady_epochs": 6},
@@ -68,9 +64,9 @@ def test_a_growing_table_has_its_titles_once_and_the_columns_that_fit(monkeypatc
     train = {"epoch": 100, "epochs": 200, "epoch_time_s": 200.0, "images_per_s": 123456.7}
     train |= {"train_loss": 2.5, "train_top1": 1.0, "learning_rate": 1.23456e-05}
     epoch = filled(EpochRecord, **train)
-    evaluated = dataclasses.replace(epoch, eval_loss=1.0, eval_top1=0.5, images_per_s=None)
+    evaluated = replace(epoch, eval_loss=1.0, eval_top1=0.5, images_per_s=None)
     # A column that turns up later stays; others' cells are blank.
-    later = dataclasses.replace(evaluated, eval_top1_tta=0.6)
+    later = replace(evaluated, eval_top1_tta=0.6)
     table, shown = GrowingTable(), []
     for columns, record in ((110, epoch), (110, evaluated), (120, later), (120, epoch)):
         monkeypatch.setenv("COLUMNS", str(columns))
@@ -78,7 +74,7 @@ def test_a_growing_table_has_its_titles_once_and_the_columns_that_fit(monkeypatc
     # Several models, a loss scale: what is left out is the least of it.
     monkeypatch.setenv("COLUMNS", "80")
     many = {"train_top1_std": 0.1, "eval_top1_std": 0.2, "loss_scale": 65536.0}
-    crowded = GrowingTable().lines(record_row(dataclasses.replace(evaluated, **many)))
+    crowded = GrowingTable().lines(record_row(replace(evaluated, **many)))
     assert max(map(len, crowded)) <= 80
     assert "\n".join([*shown, *crowded]) == snapshot
 
@@ -86,7 +82,7 @@ def test_a_growing_table_has_its_titles_once_and_the_columns_that_fit(monkeypatc
 def test_scaling_records_are_a_table(monkeypatch, snapshot):
     monkeypatch.setenv("COLUMNS", "120")
     records = load_run(str(RUNS / "scaling")).of_kind(ScalingRecord)
-    lost = dataclasses.replace(records[0], images_per_s=None, status="oom")
+    lost = replace(records[0], images_per_s=None, status="oom")
     assert "\n".join([*scaling_table(records), *scaling_table([lost])]) == snapshot
 
 
@@ -113,7 +109,7 @@ TARGET = filled(
 def test_targets_keep_the_columns_of_the_guide_in_80_characters(monkeypatch, scaling, snapshot):
     monkeypatch.setenv("COLUMNS", "80")
     efficiency = {"efficiency_no_overlap": 0.5, "efficiency_full_overlap": 0.99}
-    lines = target_table([dataclasses.replace(TARGET, scaling=scaling, **efficiency)])
+    lines = target_table([replace(TARGET, scaling=scaling, **efficiency)])
     assert len(lines[1]) <= 80
     assert "\n".join(lines) == snapshot
 
@@ -125,6 +121,6 @@ def test_what_a_compiled_step_moves(snapshot):
     lines = [
         line
         for least in (2_000_000, None)
-        for line in compiled_facts([dataclasses.replace(TARGET, **facts, bytes_lower_bound=least)])
+        for line in compiled_facts([replace(TARGET, **facts, bytes_lower_bound=least)])
     ]
     assert "\n".join(lines) == snapshot

@@ -1,26 +1,38 @@
 """The schema of records: what is written, left out and refused."""
 
-import dataclasses
 import json
+import typing
 
 import pytest
+from msgspec.structs import replace
 
+from jaxbench.metrics import Here, Metric
 from jaxbench.records.run_dir import create_run_dir
 from jaxbench.records.writers import Writers
 from jaxbench.records.writers.files import CsvWriter, JsonlWriter
 from jaxbench.schema import (
+    METRICS,
     RECORDS,
     EpochRecord,
+    MaxBatchResult,
+    RunDocument,
     ScalingRecord,
     StepRecord,
     Summary,
+    ThroughputRecord,
     TrainSummary,
+    TrialFigures,
+    TrialResult,
     columns_of,
     decode_record,
+    metric_of,
+    required_fields,
+    value_of,
 )
 from tests.conftest import records, run_document, run_json, table
 from tests.recorded import filled
 
+DESCRIBED = (*RECORDS.values(), RunDocument, TrialResult, TrialFigures, MaxBatchResult)
 EPOCH = filled(EpochRecord, train_loss=2.0)
 STEP = {"kind": "step", "step": 4, "epoch": 1, "loss": 2.0, "learning_rate": 0.1, "elapsed_s": 3.0}
 
@@ -28,7 +40,7 @@ STEP = {"kind": "step", "step": 4, "epoch": 1, "loss": 2.0, "learning_rate": 0.1
 @pytest.mark.parametrize("kind", RECORDS.values(), ids=RECORDS)
 def test_every_kind_can_be_read_back_without_what_may_be_left_out(kind):
     record = filled(kind)
-    assert kind.required() <= record.to_json().keys()
+    assert required_fields(kind) <= record.to_json().keys()
     found = decode_record(record.to_json())
     # Without a field of its own a summary is one of no mode.
     assert issubclass(kind, type(found)) and found.to_json() == record.to_json()
@@ -45,10 +57,14 @@ def test_what_a_newer_version_wrote_is_read():
     assert decode_record(STEP | {"later": 2.0}).to_json() == STEP
 
 
-def test_a_metric_of_another_kind_of_record_is_none_and_an_unknown_name_is_an_error():
-    assert EPOCH.latency_p50_s is None
-    with pytest.raises(AttributeError, match="EpochRecord has no latncy"):
-        EPOCH.latncy  # noqa: B018
+def test_a_metric_of_another_kind_of_record_is_an_error_unless_none_is_asked_for():
+    for name in ("latency_p50_s", "latncy"):
+        with pytest.raises(AttributeError, match=f"EpochRecord' object has no attribute '{name}'"):
+            getattr(EPOCH, name)
+    assert value_of(EPOCH, "latency_p50_s") is value_of(EPOCH, "eval_dice") is None
+    assert value_of(EPOCH, "train_loss") == 2.0
+    with pytest.raises(KeyError):
+        value_of(EPOCH, "latncy")
 
 
 def test_run_json_has_the_documents_fields_only(tmp_path):
@@ -71,7 +87,7 @@ def test_csv_columns_follow_the_fields(tmp_path):
     assert {"scaling", "efficiency", "reason"} < set(columns_of(ScalingRecord))
     writers = Writers(CsvWriter(tmp_path / "epochs.csv", EpochRecord))
     writers.write(decode_record(STEP))
-    writers.write(dataclasses.replace(EPOCH, eval_top1=0.5, eval_top5=0.9, mfu=float("nan")))
+    writers.write(replace(EPOCH, eval_top1=0.5, eval_top5=0.9, mfu=float("nan")))
     writers.close()
     [row] = table(tmp_path / "epochs.csv")
     assert list(row) == columns
@@ -83,7 +99,7 @@ def test_a_file_that_is_continued_keeps_its_columns(tmp_path):
     """It may be of a run that an older version began, which had fewer figures."""
     (tmp_path / "epochs.csv").write_text("epoch,train_loss\n1,2.5\n")
     writer = CsvWriter(tmp_path / "epochs.csv", EpochRecord)
-    writer.write(dataclasses.replace(EPOCH, epoch=2))
+    writer.write(replace(EPOCH, epoch=2))
     writer.close()
     lines = (tmp_path / "epochs.csv").read_text().splitlines()
     assert lines == ["epoch,train_loss", "1,2.5", "2,2.0"]
@@ -92,7 +108,7 @@ def test_a_file_that_is_continued_keeps_its_columns(tmp_path):
 def test_curves_are_of_steps_and_epochs():
     step = StepRecord(step=4, epoch=1, loss=2.0, top1=float("nan"), learning_rate=0.1, elapsed_s=3)
     assert step.points() == {"train/loss": 2.0, "train/learning_rate": 0.1}
-    epoch = dataclasses.replace(EPOCH, eval_top1=0.5)
+    epoch = replace(EPOCH, eval_top1=0.5)
     assert epoch.points()["eval/top1"] == 0.5 and epoch.points()["train/epoch_loss"] == 2.0
     # A summary has the last evaluation's figures, and no step.
     assert filled(TrainSummary, eval_top1=0.5).points() == Summary(status="done").points() == {}
@@ -105,4 +121,35 @@ def test_a_line_holds_what_json_can(tmp_path):
     [line] = records(tmp_path)
     assert line == json.loads(
         '{"kind": "summary", "status": "done", "wall_s": null, "invalid": [], "warnings": ["ä"]}'
+    )
+
+
+def test_a_name_is_described_once_and_has_one_type():
+    types, described = {}, []
+    for cls in DESCRIBED:
+        for name, hint in cls.__annotations__.items():
+            marks = {type(one) for one in getattr(hint, "__metadata__", ())}
+            described += [name] * (Metric in marks)
+            # In one class it may be another thing.
+            if Here not in marks:
+                parts = typing.get_args(typing.get_type_hints(cls)[name])
+                kind = parts[0] if type(None) in parts else typing.get_type_hints(cls)[name]
+                types.setdefault(name, []).append(kind)
+    assert len(described) == len({*described}) > 250
+    assert {*described} == {*types} <= METRICS.keys()
+    assert not [name for name, kinds in types.items() if any(one != kinds[0] for one in kinds)]
+
+
+def test_here_is_what_a_metric_means_in_one_class_alone():
+    here, plain = (
+        metric_of(EpochRecord, "images_per_s"),
+        metric_of(ThroughputRecord, "images_per_s"),
+    )
+    assert here.curve == "throughput/images_per_s" and plain.curve == ""
+    assert here.meaning != plain.meaning and here.heading == plain.heading == "images/s"
+    # What all summaries mean is no other thing in that of a mode.
+    assert (
+        metric_of(TrainSummary, "compile_s")
+        == metric_of(Summary, "compile_s")
+        != METRICS["compile_s"]
     )

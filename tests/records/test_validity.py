@@ -1,8 +1,7 @@
 """Sanity checks of a run's figures."""
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from jaxbench.records.validity import (
     clock_disagreements,
@@ -33,16 +32,16 @@ STAGE = filled(
     ],
 )
 def test_impossible_throughput(change, reason):
-    assert impossible(STAGE) == impossible(dataclasses.replace(STAGE, mfu=None)) == []
-    [told] = impossible(dataclasses.replace(STAGE, **change))
+    assert impossible(STAGE) == impossible(replace(STAGE, mfu=None)) == []
+    [told] = impossible(replace(STAGE, **change))
     assert reason in told
 
 
 def test_a_step_alone_may_be_as_quick_as_the_quickest_steps_in_a_row():
     # A busy host: windows from 0.5 to 2 s a step, the steps closed alone 0.6 s.
     fields = {"latency_p50_s": 0.6, "images_per_s_low": 50.0}
-    assert impossible(dataclasses.replace(STAGE, **fields, images_per_s_high=200.0)) == []
-    [told] = impossible(dataclasses.replace(STAGE, **fields, images_per_s_high=110.0))
+    assert impossible(replace(STAGE, **fields, images_per_s_high=200.0)) == []
+    [told] = impossible(replace(STAGE, **fields, images_per_s_high=110.0))
     assert "a step closed alone takes" in told
 
 
@@ -59,14 +58,14 @@ EPOCH = filled(EpochRecord, epoch=3, images=640, mfu=0.4)
 )
 def test_impossible_epoch(change, reason):
     assert impossible_epoch(EPOCH, 640) == []
-    assert impossible_epoch(dataclasses.replace(EPOCH, images=639), 640, corrupt=1) == []
-    told = impossible_epoch(dataclasses.replace(EPOCH, **change), 640)
+    assert impossible_epoch(replace(EPOCH, images=639), 640, corrupt=1) == []
+    told = impossible_epoch(replace(EPOCH, **change), 640)
     assert told == [f"epoch 3: {reason}"]
 
 
 def test_impossible_flops():
     """460 TFLOP/s on two cores: a network that ignores its images."""
-    stage = dataclasses.replace(STAGE, mfu=None, flops_per_s_per_device=460e12)
+    stage = replace(STAGE, mfu=None, flops_per_s_per_device=460e12)
     assert impossible(stage) == impossible(stage, limit=460e12) == []
     [told] = impossible(stage, limit=1.66e12)
     assert told.startswith("460.00 TFLOP/s on a device by the network's own arithmetic, no such ")
@@ -81,7 +80,7 @@ COMPILED = filled(CompileRecord, function="eval_step")
     [(1e9, 0), (0.4e9, 0), (0.3e9, 1), (7.0, 1), (None, 0), (0.0, 0), (-1.0, 0)],
 )
 def test_a_step_without_its_networks_arithmetic_is_said(compiled, told):
-    record = dataclasses.replace(COMPILED, xla_flops_per_device=compiled)
+    record = replace(COMPILED, xla_flops_per_device=compiled)
     warnings = missing_arithmetic(record, 1e9)
     assert len(warnings) == told and all("the compiled eval_step does" in w for w in warnings)
     assert missing_arithmetic(record, 0.0) == []

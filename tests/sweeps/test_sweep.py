@@ -1,7 +1,6 @@
 """The parts of a sweep, and what it refuses."""
 
 import contextlib
-import dataclasses
 import io
 import json
 import math
@@ -10,6 +9,7 @@ import re
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from jaxbench.analysis.rate import spread
 from jaxbench.errors import BadInput
@@ -101,7 +101,7 @@ def test_the_largest_batch_is_found_whatever_the_plan_is_worth():
 
 def test_a_sweeps_folder_takes_up_what_a_killed_one_left(tmp_path):
     with sweep_dir.open_sweepdir(tmp_path / "s") as folder:
-        folder.add(dataclasses.replace(RESULT, key="a"))
+        folder.add(replace(RESULT, key="a"))
         with (
             pytest.raises(BadInput, match="another sweep is running there"),
             sweep_dir.open_sweepdir(tmp_path / "s"),
@@ -111,7 +111,7 @@ def test_a_sweeps_folder_takes_up_what_a_killed_one_left(tmp_path):
         file.write('\n{"key": "b", "sta')
     with sweep_dir.open_sweepdir(tmp_path / "s") as folder:
         assert set(folder.results) == {"a"}
-        folder.add(dataclasses.replace(RESULT, key="b", status="oom"))
+        folder.add(replace(RESULT, key="b", status="oom"))
     lines = (tmp_path / "s" / "results.jsonl").read_text().splitlines()
     assert [json.loads(line)["key"] for line in lines if line] == ["a", "b"]
 
@@ -172,13 +172,13 @@ def test_bad_input_is_refused(refused, tmp_path, args, told):
 
 
 def test_a_row_has_the_grids_fields_and_every_figure():
-    result = dataclasses.replace(RESULT, place={"seed": "0", "num_devices": "2"})
-    row = dataclasses.replace(result, figures=TrialFigures(images_per_s=7.0)).row()
+    result = replace(RESULT, place={"seed": "0", "num_devices": "2"})
+    row = replace(result, figures=TrialFigures(images_per_s=7.0)).row()
     assert list(row)[:2] == ["seed", "num_devices"]
     assert {"status", "reason", "warnings", "wall_s", "device_kind", "run"} < set(row)
     # What the grid asked for, not what the environment says of it.
     assert (row["num_devices"], row["images_per_s"], row["eval_top1"]) == ("2", 7.0, None)
-    assert {field.name for field in dataclasses.fields(TrialFigures)} < set(row)
+    assert {*TrialFigures.__struct_fields__} < set(row)
     place = {"num_devices": "2"}
     found = filled(MaxBatchResult, place=place, status="oom", trials=3, reason="8: oom")
     assert list(found.row())[0] == "num_devices" and found.row()["status"] == "oom"
@@ -189,7 +189,7 @@ def of_figures(*of_each):
     """A sweep's trials over seeds, and the results: (status, reason, figures) of each."""
     trials = make("seed=" + ",".join(str(number) for number, _ in enumerate(of_each)))
     return trials, [
-        dataclasses.replace(RESULT, place=trial.place, status=status, reason=why, figures=figures)
+        replace(RESULT, place=trial.place, status=status, reason=why, figures=figures)
         for trial, (status, why, figures) in zip(trials, of_each, strict=True)
     ]
 
@@ -206,7 +206,7 @@ def test_a_table_shows_what_the_trials_have(monkeypatch, snapshot):
     """What did not end well has no figures; on a narrow console the rate is the last to go."""
     rate = {"images_per_s": 1234.5, "images_per_s_low": 1000.0, "images_per_s_high": 2000.0}
     done = TrialFigures(compile_s=1.5, compile_cache="hit", mfu=0.5, **rate)
-    done = dataclasses.replace(done, target_value=0.9, target_reached=False)
+    done = replace(done, target_value=0.9, target_reached=False)
     ends = (("done", None), ("oom", "too large"), ("invalid", "odd"))
     trials, results = of_figures(*((*end, done) for end in ends))
     shown = []
@@ -216,7 +216,7 @@ def test_a_table_shows_what_the_trials_have(monkeypatch, snapshot):
         assert max(map(len, lines)) <= columns
         shown += [*lines, ""]
     # Seeds together: the rates of those that are done, and none got there.
-    rows, lines = seed_statistics([*results, dataclasses.replace(results[0], place={"seed": "3"})])
+    rows, lines = seed_statistics([*results, replace(results[0], place={"seed": "3"})])
     assert "\n".join([*shown, *lines]) == snapshot
     by_figure = {row["figure"]: row for row in rows}
     assert by_figure["images_per_s"]["n"] == 2 and by_figure["target_s"]["median"] == math.inf
@@ -273,9 +273,7 @@ def test_the_largest_batch_is_found_by_trials(runner):
 
         def result(self, attempt, ended):
             trial, status = attempt.trial, "done" if ended.process.status == "exited" else "oom"
-            return dataclasses.replace(
-                RESULT, key=trial.key, place=trial.place, status=status, **fields
-            )
+            return replace(RESULT, key=trial.key, place=trial.place, status=status, **fields)
 
         with runner(launch) as own, pytest.MonkeyPatch.context() as patch:
             patch.setattr(TrialRunner, "_result", result)
@@ -350,12 +348,12 @@ def test_spread_has_an_interval_above_0():
 
 def test_warnings_of_trials_are_told_once():
     told = [("others took 59 % of 2 processors",), ("others took 61 % of 2 processors", "odd"), ()]
-    results = [dataclasses.replace(RESULT, key=str(n), warnings=own) for n, own in enumerate(told)]
+    results = [replace(RESULT, key=str(n), warnings=own) for n, own in enumerate(told)]
     assert repeated_warnings(results) == [
         "warning (2 of 3 trials, for example): others took 59 % of 2 processors",
         "warning (1 of 3 trials): odd",
     ]
-    many = [dataclasses.replace(RESULT, warnings=tuple("abcde"))]
+    many = [replace(RESULT, warnings=tuple("abcde"))]
     assert repeated_warnings(many)[2:] == [
         "warning (1 of 1 trials): c",
         "2 more warning(s) in the report",
@@ -369,13 +367,13 @@ def test_the_best_trial_is_marked_and_simulated_devices_come_first():
     trials, results = of_figures(*(("done", None, one) for one in rates))
     assert not any("*" in line for line in trial_table(trials, results)), "a seed is luck"
     results = [
-        dataclasses.replace(one, place={"batch_size": f"{n}"}, backend="cpu", num_devices=4)
+        replace(one, place={"batch_size": f"{n}"}, backend="cpu", num_devices=4)
         for n, one in enumerate(results)
     ]
     first, _, *rows, note = trial_table(trials, results)
     assert first.startswith("warning: simulated devices (4)") and note.startswith("* the highest")
     assert ["*" in row for row in rows] == [False, True, False]
-    alone = [dataclasses.replace(one, num_devices=1) for one in results]
+    alone = [replace(one, num_devices=1) for one in results]
     assert "simulated" not in "".join(trial_table(trials, alone))
 
 

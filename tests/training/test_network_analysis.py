@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from jaxbench.cli import registry
 from jaxbench.config import ModelConfig
@@ -74,10 +75,10 @@ def test_arithmetic_that_xla_leaves_out():
         flops = job.program.training_flops * config.batch_size / 2
         for share, told in ((0.5, 0), (0.3, 1)):
             counted = {"function": "train_step", "xla_flops_per_device": share * flops}
-            record = dataclasses.replace(compiled, **counted)
+            record = replace(compiled, **counted)
             assert len(job.warnings([record])) == told
             others = {"function": "train_step_x3"}
-            assert job.warnings([dataclasses.replace(record, **others)]) == []
+            assert job.warnings([replace(record, **others)]) == []
 
 
 @pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
@@ -158,7 +159,7 @@ def test_an_exchange_that_is_not_the_configs(replicas, exchanged):
         compiled = job.compile("train_step", *step_args(job))
         reduced = {"all-reduce": {"count": 1, "bytes": found, "largest_bytes": found}}
         assert job.warnings([compiled]) == []
-        warnings = job.warnings([dataclasses.replace(compiled, collectives=reduced)])
+        warnings = job.warnings([replace(compiled, collectives=reduced)])
         good = found == (bytes_ if replicas == "data_parallel" else 0)
         assert len(warnings) == (not good)
         assert good or f"the compiled step exchanges {found:,} bytes" in warnings[0]

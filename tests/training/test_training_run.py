@@ -1,10 +1,10 @@
 """A training run: which steps it has, what is queued, what a checkpoint keeps, its summary."""
 
-import dataclasses
 import json
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import jaxbench
 from jaxbench.modes.train import summarize
@@ -54,7 +54,7 @@ def test_an_epoch_that_was_held_up_is_named():
     epochs = [epoch(number, time_s, eval_top1=0.5) for number, time_s in enumerate(times_s, 1)]
     [told] = summary_of(*epochs).warnings
     assert told.startswith("epoch 5 (8.70 s) took more than twice the median of 1.00 s")
-    late = dataclasses.replace(epochs[2], eval_time_s=9.0, train_time_s=1.0, epoch_time_s=10.0)
+    late = replace(epochs[2], eval_time_s=9.0, train_time_s=1.0, epoch_time_s=10.0)
     [told] = summary_of(*epochs[:2], late, epochs[3]).warnings
     assert told.startswith("the evaluation of epoch 3 (9.00 s)")
 

@@ -22,6 +22,7 @@ from jaxbench.schema import (
     ScalingSummary,
     Summary,
     TrainSummary,
+    value_of,
 )
 from jaxbench.tables.text import text_table
 
@@ -141,7 +142,8 @@ def _join_stages(warnings: Sequence[str]) -> list[str]:
 
 def _describe_training(record: TrainSummary) -> list[str]:
     lines = []
-    for model in record.eval_models or ():
+    models: Sequence[Mapping[str, Any]] = record.eval_models or ()
+    for model in models:
         scores = [f"{SCORES[name]} {model[name]:.2%}" for name in SCORES if name in model]
         scores = scores or [f"{name} {plain(v)}" for name, v in model.items() if name != "seed"]
         lines.append(f"seed {model['seed']}: {', '.join(scores)}")
@@ -164,9 +166,9 @@ def _training_rate(record: TrainSummary) -> str:
         rate = rate_in_words(record.images_per_s_whole_run, record.tokens_per_image)
         return f"{rate} over the whole run"
     ends = (record.images_per_s_low, record.images_per_s_high)
-    rate = Estimate(
-        record.images_per_s, *ends, record.steady_epochs, range=record.images_per_s_range
-    )
+    rate = Estimate(record.images_per_s, *ends, record.steady_epochs)
+    span: Any = record.images_per_s_range
+    rate = rate._replace(range=span)
     per_device = record.images_per_s_per_device  # None if other devices took part
     is_of_several = per_device not in (None, record.images_per_s)
     return (
@@ -244,7 +246,7 @@ def _costs(record: Summary) -> list[str]:
     lines = []
     if record.usd is not None:
         lines.append(f"cost: {plain(record.usd)} USD")
-    telemetry = record.telemetry or {}
+    telemetry: Mapping[str, Any] = record.telemetry or {}
     if telemetry.get("joules_per_image") is not None:
         lines.append(
             f"energy: {plain(telemetry['joules_per_image'])} J an image, "
@@ -258,7 +260,7 @@ def _times(record: Summary) -> list[str]:
     """Return where the time of a run went, the longest first; of one process the largest parts."""
     lines, title = [], "time"
     spent_s: dict[str, float] = collections.defaultdict(float)
-    if profile := getattr(record, "profile", None):
+    if profile := value_of(record, "profile"):
         lines.append(
             f"steps {profile['first_step']} to {profile['last_step']} are traced in "
             f"{profile['folder']}/ ({profile['bytes'] / 1e6:.1f} MB)"
@@ -267,13 +269,13 @@ def _times(record: Summary) -> list[str]:
         title = f"time of {record.num_resumes + 1} processes (goodput {record.goodput:.1%})"
         spent_s |= {**record.badput_s, "train": record.goodput * record.total_wall_s}
     else:
-        spent_s["startup"] = getattr(record, "import_s", None) or 0.0
+        spent_s["startup"] = value_of(record, "import_s") or 0.0
         for phase, phase_s in (record.phases_s or {}).items():
             spent_s[CAUSE_OF.get(phase, phase)] += phase_s
         total_s = sum(spent_s.values())
         rest_s = sum(spent_s.pop(cause) for cause in [*spent_s] if spent_s[cause] < total_s / 20)
         spent_s["other"] += rest_s
-    cached = " (cached)" * (getattr(record, "compile_cache", None) == "hit")
+    cached = " (cached)" * (value_of(record, "compile_cache") == "hit")
     words = _WORDS | {"compile": f"compiling{cached}"}
     spent = [
         f"{words.get(cause, cause)} {rough_duration(cause_s)}"

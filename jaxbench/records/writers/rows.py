@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from jaxbench.metrics import plain
-from jaxbench.schema import METRICS, Record, shown_in
+from jaxbench.schema import METRICS, Record, column_heading, shown_in, value_of
 from jaxbench.tables.text import TextCell
 
 # On a narrow terminal columns with a high number are left out first.
@@ -28,17 +28,22 @@ def _cells(record: Record, name: str) -> Iterator[TextCell]:
             yield TextCell(f"{words} {metric}", plain(number), 8, spare)
         return
     # An epoch without an evaluation, or with profiled steps, has empty cells: the columns stay.
-    if value is None:
-        value = getattr(record, name.replace("eval_", "train_"), None)
+    in_training = name.replace("eval_", "train_")
+    if value is None and in_training in METRICS:
+        value = value_of(record, in_training)
     if value is not None or name == "images_per_s":
-        width = 2 * len(f"{record.epochs}") + 1 if name == "epoch" else _WIDTHS.get(name, 7)
+        width = (
+            2 * len(f"{value_of(record, 'epochs')}") + 1
+            if name == "epoch"
+            else _WIDTHS.get(name, 7)
+        )
         align = "<" if METRICS[name].unit == "text" else ">"
         yield TextCell(heading(record, name), text(record, name), width, spare, align)
 
 
 def heading(record: Record, name: str) -> str:
     """Return the heading of a metric's column."""
-    return METRICS[name].heading.replace("images", noun(record.tokens_per_s))
+    return column_heading(name).replace("images", noun(value_of(record, "tokens_per_s")))
 
 
 def text(record: Record, name: str) -> str:
@@ -48,7 +53,7 @@ def text(record: Record, name: str) -> str:
         return ""
     if name.endswith("_low"):
         return f"{show(value)} to {show(getattr(record, name.removesuffix('low') + 'high'))}"
-    return f"{value}/{record.epochs}" if name == "epoch" else show(value)
+    return f"{value}/{value_of(record, 'epochs')}" if name == "epoch" else show(value)
 
 
 def noun(tokens: float | None) -> str:

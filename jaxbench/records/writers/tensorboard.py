@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxbench.clock import now
 from jaxbench.records.writers import Writer
-from jaxbench.schema import EpochRecord, Record, Summary
+from jaxbench.schema import EpochRecord, Record, Summary, value_of
 
 
 class TensorBoardWriter(Writer):
@@ -29,7 +29,7 @@ class TensorBoardWriter(Writer):
         from tensorboardX.summary import scalar
 
         for tag, value in record.points().items():
-            self._add(scalar(tag, value), record.step)
+            self._add(scalar(tag, value), value_of(record, "step"))
         if isinstance(record, (EpochRecord, Summary)):
             self._events.flush()
 

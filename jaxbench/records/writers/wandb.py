@@ -18,7 +18,7 @@ from jaxbench.errors import BadInput
 from jaxbench.parallel.signals import defer_signals
 from jaxbench.records.run_dir import finite
 from jaxbench.records.writers import Writer
-from jaxbench.schema import EpochRecord, Record, Summary
+from jaxbench.schema import EpochRecord, Record, Summary, value_of
 
 _MODES_WITHOUT_KEY = ("offline", "dryrun", "disabled")
 _PROJECT = re.compile(r"[^/\\#?%:]{1,128}")
@@ -123,7 +123,9 @@ class WandbWriter(Writer):
         with self._failing_softly():
             if points := record.points():
                 # The last step and its epoch share a step number: the epoch's record completes it.
-                self._run.log(points, step=record.step, commit=isinstance(record, EpochRecord))
+                self._run.log(
+                    points, step=value_of(record, "step"), commit=isinstance(record, EpochRecord)
+                )
             if isinstance(record, Summary):
                 figures = {k: v for k, v in finite(record.to_json()).items() if v is not None}
                 del figures["kind"]

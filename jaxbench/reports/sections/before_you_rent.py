@@ -297,7 +297,7 @@ _COLUMNS = (
 
 
 def _exchanged_bytes(step: _Step) -> int | None:
-    kinds = step.record and step.record.collectives
+    kinds = step.record.collectives if step.record else None
     return None if kinds is None else sum(kind["bytes"] for kind in kinds.values())
 
 

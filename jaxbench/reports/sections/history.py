@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from jaxbench.analysis.rate import Estimate, of_repeats, of_rounds
 from jaxbench.metrics import count, plain, words
 from jaxbench.records.same import is_published_work, is_synthetic, setting_key
@@ -11,7 +13,7 @@ from jaxbench.reports.columns import run_ids, shared
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.runs import RunRecord
 from jaxbench.reports.work import grouped, labelled
-from jaxbench.schema import METRICS, Conv2dRecord
+from jaxbench.schema import METRICS, Conv2dRecord, value_of
 from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column, metric_columns
 from jaxbench.tables.table import Table, make_table
 
@@ -63,7 +65,7 @@ def _trainings(network: str, rows: Sequence[Measurement]) -> _Blocks:
     rows = [
         row
         for row in rows
-        if (row.usable and row.run.summary.median_epoch_s) or row.run.status == "oom"
+        if (row.usable and value_of(row.run.summary, "median_epoch_s")) or row.run.status == "oom"
         # Nobody learns from synthetic images.
         if theirs and is_published_work(row.setting, row.run.train_examples, dataset)
         if not is_synthetic(row.setting)
@@ -87,21 +89,21 @@ def _trainings(network: str, rows: Sequence[Measurement]) -> _Blocks:
         if (time_s := row["median_epoch_s"]) is not None
     ]
     title = f"{network} on {dataset}: an epoch, median from the 2nd on, by global batch"
-    epoch = lambda row: Estimate(row.run.summary.median_epoch_s)  # noqa: E731
+    epoch = lambda row: Estimate(value_of(row.run.summary, "median_epoch_s"))  # noqa: E731
     return [table, *_dots(title, "seconds an epoch", rows, epoch, dots)]
 
 
 def _training(row: Measurement) -> published.Row:
     summary, run = row.run.summary, row.run
-    first: Cell | float | None = summary.first_epoch_with_compile_s
+    first: Cell | float | None = value_of(summary, "first_epoch_with_compile_s")
     if first is not None and run.compile_cache == "hit":
         first = Cell(f"{plain(first)} (compilation cache hit)")
     return {
         "status": run.status,
         _FIRST: first,
-        "median_epoch_s": summary.median_epoch_s,
+        "median_epoch_s": value_of(summary, "median_epoch_s"),
         "total_time_s": run.total_s,
-        "epochs_done": summary.epochs_done,
+        "epochs_done": value_of(summary, "epochs_done"),
         "top1": run.score,
     }
 
@@ -205,7 +207,9 @@ def conv2d(context: ReportContext) -> Section | None:
     """Return a bar for each problem and number of devices; every part in the table."""
     rows = context.of_kind(Conv2dRecord)
     groups = grouped(rows, key=lambda row: row.run)
-    findings = [(run.id, line) for run in groups for line in run.summary.findings or ()]
+    findings = [
+        (run.id, line) for run in groups for line in value_of(run.summary, "findings") or ()
+    ]
     sources = published.Sources()
     # The published problem has one channel and a kernel of 3.
     is_published = any((row.record.kernel, row.record.channels) == (3, 1) for row in rows)
@@ -234,12 +238,12 @@ def _convolution(row: RunRecord) -> published.Row:
     run, record = row
     rounds = {name: of_rounds(record, name) for name in _ROUNDS}
     return {
-        **vars(record),
+        **msgspec.structs.asdict(record),
         **rounds,
         "origin": published.MEASURED,
         "run": run,
         "machine": run.processor or run.device_kind,
-        "size": _size(vars(record)),
+        "size": _size(msgspec.structs.asdict(record)),
         "compile_s": record.lower_s + record.compile_s,
         "n": rounds["compute_s"].n,
         "cited": run.date,
@@ -262,8 +266,9 @@ def _chart(rows: Sequence[RunRecord]) -> list[BarChart]:
     if not bars:
         return []
     run, first = rows[0]
+    size = _size(msgspec.structs.asdict(first))
     note = (
-        f"images: {_size(vars(first))}, {run.precision}, {run.device_kind}; medians, "
+        f"images: {size}, {run.precision}, {run.device_kind}; medians, "
         f"n = {of_rounds(first, 'compute_s').n or 0} rounds, no interval; {run.id}"
     )
     title = f"{run.experiment}: a call once it is compiled"

@@ -11,7 +11,7 @@ from jaxbench.reports.blocks import LineChart, Point, Section, Series
 from jaxbench.reports.columns import run_ids, setting_column, shared
 from jaxbench.reports.context import ReportContext, left_out, make_section
 from jaxbench.reports.runs import NEVER_REACHED, SCORES, ReportedRun
-from jaxbench.schema import METRICS, EpochRecord, shown_in
+from jaxbench.schema import METRICS, EpochRecord, value_of
 from jaxbench.tables.columns import Column, metric_column, metric_columns, span
 from jaxbench.tables.table import Table, make_table
 
@@ -38,7 +38,6 @@ _RESULTS = (
     *metric_columns("last_score", "best_score", "evaluated.eval_count"),
     *metric_columns("first_epoch_with_compile_s", "median_epoch_s", of="run.summary."),
     metric_column("duration_s", "run.total_s", ", all epochs"),
-    *metric_columns(*(f"last.{name}" for name in shown_in("report"))),
 )
 _SEEDS = (
     Column("runs", "runs"),
@@ -148,7 +147,7 @@ def _courses(run: ReportedRun) -> list[_Course]:
     )
     if len(seeds) < 2:
         return [_Course(run, run.seed, run.status)]
-    lost = (run.summary.diverged_seeds if run.status == "done" else None) or ()
+    lost = (value_of(run.summary, "diverged_seeds") if run.status == "done" else None) or ()
     return [_Course(run, s, "diverged" if s in lost else run.status, True) for s in seeds]
 
 

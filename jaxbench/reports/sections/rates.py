@@ -15,7 +15,7 @@ from jaxbench.reports.context import Measurement, ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun, RunRecord
 from jaxbench.reports.sides import Match, Side, judge, match_or_reason, ratio_words
 from jaxbench.reports.work import grouped, in_parts, labelled
-from jaxbench.schema import METRICS, AllReduceRecord, ScalingRecord
+from jaxbench.schema import METRICS, AllReduceRecord, ScalingRecord, value_of
 from jaxbench.tables.columns import Column, estimate_columns, metric_columns, span
 from jaxbench.tables.table import Table, make_table
 
@@ -168,7 +168,10 @@ def roofline(context: ReportContext) -> Section | None:
     rows = [row for row in context.measurements if row.usable]
     rows = [row for row in rows if min(_intensity(row).x, _intensity(row).y) > _LEAST]
     # Under one roof is the same arithmetic on the same device.
-    peaks = {row: (row.record.peak or {}).get("arithmetic") or row.run.precision for row in rows}
+    peaks = {
+        row: (value_of(row.record, "peak") or {}).get("arithmetic") or row.run.precision
+        for row in rows
+    }
     roofs = grouped(rows, lambda row: (row.run.device_kind, peaks[row]))
     charts = [_roof_chart(*roof, part) for roof, steps in roofs.items() for part in in_parts(steps)]
     return make_section(
@@ -184,7 +187,7 @@ def roofline(context: ReportContext) -> Section | None:
 def _intensity(row: Measurement) -> Point:
     """Return FLOP/byte and FLOP/s, 0 if they are not known."""
     names = ("flops_per_byte", "flops_per_s_per_device")
-    return Point(*(getattr(row.record, name) or 0.0 for name in names))
+    return Point(*(value_of(row.record, name) or 0.0 for name in names))
 
 
 def _roof_chart(kind: str, arithmetic: str, rows: Sequence[Measurement]) -> LineChart:
@@ -195,7 +198,7 @@ def _roof_chart(kind: str, arithmetic: str, rows: Sequence[Measurement]) -> Line
         label = f"{run.id} {run.experiment}, {row.stage}{size}"
         series.append(Series(label, [Point(at.x, at.y / 1e9)]))
         xs.append(at.x)
-    peak = next(filter(None, (row.record.peak for row in rows)), {})
+    peak = next(filter(None, (value_of(row.record, "peak") for row in rows)), {})
     flops_per_s, bytes_per_s = peak.get("flops_per_s"), peak.get("bytes_per_s")
     roof = f"no peak of {kind} is known: no roof is drawn"
     if flops_per_s and bytes_per_s and min(flops_per_s, bytes_per_s) > 0:
@@ -250,7 +253,9 @@ def scaling(context: ReportContext) -> Section | None:
     groups = grouped(measured, key=lambda row: (row.run, row.record.scaling))
     all_reduces = context.of_kind(AllReduceRecord)
     predictions: list[Any] = [
-        RunRecord(run, record) for run in context.runs for record in run.summary.predictions or ()
+        RunRecord(run, record)
+        for run in context.runs
+        for record in value_of(run.summary, "predictions") or ()
     ]
     assumptions = dict.fromkeys(
         f"{record['assumptions']} (links: {record['link_source']})" for _, record in predictions

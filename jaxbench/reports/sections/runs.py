@@ -3,6 +3,8 @@
 import collections
 from collections.abc import Sequence
 
+import msgspec
+
 from jaxbench.metrics import UNKNOWN, plain, words
 from jaxbench.records.attempts import changes, describe_changes
 from jaxbench.reports.blocks import Banner, Section
@@ -117,7 +119,7 @@ def _warnings_of(run: ReportedRun) -> list[str]:
             f"resumed {len(resumes)} time{'s' if len(resumes) > 1 else ''}; "
             f"{plain(lost_s)} s of work was lost and done again, and is in none of its times"
         )
-    if changed := changes(vars(run.document)):
+    if changed := changes(msgspec.structs.asdict(run.document)):
         lines.append(f"was resumed on something else: {words(describe_changes(changed))}")
     if (run.environment.get("git") or {}).get("dirty") is True:
         lines.append("measured with changes to jaxbench that were not committed")

@@ -19,7 +19,7 @@ from jaxbench.reports.columns import shared
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.work import in_parts
-from jaxbench.schema import METRICS
+from jaxbench.schema import METRICS, value_of
 from jaxbench.tables.columns import Column, metric_column, metric_columns, span
 from jaxbench.tables.table import Table, make_table
 
@@ -83,7 +83,7 @@ def time_split(context: ReportContext) -> Section | None:
 
 def _goodput(context: ReportContext) -> Table:
     """Return the goodput and the badput of training runs, over all their processes."""
-    rows = [{"run": run} for run in context.runs if run.summary.goodput is not None]
+    rows = [{"run": run} for run in context.runs if value_of(run.summary, "goodput") is not None]
     return make_table(
         _GOODPUT,
         rows,
@@ -174,7 +174,7 @@ def telemetry(context: ReportContext) -> Section | None:
 
 def _duration_s(run: ReportedRun) -> float:
     """Return how long a run took; of one without a summary, up to its last record with a time."""
-    times_s = (record.elapsed_s or 0.0 for record in run.records)
+    times_s = (value_of(record, "elapsed_s") or 0.0 for record in run.records)
     return run.summary.wall_s or max(times_s, default=0.0)
 
 
