@@ -69,7 +69,7 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
     check_sweep_flags()
     memory_limit_mb, mode = _MEMORY_LIMIT_MB.value, flags.FLAGS["mode"].value
     forwarded = main_flags.given_flags(("mode", "target")) + ([f"--mode={mode}"] if mode else [])
-    grid = repeated(parse_grid(_GRID.value), _REPEATS.value)
+    grid = repeated(parse_grid(_GRID.value), _REPEATS.value, overrides)
     trials = make_trials(spec, overrides, grid, forwarded, targets)
     for trial in trials:
         check_flags(trial.config, chosen_mode(trial.config))
@@ -126,6 +126,8 @@ def check_sweep_flags() -> None:
     if targets and not mode.present:
         mode.value = "memory"
     if _FIND_MAX_BATCH.value:
+        if _REPEATS.value:
+            raise BadInput("--repeats with --find_max_batch: the largest batch is the same")
         if mode.present and mode.value != "memory":
             raise BadInput(f"--mode={mode.value} with --find_max_batch: it needs --mode=memory")
         # Set here, so that the other flags are checked against the mode that will run.

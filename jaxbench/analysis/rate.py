@@ -71,8 +71,9 @@ class Estimate(NamedTuple):
 
     def map(self, function: Callable[[float], float]) -> "Estimate":
         """Return the estimate of a monotonic function of the value."""
-        value, *ends = (x and function(x) for x in self.span)
-        low, high = ends if None in ends else sorted(ends)
+        # Of nothing, such as the time of an image at no images a second, nothing is known.
+        value, *ends = (function(x) if x else None for x in self.span)
+        low, high = (None, None) if None in ends else sorted(ends)
         return Estimate(value, low, high, self.n, self.counts)
 
     def fields(self, name: str) -> dict[str, Any]:
@@ -155,9 +156,10 @@ def of_windows(record: Any, name: str) -> Estimate:
     """Return a metric that a record has with its interval, of as many windows as it lists."""
     windows = getattr(record, "windows_s", None) or getattr(record, "windows_images_per_s", None)
     n = len(windows or ())
-    enough = n >= FEWEST_FOR_INTERVAL
-    low, high = (getattr(record, f"{name}_{end}") if enough else None for end in ("low", "high"))
-    return Estimate(getattr(record, name), low, high, n or None)
+    value, low, high = (getattr(record, name + end) for end in ("", "_low", "_high"))
+    if n < FEWEST_FOR_INTERVAL or None in (low, high):
+        low = high = None
+    return Estimate(value, low, high, n or None)
 
 
 def of_rounds(record: Any, name: str) -> Estimate:
@@ -179,7 +181,8 @@ def of_repeats(estimates: Sequence[Estimate]) -> Estimate:
     of = _mean([one.value for one in estimates], "runs")
     if not of.has_interval:
         return of
-    widths = [math.log(one.high / one.low) for one in estimates if 0 < (one.low or 0) <= one.high]
+    own = [one for one in estimates if one.has_interval and 0 < one.low <= one.high]
+    widths = [math.log(one.high / one.low) for one in own]
     within = math.exp(sum(widths) / 2 / len(estimates) ** 1.5)
     return of._replace(low=min(of.low, of.value / within), high=max(of.high, of.value * within))
 
@@ -199,7 +202,7 @@ def of_seeds(values: Sequence[float], most: float = math.inf) -> Estimate:
 def _mean(values: Sequence[float], counts: str) -> Estimate:
     if not values:
         return Estimate()
-    if min(values) <= 0 or not math.isfinite(max(values)):
+    if len(values) == 1 or min(values) <= 0 or not math.isfinite(max(values)):
         return Estimate(statistics.median(values), n=len(values), counts=counts)
     mean, low, high = mean_interval(values)
     if len(values) < FEWEST_RUNS:

@@ -18,6 +18,7 @@ from jaxbench.cards.card import Card, Figure
 from jaxbench.cards.expected import FEWEST_ROBUST, comparable, spread_of
 from jaxbench.cards.figures import FIGURES, NETWORK
 from jaxbench.errors import BadInput
+from jaxbench.hardware.peak_table import without_maker
 from jaxbench.records.same import differ_in_size
 from jaxbench.tables.text import text_table
 from jaxbench.terminal import four_digits, printable
@@ -104,7 +105,7 @@ def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
     Raises:
       BadInput: the cards are of different devices, or have no figure in common.
     """
-    kinds = sorted({card.environment["device_kind"] for card in cards})
+    kinds = sorted({without_maker(card.environment["device_kind"]) for card in cards})
     if len(kinds) > 1:
         raise BadInput(
             f"the cards are of {len(kinds)} kinds of devices ({', '.join(kinds)}): more than two "
@@ -184,7 +185,7 @@ def describe_cards(cards: Sequence[Card]) -> Iterator[str]:
 def _different(cards: Sequence[Card]) -> Iterator[str]:
     """Yield what must be the same for figures to be of the same work, and is not."""
     settings: dict[str, Sequence[Any]] = {
-        "devices": [card.environment["device_kind"] for card in cards],
+        "devices": [without_maker(card.environment["device_kind"]) for card in cards],
         "number of devices": [card.environment["num_devices"] for card in cards],
         "preset": [card.preset for card in cards],
         "JAX": [card.environment.get("versions", {}).get("jax") for card in cards],

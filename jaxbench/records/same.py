@@ -133,9 +133,14 @@ def is_compiled(name: str) -> bool:
 
 
 def setting_key(setting: Mapping[str, Any], part: Callable[[str], bool] | None = None) -> tuple:
-    """Return what is equal for settings that are the same, or whose `part` is."""
+    """Return what is equal for settings that are the same, or whose `part` is.
+
+    A field that another version does not record is one without a value.
+    """
     return tuple(
-        (name, _canonical(value)) for name, value in setting.items() if part is None or part(name)
+        (name, _canonical(value))
+        for name, value in sorted(setting.items())
+        if value is not None and (part is None or part(name))
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from jaxbench.analysis.rate import Estimate, estimate, of_windows, steady_epochs
 from jaxbench.records.reader import Kind
-from jaxbench.records.same import chart_key
+from jaxbench.records.same import chart_key, setting_key
 from jaxbench.reports.blocks import Block, Chart, Section
 from jaxbench.reports.collect import Collection
 from jaxbench.reports.prices import Prices
@@ -91,6 +91,15 @@ class ReportContext:
     @functools.cached_property
     def measurements(self) -> Sequence[Measurement]:
         return [one for run in self._all if run.target is None for one in _measurements(run)]
+
+    @functools.cached_property
+    def runs_of_setting(self) -> Mapping[tuple, Sequence[ReportedRun]]:
+        """The runs by the `setting_key` of a measurement and its batch, those that failed too."""
+        by_key = grouped(
+            self.measurements,
+            lambda one: setting_key({**one.setting, "batch_size": one.run.batch_size}),
+        )
+        return {key: [one.run for one in same] for key, same in by_key.items()}
 
     @functools.cached_property
     def times_to_target(self) -> Mapping[ReportedRun, TimeToTarget]:

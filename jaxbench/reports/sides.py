@@ -1,5 +1,6 @@
 """The sides of a comparison: a run, repeats of one, or the trials of a sweep."""
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -129,18 +130,20 @@ class Match(NamedTuple):
       sides: what both are, and what they differ in.
       rates: {stage: each repeat's rate, of both sides} of the common stages.
       doubts: why there is no verdict; empty if there is one.
+      same_work: whether repeats may lead to a verdict.
     """
 
     sides: Mapping[str, Any]
     rates: Mapping[str, tuple[Sequence[Estimate], Sequence[Estimate]]]
     doubts: Sequence[str]
+    same_work: bool
 
 
 def match(base: Side, other: Side) -> Match:
     """Return what two sides have measured, and what they differ in."""
     base.check()
     other.check()
-    feeds = base.runs[0].feed, other.runs[0].feed
+    feeds = base.runs[0].rate_feed, other.runs[0].rate_feed
     if feeds[0] != feeds[1]:
         raise BadInput(
             f"{base.name} was fed {feeds[0]}, {other.name} {feeds[1]}: those are two "
@@ -170,7 +173,7 @@ def match(base: Side, other: Side) -> Match:
         "interleaved": are_interleaved(base.starts, other.starts),
         "differences": unlike,
     }
-    return Match(sides, rates, doubts)
+    return Match(sides, rates, doubts, not other_work)
 
 
 def match_trials(base: Mapping[str, Side], other: Mapping[str, Side]) -> list[Match | str]:
@@ -209,26 +212,27 @@ def match_or_reason(base: Side, other: Side, prefix: str = "") -> Match | str:
 def how_to_repeat(base: Side, other: Side) -> str:
     """Return a sentence on how to measure two sides so that a verdict is possible.
 
-    It has a command if they differ only in fields of their experiment.
+    It has a command if that gives both settings for sure: they differ only in fields of their
+    experiment, and the command of the base is recorded whole.
     """
     first, second = base.runs[0], other.runs[0]
+    line, spec = first.document.command_line, f"--experiment={first.experiment}"
+    arguments = line[line.index(spec) + 1 :] if spec in line else [spec]
+    is_whole = all(one.startswith("--no") or re.match("--[^=]+=", one) for one in arguments)
     configs = [dict(flat(run.config)) for run in (first, second)]
-    fields = list(differences(first, second))
-    if any(None in (configs[0].get(name), configs[1].get(name)) for name in fields):
+    axes = {name: [str(one.get(name)) for one in configs] for name in differences(first, second)}
+    is_grid = all(
+        len({*values}) == 2 and not any(re.search("^None$|[,`]", one) for one in values)
+        for values in axes.values()
+    )
+    if spec not in line or not (axes and is_whole and is_grid):
         return "Measure both three times, interleaved: see docs/howto/compare.md."
-    axes = (f"--grid={n}={configs[0].get(n)},{configs[1].get(n)}" for n in fields)
-    swept = (f"--experiment.{name}" for name in (*fields, "seed"))
-    kept = [
-        argument
-        for argument in first.document.command_line
-        if argument.startswith(("--experiment.", "--mode=", "--rounds=", "--window_s="))
-        and argument.partition("=")[0] not in {*swept}
-    ]
-    if f"--mode={first.mode}" not in kept and first.mode != "train":
-        kept.insert(0, f"--mode={first.mode}")
-    command = ["jaxbench", "sweep", f"--experiment={first.experiment}", *kept, *axes]
-    which = "both" if len(fields) == 1 else "every combination"
-    return f"Repeat {which} three times, interleaved: `{shlex.join([*command, '--repeats=3'])}`."
+    swept = {f"--experiment.{name}" for name in (*axes, "seed")} | {"--workdir", "--json"}
+    kept = [one for one in arguments if one.partition("=")[0] not in swept]
+    grid = [f"--grid={name}={','.join(values)}" for name, values in axes.items()]
+    command = shlex.join(["jaxbench", "sweep", spec, *kept, *grid, "--repeats=3"])
+    which = "both" if len(axes) == 1 else "every combination"
+    return f"Repeat {which} three times, interleaved, and report the new folder: `{command}`."
 
 
 def judge(matches: Sequence[Match]) -> list[dict[str, Any]]:

@@ -117,7 +117,12 @@ def render_markdown(sections: Sequence[Section], title: str) -> str:
                     lines += _table_lines(block.details, block.details.title, "")
             elif isinstance(block, Answer):
                 marks = f" ({', '.join(block.marks)})" if block.marks else ""
-                lines += [f"### {_inline(block.title)}{marks}", "", _inline(block.sentence), ""]
+                lines += [
+                    f"### {_inline(block.title)}{marks}",
+                    "",
+                    _with_command(block.sentence),
+                    "",
+                ]
             elif table := numbers(block):
                 lines += _table_lines(table, block.title, block.note)
     return "\n".join(lines)
@@ -146,6 +151,15 @@ def _inline(words: str) -> str:
     for character in "\\`*_[]|":
         escaped = escaped.replace(character, "\\" + character)
     return escaped
+
+
+def _with_command(sentence: str) -> str:
+    """Return a sentence whose command, between two backticks, stays as it is typed."""
+    before, *rest = sentence.split("`")
+    if len(rest) != 2:
+        return _inline(sentence)
+    command = printable(" ".join(rest[0].split()))
+    return f"{_inline(before)} `{command}`{_inline(rest[1])}"
 
 
 FORMATS = ("html", "md", "csv")

@@ -118,18 +118,22 @@ def parse_grid(axes: Sequence[str]) -> dict[str, list[str]]:
     return grid
 
 
-def repeated(grid: dict[str, list[str]], repeats: int | None) -> dict[str, list[str]]:
+def repeated(
+    grid: dict[str, list[str]], repeats: int | None, overrides: Sequence[str] = ()
+) -> dict[str, list[str]]:
     """Return a grid with this many seeds as its first field, which changes last.
 
     So the repeats of a combination are interleaved with those of the others.
 
     Raises:
-      BadInput: the grid has seeds.
+      BadInput: the grid or the overrides have a seed.
     """
     if repeats is None:
         return grid
-    if "seed" in grid:
-        raise BadInput("--repeats with --grid=seed=...: the repeats differ in their seed")
+    given = [one for one in overrides if one.lstrip("-").startswith("experiment.seed")]
+    if "seed" in grid or given:
+        one = given[0] if given else "--grid=seed=..."
+        raise BadInput(f"--repeats with {one}: the repeats have the seeds 0, 1, ...")
     return {"seed": [str(seed) for seed in range(repeats)], **grid}
 
 

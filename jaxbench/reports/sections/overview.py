@@ -74,6 +74,7 @@ class _Rate(NamedTuple):
       rate: without a value if a training failed.
       setting: the runs', with their batch size.
       label: what tells the setting apart from the machine's others.
+      tried: all runs of the setting, those that failed too.
     """
 
     runs: Sequence[ReportedRun]
@@ -83,6 +84,7 @@ class _Rate(NamedTuple):
     rate: Estimate
     setting: Mapping[str, Any]
     label: str = ""
+    tried: Sequence[ReportedRun] = ()
 
     run = property(lambda self: self.runs[0])
     value = property(lambda self: self.rate.value or 0.0)
@@ -140,9 +142,9 @@ def _sentence(settings: Sequence[_Rate]) -> str:
     if not first.value:
         return "No rate: the first epoch is warm-up, so train for two epochs or more."
     if not others:
-        return f"{first}. It is the only setting."
+        return f"{first}. It is the only setting with a rate."
     side, next_side, *_ = sides = [
-        Side(rate.label, rate.runs, rate.label) for rate in (first, *others)
+        Side(rate.label, rate.tried, rate.label) for rate in (first, *others)
     ]
     matches = [match_or_reason(other, side) for other in sides[1:]]
     judged = iter(judge([one for one in matches if isinstance(one, Match)]))
@@ -167,7 +169,11 @@ def _sentence(settings: Sequence[_Rate]) -> str:
         ratio = ratio_words(stages[0])
         return f"{shown}. No significant difference between the first two: ratio {ratio}."
     reasons = "; ".join(stages[0]["reasons"])
-    return f"{shown}. Not compared: {reasons}. {how_to_repeat(side, next_side)}"
+    for run in (*side.runs, *next_side.runs):
+        reasons = reasons.replace(str(run.path), run.id or run.name)
+    one = matches[0]
+    advice = how_to_repeat(side, next_side) if isinstance(one, Match) and one.same_work else ""
+    return f"{shown}. Not compared: {reasons}. {advice}".rstrip()
 
 
 def _marks(rate: _Rate) -> list[str]:
@@ -326,7 +332,7 @@ def _compare(context: ReportContext, rates: Sequence[_Rate]) -> list[dict[str, A
     machines = []
     for name, rates_of_machine in work.grouped(rates, lambda rate: rate.machine).items():
         runs = {rate.run for rate in rates_of_machine}
-        settings = _settings(rates_of_machine)
+        settings = _settings(rates_of_machine, context)
         times_here = {r: time for r, time in times.items() if r in runs and time.target == target}
         time_s, paid = _to_target(context, times_here)
         bests = {
@@ -342,14 +348,17 @@ def _compare(context: ReportContext, rates: Sequence[_Rate]) -> list[dict[str, A
     return sorted(machines, key=lambda row: -row["settings"][0].value)
 
 
-def _settings(rates: Sequence[_Rate]) -> list[_Rate]:
+def _settings(rates: Sequence[_Rate], context: ReportContext) -> list[_Rate]:
     """Return the rate of each setting with its label, the highest first."""
     of_settings = []
     for same in work.grouped(rates, lambda rate: setting_key(rate.setting)).values():
         repeats = [rate for rate in same if rate.value] or same[:1]
         runs = [rate.run for rate in repeats]
         rate = of_repeats([one.rate for one in repeats]) if repeats[0].value else Estimate()
-        of_settings.append(repeats[0]._replace(rate=rate, runs=runs))
+        tried = [
+            *dict.fromkeys((*runs, *context.runs_of_setting.get(setting_key(same[0].setting), ())))
+        ]
+        of_settings.append(repeats[0]._replace(rate=rate, runs=runs, tried=tried))
     always = ("precision", "batch_size")
     labels = work.labelled(of_settings, lambda rate: rate.setting, always)
     named = [rate._replace(label=label) for label, rate in labels]

@@ -67,7 +67,7 @@ def rates(context: ReportContext) -> Section | None:
     )
 
 
-# Only the fastest settings are compared, at most this many.
+# Settings of a machine that are shown, those with the highest rates.
 _MOST_SIDES = 6
 _RATIOS = (
     Column("setting", "setting"),
@@ -78,22 +78,26 @@ _RATIOS = (
 
 
 def _ratios(measured: Sequence[Measurement]) -> Iterator[Table]:
-    """Yield a table for each work: any setting with repeats is the base of the others."""
-    for rows in grouped(measured, lambda row: row.work).values():
+    """Yield a table for each work and machine: a setting with repeats is the base of the others.
+
+    All settings are judged together, as in the overview.
+    """
+    for rows in grouped(measured, lambda row: (row.work, row.run.machine)).values():
         settings = grouped(rows, lambda row: (setting_key(row.setting), row.run.batch_size))
         # A single run gets no verdict.
         repeats = [each for each in settings.values() if len(each) > 1]
         repeats.sort(key=lambda each: -of_repeats([row.rate for row in each]).value)
         named = labelled(
-            repeats[:_MOST_SIDES],
+            repeats,
             lambda each: {**each[0].setting, "batch_size": each[0].run.batch_size},
         )
         sides = [Side(label, [row.run for row in each], label) for label, each in named]
         ratios = []
-        for base in sides:
+        shown = [side.name for side in sides[:_MOST_SIDES]]
+        for base in sides[:_MOST_SIDES]:
             matches = [match_or_reason(base, other) for other in sides if other is not base]
             for one in judge([each for each in matches if isinstance(each, Match)]):
-                if stage := one["stages"].get(rows[0].stage):
+                if one["other"] in shown and (stage := one["stages"].get(rows[0].stage)):
                     row = {"base": base.name, "setting": one["other"]}
                     row |= {"ratio": ratio_words(stage), "verdict": stage["verdict"]}
                     ratios.append(row | {"reasons": "; ".join(stage["reasons"])})
@@ -101,7 +105,8 @@ def _ratios(measured: Sequence[Measurement]) -> Iterator[Table]:
         yield make_table(
             _RATIOS,
             ratios,
-            f"{first.run.experiment} · {first.stage} · {first.feed} feed: ratios to a base",
+            f"{first.run.experiment} · {first.stage} · {first.feed} feed · {first.run.machine}: "
+            "ratios to a base",
             "The rate of a setting over that of its base, as `jaxbench compare` judges it.",
             group=lambda row: f"base: {row['base']}",
         )
