@@ -29,6 +29,7 @@ from jaxbench.hardware.targets.target import split_targets
 from jaxbench.metrics import UNKNOWN, words
 from jaxbench.paths import user_path
 from jaxbench.records.run_dir import finite
+from jaxbench.reports import published
 from jaxbench.reports.prices import Prices, at_price, price_mark
 from jaxbench.reports.runs import ReportedRun, read_run, time_to_target
 from jaxbench.tables.columns import Column, metric_column, metric_columns
@@ -57,6 +58,7 @@ _LINES = (
     Column("rate", "rate_is"),
     *metric_columns("images_per_s_per_usd_per_hour", "usd_per_million_images"),
     *metric_columns("usd_per_billion_tokens", "wall_s", "paid_s", "wall_usd", "time_s", "usd"),
+    Column("published", "published", "; ".join),
     metric_column("target_accuracy"),
     *metric_columns("target_epoch", "target_s", "target_usd"),
     *metric_columns("energy_j"),
@@ -188,6 +190,9 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
     if note := changed_price or (price and price_mark(price, run)):
         costs["price_note"] = note
     costs |= _per_price(rate, price, run.sequence_length) if price else {}
+    beside = published.nearest(published.work_of(run), [run.batch_size])[: published.MOST]
+    if beside:
+        costs["published"] = [published.rate_words(published.rate_row(rate)) for rate in beside]
     wall_s = run.summary.wall_s
     paid_s = None if wall_s is None else run.paid_s(wall_s)
     costs |= {"wall_s": wall_s, "paid_s": paid_s, "wall_usd": _usd(paid_s, price)}

@@ -86,7 +86,7 @@ def test_a_traced_network_is_read_as_the_public_one_is_described(resnet50):
     assert sorted(layer[:5] for layer in traced.layers) == sorted(
         layer[:5] for layer in public.layers
     )
-    assert identify(traced) == "resnet50" and traced.family == "residual"
+    assert identify(traced.macs, traced.weights) == "resnet50" and traced.family == "residual"
 
 
 def test_the_least_bytes_are_those_of_the_products():
