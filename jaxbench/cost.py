@@ -13,6 +13,7 @@ from absl import flags
 
 from jaxbench.analysis import pricing
 from jaxbench.analysis.pricing import Price
+from jaxbench.analysis.published import PublishedRate
 from jaxbench.analysis.statistics import Estimate
 from jaxbench.analysis.steady_rate import describe_steady_rate
 from jaxbench.cli import entry_point
@@ -50,6 +51,10 @@ def _describe(price: dict[str, Any] | None) -> str:
     return f"{price['usd_per_hour']:g} USD an hour{hardware} ({price['source']}, {price['date']})"
 
 
+def _beside(rates: list[dict[str, Any]]) -> str:
+    return published.rates_words([PublishedRate(**rate) for rate in rates])
+
+
 # A line for each of them that was asked for.
 _LINES = (
     Column("price", "price", _describe),
@@ -58,7 +63,7 @@ _LINES = (
     Column("rate", "rate_is"),
     *metric_columns("images_per_s_per_usd_per_hour", "usd_per_million_images"),
     *metric_columns("usd_per_billion_tokens", "wall_s", "paid_s", "wall_usd", "time_s", "usd"),
-    Column("published", "published", "; ".join),
+    Column("published images/s", "published", _beside),
     metric_column("target_accuracy"),
     *metric_columns("target_epoch", "target_s", "target_usd"),
     *metric_columns("energy_j"),
@@ -190,9 +195,8 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
     if note := changed_price or (price and price_mark(price, run)):
         costs["price_note"] = note
     costs |= _per_price(rate, price, run.sequence_length) if price else {}
-    beside = published.nearest(published.work_of(run), [run.batch_size])[: published.MOST]
-    if beside:
-        costs["published"] = [published.rate_words(published.rate_row(rate)) for rate in beside]
+    if beside := published.nearest(published.work_of(run), [run.batch_size]):
+        costs["published"] = [*map(vars, beside)]
     wall_s = run.summary.wall_s
     paid_s = None if wall_s is None else run.paid_s(wall_s)
     costs |= {"wall_s": wall_s, "paid_s": paid_s, "wall_usd": _usd(paid_s, price)}

@@ -117,13 +117,16 @@ def rate_row(rate: PublishedRate) -> Row:
     }
 
 
-def rate_words(row: Row) -> str:
-    """Return a published rate in a line."""
-    at_least = "at least " * (row["lower_bound"] == "yes")
-    rate = f"{at_least}{plain(row['images_per_s'])}"
-    batch = f"batch {count(row['global_batch'])}"
-    what = (rate, row["precision"], batch, row["framework"], row["date"], row["note"])
-    return ", ".join(filter(None, what))
+def rates_words(rates: Sequence[PublishedRate]) -> str:
+    """Return the first of some published rates in a line, and how many more there are."""
+    texts = []
+    for row in map(rate_row, rates[:MOST]):
+        at_least = "at least " * (row["lower_bound"] == "yes")
+        batch = f"batch {count(row['global_batch'])}"
+        what = (row["precision"], batch, row["framework"], row["date"], row["note"])
+        texts.append(at_least + ", ".join(filter(None, (plain(row["images_per_s"]), *what))))
+    more = [f"{len(rates) - MOST} more"] if len(rates) > MOST else []
+    return "; ".join([*texts, *more])
 
 
 def work_key(
