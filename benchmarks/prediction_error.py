@@ -11,7 +11,7 @@ one network by one software, each left out: how many are in the predicted order,
 intervals overlap and if not. Takes about two minutes on a quiet core.
 
 --rows prints every row with its prediction by the fit without its device.
---against predicts other rows, in the columns of jaxbench/predict/rates.csv, by the shipped fit.
+--against predicts other rows, in the columns of published/rates.csv, by the shipped fit.
 """
 
 import itertools

@@ -6,8 +6,8 @@ Recipe of: "Google TPUv2 vs Nvidia V100 on ResNet-50" (Habr, 2018): global batch
 after 64 epochs and 76.4 % after 86 on a Cloud TPU v2-8 at 2796 images/s (bf16), 75.7 % after 84 on
 four V100 at 2839 images/s. Momentum 0.9, rate 0.1 for each 256 of batch (Goyal et al. 2017), five
 epochs of warm-up, cosine over 90 epochs, label smoothing 0.1, weight decay 5e-5 on kernels only,
-each block's last batch norm begins at 0. The step schedule of the articles' time:
-`--experiment.optimizer.schedule=step --experiment.optimizer.decay_at=0.3333,0.6667,0.8889`.
+each block's last batch norm begins at 0. `resnet50:step` has the step schedule of the articles'
+time.
 FOLDER holds `train/<class>/*.JPEG` and `val/`; images are decoded on the fly, or with
 `--experiment.data.feed=resident` read whole (as many as fit: `--experiment.data.train_examples`)
 and centre-cropped. A TFDS copy: `--experiment.data.source=tfds --experiment.data.name=imagenet2012
@@ -62,6 +62,20 @@ def variant_synthetic(config: Config) -> Config:
     config.data = DataConfig(image_shape=(224, 224, 3), num_classes=1000).synthetic(2048, 256)
     config.optimizer.schedule, config.optimizer.warmup_epochs = "constant", 0.0
     config.epochs = 10
+    return config
+
+
+def variant_step(config: Config) -> Config:
+    """ResNet-50 by the step schedule: times 0.1 after 30, 60 and 80 of 90 epochs.
+
+        python -m jaxbench.main --experiment=resnet50:step --experiment.data.path=FOLDER
+
+    Recipe of: Goyal et al., "Accurate, Large Minibatch SGD" (2017), whose decays these are; the
+    rest is as in `resnet50`.
+    """
+    config.optimizer.schedule = "step"
+    # No decimal fraction of a few digits is just at the end of these epochs.
+    config.optimizer.decay_at = (30 / 90, 60 / 90, 80 / 90)
     return config
 
 

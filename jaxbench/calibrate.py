@@ -1,7 +1,7 @@
 """Fit the model of predicted rates again: `jaxbench calibrate [ROWS.csv ...]`.
 
-Rows of your own rates, in the columns of jaxbench/predict/rates.csv, are added to its rows. The
-fit and the errors of rows left out are written to --out; a prediction reads them with
+Rows of your own rates, in the columns of jaxbench/analysis/published/rates.csv, are added to its
+rows. The fit and the errors of rows left out are written to --out; a prediction reads them with
 --calibration=FILE. Without rows the file that jaxbench ships is made again.
 """
 

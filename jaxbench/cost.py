@@ -13,6 +13,7 @@ from absl import flags
 
 from jaxbench.analysis import pricing
 from jaxbench.analysis.pricing import Price
+from jaxbench.analysis.published import PublishedRate
 from jaxbench.analysis.rate import Estimate, describe_steady_rate
 from jaxbench.cli import entry_point
 from jaxbench.cli.flag_table import define_flags
@@ -28,6 +29,7 @@ from jaxbench.hardware.targets.target import split_targets
 from jaxbench.metrics import UNKNOWN, words
 from jaxbench.paths import user_path
 from jaxbench.records.run_dir import finite
+from jaxbench.reports import published
 from jaxbench.reports.prices import Prices, at_price, price_mark
 from jaxbench.reports.runs import ReportedRun, read_run, time_to_target
 from jaxbench.schema import value_of
@@ -48,6 +50,10 @@ def _describe(price: dict[str, Any] | None) -> str:
     return f"{price['usd_per_hour']:g} USD an hour{hardware} ({price['source']}, {price['date']})"
 
 
+def _beside(rates: list[dict[str, Any]]) -> str:
+    return published.rates_words([PublishedRate(**rate) for rate in rates])
+
+
 # A line for each of them that was asked for.
 _LINES = (
     Column("price", "price", _describe),
@@ -56,6 +62,7 @@ _LINES = (
     Column("rate", "rate_is"),
     *metric_columns("images_per_s_per_usd_per_hour", "usd_per_million_images"),
     *metric_columns("usd_per_billion_tokens", "wall_s", "paid_s", "wall_usd", "time_s", "usd"),
+    Column("published images/s", "published", _beside),
     metric_column("target_accuracy"),
     *metric_columns("target_epoch", "target_s", "target_usd"),
     *metric_columns("energy_j"),
@@ -187,6 +194,8 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
     if note := changed_price or (price and price_mark(price, run)):
         costs["price_note"] = note
     costs |= _per_price(rate, price, run.sequence_length) if price else {}
+    if beside := published.nearest(published.work_of(run), [run.batch_size]):
+        costs["published"] = [*map(vars, beside)]
     wall_s = run.summary.wall_s
     paid_s = None if wall_s is None else run.paid_s(wall_s)
     costs |= {"wall_s": wall_s, "paid_s": paid_s, "wall_usd": _usd(paid_s, price)}

@@ -104,7 +104,8 @@ def wrong_sums_text() -> str:
 def sums_are_right() -> bool:
     """Compute the example of jax issue 39103 on the CPU; return whether it is right.
 
-    With jaxlib 0.10.2 the last of 32,769 rows is 0.2 to 0.8 % off.
+    With jaxlib 0.10.2 the last of 32,769 rows is 0.2 to 0.8 % off; of other numbers it may be a
+    multiple.
     """
     numbers_N = np.arange(32_769, dtype=np.float32)
     rows_Nx3 = np.stack([numbers_N, 0 * numbers_N, 0 * numbers_N], axis=1)

@@ -2,7 +2,7 @@
 
 The layers are those of the papers and of the reference code. MACs and weights are tested against
 published counts. jaxbench trains none of them but ResNet-50, WRN-28-10, ViT-S/16 and GPT-2; those
-of its experiments are traced instead (`layers.read_network`).
+of its experiments are traced instead (`tracing.read_network`).
 """
 
 import dataclasses
@@ -394,9 +394,9 @@ NETWORKS = {
 }
 
 
-def identify(shape: NetworkShape) -> str | None:
+def identify(macs: float, weights: float) -> str | None:
     """Return the public network with as many multiply-accumulates and weights, within 2 %."""
     for name, public in NETWORKS.items():
-        if abs(shape.macs / public.macs - 1) < 0.02 > abs(shape.weights / public.weights - 1):
+        if abs(macs / public.macs - 1) < 0.02 > abs(weights / public.weights - 1):
             return name
     return None

@@ -85,14 +85,13 @@ def setting_of(
         )
     if find_bandwidth(target.kind) is None:
         raise NotPredicted(f"no memory bandwidth of {target.kind} is known")
-    arithmetic, element_bytes = arithmetic_of(target, precision)
     return Setting(
         shape=shape,
-        network=identify(shape),
+        network=identify(shape.macs, shape.weights),
         target=target,
         num_devices=target.num_devices,
-        arithmetic=arithmetic,
-        element_bytes=element_bytes,
+        arithmetic=arithmetic_of(target.kind, precision),
+        element_bytes=2 if precision in ("bf16", "fp16") else 4,
         batch=batch_per_device,
         software=SOFTWARE,
     )

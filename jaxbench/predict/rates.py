@@ -1,19 +1,11 @@
-"""The calibration table: rates of training that others measured, with their sources.
+"""Published rates of training as what predictions are fitted to."""
 
-`rates.csv` has a row a rate, of all devices together, in examples (images or sequences) a second.
-`batch_assumed` marks a batch that was not published; `lower_bound` a rate that was derived from the
-time of a whole training with its evaluations.
-"""
-
-import dataclasses
 import functools
 import pathlib
-from typing import Annotated, Literal, NamedTuple
+from typing import NamedTuple
 
-from msgspec import Meta
-
+from jaxbench.analysis.published import RATES, PublishedRate, read_published_rates
 from jaxbench.errors import BadInput, one_of
-from jaxbench.files import parse_rows, read_text
 from jaxbench.hardware.peak_table import (
     devices_per_chip,
     find_bandwidth,
@@ -24,7 +16,6 @@ from jaxbench.hardware.targets.target import Target, parse_target
 from jaxbench.predict.layers import NetworkShape
 from jaxbench.predict.networks import NETWORKS
 
-FILE = pathlib.Path(__file__).with_name("rates.csv")
 # NVIDIA's generations by the compute capability's first digits.
 _GENERATIONS = {
     "5.2": "Maxwell",
@@ -52,7 +43,7 @@ class Setting(NamedTuple):
       arithmetic: of the products: `16` (fp16 or bf16), tf32 or fp32.
       element_bytes: of an activation.
       batch: examples of each device in a step.
-      software: as in `rates.csv`.
+      software: as in `PublishedRate`.
     """
 
     shape: NetworkShape
@@ -106,59 +97,39 @@ class Rate(NamedTuple):
         return self.setting.batch * self.setting.num_devices / self.step_s
 
 
-def arithmetic_of(target: Target, precision: str) -> tuple[str, int]:
-    """Return (`16`, tf32 or fp32; bytes of an activation) of a config's precision on a target."""
-    peak = find_peak(target.kind, precision)
-    if precision in ("bf16", "fp16"):
-        return "16", 2
-    on_tpu = peak is not None and peak.arithmetic == "bf16"
-    return ("16" if on_tpu else peak.arithmetic if peak else "fp32"), 4
+def arithmetic_of(kind: str, precision: str, matmul_precision: str | None = None) -> str:
+    """Return what a device multiplies in: `16`, tf32 or fp32; else the precision's own name.
 
-
-@dataclasses.dataclass
-class _Row:
-    """A line of the table."""
-
-    network: str
-    device: str
-    num_devices: Annotated[int, Meta(ge=1)]
-    precision: Literal["fp16", "bf16", "tf32", "fp32"]
-    batch_size: Annotated[int, Meta(ge=1)]
-    software: str
-    examples_per_s: Annotated[float, Meta(gt=0, le=1e12)]
-    lower_bound: str | None = None
-    source: str | None = None
-    date: str | None = None
+    fp16 and bf16 are equal on a device with units for them, and so is fp32 on TPUs, which multiply
+    it in bf16 by default.
+    """
+    peak = find_peak(kind, precision, matmul_precision)
+    arithmetic = peak.arithmetic if peak else precision
+    return "16" if peak and arithmetic in ("bf16", "fp16") else arithmetic
 
 
 @functools.cache
-def read_rates(path: pathlib.Path = FILE) -> list[Rate]:
-    """Return the rows of a calibration table, jaxbench's by default.
+def read_rates(path: pathlib.Path = RATES) -> list[Rate]:
+    """Return the rows of a table of rates that predictions are from, jaxbench's by default.
 
     Raises:
       BadInput: the file has an unknown network, device or value; with its line.
     """
-    try:
-        rows = parse_rows(read_text(path), _Row)
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{path}: {error}") from None
-    if not rows:
-        raise BadInput(f"{path}: has no rate below its first line")
     rates = []
-    for number, row in enumerate(rows, 1):
+    for number, row in enumerate(read_published_rates(path), 1):
         try:
-            rates.append(_rate(row))
+            rates += [] if row.not_fitted == "yes" else [_rate(row)]
         except BadInput as error:
             raise BadInput(f"{path}: row {number}: {error}") from None
+    if not rates:
+        raise BadInput(f"{path}: has no rate below its first line")
     return rates
 
 
-def _rate(row: _Row) -> Rate:
+def _rate(row: PublishedRate) -> Rate:
     if row.network not in NETWORKS:
         raise BadInput(f"network {row.network!r}: {one_of(row.network, NETWORKS)}")
-    target = one_device(row.device)
-    # Published rates count chips. Each of two JAX devices on a chip has half of its batch.
-    count = row.num_devices * devices_per_chip(target.kind)
+    target, count = devices_of(row.device, row.num_devices)
     arithmetic = "16" if row.precision in ("bf16", "fp16") else row.precision
     setting = Setting(
         shape=NETWORKS[row.network],
@@ -174,7 +145,16 @@ def _rate(row: _Row) -> Rate:
     return Rate(setting, step_s, row.lower_bound == "yes", row.source or "", row.date or "")
 
 
-def one_device(name: str) -> Target:
+def devices_of(device: str, chips: int) -> tuple[Target, int]:
+    """Return one device of a published rate, and how many JAX devices the chips are.
+
+    Each of two JAX devices on a chip has half of its batch.
+    """
+    target = _one_device(device)
+    return target, chips * devices_per_chip(target.kind)
+
+
+def _one_device(name: str) -> Target:
     """Return the target of a device's name without a size, such as gpu:a100 or tpu:v3."""
     if not name.startswith("tpu:"):
         if (target := parse_target(name)).num_devices > 1:

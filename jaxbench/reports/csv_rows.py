@@ -6,6 +6,8 @@ from typing import Any
 from jaxbench.analysis.pricing import usd
 from jaxbench.analysis.published import load_published
 from jaxbench.analysis.rate import Estimate, of_rounds, of_windows
+from jaxbench.predict.rates import devices_of
+from jaxbench.reports import published
 from jaxbench.reports.context import STAGES, Measurement, ReportContext
 from jaxbench.reports.prices import price_words
 from jaxbench.reports.runs import SCORES, ReportedRun
@@ -232,10 +234,20 @@ def _published(context: ReportContext) -> Iterator[_Row]:
     }
     same = "precision hardware framework images_per_s median_epoch_s date source"
     columns |= {name: name for name in same.split()}
-    rows = (*load_published("training_runs"), *load_published("throughput"))
-    for published in (row for row in rows if row["model"] in networks):
-        row = {column: published.get(name) for column, name in columns.items()}
-        row["status"] = "oom" if published.get("status") == "oom" else "done"
-        row["data"] = published.get("data") or published["dataset"]
+    trainings = (row for row in load_published("training_runs") if row["model"] in networks)
+    rates = published.article_rates(networks)
+    for one in context.measurements:
+        nearest = published.nearest(published.work_of(one.run), [one.run.batch_size])
+        # The rates of trainings are those of their epochs.
+        rates += [rate for rate in nearest[: published.MOST] if rate.data or not rate.dataset]
+    for theirs in (*trainings, *map(published.rate_row, dict.fromkeys(rates))):
+        row = {column: theirs.get(name) for column, name in columns.items()}
+        if theirs["device"]:
+            row["num_devices"] = devices_of(theirs["device"], theirs["devices"])[1]
+        if theirs.get("lower_bound") == "yes":
+            row["images_per_s"], row["images_per_s_low"] = None, row["images_per_s"]
+        row["source"] = "; ".join(filter(None, (theirs["source"], theirs["note"])))
+        row["status"] = "oom" if theirs.get("status") == "oom" else "done"
+        row["data"] = theirs.get("data") or theirs["dataset"]
         row["figure"] = None if row["score"] is None else SCORES["eval_top1"]
         yield {"origin": "published", "stage": "training", **row}

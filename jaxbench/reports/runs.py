@@ -14,6 +14,7 @@ from jaxbench.analysis.pricing import Price, lost_s, recorded_price
 from jaxbench.analysis.rate import Estimate, rate_of
 from jaxbench.errors import BadInput
 from jaxbench.metrics import UNKNOWN, percent
+from jaxbench.predict.networks import identify
 from jaxbench.records import same
 from jaxbench.records.attempts import changes, describe_changes, distorters_of
 from jaxbench.records.reader import Kind, load_run, missing_records, read_document
@@ -32,7 +33,7 @@ from jaxbench.schema import (
 SCORES = {f"eval_{name}": title for name, title in schema.SCORES.items()}
 # Of networks, so much of the parameters may lie elsewhere (another number of classes).
 _SAME_SIZE = 0.03
-# The networks of analysis/published: {name: (class, parameters in millions)}.
+# The networks of articles in analysis/published: {name: (class, parameters in millions)}.
 NETWORKS = {
     "cnn10": ("Cnn10", 1.9),
     "wrn28_10": ("WideResNet", 36.5),
@@ -216,14 +217,14 @@ class ReportedRun:
         processes = self.environment.get("num_processes") or 1
         return self.device_kind == "cpu" and (num_devices or 1) > processes
 
-    @property
+    @functools.cached_property
     def published_network(self) -> str | None:
         """The network's name in `jaxbench.analysis.published`; None if it is not there."""
         parameters = self.document.parameters or 0
         for name, (model, millions) in NETWORKS.items():
             if self.document.model == model and abs(parameters / 1e6 / millions - 1) <= _SAME_SIZE:
                 return name
-        return None
+        return identify(self.document.forward_macs_per_image or 0, parameters)
 
     @property
     def score_field(self) -> str | None:

@@ -23,7 +23,8 @@ from jaxbench.models.transformer_block import block_options
 from jaxbench.parallel.fsdp import StateSharding, split_axis
 from jaxbench.parallel.mesh import AXIS, DataMesh
 from jaxbench.precision import Precision, get_precision, precision_of
-from jaxbench.predict.layers import NetworkShape, read_network
+from jaxbench.predict.layers import NetworkShape
+from jaxbench.predict.tracing import read_network
 from jaxbench.tasks import Task, get_task, sums_by_name
 from jaxbench.training.network_analysis import (
     NetworkAnalysis,

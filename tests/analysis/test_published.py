@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxbench.analysis.published import TABLES, load_published
+from jaxbench.analysis.published import TABLES, load_published, published_rates
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -29,9 +29,9 @@ def test_totals_are_the_first_epoch_and_99_medians():
 def test_images_per_s_for_a_dollar_an_hour():
     """The article's 476, 256 and 374, from its throughputs and prices."""
     rate = {
-        row["hardware"][:7]: row["images_per_s"]
-        for row in load_published("throughput")
-        if row["model"] == "resnet50" and row["data"] == "synthetic" and row["global_batch"] == 1024
+        row.hardware[:7]: row.examples_per_s
+        for row in published_rates()
+        if row.network == "resnet50" and row.data == "synthetic" and row.batch_size == 1024
     }
     price = {row["offer"]: row["usd_per_hour"] for row in load_published("prices")}
     assert rate["4x TPU "] / price["Google Cloud TPU v2-8, on demand"] == pytest.approx(476, abs=1)

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+from jaxbench.analysis.published import RATES, read_published_rates
 from jaxbench.cli import entry_point
 from jaxbench.hardware.targets.target import parse_target
 from jaxbench.modes import predictions
@@ -86,7 +87,7 @@ def test_a_traced_network_is_read_as_the_public_one_is_described(resnet50):
     assert sorted(layer[:5] for layer in traced.layers) == sorted(
         layer[:5] for layer in public.layers
     )
-    assert identify(traced) == "resnet50" and traced.family == "residual"
+    assert identify(traced.macs, traced.weights) == "resnet50" and traced.family == "residual"
 
 
 def test_the_least_bytes_are_those_of_the_products():
@@ -212,6 +213,17 @@ def test_sixteen_bits_are_not_slower_on_any_gpu_with_tensor_cores():
         short, long = load().model.step_s(settings)
         assert short < long, name
         assert settings[1].arithmetic == "tf32", name
+
+
+def test_predictions_are_fitted_to_all_rates_but_those_marked(tmp_path):
+    marked = [rate for rate in read_published_rates() if rate.not_fitted]
+    assert len(read_rates()) + len(marked) == len(read_published_rates()) and len(marked) == 5
+    path = tmp_path / "own.csv"
+    text = RATES.read_text().splitlines()
+    # A user's rows have as many of the columns as they need.
+    path.write_text("\n".join([text[0], *text[-5:], "resnet50,gpu:a100,1,bf16,256,,JAX,2000"]))
+    [own] = read_rates(path)
+    assert own.rate == pytest.approx(2000) and not own.lower_bound
 
 
 def test_a_wrong_row_of_rates_is_named(tmp_path):

@@ -99,6 +99,29 @@ def test_a_shorter_run_decays_at_the_same_fractions():
     ] == pytest.approx([1, 0.01])
 
 
+@pytest.mark.parametrize("batch_size", [128, 256, 1000, 1024, 8192])
+@pytest.mark.parametrize(
+    ("spec", "examples", "milestones"),
+    [
+        ("resnet50:step", 1_281_167, [30, 60, 80]),
+        ("wrn28_10", 50_000, [60, 120, 160]),
+        ("wrn28_10:2019", 50_000, [50, 80]),
+        ("cnn10", 50_000, [50, 80]),
+    ],
+)
+def test_decays_are_at_the_end_of_the_recipes_epochs(spec, examples, milestones, batch_size):
+    """As by PyTorch's MultiStepLR, which counts epochs."""
+    config = registry.load(spec)
+    config.batch_size, steps = batch_size, examples // batch_size
+    schedule, optimizer = create_schedule(config, steps), config.optimizer
+    peak = optimizer.learning_rate * batch_size / optimizer.base_batch_size
+    ends = np.arange(optimizer.warmup_epochs + 1, config.epochs).astype(int) * steps
+    updates = np.stack([ends - 1, ends, ends + 1])
+    decays = np.searchsorted(milestones, updates // steps, side="right")
+    found = jax.vmap(jax.vmap(schedule))(updates.astype(np.int32))
+    np.testing.assert_allclose(found, peak * optimizer.decay_factor**decays, rtol=1e-5)
+
+
 def test_a_fraction_of_an_epoch_ends_schedule_and_training():
     """243 steps of 32 an epoch, as the record's recipe has them."""
     config = config_with(epochs=7.59, schedule="linear", learning_rate=1.0, batch_size=128)

@@ -1,17 +1,24 @@
-"""What other people measured and published, as tables: the history a run is put beside.
+"""What others measured and published, as tables: what a run is put beside and predicted from.
 
 Each row names its source and, if the source has one, its date; an empty cell was not published
-and is None here. Times are in seconds, `_ms` in milliseconds, prices in USD an hour.
+and is None here. Times are in seconds, `_ms` in milliseconds, prices in USD an hour. A `device` is
+named as in --target, and its number counts chips.
 """
 
+import dataclasses
 import functools
-import importlib.resources
-from typing import Any, TypedDict
+import pathlib
+from typing import Annotated, Any, Literal, TypedDict
 
-from jaxbench.files import parse_rows
+from msgspec import Meta
 
-TABLES = ("training_runs", "throughput", "time_to_accuracy", "prices", "conv2d")
-_TEXTS = "source date task model dataset hardware precision framework status data note offer"
+from jaxbench.data_config import PUBLIC_SETS
+from jaxbench.errors import BadInput
+from jaxbench.files import parse_rows, read_text
+
+RATES = pathlib.Path(__file__).with_name("rates.csv")
+TABLES = ("training_runs", "time_to_accuracy", "prices", "conv2d")
+_TEXTS = "source date task model dataset hardware device precision framework status note offer"
 _NUMBERS = "first_epoch_s median_epoch_s total_time_s time_ms images_per_s top1"
 _COUNTS = "devices global_batch epochs images height width channels kernel"
 _Row: Any = TypedDict(
@@ -23,10 +30,79 @@ _Row: Any = TypedDict(
     },
     total=False,
 )
+_Count = Annotated[int, Meta(ge=1)]
+_Yes = Literal["yes", "no"] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishedRate:
+    """A rate of training, of all devices together, in examples (images or sequences) a second.
+
+    Attributes:
+      batch_size: global.
+      software: one name for all its releases that are as fast.
+      batch_assumed: the batch was not published.
+      lower_bound: derived from the time of a whole training with its evaluations.
+      not_fitted: nothing is predicted from it.
+      hardware, framework: in the words of an article.
+      dataset: the name in `PUBLIC_SETS`.
+      data: synthetic, or how the data set was read; only of an article's table of rates.
+    """
+
+    network: str
+    device: str
+    num_devices: _Count
+    precision: Literal["fp16", "bf16", "tf32", "fp32"]
+    batch_size: _Count
+    software: str
+    examples_per_s: Annotated[float, Meta(gt=0, le=1e12)]
+    batch_assumed: _Yes = None
+    lower_bound: _Yes = None
+    source: str | None = None
+    date: str | None = None
+    not_fitted: _Yes = None
+    hardware: str | None = None
+    framework: str | None = None
+    dataset: str | None = None
+    data: str | None = None
+    note: str | None = None
 
 
 @functools.cache
 def load_published(table: str) -> list[dict[str, Any]]:
     """Return the rows of one of `TABLES`, numbers as numbers."""
-    text = importlib.resources.files(__name__).joinpath(f"{table}.csv").read_text("utf-8")
+    text = read_text(RATES.with_name(f"{table}.csv"))
     return parse_rows(text, _Row)  # type: ignore[arg-type]
+
+
+def read_published_rates(path: pathlib.Path = RATES) -> list[PublishedRate]:
+    """Return the rows of a table of rates, jaxbench's by default.
+
+    Raises:
+      BadInput: it cannot be read, or a cell is wrong; with its line.
+    """
+    try:
+        return parse_rows(read_text(path), PublishedRate)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: {error}") from None
+
+
+@functools.cache
+def published_rates() -> list[PublishedRate]:
+    """Return all published rates, also those of the median epochs of published trainings."""
+    return read_published_rates() + [
+        PublishedRate(
+            network=row["model"],
+            device=row["device"],
+            num_devices=row["devices"],
+            batch_size=row["global_batch"],
+            software=row["framework"],
+            examples_per_s=PUBLIC_SETS[row["dataset"]][0] / row["median_epoch_s"],
+            **{name: row[name] for name in _OF_A_TRAINING},
+        )
+        for row in load_published("training_runs")
+        if row["median_epoch_s"]
+    ]
+
+
+_OF_A_TRAINING = ("precision", "source", "date", "hardware", "dataset", "note")

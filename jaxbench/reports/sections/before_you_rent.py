@@ -5,18 +5,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxbench.analysis.pricing import Price, costs_to_expect
-from jaxbench.analysis.published import load_published
 from jaxbench.analysis.rate import Estimate, rank
-from jaxbench.hardware.peak_table import find_peak
 from jaxbench.metrics import UNKNOWN, count, plain
 from jaxbench.offering.folder import Offer
-from jaxbench.records.same import is_compiled, is_step, machine_key, same_images, setting_key
+from jaxbench.records.same import is_compiled, is_step, machine_key, setting_key
 from jaxbench.reports import work
 from jaxbench.reports.blocks import Dot, DotChart, Section
 from jaxbench.reports.columns import run_cell, shared, status_cell
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.prices import price_words
-from jaxbench.reports.published import Row, Sources, published_devices, published_rate
+from jaxbench.reports.published import Row, Sources, nearest, work_of
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.schema import METRICS, TargetRecord
 from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns
@@ -40,10 +38,10 @@ _COMPILED = (
 )
 _BESIDE = (
     "Measured: a run of this report of the same work on as many of the same devices. Published: by "
-    "others, with other software; of a training, the images/s of its median epoch."
+    "others, with other software, on as many of the same devices, which multiply in the same type: "
+    "JAX's if there is one, then that of the nearest batch; of a training the rate of its median "
+    "epoch. “at least”: from the time of a whole training."
 )
-# Of published rates, see `jaxbench.analysis.published`.
-_TABLES = ("throughput", "training_runs")
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
@@ -102,7 +100,8 @@ class _Step(_Expected):
       largest: the largest batch of the machine and setting, in words.
       setting: what tells it apart from the other steps of its experiment and machine.
       measured: the best rate that a run of this report measured of the same work on that machine.
-      published: the best rate that others published of it.
+      published: the rate that others published of it, the nearest to it, as a row.
+      others: how many more were published.
     """
 
     run: ReportedRun
@@ -111,6 +110,7 @@ class _Step(_Expected):
     setting: str = ""
     measured: Measurement | None = None
     published: Row | None = None
+    others: int = 0
 
     batch_size = property(lambda self: self.run.batch_size)
     fits = property(lambda self: self.record and self.record.fits)
@@ -154,14 +154,16 @@ def _steps(context: ReportContext, sources: Sources) -> list[_Step]:
         for one in {one.batch_size: one for one in shown}.values():
             one.largest = _largest(group, fits)
             steps.append(one)
-    rates = work.grouped(
+    measured = work.grouped(
         filter(_is_rate, context.measurements), lambda row: _step_on_machine(row.run)
     )
     for same in work.grouped(steps, lambda step: (step.run.experiment, step.run.target)).values():
         _name_settings(same)
     for step in steps:
-        step.measured = _nearest(step, rates.get(_step_on_machine(step.run), ()))
-        step.published = _best_published(sources, step)
+        step.measured = _nearest(step, measured.get(_step_on_machine(step.run), ()))
+        rates = nearest(work_of(step.run), [step.batch_size])
+        step.published = next(iter(sources.rates(rates[:1])), None)
+        step.others = len(rates[1:])
         step.price = context.prices.lowest(step.run)
     # Sweeps of the same experiment, for GPUs and TPUs say, stand together, the cheapest first.
     by_experiment = work.grouped(steps, lambda step: step.run.experiment).values()
@@ -208,31 +210,6 @@ def _step_on_machine(run: ReportedRun) -> tuple:
     return machine_key(run.environment), setting_key(run.setting, is_step)
 
 
-def _best_published(sources: Sources, step: _Step) -> Row | None:
-    """Return the best published rate of the network on the same devices in the same arithmetic."""
-    run, network = step.run, step.run.published_network
-    if network is None:
-        return None
-    precision = run.config.get("precision")
-    peak = find_peak(run.device_kind, precision or "")
-    arithmetic = {precision, peak and peak.arithmetic}
-
-    def is_same(row: Row) -> bool:
-        return (
-            row["model"] == network
-            and published_devices(row) == machine_key(run.environment)
-            and row["precision"].split()[0] in arithmetic
-            and published_rate(row) is not None
-            and same_images(run.setting, row["dataset"])
-        )
-
-    rows = (row for table in _TABLES for row in filter(is_same, load_published(table)))
-    best = max(rows, key=published_rate, default=None)
-    # Only what is shown is cited.
-    cited = (row for table in _TABLES for row in sources.rows(table, lambda row: row == best))
-    return next(cited, None)
-
-
 def _measured(step: _Step) -> Cell | None:
     if (rate := step.measured) is None:
         return None
@@ -243,12 +220,15 @@ def _measured(step: _Step) -> Cell | None:
 
 def _published(step: _Step) -> Cell | None:
     row = step.published
-    return Cell(plain(published_rate(row)), "published") if row else None
+    at_least = "at least " * bool(row and row["lower_bound"] == "yes")
+    return Cell(at_least + plain(row["images_per_s"]), "published") if row else None
 
 
 def _published_with(step: _Step) -> str:
-    row = step.published
-    return f"{row['precision']}, batch {count(row['global_batch'])}, {row['cited']}" if row else ""
+    if not (row := step.published):
+        return ""
+    what = f"{row['precision']}, batch {count(row['global_batch'])}, {row['framework']}"
+    return f"{what}, {row['cited']}" + (f"; {step.others} more" if step.others else "")
 
 
 def _price(step: _Step) -> str:
@@ -410,7 +390,8 @@ def _dots_beside(step: _Step) -> list[Dot]:
     if row := step.measured:
         dots.append(Dot(f"measured, {row.run.id}", row.rate.value))
     if row := step.published:
-        dots.append(Dot(f"published, {row['machine']}", published_rate(row), kind="published"))
+        label = f"{row['origin'].text}, {row['machine']}"
+        dots.append(Dot(label, row["images_per_s"], kind="published"))
     return dots
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.analysis.rate import Estimate
-from jaxbench.cards.figures import FIGURES, PARTS
+from jaxbench.cards.figures import FIGURES, PARTS, PRESETS
 from jaxbench.cards.verdict import summary_of
 from jaxbench.metrics import UNKNOWN, count, percent, plain
 from jaxbench.reports import published
@@ -14,10 +14,13 @@ from jaxbench.reports.blocks import Section
 from jaxbench.reports.collect import ReportedCard
 from jaxbench.reports.columns import status_cell
 from jaxbench.reports.context import ReportContext, make_section
+from jaxbench.reports.work import grouped
 from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns, moment
 from jaxbench.tables.table import Table, make_table
 
 _PAIRS = "pair_gb_per_s"
+# {network of a card: its name among published ones}.
+_PUBLIC = {one.spec: one.public for preset in PRESETS.values() for one in preset.networks}
 
 
 class _Row(NamedTuple):
@@ -120,7 +123,7 @@ _FIGURES = (
 )
 _NETWORKS = (
     *(published.ORIGIN, Column("card", "card")),
-    *(published.HARDWARE, published.PRECISION, published.BATCH),
+    *(published.HARDWARE, published.PRECISION, published.BATCH, published.SOFTWARE),
     metric_column("images_per_s", "rate", " (95 % interval)", ends="too"),
     *(Column("expected", "expected", left=False), Column("that is", "word", left=True)),
     *metric_columns("mfu", "measured_peak_share", "joules_per_image", "compile_s"),
@@ -200,14 +203,16 @@ def _pairs(card: ReportedCard) -> Table:
 def _networks(cards: Sequence[ReportedCard]) -> Table:
     """Return the cards' rates of each network, and the published ones."""
     figures = [_Row(card, figure) for card in cards for figure in card.card.figures()]
-    rows = [_measured_row(row) for row in figures if row.content.name == "images_per_s"]
-    names, sources = [*dict.fromkeys(row["model"] for row in rows)], published.Sources()
-    rows += [
-        row | {"rate": Estimate(row["images_per_s"])}
-        for row in sources.rows("throughput", lambda row: row["model"] in names)
-    ]
+    measured = [_measured_row(row) for row in figures if row.content.name == "images_per_s"]
+    names, sources = [*dict.fromkeys(row["model"] for row in measured)], published.Sources()
+    rows, more = [], 0
+    for work, same in grouped(measured, operator.itemgetter("work")).items():
+        rates = published.nearest(work, [row["global_batch"] for row in same])
+        beside = sources.rates(rates[: published.MOST])
+        rows += [*same, *(row | {"model": same[0]["model"]} for row in beside)]
+        more += len(rates) - len(beside)
     rows.sort(key=lambda row: names.index(row["model"]))
-    note = sources.note and f"Published: other software at other times. {sources.note}"
+    note = sources.note and f"{published.beside_note(more)} {sources.note}"
     by_network = operator.itemgetter("model")
     return make_table(_NETWORKS, rows, "Images per second", note, group=by_network)
 
@@ -216,13 +221,20 @@ def _measured_row(row: _Row) -> dict[str, Any]:
     card, rate = row.card, row.content
     # Of the same network, precision and batch.
     others = {f.name: f.value for f in card.figures() if f.labels == rate.labels}
-    batch = rate.labels["batch"]
+    batch, network = rate.labels["batch"], str(rate.labels["network"])
+    precision, environment = str(rate.labels["precision"]), card.environment
     return others | {
+        "work": published.work_key(
+            _PUBLIC.get(network) or network,
+            environment["device_kind"],
+            environment["num_devices"],
+            precision,
+        ),
         "origin": published.MEASURED,
         "card": row.of.id,
-        "model": str(rate.labels["network"]),
+        "model": network,
         "machine": card.hardware,
-        "precision": str(rate.labels["precision"]),
+        "precision": precision,
         "global_batch": batch if isinstance(batch, int) else Cell(batch),
         "rate": _estimate(row),
         "expected": _expected_cell(row),

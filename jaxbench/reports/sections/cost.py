@@ -114,13 +114,14 @@ def _measured(row: Measurement, price: Price) -> _Priced:
 def _published(sources: Sources, networks: set[str | None]) -> list[_Priced]:
     """Return published rates of the networks, with the offers of their hardware."""
     offers = pricing.load_prices()
-    rows = sources.rows(
-        "throughput",
-        lambda row: row["model"] in networks and any(_is_offer_of(offer, row) for offer in offers),
-    )
+    rates = [
+        rate
+        for rate in published.article_rates(networks)
+        if any(_is_offer_of(offer, vars(rate)) for offer in offers)
+    ]
     return [
-        row | {"price": price} | at_price(Estimate(row["images_per_s"]), price)
-        for row in rows
+        row | {"price": price} | at_price(row["rate"], price)
+        for row in sources.rates(rates)
         for price in offers
         if _is_offer_of(price, row)
     ]

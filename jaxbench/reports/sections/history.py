@@ -36,6 +36,12 @@ _RATES = (
     *estimate_columns("rate", "images_per_s"),
     *(*shared("run"), published.SOURCE),
 )
+_BESIDE = (
+    *(published.ORIGIN, Column("what", "stage"), published.SOFTWARE),
+    *(published.HARDWARE, published.PRECISION, published.BATCH),
+    *estimate_columns("rate", "images_per_s"),
+    *(*shared("run"), published.SOURCE),
+)
 # Of this report's own.
 _MOST_DOTS = 16
 _Blocks = list[Table | DotChart]
@@ -46,7 +52,9 @@ def history(context: ReportContext) -> Section | None:
     rows = [row for row in context.measurements if row.stage in ("training", "train_step", None)]
     blocks: _Blocks = []
     for network, measured in grouped(rows, lambda row: row.run.published_network).items():
-        blocks += [*_trainings(network, measured), *_rates(network, measured)] if network else []
+        if network:
+            blocks += [*_trainings(network, measured), *_rates(network, measured)]
+            blocks += _beside(network, measured)
     return make_section(
         "history",
         "Comparison with published results",
@@ -110,7 +118,7 @@ def _training(row: Measurement) -> published.Row:
 
 def _rates(network: str, rows: Sequence[Measurement]) -> _Blocks:
     sources = published.Sources()
-    theirs = sources.rows("throughput", lambda row: row["model"] == network)
+    theirs = sources.rates(published.article_rates([network]))
     dataset = theirs[0]["dataset"] if theirs else ""
     rows = [row for row in rows if row.usable and row.rate.value is not None]
     rows = [
@@ -120,15 +128,8 @@ def _rates(network: str, rows: Sequence[Measurement]) -> _Blocks:
     ]
     if not rows:
         return []
-    lines = [
-        row | {"stage": STAGES["training"], "rate": Estimate(row["images_per_s"])} for row in theirs
-    ]
-    lines += [
-        published.measured_row(row)
-        | {"stage": STAGES.get(row.stage), "rate": row.rate}
-        | {"data": f"{row.feed} feed, {row.data}"}
-        for row in rows
-    ]
+    lines = [row | {"stage": STAGES["training"]} for row in theirs]
+    lines += [_rate(row) | {"data": f"{row.feed} feed, {row.data}"} for row in rows]
     table = make_table(
         _RATES,
         sorted(lines, key=lambda line: -line["rate"].value),
@@ -149,6 +150,24 @@ def _rates(network: str, rows: Sequence[Measurement]) -> _Blocks:
         rate = lambda row: row.rate  # noqa: E731
         blocks += _dots(f"{network}: {data}", _IMAGES_PER_S, measured, rate, dots)
     return blocks
+
+
+def _rate(row: Measurement) -> published.Row:
+    return published.measured_row(row) | {"stage": STAGES.get(row.stage), "rate": row.rate}
+
+
+def _beside(network: str, rows: Sequence[Measurement]) -> _Blocks:
+    """Return the rates on each machine, with those that were published of just this work."""
+    rows = [row for row in rows if row.usable and row.rate.value is not None]
+    sources, lines, more = published.Sources(), [], 0
+    for work, same in grouped(rows, lambda row: published.work_of(row.run)).items():
+        rates = published.nearest(work, [row.run.batch_size for row in same])
+        theirs = sources.rates(rates[: published.MOST])
+        lines += [*map(_rate, same), *theirs] if theirs else []
+        more += len(rates) - len(theirs)
+    note = f"{published.beside_note(more)} {sources.note}"
+    title = f"{network}: published on the same devices, {_IMAGES_PER_S}"
+    return [make_table(_BESIDE, lines, title, note)] if lines else []
 
 
 def _dots(
