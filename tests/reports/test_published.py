@@ -63,11 +63,11 @@ def test_rates_are_of_the_same_arithmetic_and_devices(kind, devices, precision, 
     assert not nearest(work_key("no network", kind, devices, precision, matmul), [256])
 
 
-@pytest.mark.parametrize("batches", [[64], [1536], [64, 4096], [None]])
+@pytest.mark.parametrize("batches", [[64], [1536], [64, 4096], [None], [0], ["largest"]])
 def test_jax_is_first_then_the_nearest_batch_then_the_newest(batches):
     rates = nearest(work_key("resnet50", "Tesla V100-SXM2-16GB", 8, "fp16"), batches)
     assert rates[0].software == "JAX" and len(rates) > MOST
-    known = [batch for batch in batches if batch]
+    known = [batch for batch in batches if isinstance(batch, int) and batch]
     others = [
         (min((abs(math.log(rate.batch_size / one)) for one in known), default=0), rate.date)
         for rate in rates
