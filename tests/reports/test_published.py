@@ -25,6 +25,7 @@ CARD = "Images per second"
 
 def resnet(folder, precision="bf16", batch=256, environment=A100, **fields):
     config = {"data": IMAGENET, "precision": precision, "batch_size": batch}
+    config |= fields.pop("config", {})
     return throughput(folder, 2_500.0, config=config, environment=environment, **RESNET | fields)
 
 
@@ -99,6 +100,8 @@ def test_a_run_has_the_published_rates_of_its_machine_beside_it(tmp_path, run_cl
         {"environment": A100 | {"matmul_precision": "highest"}, "precision": "fp32"},
         {"model": "Mine", "parameters": 31_000},
         {"status": "failed"},
+        {"config": {"replicas": "independent"}},
+        {"config": {"data": IMAGENET | {"image_shape": [32, 32, 3]}}},
     ],
 )
 def test_what_does_not_match_is_not_shown(tmp_path, other):
