@@ -194,7 +194,7 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
     if note := changed_price or (price and price_mark(price, run)):
         costs["price_note"] = note
     costs |= _per_price(rate, price, run.sequence_length) if price else {}
-    if beside := published.nearest(published.work_of(run), [run.batch_size]):
+    if beside := published.nearest(published.run_key(run), [run.batch_size]):
         costs["published"] = [*map(vars, beside)]
     wall_s = run.summary.wall_s
     paid_s = None if wall_s is None else run.paid_s(wall_s)

@@ -237,7 +237,7 @@ def _published(context: ReportContext) -> Iterator[_Row]:
     trainings = (row for row in load_published("training_runs") if row["model"] in networks)
     rates = published.article_rates(networks)
     for one in context.measurements:
-        nearest = published.nearest(published.work_of(one.run), [one.run.batch_size])
+        nearest = published.nearest(published.run_key(one.run), [one.run.batch_size])
         # The rates of trainings are those of their epochs.
         rates += [rate for rate in nearest[: published.MOST] if rate.data or not rate.dataset]
     for theirs in (*trainings, *map(published.rate_row, dict.fromkeys(rates))):

@@ -140,11 +140,13 @@ def work_key(
     return network, without_maker(kind), devices, arithmetic_of(kind, precision, matmul)
 
 
-def work_of(run: ReportedRun) -> tuple:
+def run_key(run: ReportedRun) -> tuple:
     """Return the `work_key` of a run; it has no network if that is not a published one."""
     network = run.published_network
     dataset = network and dataset_of(network)
-    if run.changed_devices or (dataset and not same_images(run.setting, dataset)):
+    other_images = dataset and not same_images(run.setting, dataset)
+    # Nobody published rates of several models at once.
+    if run.changed_devices or other_images or run.config.get("replicas") == "independent":
         network = None
     matmul = run.environment.get("matmul_precision")
     precision = run.config.get("precision", "")
@@ -156,7 +158,7 @@ def nearest(work: tuple, batches: Iterable[float | None]) -> list[PublishedRate]
 
     Of equals the newest is first.
     """
-    batches = [batch for batch in batches if isinstance(batch, int | float)]
+    batches = [batch for batch in batches if isinstance(batch, int | float) and batch > 0]
 
     def distance(rate: PublishedRate) -> tuple:
         ratios = [abs(math.log(rate.batch_size / batch)) for batch in batches]

@@ -25,6 +25,7 @@ CARD = "Images per second"
 
 def resnet(folder, precision="bf16", batch=256, environment=A100, **fields):
     config = {"data": IMAGENET, "precision": precision, "batch_size": batch}
+    config |= fields.pop("config", {})
     return throughput(folder, 2_500.0, config=config, environment=environment, **RESNET | fields)
 
 
@@ -63,11 +64,11 @@ def test_rates_are_of_the_same_arithmetic_and_devices(kind, devices, precision, 
     assert not nearest(work_key("no network", kind, devices, precision, matmul), [256])
 
 
-@pytest.mark.parametrize("batches", [[64], [1536], [64, 4096], [None]])
+@pytest.mark.parametrize("batches", [[64], [1536], [64, 4096], [None], [0], ["largest"]])
 def test_jax_is_first_then_the_nearest_batch_then_the_newest(batches):
     rates = nearest(work_key("resnet50", "Tesla V100-SXM2-16GB", 8, "fp16"), batches)
     assert rates[0].software == "JAX" and len(rates) > MOST
-    known = [batch for batch in batches if batch]
+    known = [batch for batch in batches if isinstance(batch, int) and batch]
     others = [
         (min((abs(math.log(rate.batch_size / one)) for one in known), default=0), rate.date)
         for rate in rates
@@ -99,6 +100,8 @@ def test_a_run_has_the_published_rates_of_its_machine_beside_it(tmp_path, run_cl
         {"environment": A100 | {"matmul_precision": "highest"}, "precision": "fp32"},
         {"model": "Mine", "parameters": 31_000},
         {"status": "failed"},
+        {"config": {"replicas": "independent"}},
+        {"config": {"data": IMAGENET | {"image_shape": [32, 32, 3]}}},
     ],
 )
 def test_what_does_not_match_is_not_shown(tmp_path, other):

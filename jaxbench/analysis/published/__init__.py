@@ -30,6 +30,8 @@ _Row: Any = TypedDict(
     },
     total=False,
 )
+# What a rate has of the training that it is from.
+_OF_A_TRAINING = ("precision", "source", "date", "hardware", "dataset", "note")
 _Count = Annotated[int, Meta(ge=1)]
 _Yes = Literal["yes", "no"] | None
 
@@ -103,6 +105,3 @@ def published_rates() -> list[PublishedRate]:
         for row in load_published("training_runs")
         if row["median_epoch_s"]
     ]
-
-
-_OF_A_TRAINING = ("precision", "source", "date", "hardware", "dataset", "note")

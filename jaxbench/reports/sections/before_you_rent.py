@@ -14,7 +14,7 @@ from jaxbench.reports.blocks import Dot, DotChart, Section
 from jaxbench.reports.columns import run_cell, shared, status_cell
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.prices import price_words
-from jaxbench.reports.published import Row, Sources, nearest, work_of
+from jaxbench.reports.published import Row, Sources, nearest, run_key
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.schema import METRICS, TargetRecord
 from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns
@@ -161,7 +161,7 @@ def _steps(context: ReportContext, sources: Sources) -> list[_Step]:
         _name_settings(same)
     for step in steps:
         step.measured = _nearest(step, measured.get(_step_on_machine(step.run), ()))
-        rates = nearest(work_of(step.run), [step.batch_size])
+        rates = nearest(run_key(step.run), [step.batch_size])
         step.published = next(iter(sources.rates(rates[:1])), None)
         step.others = len(rates[1:])
         step.price = context.prices.lowest(step.run)

@@ -160,7 +160,7 @@ def _beside(network: str, rows: Sequence[Measurement]) -> _Blocks:
     """Return the rates on each machine, with those that were published of just this work."""
     rows = [row for row in rows if row.usable and row.rate.value is not None]
     sources, lines, more = published.Sources(), [], 0
-    for work, same in grouped(rows, lambda row: published.work_of(row.run)).items():
+    for work, same in grouped(rows, lambda row: published.run_key(row.run)).items():
         rates = published.nearest(work, [row.run.batch_size for row in same])
         theirs = sources.rates(rates[: published.MOST])
         lines += [*map(_rate, same), *theirs] if theirs else []
