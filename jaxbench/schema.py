@@ -309,8 +309,8 @@ class Record(Struct, frozen=True, kw_only=True):
 
 
 # fmt: off
-# A field is a line.
-# What is shown, and recorded in no class.
+# From here on a field is a line, however long. First the metrics that no record has; the others
+# are added below.
 METRICS = {
     "flops_per_s": Metric("peak arithmetic of a device, of hardware/peaks.csv", "peak", "GFLOP/s", better="higher"),
     "images_per_s_no_overlap": Metric("predicted images/s if nothing of the all-reduce overlaps with the step", "images/s, nothing hidden", better="higher"),
@@ -1059,8 +1059,14 @@ def columns_of(cls: type[Struct]) -> list[str]:
 
 
 def value_of(record: Struct, name: str) -> Any:
-    """Return a metric of a record; None if its kind has none of that name."""
-    return getattr(record, METRICS[name] and name, None)
+    """Return a metric of a record; None if its kind has none of that name.
+
+    Raises:
+      KeyError: no metric has that name.
+    """
+    if name not in METRICS:
+        raise KeyError(name)
+    return getattr(record, name, None)
 
 
 def has_field(cls: type[Record], prefix: str, name: str) -> bool:
@@ -1088,9 +1094,8 @@ def decode_record(line: Mapping[str, Any]) -> Any:
         raise ValueError(f"no kind of record: {line.get('kind')!r}")
     complete = [cls for cls in kinds if required_fields(cls) <= line.keys()] or kinds[:1]
     # The one with most fields of the line, and fewest others.
-    fields = {cls: {*cls.__struct_fields__} for cls in complete}
     return _decode(
-        line, max(complete, key=lambda cls: (len(fields[cls] & line.keys()), -len(fields[cls])))
+        line, max(complete, key=lambda cls: (len(_NAMES[cls] & line.keys()), -len(_NAMES[cls])))
     )
 
 
@@ -1131,3 +1136,6 @@ def check_numbers(part: Any, path: str) -> None:
         elif (kind is float or kind is int) and not -_TOO_LARGE < value < _TOO_LARGE:
             where = f"{path}[...]" if is_list else f"{path}.{name}"
             raise ValueError(f"Expected a number below {_TOO_LARGE:g} - at `{where}`")
+
+
+_NAMES = {cls: {*cls.__struct_fields__} for cls in RECORDS.values()}

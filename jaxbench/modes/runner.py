@@ -1,7 +1,7 @@
 """What all modes share: prepare a run, run its mode, and record how it ends.
 
 A new mode is a `Measurement` and a function that passes it to `run_mode`, as in modes/memory.py,
-with its line in modes/__init__.py. New metrics are lines of metrics.csv.
+with its line in modes/__init__.py. New metrics are fields in schema.py.
 """
 
 import abc

@@ -442,7 +442,7 @@ class Compilation(Measurement):
         if not records:
             return CompileSummary(status=status)
         last = records[-1]
-        predicted: Any = dict(last.predicted) if last.predicted else {}
+        predicted: Any = last.predicted or dict[str, Any]()
         ceiling: Mapping[str, Any] = last.ceiling or {}
         low, high = predicted.get("interval_80", (None, None))
         return CompileSummary(
