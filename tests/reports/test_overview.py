@@ -1,12 +1,17 @@
 """The report's overview: the best of each machine, compared where the work was equal."""
 
+import json
+import re
+
 import pytest
 
 from jaxbench.analysis.pricing import Price
-from jaxbench.reports.blocks import DotChart
+from jaxbench.analysis.rate import Estimate
+from jaxbench.reports.blocks import Answer, DotChart
 from jaxbench.reports.prices import Prices
 from jaxbench.reports.sections import make_sections
 from jaxbench.reports.write import render_html
+from jaxbench.sweeps.grid import make_trials, parse_grid, repeated
 from tests.recorded import epochs, recorded_run, throughput, trained
 from tests.reports.many_runs import write_many
 from tests.reports.pages import Page, charts, context_of, sections_of, shown
@@ -98,3 +103,76 @@ def test_no_chart_has_more_lines_or_dots_than_can_be_read(tmp_path, config):
             # Published ones besides.
             dots = [dot for dot in getattr(chart, "dots", ()) if dot.kind == "measured"]
             assert len(dots) <= 16
+
+
+def sentence_of(folder) -> str:
+    [answer] = [b for b in sections_of(folder)["overview"].blocks if isinstance(b, Answer)]
+    return answer.sentence
+
+
+ARGUMENTS = ["--experiment=cnn10", "--mode=throughput", "--rounds=6", "--experiment.seed=3"]
+
+
+def test_the_command_that_repeats_can_be_pasted(tmp_path):
+    for batch in (64, 128):
+        line = ["python", "-m", "jaxbench.main", *ARGUMENTS, f"--experiment.batch_size={batch}"]
+        how = {"command_line": [*line, f"--workdir={tmp_path}/{batch}"]}
+        throughput(tmp_path / f"{batch}", batch, config={"batch_size": batch}, **how)
+    [command] = re.findall("`(.*?)`", sentence_of(tmp_path))
+    said = "jaxbench sweep --experiment=cnn10 --mode=throughput --rounds=6 --grid=batch_size="
+    assert command in (f"{said}64,128 --repeats=3", f"{said}128,64 --repeats=3")
+    [grid] = re.findall("--grid=(\\S+)", command)
+    trials = make_trials("cnn10", [], repeated(parse_grid([grid]), 3))
+    # A B A B A B, so that drift is no difference.
+    assert [trial.config.batch_size for trial in trials[:2]] == [
+        trial.config.batch_size for trial in trials[2:4]
+    ]
+    assert {trial.config.seed for trial in trials} == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "config"),
+    [
+        (["--experiment=my_net.py"], {"batch_size": 64}),  # its name is no experiment's
+        (["--experiment=cnn10", "--experiment.optimizer", "sgd"], {"batch_size": 64}),
+        (["notebook.py"], {"batch_size": 64}),  # fields that Python set are in no command
+        (["--experiment=cnn10"], {"note": "a, b"}),  # three values of a grid
+        (["--experiment=cnn10"], {"note": None}),
+    ],
+)
+def test_a_command_that_may_be_another_one_is_not_given(tmp_path, arguments, config):
+    line = {"command_line": ["python", "-m", "jaxbench.main", *arguments]}
+    throughput(tmp_path / "a", 1000.0, config={"note": "c"}, **line)
+    throughput(tmp_path / "b", 900.0, config={"note": "c", **config}, **line)
+    assert "`" not in (said := sentence_of(tmp_path)) and "docs/howto/compare.md" in said
+
+
+def test_a_repeat_that_failed_leaves_no_verdict(tmp_path):
+    """As `compare` has it: what failed might have been slow."""
+    idle = {"summary": {"telemetry": {"host_busy": False}}}
+    for number, batch in enumerate((64, 128) * 3):
+        how = {"config": {"batch_size": batch, "seed": number // 2}, "pid": number, **idle}
+        at = {"started_at": f"2026-03-04T05:0{number}:07+00:00"}
+        throughput(tmp_path / f"{number}", batch * (1 + number / 1000), **how, **at)
+    assert "batch 128 is fastest" in sentence_of(tmp_path)
+    failed = {"config": {"batch_size": 64, "seed": 9}, "status": "failed", "pid": 99}
+    recorded_run(tmp_path / "failed", mode="throughput", **failed, data={"feed": "synthetic"})
+    said = sentence_of(tmp_path)
+    assert "fastest" not in said and "its status is failed" in said
+
+
+def test_a_field_without_a_value_is_one_that_is_missing(tmp_path):
+    throughput(tmp_path / "a", 1000.0, config={"smoothing": None})
+    throughput(tmp_path / "b", 1000.0)
+    assert "the only setting" in sentence_of(tmp_path)
+
+
+def test_a_lone_end_is_no_interval(tmp_path):
+    for number in range(3):
+        run = throughput(tmp_path / f"{number}", 1000.0, config={"seed": number})
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        lines[0]["images_per_s_high"] = None
+        (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert "1,000 images/s (1,000 to 1,000)" in sentence_of(tmp_path)
+    low = Estimate(1000.0, 0.0, 2000.0).map(lambda rate: 1 / rate)
+    assert low == Estimate(1 / 1000)

@@ -143,6 +143,10 @@ _BAD = [
     ((QUICK[0], "--mode=describe", "--grid=seed=1"), "runs nothing"),
     ((QUICK[0], "--mode=train", "--find_max_batch"), "--mode=memory"),
     ((*QUICK, "--grid=batch_size=64,064"), "are the same run"),
+    ((*QUICK, "--repeats=2", "--grid=seed=1,2"), "the repeats have the seeds 0, 1, ..."),
+    ((*QUICK, "--repeats=2", "--experiment.seed=3"), "--repeats with --experiment.seed=3"),
+    ((*QUICK, "--repeats=2", "--find_max_batch"), "the largest batch is the same"),
+    ((*QUICK, "--repeats=1"), "repeats"),
     # Flags of the trials are checked before one is started.
     ((QUICK[0], "--mode=throughput", "--grid=seed=1", "--profile=9:3"), "must be START:STOP"),
     *(
