@@ -693,7 +693,7 @@ def test_every_output_is_read(read):
     expected = {"console", "run.json", "Run", "repr(Run)", "load_runs", "report.csv"}
     expected |= {"report, 'Runs'", "report, 'All rates'", "report, 'Measured'"}
     expected |= {"report, 'What rates and runs cost'", f"report, {MACHINES!r}"}
-    expected |= {f"report, 'cnn10 · training · resident feed: {RATIOS}'"}
+    expected |= {f"report, 'cnn10 · training · resident feed · 1 × NVIDIA H200: {RATIOS}'"}
     expected |= {"report, first sentence"}
     expected |= {"report, 'Seeds together'", "report, cards", "cost", "cost --json", "compare"}
     expected |= {"compare --json", "Comparison", "sweep", "sweep, seeds", "sweep.csv", "seeds.csv"}
