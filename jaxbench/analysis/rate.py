@@ -22,7 +22,14 @@ from typing import Any, NamedTuple, Protocol
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, mean_interval, median_interval
 from jaxbench.metrics import UNKNOWN, plain
-from jaxbench.schema import EpochRecord, InputRecord, Record, ScalingRecord, ThroughputRecord
+from jaxbench.schema import (
+    EpochRecord,
+    InputRecord,
+    Record,
+    ScalingRecord,
+    ThroughputRecord,
+    value_of,
+)
 
 # Of fewer runs or seeds nobody can tell how much they differ. Fewer seeds are no result.
 FEWEST_RUNS, FEWEST_SEEDS = 3, 5
@@ -126,8 +133,8 @@ def rate_of(run: _Run) -> Estimate:
         if stage in rates:
             return rates[stage]
     scaled = [one for one in run.records if isinstance(one, ScalingRecord)]
-    # From few devices to all: the last may be out of memory.
-    return of_windows(scaled[-1], "images_per_s") if scaled else Estimate()
+    # From few devices to all: the last may be out of memory, and has no rate then.
+    return rates.get(scaling_stage(scaled[-1]), Estimate()) if scaled else Estimate()
 
 
 def scaling_stage(record: ScalingRecord) -> str:
@@ -154,8 +161,7 @@ def describe_steady_rate(rate: Estimate) -> str:
 
 def of_windows(record: Any, name: str) -> Estimate:
     """Return a metric that a record has with its interval, of as many windows as it lists."""
-    windows = getattr(record, "windows_s", None) or getattr(record, "windows_images_per_s", None)
-    n = len(windows or ())
+    n = len(value_of(record, "windows_s") or value_of(record, "windows_images_per_s") or ())
     value, low, high = (getattr(record, name + end) for end in ("", "_low", "_high"))
     if n < FEWEST_FOR_INTERVAL or None in (low, high):
         low = high = None
@@ -251,9 +257,6 @@ class Verdict(NamedTuple):
     outcome: Outcome
     ratio: Estimate
     reasons: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return ": ".join(filter(None, (self.outcome, "; ".join(self.reasons))))
 
 
 def verdict(
@@ -369,8 +372,8 @@ def are_interleaved(
 def apart(first: Estimate, second: Estimate) -> int:
     """Return 1 if the second's interval lies above the first's, -1 if below, 0 if they overlap.
 
-    That tells apart predictions, whose errors are independent, and the parts of one interleaved
-    measurement. Of two runs it is no verdict. Without an interval nothing is told apart.
+    Use it for predictions, whose errors are independent, and for the parts of one interleaved
+    measurement. Two runs need a `verdict`. Return 0 if one of the two has no interval.
     """
     if not (first.has_interval and second.has_interval):
         return 0
@@ -380,9 +383,8 @@ def apart(first: Estimate, second: Estimate) -> int:
 def rank(costs: Sequence[Estimate]) -> list[tuple[int, str]]:
     """Return (index, possible ranks in words) of costs, the lowest first, unknown ones last.
 
-    Two costs are told apart if their intervals do not overlap, so one that overlaps with others has
-    several possible ranks. benchmarks/prediction_error.py prints how many pairs that are told apart
-    are in the published order.
+    A cost whose interval overlaps with others has several possible ranks. For pairs whose intervals
+    do not overlap, benchmarks/prediction_error.py prints how many are in the published order.
     """
     known = [index for index, cost in enumerate(costs) if cost.has_interval]
     ranks = []

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from jaxbench.analysis.pricing import Price
+from jaxbench.analysis.rate import Estimate, of_windows
 from jaxbench.analysis.statistics import slowed_down
 from jaxbench.clock import Stopwatch, duration
 from jaxbench.config import Config
@@ -154,7 +155,7 @@ class ThroughputBenchmark(Measurement):
 
     def summarize(self, status: str, records: Sequence[Record]) -> ThroughputSummary:
         measured = [record for record in records if isinstance(record, ThroughputRecord)]
-        rates = ("images_per_s", "images_per_s_low", "images_per_s_high")
+        rate = of_windows(measured[0], "images_per_s") if measured else Estimate()
         limit = flops_limit(self.setup.mesh.devices)
         stages = [*self.stages.values()]
         stepper = stages[0].stepper if stages else Stepper(self.setup, None)
@@ -165,7 +166,7 @@ class ThroughputBenchmark(Measurement):
             warnings += slowed_down(f"{stage.name}: windows", stage.windows_s)
         return ThroughputSummary(
             status=status,
-            **({name: getattr(measured[0], name) for name in rates} if measured else {}),
+            **rate.fields("images_per_s"),
             first_step_s=self.first_step_s,
             first_loss=losses[0] if losses else None,
             last_loss=losses[-1] if losses else None,

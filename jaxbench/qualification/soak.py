@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from jaxbench.analysis.rate import Estimate, of_windows
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, held_up
 from jaxbench.cards.card import measured
 from jaxbench.cards.from_runs import SOAK, device_id, soak_figures
@@ -100,12 +101,12 @@ class Soak(Measurement):
 
     def summarize(self, status: str, records: Sequence[Record]) -> ThroughputSummary:
         record = next((one for one in records if isinstance(one, ThroughputRecord)), None)
-        rates = ("images_per_s", "images_per_s_low", "images_per_s_high")
+        rate = of_windows(record, "images_per_s") if record else Estimate()
         losses = self.train.stepper.losses if self.train else []
         windows_s = self.train.windows_s if self.train else []
         return ThroughputSummary(
             status=status,
-            **({name: getattr(record, name) for name in rates} if record else {}),
+            **rate.fields("images_per_s"),
             first_loss=losses[0] if losses else None,
             last_loss=losses[-1] if losses else None,
             warnings=held_up("soak: window", dict(enumerate(windows_s, 1))),

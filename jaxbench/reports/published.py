@@ -16,7 +16,7 @@ from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.work import grouped
 from jaxbench.tables.columns import Cell, Column, metric_column
 
-# So many published rates stand beside those of a network on a machine.
+# Published rates that a table shows for a network on a machine, at most.
 MOST = 5
 # A published row, or a measurement in its words.
 Row = dict[str, Any]

@@ -200,7 +200,8 @@ def _note(lines: Sequence[_Line]) -> str:
     if not bands:
         return "one value an epoch, no interval: n = 1 model a line"
     ids = "; ".join(f"n = {len(line)} ({run_ids(line.runs)})" for line in bands)
-    note = f"line: mean of the seeds, band: from the least to the most of them; {ids}"
+    line = "line: geometric mean of the seeds (their median if one is 0)"
+    note = f"{line}, band: from the least to the most of them; {ids}"
     return note + ("; without a band n = 1" if len(bands) < len(lines) else "")
 
 
@@ -222,7 +223,8 @@ def _seeds_table(lines: Sequence[_Line], runs: Sequence[ReportedRun]) -> Table:
                 row |= {"scores": of_seeds(scores, 1.0), "least": min(scores), "most": max(scores)}
                 rows.append(row | {"epochs": span(epochs)})
     note = "Each seed's last test score; seeds that failed or diverged have none. "
-    note += f"The mean is geometric; it has an interval from {FEWEST_RUNS} seeds on."
+    note += "The mean is geometric (the median if a score is 0) and has an interval from "
+    note += f"{FEWEST_RUNS} seeds on."
     return make_table(_SEEDS, rows, "Seeds together", note)
 
 
