@@ -40,7 +40,7 @@ def describe(config: Config, shape: NetworkShape, target: Target, calibration: C
     batch = 2 ** (min(fits, _MOST_TIMES * config.batch_size).bit_length() - 1)
     size = f"{batch:,}" if batch >= config.batch_size else f"**{batch:,}**"
     try:
-        rate = predict(setting._replace(batch=batch), calibration).examples_per_s
+        rate = predict(setting._replace(batch=batch), calibration).rate.value
     except NotPredicted:
         return size
     return f"{size}: {plain(rate)}/s"

@@ -25,7 +25,6 @@ Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Amount = Annotated[float, Meta(ge=0)]
 Above0 = Annotated[float, Meta(gt=0)]
-Interval = Annotated[list[Above0], Meta(min_length=2, max_length=2)]
 Fraction = Annotated[float, Meta(ge=0, le=1.0001)]
 if TYPE_CHECKING:  # the words are checked where files are read; a record keeps a date's text
     Date = str
@@ -193,11 +192,16 @@ class Ceiling(TypedDict, total=False):
 
 
 class Predicted(TypedDict, total=False):
-    """The rate to expect of a step, see modes/predictions.py."""
+    """The rate to expect of a step, see modes/predictions.py.
+
+    The ends are those of 80 % intervals, but for `images_per_s_90_low` and `images_per_s_90_high`.
+    """
 
     images_per_s: Required[Above0]
-    interval_80: Required[Interval]
-    interval_90: Required[Interval]
+    images_per_s_low: Above0
+    images_per_s_high: Above0
+    images_per_s_90_low: Above0
+    images_per_s_90_high: Above0
     step_s: Amount
     bound_by: str
     parts_s: dict[str, Amount]
@@ -206,14 +210,18 @@ class Predicted(TypedDict, total=False):
     tokens_per_s: Amount
     efficiency: Amount
     epoch_s: Amount
-    epoch_interval_80_s: Interval
+    epoch_s_low: Amount
+    epoch_s_high: Amount
     training_s: Amount
-    training_interval_80_s: Interval
+    training_s_low: Amount
+    training_s_high: Amount
     usd_per_hour: Above0
     usd_per_million_images: Above0
-    usd_per_million_images_interval_80: Interval
+    usd_per_million_images_low: Amount
+    usd_per_million_images_high: Amount
     training_usd: Amount
-    training_usd_interval_80: Interval
+    training_usd_low: Amount
+    training_usd_high: Amount
 
 
 class Efficiency(TypedDict):

@@ -338,8 +338,10 @@ def compiled(
         "collectives": {"all-reduce": {"count": 1, "bytes": 3_000_000, "largest_bytes": 1}},
         "predicted": {
             "images_per_s": 3_000.0 * devices,
-            "interval_80": [2_400.0 * devices, 3_750.0 * devices],
-            "interval_90": [2_000.0 * devices, 4_500.0 * devices],
+            "images_per_s_low": 2_400.0 * devices,
+            "images_per_s_high": 3_750.0 * devices,
+            "images_per_s_90_low": 2_000.0 * devices,
+            "images_per_s_90_high": 4_500.0 * devices,
         },
         "ceiling": {
             "images_per_s": 20_000.0 * devices,

@@ -197,8 +197,7 @@ def test_what_training_would_cost_elsewhere(run_cost, refused, tmp_path):
     assert [one["rank"] for one in costs.values()] == ["1", "2", "–"]
     best = costs["gpu:h200"]["predicted"]
     assert best["training_usd"] == pytest.approx(best["training_s"] / 1000)
-    low, high = best["training_usd_interval_80"]
-    assert low < best["training_usd"] < high
+    assert best["training_usd_low"] < best["training_usd"] < best["training_usd_high"]
     assert costs["gpu:a100"]["price"] is None  # that of eight is none of one
     assert "training_usd" not in costs["gpu:a100"]["predicted"]
     lines = run_cost(*args).stdout.splitlines()

@@ -17,7 +17,7 @@ No other module computes a rate, compares intervals, or decides that something i
 import enum
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, mean_interval, median_interval
@@ -86,6 +86,11 @@ class Estimate(NamedTuple):
     def fields(self, name: str) -> dict[str, Any]:
         """Return the value and its ends as records, tables and JSON name them."""
         return dict(zip((name, f"{name}_low", f"{name}_high"), self.span, strict=True))
+
+    @classmethod
+    def of_fields(cls, fields: Mapping[str, Any] | None, name: str) -> "Estimate":
+        """Return what `fields` was made of; an unknown value without fields."""
+        return cls(*((fields or {}).get(one) for one in cls().fields(name)))
 
 
 def estimate(samples: Sequence[float]) -> Estimate:

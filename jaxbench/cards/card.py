@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from jaxbench.analysis.rate import Estimate
 from jaxbench.cards.figures import FIGURES, PARTS, published_peak
 from jaxbench.hardware.system import Check
 from jaxbench.schema import Environment
@@ -47,7 +48,7 @@ class Figure(_PartOfCard):
     Attributes:
       name: what it is, its unit included.
       value: the figure.
-      interval: ends of its 95 % interval.
+      value_low, value_high: ends of its 95 % interval; None without one.
       device: id of the device; None for all of them together.
       labels: what tells it apart from others of its name, such as the network.
       run: folder of the run directory that it is from, below the card's folder.
@@ -56,7 +57,8 @@ class Figure(_PartOfCard):
 
     name: Literal[tuple(FIGURES)]
     value: float
-    interval: tuple[float, float] | None = None
+    value_low: float | None = None
+    value_high: float | None = None
     device: int | None = None
     labels: dict[str, str | int] = {}
     run: Annotated[str, msgspec.Meta(pattern=r"^runs/[^/.][^/]*$")] | None = None
@@ -67,6 +69,8 @@ class Figure(_PartOfCard):
             raise ValueError(f"labels of {self.name} must be {FIGURES[self.name].labels or 'none'}")
         if not all(map(math.isfinite, (self.value, *self.ends))):
             raise ValueError(f"{self.name} is no finite number")
+        if (self.value_low is None) != (self.value_high is None):
+            raise ValueError(f"{self.name} has one end of an interval")
 
     @property
     def metric(self) -> tuple[str, tuple]:
@@ -79,9 +83,15 @@ class Figure(_PartOfCard):
         return self.name, self.device, self.metric[1]
 
     @property
+    def estimate(self) -> Estimate:
+        """The value with its interval."""
+        return Estimate(self.value, self.value_low, self.value_high)
+
+    @property
     def ends(self) -> tuple[float, float]:
         """The ends of the interval; without one the value itself, twice."""
-        return self.interval or (self.value, self.value)
+        rate = self.estimate
+        return (rate.low, rate.high) if rate.has_interval else (self.value, self.value)
 
     @property
     def comparison(self) -> Literal["no expectation", "slower", "faster", "as expected"]:
@@ -109,15 +119,15 @@ class Figure(_PartOfCard):
 
 def measured(
     name: str,
-    value: float,
-    interval: tuple[float, float] | None = None,
+    value: float | Estimate,
     *,
     device: int | None = None,
     run: str | None = None,
     **labels: str | int,
 ) -> Figure:
     """Return a figure with these labels."""
-    return Figure(name, value, interval, device, labels, run)
+    of = value if isinstance(value, Estimate) else Estimate(value)
+    return Figure(name, *of.span, device, labels, run)
 
 
 class Part(_PartOfCard):

@@ -14,7 +14,7 @@ from jaxbench.errors import BadInput
 from jaxbench.files import read_text
 from jaxbench.paths import check_can_be_made, hide_paths, user_path
 
-_ABOUT = {"schema_version": 1, "kind": "card"}
+_ABOUT = {"schema_version": 2, "kind": "card"}
 CARD = "card.json"
 # A card of 64 devices with its matrix of pairs has less than 1 MiB.
 MOST_BYTES = 8 * 2**20

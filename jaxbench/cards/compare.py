@@ -272,9 +272,9 @@ def _number(name: str, value: float) -> str:
 
 def _with_interval(figure: Figure) -> str:
     value = _number(figure.name, figure.value)
-    if figure.interval is None:
+    if not figure.estimate.has_interval:
         return value
-    half = max(abs(end - figure.value) for end in figure.interval)
+    half = max(abs(end - figure.value) for end in figure.ends)
     # A fraction of what may be below 0 says nothing.
     if FIGURES[figure.name].min < 0 or not figure.value:
         return f"{value} ±{half:.2g}"

@@ -91,9 +91,7 @@ def comparable(figure: Figure, card: Card, by_device: bool) -> Figure | None:
     figure = replace(figure, labels=figure.labels | {"batch": f"{batch / devices:g} (of a device)"})
     if figure.name != "images_per_s":
         return figure
-    low, high = figure.ends
-    interval = figure.interval and (low / devices, high / devices)
-    return replace(figure, value=figure.value / devices, interval=interval)
+    return replace(figure, **figure.estimate.map(lambda rate: rate / devices).fields("value"))
 
 
 def expect(card: Card, others: Sequence[Card]) -> Card:
@@ -177,9 +175,9 @@ def _predicted(figure: Figure, card: Card) -> Expected | None:
         prediction = predict(setting, calibration.load())
     except NotPredicted:
         return None
-    low, high = prediction.intervals[_LEVEL]
+    rate = prediction.rates[_LEVEL]
     text = f"{prediction.basis['rates']} published rates"
-    return Expected("predicted", text, prediction.examples_per_s, low, high)
+    return Expected("predicted", text, *rate.span)
 
 
 def _floor(figure: Figure, card: Card) -> Expected | None:

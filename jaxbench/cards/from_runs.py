@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from jaxbench.analysis.rate import estimate
+from jaxbench.analysis.rate import Estimate, estimate
 from jaxbench.analysis.statistics import change_of_median
 from jaxbench.cards.card import Card, Figure, measured
 from jaxbench.cards.figures import share_of_measured
@@ -57,9 +57,9 @@ def network_figures(
     """
     step, compiled = train_step_of(run)
     images = step.images_per_step * step.steps_per_window
-    rate, *ends = estimate([images / window_s for window_s in step.windows_s]).span
-    flops_per_s = rate * step.flops_per_image / step.num_devices
-    values = {
+    rate = estimate([images / window_s for window_s in step.windows_s])
+    flops_per_s = rate.value * step.flops_per_image / step.num_devices
+    values: dict[str, Any] = {
         "images_per_s": rate,
         "flops_per_image": step.flops_per_image,
         "mfu": flops_per_s / step.peak["flops_per_s"] if step.peak else None,
@@ -77,9 +77,8 @@ def network_figures(
     if telemetry and telemetry.get("energy_window_long_enough"):
         values |= {name: telemetry.get(key) for name, key in _ENERGY.items()}
     labels: Any = {"network": network, "precision": step.precision, "batch": step.batch_size}
-    intervals: Any = {} if None in ends else {"images_per_s": tuple(ends)}
     return [
-        measured(name, value, intervals.get(name), run=folder, **labels)
+        measured(name, value, run=folder, **labels)
         for name, value in values.items()
         if value is not None
     ]
@@ -91,8 +90,8 @@ def soak_figures(run: Any, telemetry: Mapping[str, Any] | None) -> Iterator[Figu
     rates = [1 / window_s for window_s in step.windows_s]
     third = len(rates) // 3
     change = change_of_median(rates[:third], rates[len(rates) - third :])
-    value, low, high = (100 * fraction for fraction in change)
-    yield measured("drift_percent", value, (low, high), run=SOAK)
+    percent, low, high = (100 * share for share in change)
+    yield measured("drift_percent", Estimate(percent, low, high), run=SOAK)
     for device, sensors in (telemetry or {}).get("devices", {}).items():
         if sensors["kind"] == "host":
             continue
@@ -129,9 +128,9 @@ def step_time_figures(figures: Iterable[Figure]) -> Iterator[Figure]:
         (b, (t, low, high)), (b2, (t2, low2, high2)) = sorted(by_batch.items())[:2]
         image_s = [(y - x) / (b2 - b) for x, y in ((t, t2), (high, low2), (low, high2))]
         fixed_s = [(b2 * x - b * y) / (b2 - b) for x, y in ((t, t2), (low, high2), (high, low2))]
-        for name, (value, *ends) in zip(_STEP_TIME, (image_s, fixed_s), strict=True):
-            interval: Any = tuple(ends)
-            yield measured(name, value, interval, network=network, precision=precision)
+        for name, (time_s, low, high) in zip(_STEP_TIME, (image_s, fixed_s), strict=True):
+            of = Estimate(time_s, low, high)
+            yield measured(name, of, network=network, precision=precision)
 
 
 def runs_beside(card: Card, folder: pathlib.Path) -> list[str]:

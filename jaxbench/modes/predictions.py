@@ -4,6 +4,7 @@ The forward pass is traced for one example on this machine's CPU; `jaxbench.pred
 """
 
 import dataclasses
+import functools
 import itertools
 import math
 import re
@@ -12,7 +13,7 @@ from typing import Any
 
 import jax
 
-from jaxbench.analysis.pricing import S_PER_HOUR, Price, costs_to_expect
+from jaxbench.analysis.pricing import Price, costs_to_expect, usd
 from jaxbench.analysis.rate import Estimate, rank, rate_of
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.cards.card_file import is_card, read_card
@@ -216,7 +217,7 @@ class Predictor:
             return answer | {"not_predicted": str(error)}
         fields = prediction.to_json() | _schedule(config, prediction, price)
         if tokens := config.data.sequence_length:
-            fields["tokens_per_s"] = prediction.examples_per_s * tokens
+            fields["tokens_per_s"] = prediction.rate.value * tokens
         return answer | {"predicted": fields}
 
 
@@ -235,28 +236,24 @@ def _uncalibrated(config: Config, target: Target) -> str:
 
 def _schedule(config: Config, prediction: Prediction, price: Price | None) -> dict[str, Any]:
     """Return the seconds and USD of an epoch and of the training, without its evaluations."""
-    low, high = prediction.intervals[fitted.LEVELS[0]]
 
-    def takes(examples: float) -> tuple[float, list[float]]:
-        time_s, *ends_s = (examples / rate for rate in (prediction.examples_per_s, high, low))
-        return time_s, ends_s
+    def takes(examples: float) -> Estimate:
+        return prediction.rate.map(lambda rate: examples / rate)
 
     fields: dict[str, Any] = {}
-    times = {"usd_per_million_images": takes(1e6)}
+    paid_s = {"usd_per_million_images": takes(1e6)}
     if examples := config.data.train_examples or _published_examples(config):
         steps = max(1, examples // config.batch_size)
         total_steps = min(math.ceil(steps * config.epochs), config.max_steps or math.inf)
         fields["train_examples"] = examples
-        fields["epoch_s"], fields["epoch_interval_80_s"] = takes(steps * config.batch_size)
-        training = takes(total_steps * config.batch_size)
-        fields["training_s"], fields["training_interval_80_s"] = training
-        times["training_usd"] = training
+        paid_s["training_usd"] = takes(total_steps * config.batch_size)
+        fields |= takes(steps * config.batch_size).fields("epoch_s")
+        fields |= paid_s["training_usd"].fields("training_s")
     if price is not None:
-        usd_per_s = price.usd_per_hour / S_PER_HOUR
         fields["usd_per_hour"] = price.usd_per_hour
-        for name, (time_s, ends_s) in times.items():
-            fields[name] = time_s * usd_per_s
-            fields[f"{name}_interval_80"] = [end_s * usd_per_s for end_s in ends_s]
+        cost = functools.partial(usd, usd_per_hour=price.usd_per_hour)
+        for name, time_s in paid_s.items():
+            fields |= time_s.map(cost).fields(name)
     return fields
 
 
@@ -293,7 +290,7 @@ def prediction_lines(
       scalings: weak | strong of each answer; None or nothing without scaling.
     """
     cells = {
-        "90 %": lambda predicted: _span(predicted["interval_90"]),
+        "90 %": lambda predicted: _span(predicted, "images_per_s_90"),
         "efficiency": lambda predicted: f"{predicted['efficiency']:.0%}",
         "most of a step": _bound_by,
     }
@@ -314,10 +311,7 @@ def prediction_lines(
 def ranked(answers: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
     """Return answers with their possible ranks in words, the cheapest first."""
     predictions = [answer["predicted"] or {} for answer in answers]
-    rates = [
-        Estimate(one["images_per_s"], *one["interval_80"]) if one else Estimate()
-        for one in predictions
-    ]
+    rates = [Estimate.of_fields(one, "images_per_s") for one in predictions]
     costs = costs_to_expect(rates, [one.get("usd_per_hour") for one in predictions])
     return [(words, answers[index]) for index, words in rank(costs)]
 
@@ -326,9 +320,7 @@ def ranking_lines(config: Config, answers: Sequence[Mapping[str, Any]]) -> list[
     """Return the lines of a table of a `Predictor`'s answers, the cheapest first."""
     cells = {
         "USD/h": lambda predicted: plain(predicted.get("usd_per_hour")),
-        "USD per million": lambda predicted: _span(
-            predicted.get("usd_per_million_images_interval_80")
-        ),
+        "USD per million": lambda predicted: _span(predicted, "usd_per_million_images"),
     }
     if not any("usd_per_hour" in (answer["predicted"] or {}) for answer in answers):
         cells = {}
@@ -362,7 +354,7 @@ def _table(
     unit = noun(config.data.sequence_length)
     cells = {
         "rate": lambda predicted: f"{plain(predicted['images_per_s'])} {unit}/s",
-        "80 %": lambda predicted: _span(predicted["interval_80"]),
+        "80 %": lambda predicted: _span(predicted, "images_per_s"),
         **cells,
         "training": _training,
     }
@@ -379,8 +371,9 @@ def _table(
     return [*text_table(headings, rows, spare), *footnotes]
 
 
-def _span(interval: Sequence[float] | None) -> str:
-    return " to ".join(map(plain, interval)) if interval else "-"
+def _span(predicted: Mapping[str, Any], name: str) -> str:
+    of = Estimate.of_fields(predicted, name)
+    return f"{plain(of.low)} to {plain(of.high)}" if of.has_interval else "-"
 
 
 def _bound_by(predicted: Mapping[str, Any]) -> str:
@@ -391,8 +384,8 @@ def _bound_by(predicted: Mapping[str, Any]) -> str:
 def _training(predicted: Mapping[str, Any]) -> str:
     if "training_s" not in predicted:
         return "-"
-    usd = predicted.get("training_usd_interval_80")
-    return duration(predicted["training_s"]) + (f", {_span(usd)} USD" if usd else "")
+    cost = f", {_span(predicted, 'training_usd')} USD" if "training_usd" in predicted else ""
+    return duration(predicted["training_s"]) + cost
 
 
 def basis_words(basis: Mapping[str, Any]) -> str:

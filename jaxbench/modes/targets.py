@@ -25,6 +25,7 @@ from jax.experimental import topologies
 
 from jaxbench.analysis.ceiling import all_reduced_bytes, ceiling, least_traffic
 from jaxbench.analysis.pricing import Price
+from jaxbench.analysis.rate import Estimate
 from jaxbench.batch_layout import BatchLayout, batch_multiple
 from jaxbench.clock import Clock
 from jaxbench.config import Config, Experiment
@@ -442,16 +443,13 @@ class Compilation(Measurement):
         if not records:
             return CompileSummary(status=status)
         last = records[-1]
-        predicted: Any = last.predicted or dict[str, Any]()
         ceiling: Mapping[str, Any] = last.ceiling or {}
-        low, high = predicted.get("interval_80", (None, None))
+        rate = Estimate.of_fields(last.predicted, "images_per_s")
         return CompileSummary(
             status=status,
             planned_bytes_per_device=last.needed_bytes,
             device_memory_bytes=last.device_memory_bytes,
-            predicted_images_per_s=predicted.get("images_per_s"),
-            predicted_images_per_s_low=low,
-            predicted_images_per_s_high=high,
+            **rate.fields("predicted_images_per_s"),
             ceiling_images_per_s=ceiling.get("images_per_s"),
             ceiling_bound_by=ceiling.get("bound_by"),
             compile_s=sum((r.lower_s or 0.0) + (r.compile_s or 0.0) for r in records) or None,

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxbench.analysis.rate import Estimate
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peak_table import find_bandwidth, find_peak
 from jaxbench.hardware.targets.target import Target
@@ -32,16 +33,19 @@ class Prediction:
     """The rate to expect.
 
     Attributes:
-      examples_per_s: of all devices.
-      intervals: {level: (low, high)} of it.
+      rates: {level: examples/s of all devices, with the interval of that level}.
       parts_s: {what: seconds of a step}: products, elementwise, optimizer, links, fixed.
       basis: what it rests on.
     """
 
-    examples_per_s: float
-    intervals: dict[float, tuple[float, float]]
+    rates: dict[float, Estimate]
     parts_s: dict[str, float]
     basis: dict[str, Any]
+
+    @property
+    def rate(self) -> Estimate:
+        """Examples/s of all devices, with the 80 % interval."""
+        return self.rates[LEVELS[0]]
 
     @property
     def bound_by(self) -> str:
@@ -50,9 +54,11 @@ class Prediction:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields of `predicted` in JSON."""
+        wider = self.rates[LEVELS[1]]
         return {
-            "images_per_s": self.examples_per_s,
-            **{f"interval_{level * 100:.0f}": list(self.intervals[level]) for level in LEVELS},
+            **self.rate.fields("images_per_s"),
+            "images_per_s_90_low": wider.low,
+            "images_per_s_90_high": wider.high,
             "step_s": sum(self.parts_s.values()),
             "bound_by": self.bound_by,
             "parts_s": self.parts_s,
@@ -164,8 +170,10 @@ def predict(setting: Setting, calibration: Calibration, anchors: Sequence[Rate] 
         "anchor": {"rates": len(anchors), "shift": shift} if anchors else None,
     }
     return Prediction(
-        rate,
-        {level: (rate * math.exp(-w), rate * math.exp(w)) for level, w in widths.items()},
+        {
+            level: Estimate(rate, rate * math.exp(-width), rate * math.exp(width))
+            for level, width in widths.items()
+        },
         parts_s,
         basis,
     )

@@ -46,14 +46,13 @@ def fit_window_s(time_s: float, turns: int, rounds: int, most_s: float) -> float
     return min(most_s, max(0.005, time_s / (turns * (rounds + _WARM_UP_ROUNDS))))
 
 
-def in_unit(unit: float, rate: Estimate) -> tuple[float, tuple[float, float] | None]:
+def in_unit(unit: float, rate: Estimate) -> Estimate:
     """Return a rate and its interval in a unit."""
-    value, low, high = rate.map(lambda one: one / unit).span
-    return value, (low, high) if rate.has_interval else None
+    return rate.map(lambda one: one / unit)
 
 
 def _figure(name: str, unit: float, rate: Estimate, device: jax.Device) -> Figure:
-    return measured(name, *in_unit(unit, rate), device=device.id)
+    return measured(name, in_unit(unit, rate), device=device.id)
 
 
 def _measure_matmuls(

@@ -32,7 +32,7 @@ def measure(session: QualifySession, time_s: float) -> None:
     for one in measure_collectives(mesh, most_bytes=most_bytes, window_s=window_s, **options):
         labels: dict[str, Any] = {"collective": one.operation, "bytes": one.num_bytes}
         bus = in_unit(1e9, one.bus_bytes_per_s())
-        session.figures.append(measured("bus_gb_per_s", *bus, **labels))
+        session.figures.append(measured("bus_gb_per_s", bus, **labels))
     pairs = _pairs(mesh.num_devices)
     window_s = fit_window_s(0.2 * time_s, len(pairs), SHORT_ROUNDS, 0.05)
     num_bytes = min(2**26, most_bytes)
@@ -41,7 +41,7 @@ def measure(session: QualifySession, time_s: float) -> None:
         # Both directions at once, each at this rate.
         source, peer = (mesh.devices[position].id for position in pair)
         rate = in_unit(1e9, bytes_per_s)
-        session.figures.append(measured("pair_gb_per_s", *rate, source=source, peer=peer))
+        session.figures.append(measured("pair_gb_per_s", rate, source=source, peer=peer))
 
 
 def _pairs(num_devices: int) -> list[tuple[int, int]]:

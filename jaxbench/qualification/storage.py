@@ -13,7 +13,6 @@ from jaxbench.cards.card import Figure, measured
 from jaxbench.checkpoints.checkpoint import create_orbax, read_checkpoint, write_checkpoint
 from jaxbench.clock import Stopwatch
 from jaxbench.hardware.system import drop_from_page_cache
-from jaxbench.qualification.ceilings import in_unit
 from jaxbench.qualification.session import QualifySession
 
 _CHUNK_BYTES = 2**24
@@ -40,7 +39,7 @@ def measure(session: QualifySession, time_s: float) -> None:
 
 
 def _rate(name: str, amount: float, times_s: Sequence[float]) -> Figure:
-    return measured(name, *in_unit(1.0, estimate([amount / time_s for time_s in times_s])))
+    return measured(name, estimate([amount / time_s for time_s in times_s]))
 
 
 def _timed(

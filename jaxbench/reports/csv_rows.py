@@ -214,7 +214,7 @@ def _compiled(context: ReportContext) -> Iterator[_Row]:
                 yield row | outcome | {"origin": "compiled", "stage": "compile"}
             row["origin"] = "predicted"
             if predicted := record.predicted:
-                rate = Estimate(predicted["images_per_s"], *predicted["interval_80"])
+                rate = Estimate.of_fields(predicted, "images_per_s")
                 expected = {"stage": "train_step", "source": "published rates; 80 % interval"}
                 yield row | expected | rate.fields("images_per_s")
             rate = (record.ceiling or {}).get("images_per_s")

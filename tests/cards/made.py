@@ -5,6 +5,7 @@ import random
 
 from msgspec.structs import replace
 
+from jaxbench.analysis.rate import Estimate
 from jaxbench.cards.card import Card, HostLoad, Part, measured
 from jaxbench.cards.card_file import digest_of, write_card
 from jaxbench.cards.figures import STANDARD
@@ -21,7 +22,7 @@ DEVICES = range(4)
 
 def around(name, value, **how):
     """A figure with an interval of 1 % to both sides."""
-    return measured(name, value, (value * 0.99, value * 1.01), **how)
+    return measured(name, Estimate(value, value * 0.99, value * 1.01), **how)
 
 
 def ceilings(matmul=700.0, triad=3000.0):
@@ -97,7 +98,7 @@ def soak(
 ):
     value, low, high = drift
     figures = (
-        measured("drift_percent", value, (low, high), run=SOAK),
+        measured("drift_percent", Estimate(value, low, high), run=SOAK),
         measured("throttled_share", throttled, device=0, reason=reason),
         measured("errors_before", before, device=0, counter=counter),
         measured("errors_after", before + errors, device=0, counter=counter),

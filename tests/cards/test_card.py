@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from jaxbench.analysis.rate import Estimate
 from jaxbench.cards.card import measured
 from jaxbench.cards.card_file import CARD, is_card, read_card, write_card
 from jaxbench.cards.check import check_card
@@ -68,7 +69,7 @@ def _figure(content, name):
 
 # What another version of jaxbench may write, and what is said of it.
 REFUSED = {
-    "schema": (lambda c: c.update(schema_version=2), "is no card that this jaxbench reads: "),
+    "schema": (lambda c: c.update(schema_version=1), "is no card that this jaxbench reads: "),
     "kind": (lambda c: c.update(kind="run"), "is no card"),
     "text": (lambda c: c.update(minutes_asked="10"), "got `str` - at `$.minutes_asked`"),
     "unknown field": (lambda c: c.update(presets="a"), "unknown field `presets`"),
@@ -117,10 +118,10 @@ def test_what_is_no_card_file_is_refused(tmp_path):
         refusal(read_card, tmp_path / name, told=told)
 
 
-@pytest.mark.parametrize("wrong", [(math.nan,), (1.0, (0.0, math.inf))])
+@pytest.mark.parametrize("wrong", [(math.nan,), (1.0, 0.0, math.inf), (1.0, 0.0)])
 def test_a_figure_that_is_no_number_cannot_be_made(wrong):
-    with pytest.raises(ValueError, match="rounds is no finite number"):
-        measured("rounds", *wrong)
+    with pytest.raises(ValueError, match="rounds (is no finite number|has one end)"):
+        measured("rounds", Estimate(*wrong))
 
 
 RATES = [measured("matmul_fp32_tflops", 50.0, device=0)]

@@ -33,7 +33,8 @@ def ceiling(name, **fields):
     return with_figure(made.ceilings(), name, **fields)
 
 
-TOO_FAST = (90.0, 1.4 * PEAK)
+TOO_FAST = {"value_low": 90.0, "value_high": 1.4 * PEAK}
+NO_ENDS = {"value_low": None, "value_high": None}
 IMPOSSIBLE = {
     "above the peak": (made.ceilings(1.4 * PEAK), "0 at least, 1286.22 at most"),
     "above the bandwidth": (made.ceilings(triad=3600.0), "3519.6 at most"),
@@ -43,20 +44,20 @@ IMPOSSIBLE = {
         "24535105535 is not the preset's network, 24535105536",
     ),
     "interval": (
-        with_figure(made.networks(), "images_per_s", interval=(1.0, 2.0)),
+        with_figure(made.networks(), "images_per_s", value_low=1.0, value_high=2.0),
         "10000 (1 to 2) cannot be",
     ),
-    "negative": (ceiling("h2d_gb_per_s", value=-1.0, interval=None), "-1 (-1 to -1) cannot be"),
+    "negative": (ceiling("h2d_gb_per_s", value=-1.0, **NO_ENDS), "-1 (-1 to -1) cannot be"),
     "an end above the peak": (
-        with_figure(made.ceilings(100.0), "matmul_bf16_tflops", interval=TOO_FAST),
+        with_figure(made.ceilings(100.0), "matmul_bf16_tflops", **TOO_FAST),
         "100 (90 to 1385.16) cannot be",
     ),
-    "to the host": (ceiling("h2d_gb_per_s", value=70.0, interval=None), "66.15 at most"),
+    "to the host": (ceiling("h2d_gb_per_s", value=70.0, **NO_ENDS), "66.15 at most"),
     "a pair's link": (
         with_figure(made.collectives(), "pair_gb_per_s", value=500.0),
         "472.5 at most",
     ),
-    "a call": (ceiling("dispatch_latency_s", value=1e-14, interval=None), "2e-07 at least"),
+    "a call": (ceiling("dispatch_latency_s", value=1e-14, **NO_ENDS), "2e-07 at least"),
     "power of a board": (of_sensors(power_mean_w=1100.0), "1050 at most"),
     "int8": (
         replace(made.ceilings(), figures=(measured("matmul_int8_tflops", 6000.0, device=0),)),

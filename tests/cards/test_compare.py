@@ -5,6 +5,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
+from jaxbench.analysis.rate import Estimate
 from jaxbench.cards.card import measured
 from jaxbench.cards.compare import compare_cards, compare_fleet, compare_two, describe_cards
 from jaxbench.cards.expected import spread_of
@@ -65,13 +66,13 @@ def test_little_is_no_outlier():
     """However well the others agree."""
 
     def found(tflops, interval):
-        figure = measured("matmul_bf16_tflops", tflops, interval, device=2)
+        figure = measured("matmul_bf16_tflops", Estimate(tflops, *interval), device=2)
         odd = made.card(replace(made.ceilings(), figures=(figure,)))
         return outliers([*[made.card()] * 9, odd])
 
     assert not found(694.0, (693.0, 695.0))
     assert not found(650.0, (600.0, 701.0))
-    assert found(650.0, (600.0, 699.0)) and found(650.0, None)
+    assert found(650.0, (600.0, 699.0)) and found(650.0, ())
 
 
 def test_spread_and_median_of_a_fleet():
@@ -111,8 +112,8 @@ def test_the_widest_rows_of_two_cards_fit_a_console_by_device(snapshot):
         figure
         for device in range(2)
         for figure in (
-            measured("dispatch_latency_s", 1.234e-6, (1e-6, 3e-6), device=device),
-            measured("matmul_bf16_tflops", 1234.5, (1200.0, 1300.0), device=device),
+            measured("dispatch_latency_s", Estimate(1.234e-6, 1e-6, 3e-6), device=device),
+            measured("matmul_bf16_tflops", Estimate(1234.5, 1200.0, 1300.0), device=device),
         )
     )
     card = made.card(replace(made.ceilings(), figures=figures))

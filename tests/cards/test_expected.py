@@ -115,7 +115,8 @@ def with_devices(card, devices):
         replace(
             one,
             value=one.value * devices / 4 if one.name == RATE else one.value,
-            interval=None,
+            value_low=None,
+            value_high=None,
             labels=one.labels | {"batch": one.labels["batch"] * devices // 4},
         )
         for one in part.figures

@@ -10,6 +10,7 @@ import types
 import jax
 import pytest
 
+from jaxbench.analysis.rate import Estimate
 from jaxbench.cards import submission
 from jaxbench.cards.card import measured
 from jaxbench.cards.card_file import CARD, read_card
@@ -53,7 +54,9 @@ def qualified(tmp_path_factory):
     by_name = PRESET._replace(networks=(PresetNetwork("micro", 16, 3840),))
 
     def measure_ceilings(session, time_s):
-        session.figures.append(measured("matmul_fp32_tflops", 0.01, (0.009, 0.011), device=0))
+        session.figures.append(
+            measured("matmul_fp32_tflops", Estimate(0.01, 0.009, 0.011), device=0)
+        )
 
     out = tmp_path_factory.mktemp("qualified") / "card"
     with pytest.MonkeyPatch.context() as patch, without_cache():
@@ -100,7 +103,9 @@ ALTERED = [(name, at, "value") for name in BY_BATCH for at in (0, 1)]
 ALTERED += [(name, 0, "value") for name in ONCE]
 ALTERED += [("throttled_share", at, "value") for at in range(5)]
 INTERVALS = ("images_per_s", *ONCE[:3])
-ALTERED += [(name, 0, end) for name in INTERVALS for end in ("low", "high", "no interval")]
+ALTERED += [
+    (name, 0, end) for name in INTERVALS for end in ("value_low", "value_high", "no interval")
+]
 
 
 @pytest.mark.parametrize(("name", "at", "field"), ALTERED)
@@ -108,10 +113,9 @@ def test_each_altered_metric_is_refused(card, name, at, field):
     def change(content):
         one = figures_of(content, name)[at]
         if field == "no interval":
-            del one["interval"]
-            return
-        where, key = (one, "value") if field == "value" else (one["interval"], field == "high")
-        where[key] = where[key] * (1 - 1e-6) or 1e-6
+            del one["value_low"], one["value_high"]
+        else:
+            one[field] = one[field] * (1 - 1e-6) or 1e-6
 
     made.alter(card / CARD, change)
     problems = check_card(card)
@@ -260,7 +264,7 @@ def test_energy_is_told_only_with_enough_samples(long_enough):
     expected = {"images_per_s": 10.0, "flops_per_image": 10, "compile_cold_s": 2.0}
     energy = {"energy_j_per_image": 0.5, "energy_longest_gap_s": 0.2, "energy_covered_share": 1.0}
     assert figures == expected | (energy if long_enough else {})
-    assert found[0].interval == (8.0, 10.0)
+    assert found[0].ends == (8.0, 10.0)
 
 
 def test_the_time_of_a_step_by_two_batches():
@@ -268,7 +272,7 @@ def test_the_time_of_a_step_by_two_batches():
     labels = {"network": "a", "precision": "bf16"}
     rates = {batch: batch / (0.01 + 0.001 * batch) for batch in (64, 16, 32)}
     figures = [
-        measured("images_per_s", rate, (rate / 1.01, rate * 1.01), batch=batch, **labels)
+        measured("images_per_s", Estimate(rate, rate / 1.01, rate * 1.01), batch=batch, **labels)
         for batch, rate in rates.items()
     ]
     image, fixed = step_time_figures(figures)
@@ -276,12 +280,10 @@ def test_the_time_of_a_step_by_two_batches():
     assert (image.value, fixed.value) == pytest.approx((0.001, 0.01))
     # The slower of one batch and the faster of the other.
     t16, t32 = 0.026, 0.042
-    assert image.interval == pytest.approx(
+    assert image.ends == pytest.approx(
         ((t32 / 1.01 - t16 * 1.01) / 16, (t32 * 1.01 - t16 / 1.01) / 16)
     )
-    assert fixed.interval == pytest.approx(
-        (2 * t16 / 1.01 - t32 * 1.01, 2 * t16 * 1.01 - t32 / 1.01)
-    )
+    assert fixed.ends == pytest.approx((2 * t16 / 1.01 - t32 * 1.01, 2 * t16 * 1.01 - t32 / 1.01))
     assert [*step_time_figures(figures[:1])] == []
 
 
@@ -294,8 +296,8 @@ def test_drift_is_that_of_the_last_third():
     slower = [1.0, 1.01] * 5 + [1.05] * 10 + [1.1, 1.11] * 5
     figure = drift_of(slower)
     assert figure.value == pytest.approx(100 * (1.005 / 1.105 - 1), abs=1e-3)
-    assert figure.interval[0] < figure.value < figure.interval[1] < -8
-    assert drift_of([1.0] * 18).interval == (0, 0)
+    assert figure.value_low < figure.value < figure.value_high < -8
+    assert drift_of([1.0] * 18).ends == (0, 0)
 
 
 def test_sensors_and_throttling_by_device():

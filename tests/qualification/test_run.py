@@ -76,7 +76,7 @@ def qualify(monkeypatch, tmp_path, session, output, preset):
 
 
 def triad(session, time_s):
-    session.figures.append(measured("triad_gb_per_s", 20.0, (19.0, 21.0), device=0))
+    session.figures.append(measured("triad_gb_per_s", Estimate(20.0, 19.0, 21.0), device=0))
 
 
 def test_a_card_of_an_idle_machine(qualify, output, tmp_path):
@@ -273,9 +273,9 @@ def test_sizes_are_noted_once_for_all_devices(session, monkeypatch):
     for number in range(2):
         device = types.SimpleNamespace(id=number)
         [figure] = ceilings._measure_memory(session, device, 1.0, 6)
-        assert figure == measured("copy_gb_per_s", 900.0, (800.0, 1000.0), device=number)
+        assert figure == measured("copy_gb_per_s", Estimate(900.0, 800.0, 1000.0), device=number)
         [figure] = ceilings._measure_transfers(session, device, 6)
-        assert figure == measured("h2d_gb_per_s", 2.0, (1.0, 3.0), device=number)
+        assert figure == measured("h2d_gb_per_s", Estimate(2.0, 1.0, 3.0), device=number)
     assert [(one.name, one.detail) for one in session.notes["ceilings"]] == [
         ("memory", "arrays of 32 MiB each"),
         ("host to device", "pinned host memory"),

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from jaxbench.analysis.pricing import Price
+from jaxbench.analysis.rate import Estimate
 from jaxbench.reports.blocks import DotChart
 from jaxbench.reports.plot import Axis, draw
 from jaxbench.reports.prices import Prices
@@ -95,8 +96,7 @@ def test_a_price_is_of_the_machine_and_as_many_devices(tmp_path):
 def test_the_cheapest_is_first_and_overlapping_intervals_share_ranks(tmp_path):
     rates = {"gpu:rtx2080ti:2": 2_000.0, "gpu:h100:8": 48_000.0, "tpu:v2:2x2": 20_000.0}
     for number, (target, rate) in enumerate(rates.items()):
-        ends = {"images_per_s": rate, "interval_80": [0.8 * rate, 1.25 * rate]}
-        predicted = {**ends, "interval_90": ends["interval_80"]}
+        predicted = Estimate(rate, 0.8 * rate, 1.25 * rate).fields("images_per_s")
         compiled(tmp_path / f"{number}", target, record={"predicted": predicted})
     compiled(tmp_path / "not", "gpu:h100:8", batch=64, record={"predicted": None})
     names = ("rank by cost (predicted)", "target", "USD per million images (predicted)")

@@ -63,12 +63,7 @@ class _Expected:
     @property
     def predicted(self) -> Estimate:
         """Images/s to expect, with the 80 % interval."""
-        prediction = self._prediction
-        return (
-            Estimate(prediction["images_per_s"], *prediction["interval_80"])
-            if prediction
-            else Estimate()
-        )
+        return Estimate.of_fields(self._prediction, "images_per_s")
 
     @property
     def usd_per_hour(self) -> float | None:

@@ -5,7 +5,6 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from jaxbench.analysis.rate import Estimate
 from jaxbench.cards.figures import FIGURES, PARTS, PRESETS
 from jaxbench.cards.verdict import summary_of
 from jaxbench.metrics import UNKNOWN, count, percent, plain
@@ -43,10 +42,6 @@ def _labels(row: _Row) -> str:
     if row.content.device is not None:
         labels.append(f"device {row.content.device}")
     return ", ".join(labels)
-
-
-def _estimate(row: _Row) -> Estimate:
-    return Estimate(row.content.value, *(row.content.interval or (None, None)))
 
 
 def _expected_cell(row: _Row) -> str:
@@ -115,7 +110,7 @@ _CHECKS = (
 _FIGURES = (
     *(_CARD, Column("figure", "content.name")),
     Column("of", _labels),
-    metric_column("value", _estimate, " (95 % interval)", ends="too"),
+    metric_column("value", "content.estimate", " (95 % interval)", ends="too"),
     *_EXPECTED,
     metric_column("nominal", lambda row: row.card.peak_of(row.content)),
     metric_column("share_of_nominal", _share_of_peak),
@@ -236,7 +231,7 @@ def _measured_row(row: _Row) -> dict[str, Any]:
         "machine": card.hardware,
         "precision": precision,
         "global_batch": batch if isinstance(batch, int) else Cell(batch),
-        "rate": _estimate(row),
+        "rate": row.content.estimate,
         "expected": _expected_cell(row),
         "word": _word(row),
         "joules_per_image": others.get("energy_j_per_image"),
