@@ -902,6 +902,27 @@ def test_seeds_are_summarised_in_one_way(tmp_path, seeds):
                 ), words
 
 
+@pytest.mark.parametrize(
+    ("ends", "n", "failed"),
+    [(("diverged", "done"), 2, 1), (("interrupted", "done"), 3, 0), (("done", "diverged"), 3, 0)],
+)
+def test_of_a_seed_that_was_run_again_the_first_that_ended_counts(tmp_path, ends, n, failed):
+    """In the table of machines, and in those of seeds: of scores, and of times to the target."""
+    runs = [(0, "done"), (1, ends[0]), (2, "done"), (1, ends[1])]
+    for number, (seed, status) in enumerate(runs):
+        fields = {"config": {"seed": seed}, "top1": 0.9, "target_accuracy": 0.95}
+        write_training(tmp_path / f"{number}", 1500, minute=number, status=status, **fields)
+    found = {
+        one.title: dict(zip(one.columns, one.rows[0], strict=False))
+        for one in tables_of(report_of(tmp_path))
+    }
+    [score] = [text for title, text in found[MACHINES].items() if title.startswith("top-1")]
+    assert f"{n} seeds{f', {failed} failed' * bool(failed)})" in score
+    seeds = found["Seeds together"]
+    assert (seeds["n"], seeds["seeds that failed"]) == (str(n), str(failed))
+    assert found["Time to the target, seeds together"]["n seeds that ended"] == "3 of 3"
+
+
 TEXTS = ("1234567890e12345", "(1, 2)", "None", "0x10", "1_000")
 
 

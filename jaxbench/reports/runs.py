@@ -64,6 +64,10 @@ UNKNOWN_DOCUMENT = RunDocument(
 )
 
 
+# A run that ended so without reaching its target never does. One that was broken off is not known.
+NEVER_REACHED = ("done", "diverged", "invalid", "failed", "oom", "timeout")
+
+
 @dataclasses.dataclass(eq=False)
 class ReportedRun:
     """A run.
@@ -105,6 +109,8 @@ class ReportedRun:
     seed = property(lambda run: run.config.get("seed"))
     # What repeats of one another have in common.
     sample = property(lambda run: run.id if run.seed is None else run.seed)
+    # Whether it is known what it comes to; not of a run that was broken off.
+    ended = property(lambda run: run.status in NEVER_REACHED)
     sequence_length = property(lambda run: run.data_config.get("sequence_length"))
     train_examples = property(lambda run: (run.document.data or {}).get("train_examples"))
     num_devices = property(lambda run: run.environment.get("num_devices"))
@@ -263,10 +269,6 @@ def read_run(id: str, name: str, path: pathlib.Path) -> ReportedRun:
     return ReportedRun(id, name, path, run.document, run.records, status, reason)
 
 
-# A run that ended so without reaching its target never does. One that was broken off is not known.
-NEVER_REACHED = ("done", "diverged", "invalid", "failed", "oom", "timeout")
-
-
 @dataclasses.dataclass(frozen=True)
 class TimeToTarget:
     """What a run took to its target, a share of the field `score` in an epoch's record.
@@ -295,13 +297,14 @@ class TimeToTarget:
     # Of all processes of a resumed run, for its price.
     paid_s = property(lambda self: self.run.paid_s(self.time_s))
     reached = property(lambda self: self.epoch is not None)
+    sample = property(lambda self: self.run.sample)
     title = property(lambda self: SCORES.get(self.score, self.score.removeprefix("eval_")))
     label = property(lambda self: f"{self.title} {percent(self.target)} %")
 
     @property
     def ended(self) -> bool:
         """Whether its time is known: it reached the target, or ended without reaching it."""
-        return self.reached or self.run.status in NEVER_REACHED
+        return self.reached or self.run.ended
 
 
 def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None:

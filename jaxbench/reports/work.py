@@ -66,6 +66,18 @@ def labelled(
     return list(zip(labels, items, strict=True))
 
 
+def one_of_each_seed(runs: Iterable[Any]) -> list[Any]:
+    """Return the first run of each seed that ended, else the first.
+
+    A seed that was run again says nothing of other seeds.
+
+    Args:
+      runs: they, or their `TimeToTarget`s, differ in nothing but the seed.
+    """
+    ended_first = sorted(runs, key=lambda run: not run.ended)
+    return [repeats[0] for repeats in grouped(ended_first, lambda run: run.sample).values()]
+
+
 def thinned(items: Sequence[Item], most: int) -> Sequence[Item]:
     """Return about `most` of the items at equal distances, the last among them."""
     return items[::-1][:: max(1, -(-len(items) // most))][::-1]

@@ -302,10 +302,7 @@ def _seeds_table(context: ReportContext, targets: Sequence[TimeToTarget]) -> Tab
 
 def _together(context: ReportContext, group: Sequence[TimeToTarget], label: str) -> dict[str, Any]:
     first, ids = group[0], run_ids(group)
-    # Repeats say nothing of other seeds: of one seed the first run that ended counts, else the
-    # first. A run whose seed nobody knows stands for itself.
-    by_seed = work.grouped(sorted(group, key=lambda one: not one.ended), lambda one: one.run.sample)
-    seeds = [repeats[0] for repeats in by_seed.values()]
+    seeds = work.one_of_each_seed(group)
     counted = [one for one in seeds if one.ended]
     row = {
         "setting": f"{first.run.experiment}, {label}",

@@ -65,6 +65,9 @@ class _Course(NamedTuple):
     status: str
     one_of_several: bool = False
 
+    ended = property(lambda self: self.status in NEVER_REACHED)
+    sample = property(lambda self: self.run.sample if self.seed is None else self.seed)
+
     def values(self, field: str) -> dict[float, float]:
         """Return {epoch: value} of a field of the epochs' records."""
         part, _, metric = field.partition("_")
@@ -129,10 +132,11 @@ def _lines(runs: Sequence[ReportedRun]) -> list[_Line]:
         setting = run.training_key
         for course in _courses(run):
             key: Any = len(lines)
-            if course.status == "done" and course.seed is not None:
+            if course.ended and course.seed is not None:
                 # A seed that was run again says nothing of other seeds.
-                key = (setting, repeats[setting, course.seed])
+                again = repeats[setting, course.seed]
                 repeats[setting, course.seed] += 1
+                key = (setting, again) if course.status == "done" else key
             lines.setdefault(key, _Line()).append(course)
     return [*lines.values()]
 
@@ -206,12 +210,11 @@ def _note(lines: Sequence[_Line]) -> str:
 
 
 def _seeds_table(lines: Sequence[_Line], runs: Sequence[ReportedRun]) -> Table:
-    failed = collections.Counter(
-        run.training_key
-        for run in runs
-        for course in _courses(run)
-        if course.status != "done" and course.status in NEVER_REACHED
-    )
+    courses = work.grouped((c for run in runs for c in _courses(run)), lambda c: c.run.training_key)
+    failed = {
+        key: sum(c.ended and c.status != "done" for c in work.one_of_each_seed(same))
+        for key, same in courses.items()
+    }
     rows = []
     for line in filter(lambda line: line.is_band, lines):
         for field, score in _SEED_SCORES.items():

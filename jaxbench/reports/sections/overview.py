@@ -24,7 +24,7 @@ from jaxbench.reports.blocks import Answer, Dot, DotChart, Section
 from jaxbench.reports.columns import run_cell, run_ids
 from jaxbench.reports.context import STAGES, ReportContext, make_section
 from jaxbench.reports.prices import price_mark
-from jaxbench.reports.runs import NEVER_REACHED, SCORES, ReportedRun, TimeToTarget
+from jaxbench.reports.runs import SCORES, ReportedRun, TimeToTarget
 from jaxbench.reports.sections.runs import trust
 from jaxbench.reports.sides import (
     Match,
@@ -306,7 +306,7 @@ def _rates(context: ReportContext) -> Iterator[_Rate]:
         # A training too short for a rate may have come to a score, or to its target. One that
         # failed has no rate, and counts as a seed that failed.
         counts = run.mode == "train" or one.rate.value
-        ended = one.usable or (run.mode == "train" and run.status in NEVER_REACHED)
+        ended = one.usable or (run.mode == "train" and run.ended)
         if ended and one.stage in STAGES and one_machine and counts:
             setting = {**one.setting, "batch_size": run.batch_size}
             rate = one.rate if one.usable else Estimate()
@@ -384,9 +384,9 @@ def _of_seeds(of: Estimate, run: ReportedRun, more: str = "") -> _Best:
 
 
 def _seeds(runs: Iterable[ReportedRun]) -> Iterator[list[ReportedRun]]:
-    """Yield the runs that differ only in their seed; of a seed that was run again, the first."""
+    """Yield the runs that differ only in their seed."""
     for same in work.grouped(runs, lambda run: run.training_key).values():
-        yield [repeats[0] for repeats in work.grouped(same, lambda run: run.sample).values()]
+        yield work.one_of_each_seed(same)
 
 
 def _to_target(
