@@ -204,10 +204,11 @@ class Folder:
     Attributes:
       names: {id in the report: name of the run}.
       settings: {name of a run: the names of all runs of its setting}.
+      documents: what commands printed as JSON.
     """
 
     def __init__(self, root: pathlib.Path):
-        self.root = write_folder(root / "folder")
+        self.root, self.documents = write_folder(root / "folder"), []
         self.texts = {}
         for form in ("html", "md", "csv"):
             path, _ = write_report([str(self.root)], str(root / f"report.{form}"))
@@ -259,6 +260,8 @@ class Folder:
     def command(self, module: str, *args: str) -> str:
         done = run_command(self.root, *args, module=f"jaxbench.{module}", env={"COLUMNS": "400"})
         assert done.returncode == 0, done
+        if "--json" in args:
+            self.documents.append(json.loads(done.stdout))
         return done.stdout
 
 
@@ -700,6 +703,32 @@ def test_every_output_is_read(read):
     expected |= {"SweepResult.rows", "live table", "compare cards", "compare cards --json"}
     assert expected <= outputs, expected - outputs
     assert any(output.startswith("page, chart") for output in outputs)
+
+
+def test_a_value_with_an_interval_has_one_form(folder, read):
+    """NAME with NAME_low and NAME_high: in records, cards, comparisons, costs and predictions."""
+    predicted = ("--experiment=cnn10", "--target=gpu:h100", "--usd_per_hour=2", "--json")
+    folder.command("cost", *predicted)
+    files = [*folder.root.rglob("run.json"), *folder.root.rglob("card.json")]
+    documents = [*folder.documents, *(json.loads(file.read_text()) for file in files)]
+    found = set()
+
+    def look(part):
+        if isinstance(part, dict):
+            assert not [name for name in part if re.match(r"interval(?!_from)|.*_interval", name)]
+            for end, other in itertools.permutations(("_low", "_high")):
+                names = [name.removesuffix(end) for name in part if name.endswith(end)]
+                # The ends of 90 % belong to the rate, too.
+                wanted = {one for n in names for one in (n.removesuffix("_90"), f"{n}{other}")}
+                assert wanted <= part.keys(), part
+                found.update(names)
+        for one in part.values() if isinstance(part, dict) else part:
+            if isinstance(one, dict | list):
+                look(one)
+
+    look(documents)
+    expected = {"images_per_s", "images_per_s_90", "value", "ratio", "training_usd", "training_s"}
+    assert expected | {"usd_per_million_images"} <= found
 
 
 def test_the_page_shows_what_the_markdown_shows(folder):
