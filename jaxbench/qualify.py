@@ -34,14 +34,8 @@ from jaxbench.parallel.launch_local import run_local_processes
 from jaxbench.terminal import print_wrapped, printable
 
 _MINUTES, _OUT, _FLEET, _SOAK_MINUTES, _STORAGE, _THRESHOLDS = define_flags("qualify")
-_POWER_LIMITS = flags.DEFINE_list(
-    "power_limits",
-    [],
-    "Watts, such as 200,300,400: measure one network at each power limit of the NVIDIA GPUs. Needs "
-    "the right to set limits; the old ones are restored.",
-)
 flags.adopt_module_key_flags(process_flags)
-_OF_ONE_PROCESS = ("soak_minutes", "storage", "power_limits")
+_OF_ONE_PROCESS = ("soak_minutes", "storage")
 _ONE_PROCESS = (
     "separate this host's chips with TPU_PROCESS_BOUNDS and TPU_CHIPS_PER_PROCESS_BOUNDS, and "
     "qualify each host by itself; or, for only the links between them, start the same command with "
@@ -80,14 +74,12 @@ def _qualify() -> int:
         from jaxbench.hardware.accelerators import check_platforms
         from jaxbench.hardware.backend_flags import prepare_backend
         from jaxbench.hardware.environment import describe_code
-        from jaxbench.qualification.power_curve import parse_watts
         from jaxbench.qualification.run import qualify
         from jaxbench.records.writers.console import create_console
         from jaxbench.xla.compile_cache import use_compile_cache
     check_platforms()
     process_flags.check_processes()
     thresholds, fleet = load_thresholds(_THRESHOLDS.value), load_fleet(_FLEET.value)
-    watts = parse_watts(_POWER_LIMITS.value) if _POWER_LIMITS.present else []
     if process_flags.LOCAL_PROCESSES.value:
         return run_local_processes(sys.orig_argv, process_flags.LOCAL_PROCESSES.value)
     use_compile_cache()
@@ -106,7 +98,6 @@ def _qualify() -> int:
             create_console(),
             soak_minutes=_SOAK_MINUTES.value,
             storage=_STORAGE.value,
-            power_limits=watts,
             fleet=fleet,
         )
 

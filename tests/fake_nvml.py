@@ -33,8 +33,6 @@ class Board:
     pcie_replays: int | None = 0
     remapped_rows: tuple[int, int, int, int] | None = None
     pids: tuple[int, ...] = ()
-    power_limit_mw: int | None = 400_000
-    may_set_power: bool = True
     error: int = pynvml.NVML_SUCCESS
     before: Callable[[], None] = lambda: None
 
@@ -154,21 +152,6 @@ class Nvml:
             return pynvml.NVML_ERROR_INSUFFICIENT_SIZE
         for place, pid in enumerate(pids if out else ()):
             out[place].pid = pid
-        return pynvml.NVML_SUCCESS
-
-    def _nvmlDeviceGetPowerManagementLimit(self, handle, out):
-        return self._give(handle, out, "power_limit_mw")
-
-    def _nvmlDeviceGetPowerManagementLimitConstraints(self, handle, least, most):
-        least._obj.value, most._obj.value = 100_000, 400_000
-        return pynvml.NVML_SUCCESS
-
-    def _nvmlDeviceSetPowerManagementLimit(self, handle, limit):
-        board = self._board(handle)
-        if not board.may_set_power:
-            return pynvml.NVML_ERROR_NO_PERMISSION
-        assert 100_000 <= limit.value <= 400_000
-        board.power_limit_mw = limit.value
         return pynvml.NVML_SUCCESS
 
 

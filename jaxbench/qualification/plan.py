@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 
 from jaxbench.cards.figures import PARTS
 from jaxbench.errors import BadInput
@@ -53,14 +53,14 @@ def make_plan(
     num_devices: int,
     on_cpu: bool,
     soak_minutes: float | None = None,
-    asked: Mapping[str, int] = {},
+    asked: Collection[str] = (),
     only: tuple[str, str] | None = None,
 ) -> Plan:
     """Split the minutes over the parts.
 
     Args:
       soak_minutes: of the soak; None for what the others leave.
-      asked: {flag of parts.csv: how much of its part is asked for, 0 for nothing}.
+      asked: the flags of parts.csv whose parts are asked for.
       only: the one part that is measured, and why the others are not.
 
     Raises:
@@ -76,14 +76,13 @@ def make_plan(
     for kind in sorted(PARTS.values(), key=lambda kind: kind.priority):
         if kind.measured_in:
             continue
-        amount = asked.get(kind.flag, 0) if kind.flag else 1
-        least_s[kind.name] = amount * (kind.least_on_cpu_s if on_cpu else kind.least_s)
+        least_s[kind.name] = kind.least_on_cpu_s if on_cpu else kind.least_s
         if only and kind.name != only[0]:
             skipped[kind.name] = only[1]
-        elif not amount:
-            skipped[kind.name] = f"give --{kind.flag} to measure it"
-        elif kind.flag:
+        elif kind.flag in asked:
             first.append(kind.name)
+        elif kind.flag:
+            skipped[kind.name] = f"give --{kind.flag} to measure it"
     if num_devices < 2:
         skipped["collectives"] = "there is one device"
     if soak_minutes:

@@ -26,7 +26,6 @@ from jaxbench.parallel.mesh import create_mesh
 from jaxbench.parallel.signals import defer_signals
 from jaxbench.qualification.console_card import answer_lines
 from jaxbench.qualification.plan import make_plan
-from jaxbench.qualification.power_curve import check_power_limits
 from jaxbench.qualification.session import RUNS, PartFailed, QualifySession
 from jaxbench.records.run_dir import create_timed_folder
 from jaxbench.records.writers.console import Console
@@ -41,7 +40,6 @@ def qualify(
     *,
     soak_minutes: float | None = None,
     storage: bool = False,
-    power_limits: Sequence[int] = (),
     fleet: Sequence[Card] = (),
 ) -> int:
     """Measure a card, write it and print the answer; return 1 if it fails, else 0.
@@ -53,7 +51,6 @@ def qualify(
       console: where lines and the bar go.
       soak_minutes: of the soak; None for what the other parts leave.
       storage: whether the storage is measured, too.
-      power_limits: watts of the power curve.
       fleet: cards that may be of machines like this one.
 
     Raises:
@@ -77,14 +74,12 @@ def qualify(
         num_devices=mesh.num_devices,
         on_cpu=platform == "cpu",
         soak_minutes=soak_minutes,
-        asked={"storage": int(storage), "power_limits": len(power_limits)},
+        asked={"storage"} if storage else (),
         only=only,
     )
-    if power_limits:
-        check_power_limits(power_limits, mesh.devices)
     folder = _new_folder(out) if processes.is_primary() else pathlib.Path()
     preset = CPU if platform == "cpu" else STANDARD
-    session = QualifySession(mesh, folder, preset, console, plan, power_limits)
+    session = QualifySession(mesh, folder, preset, console, plan)
     lines = [f"{line}; or set JAX_PLATFORMS=cpu to measure the CPU" for line in unused]
     lines = lines or [f"warning: {line}" for line in distortion_warnings()]
     for line in (*lines, *([] if unused else _describe_plan(session))):

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from jaxbench.cards.card import Figure
@@ -32,7 +32,6 @@ class QualifySession:
       preset: which networks run.
       console: where lines and the bar go.
       plan: seconds of each part.
-      power_limits: watts of the power curve.
       clock: counts each part as a phase of its name.
       figures: what has been measured so far, of all parts.
       notes: {part: what else there is to say of it}.
@@ -45,7 +44,6 @@ class QualifySession:
     preset: Preset
     console: Console
     plan: Plan
-    power_limits: Sequence[int] = ()
     clock: Clock = dataclasses.field(default_factory=Clock)
     figures: list[Figure] = dataclasses.field(default_factory=list)
     notes: dict[str, list[Check]] = dataclasses.field(default_factory=dict)

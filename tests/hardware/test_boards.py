@@ -12,11 +12,8 @@ from jaxbench.hardware.accelerators import Accelerators, ask_nvml
 from jaxbench.hardware.telemetry.nvml import (
     other_gpu_processes,
     read_error_counters,
-    read_power_limits,
-    set_power_limits,
 )
 from tests import fake_nvml
-from tests.conftest import refusal
 from tests.fake_nvml import Board, Cuda, Nvml
 
 BOARDS = {"gpu0": 0, "gpu1": 1}
@@ -74,36 +71,11 @@ def test_without_nvml_nobody_counts_processes(monkeypatch):
     assert other_gpu_processes({"gpu0": 0}) is None and other_gpu_processes({}) is None
 
 
-def test_power_limits_are_read_and_set(install):
-    boards = [Board(bus=0x0F), Board(bus=0xB7, power_limit_mw=300_000)]
-    install(*boards)
-    limits = read_power_limits(BOARDS)
-    assert [(one.current_mw, one.least_mw, one.most_mw) for one in limits] == [
-        (400_000, 100_000, 400_000),
-        (300_000, 100_000, 400_000),
-    ]
-    set_power_limits({limits[1].address: 250_000})
-    assert [board.power_limit_mw for board in boards] == [400_000, 250_000]
-
-
-@pytest.mark.parametrize(
-    ("board", "ordinals", "told"),
-    [
-        (Board(), {}, "no NVIDIA GPU"),
-        (Board(may_set_power=False), {"gpu0": 0}, "sudo"),
-        (Board(power_limit_mw=None), {"gpu0": 0}, "Not Supported"),
-    ],
-)
-def test_power_limits_need_rights(install, board, ordinals, told):
-    install(board)
-    refusal(read_power_limits, ordinals, told=told)
-
-
 @pytest.fixture
 def hanging(install):
     """Boards whose driver hangs in every call, until the test has ended."""
     end = threading.Event()
-    install(Board(before=lambda: end.wait(60), power_limit_mw=300_000), Board(bus=0xB7))
+    install(Board(before=lambda: end.wait(60)), Board(bus=0xB7))
     yield
     end.set()
     clock._answers["NVML"].exception(60)
@@ -114,12 +86,11 @@ HUNG = "NVML does not answer"
 
 def test_a_driver_that_hangs_is_given_up(hanging, monkeypatch, capsys):
     monkeypatch.setattr(clock, "_PATIENCE_S", 0.1)
-    for call in (read_error_counters, lambda _: set_power_limits({"0000:0F:00.0": 200_000})):
+    for _ in range(2):
         with pytest.raises(TimeoutError, match=f"^{HUNG}$"):
-            call(BOARDS)
+            read_error_counters(BOARDS)
         monkeypatch.setattr(clock, "_PATIENCE_S", 1e9)  # it still hangs: no other call waits
     assert other_gpu_processes(BOARDS) is None
-    refusal(read_power_limits, BOARDS, told=f"--power_limits: the limits cannot be set: {HUNG}")
     assert ask_nvml() == Accelerators("cuda", 0)
     assert capsys.readouterr().err == f"jaxbench: {HUNG}\n"
 

@@ -20,7 +20,7 @@ def make_plan(minutes, on_cpu=True, *, num_devices=1, soak_minutes=None, only=No
 @pytest.mark.parametrize("on_cpu", [True, False])
 @pytest.mark.parametrize("minutes", [1, 1.5, 3, 10, 60])
 @pytest.mark.parametrize("num_devices", [1, 8])
-@pytest.mark.parametrize("asked", [{}, {"storage": 1}, {"soak_minutes": 0.5}, {"power_limits": 3}])
+@pytest.mark.parametrize("asked", [{}, {"storage": 1}, {"soak_minutes": 0.5}])
 def test_the_parts_take_no_longer_than_the_minutes(minutes, on_cpu, num_devices, asked):
     plan = make_plan(minutes, on_cpu, num_devices=num_devices, **asked)
     assert plan.total_s <= 60 * minutes + 1e-6
@@ -51,8 +51,6 @@ def test_ten_minutes_have_every_part_and_a_long_soak():
 def test_too_few_minutes_leave_parts_out_and_say_so():
     plan = make_plan(1, False, num_devices=8)
     assert plan.skipped["ceilings"] == "it takes 30 s, 15 s are left"
-    plan = make_plan(1, num_devices=1, power_limits=2)
-    assert plan.times_s["power_curve"] == 40 and plan.skipped["networks"]
     assert make_plan(1, num_devices=1).skipped["collectives"] == "there is one device"
 
 
@@ -61,11 +59,11 @@ def test_what_was_asked_for_comes_first_or_is_refused(on_cpu):
     plan = make_plan(1, on_cpu, num_devices=8, storage=1)
     assert plan.times_s["storage"] == 20
     assert plan.skipped
-    asked = {"storage": 1, "soak_minutes": 0.9, "power_limits": 1}
-    told = r"minutes=1: .*\(storage 20 s, power curve 20 s, soak 54 s\); give 2 at least"
+    asked = {"storage": 1, "soak_minutes": 0.9}
+    told = r"minutes=1: .*\(storage 20 s, soak 54 s\); give 2 at least"
     with pytest.raises(BadInput, match=told):
         make_plan(1, on_cpu, num_devices=8, **asked)
-    assert {"storage", "soak", "power_curve"} <= {*make_plan(2, num_devices=1, **asked).times_s}
+    assert {"storage", "soak"} <= {*make_plan(2, num_devices=1, **asked).times_s}
 
 
 def test_the_soaks_minutes_are_kept():

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import psutil
 
 from jaxbench.clock import ask
-from jaxbench.errors import BadInput
 from jaxbench.hardware.telemetry.readers import Reading
 
 # NVML's reasons for clocks that are lower than asked for (nvmlClocksEventReasons).
@@ -222,54 +221,3 @@ def other_gpu_processes(ordinals: Mapping[str, int]) -> int | None:
     this_process = psutil.Process()
     tree = {this_process.pid, *(child.pid for child in this_process.children(recursive=True))}
     return len(running - tree) if running & tree else max(0, len(running) - 1)
-
-
-class PowerLimit(NamedTuple):
-    """The power limit of the board at a PCI address, in milliwatts, and what it may be set to."""
-
-    address: str
-    current_mw: int
-    least_mw: int
-    most_mw: int
-
-
-def read_power_limits(ordinals: Mapping[str, int]) -> list[PowerLimit]:
-    """Return the limit of each board, once it is known that this process may set it.
-
-    Raises:
-      BadInput: there are no such boards, or this process has no right to.
-    """
-    if not ordinals:
-        raise BadInput("--power_limits: JAX uses no NVIDIA GPU, and no other device has limits")
-    import pynvml as nvml
-
-    def read() -> Iterator[PowerLimit]:
-        for _, _, address, handle in find_boards(nvml, ordinals):
-            current_mw = nvml.nvmlDeviceGetPowerManagementLimit(handle)
-            range_mw = nvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)
-            nvml.nvmlDeviceSetPowerManagementLimit(handle, current_mw)
-            yield PowerLimit(address, current_mw, *range_mw)
-
-    try:
-        return ask("NVML", lambda: [*read()])
-    except (nvml.NVMLError, OSError) as error:
-        needs = "; that needs sudo" if isinstance(error, nvml.NVMLError_NoPermission) else ""
-        raise BadInput(f"--power_limits: the limits cannot be set: {error}{needs}") from error
-
-
-def set_power_limits(limits_mw: Mapping[str, int]) -> None:
-    """Set {PCI address: limit in milliwatts}.
-
-    Raises:
-      pynvml.NVMLError: a board refuses.
-      TimeoutError: NVML does not answer.
-    """
-    import pynvml
-
-    def set_limits() -> None:
-        pynvml.nvmlInit()
-        for address, limit_mw in limits_mw.items():
-            handle = pynvml.nvmlDeviceGetHandleByPciBusId(address)
-            pynvml.nvmlDeviceSetPowerManagementLimit(handle, limit_mw)
-
-    ask("NVML", set_limits)
