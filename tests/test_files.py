@@ -16,7 +16,6 @@ from jaxbench.checkpoints.resume import read_epochs
 from jaxbench.files import open_own, read_text, unpack
 from jaxbench.hardware.telemetry.summary import read_series
 from jaxbench.modes.predictions import load_calibration
-from jaxbench.offering.folder import OFFERS, read_offers
 from jaxbench.predict.rates import read_rates
 from jaxbench.records import reader
 from jaxbench.records.reader import load_run, read_records, read_results
@@ -29,7 +28,6 @@ READERS = {
     "metrics.jsonl": lambda path: load_run(str(path.parent)),
     "results.jsonl": read_results,
     CARD: read_card,
-    OFFERS: lambda path: read_offers(path.parent),
     "prices.csv": lambda path: read_prices(str(path)),
     "limits.csv": lambda path: load_thresholds(str(path)),
     "calibration.json": lambda path: load_calibration(str(path)),

@@ -8,11 +8,7 @@ import re
 import pytest
 import yaml
 
-from jaxbench.analysis.pricing import Price
-from jaxbench.offering.folder import read_offers
-from jaxbench.reports.prices import Prices
 from tests.conftest import MICRO
-from tests.reports.pages import rows_of, sections_of, tables
 
 # A source that needs no archive.
 FLAGS = ("--out=offers", "--source=git+https://git.example.com/jaxbench.git")
@@ -60,15 +56,8 @@ def test_the_machine_that_is_expected_to_be_cheapest_comes_first(write, tmp_path
     launched = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("sky la")]
     assert launched == ["l4-1.sky.yaml", "h100-1.sky.yaml", "t4-1.sky.yaml"]
     assert "--prices" not in (tmp_path / "offers/l4-1.sky.yaml").read_text().split("run:")[1]
-    # A report ranks them by its own prices.
-    offers = read_offers(tmp_path / "offers")
-    assert offers[0].predicted["usd_per_hour"] == 0.9 and "bf16" in offers[2].not_predicted
-    swapped = [Price("L4:1", "L4", 1, 900.0, "", ""), Price("H100:1", "H100", 1, 0.1, "", "")]
-    [table] = tables(
-        sections_of(tmp_path / "offers", prices=Prices(listed=swapped))["offers"]
-    ).values()
-    ranks = [(row["rank by cost (predicted)"], row["offer"]) for row in rows_of(table)]
-    assert ranks == [("1", "H100:1"), ("2", "L4:1"), ("–", "T4:1")]
+    offers = json.loads((tmp_path / "offers/offers.json").read_text())["offers"]
+    assert offers[0]["predicted"]["usd_per_hour"] == 0.9 and "bf16" in offers[2]["not_predicted"]
 
 
 def test_an_experiment_of_ones_own_is_sent(write, tmp_path):

@@ -99,12 +99,6 @@ def lowest_price(listed: Iterable[Price], device_kind: str, num_devices: int) ->
     return min(fitting, key=lambda price: price.usd_per_hour, default=None)
 
 
-def catalogue_offer(name: str) -> str:
-    """Return what a catalogue of prices calls an offer, such as `H100:1`."""
-    accelerator, colon, count = name.partition(":")
-    return _rows().get(accelerator, {}).get("skypilot", accelerator) + colon + count
-
-
 def _parse(text: str) -> Accelerator:
     name, colon, count = text.partition(":")
     rows = {row[key].lower(): row for row in _rows().values() for key in ("name", "skypilot")}

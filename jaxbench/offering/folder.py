@@ -1,44 +1,20 @@
 """The folder of offers: tasks, the source code that they send, and a list, offers.json."""
 
 import json
-import os
 import pathlib
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
-
-import msgspec
+from typing import Any
 
 from jaxbench.errors import BadInput
-from jaxbench.files import read_text
 from jaxbench.offering.accelerators import Accelerator
 from jaxbench.offering.tasks import ARCHIVE, SENT, Task, Work, dstack_task, skypilot_task
 from jaxbench.paths import check_can_be_made
-from jaxbench.schema import Predicted
 
 OFFERS = "offers.json"
 _IGNORE_FILES = (".skyignore", ".dstackignore")
 _CHECKOUT = pathlib.Path(__file__).resolve().parent.parent.parent
-
-
-class Offer(msgspec.Struct):
-    """An offer of offers.json."""
-
-    name: str  # its accelerators, `H100:1`
-    # For its results: a name, for an edited file must not point elsewhere; once read, a path.
-    folder: Annotated[str, msgspec.Meta(pattern=r"^(?!\.+\Z)[^/\x00-\x1f]{1,255}\Z")]
-    target: str  # the machine as --target takes it
-    predicted: Predicted | None = None  # the rate to expect
-    not_predicted: str | None = None  # why there is none
-    label: str = ""  # what runs on it: an experiment, or qualify
-
-
-class _List(msgspec.Struct):
-    """The content of offers.json."""
-
-    label: str
-    offers: list[Offer]
 
 
 def check_new(out: pathlib.Path) -> None:
@@ -99,24 +75,6 @@ def write_offers(
     except OSError as error:
         raise BadInput(f"--out={out}: {error.strerror}") from error
     return tasks
-
-
-def read_offers(folder: pathlib.Path) -> list[Offer]:
-    """Return the offers that a folder lists, with the paths of their folders; none without a list.
-
-    Raises:
-      BadInput: its list cannot be read.
-    """
-    path = folder / OFFERS
-    try:
-        listed = msgspec.json.decode(read_text(path), type=_List)
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadInput(f"{path}: cannot be read as a list of offers: {error}") from error
-    for offer in listed.offers:
-        offer.label, offer.folder = listed.label, os.path.realpath(folder / offer.folder)
-    return listed.offers
 
 
 def _git(*arguments: str) -> str:

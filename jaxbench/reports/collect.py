@@ -14,7 +14,6 @@ from jaxbench.cards.card_file import CARD, read_card
 from jaxbench.cards.check import check_card, custom_limits
 from jaxbench.errors import BadInput
 from jaxbench.files import parse_rows, read_text
-from jaxbench.offering.folder import Offer, read_offers
 from jaxbench.paths import user_path
 from jaxbench.records.reader import TRIALS, read_results
 from jaxbench.records.same import others_of
@@ -68,7 +67,6 @@ class Collection:
     """All that a report is about.
 
     Attributes:
-      offers: machines to rent, listed by `jaxbench offers`; their results are in their folders.
       notes: what a reader must know of the search.
       card_notes: which cards are left out, and why.
     """
@@ -76,7 +74,6 @@ class Collection:
     runs: list[ReportedRun] = dataclasses.field(default_factory=list)
     sweeps: list[Sweep] = dataclasses.field(default_factory=list)
     cards: list[ReportedCard] = dataclasses.field(default_factory=list)
-    offers: list[Offer] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
     card_notes: list[str] = dataclasses.field(default_factory=list)
     _by_path: dict[pathlib.Path, Any] = dataclasses.field(default_factory=dict)
@@ -190,13 +187,7 @@ def collect(paths: Sequence[str]) -> Collection:
                 f"The search of {folder} ended after {_MOST_FOLDERS:,} folders: there may be more "
                 "runs."
             )
-        try:
-            offers = read_offers(top)
-        except BadInput as error:
-            offers = []
-            collection.notes.append(f"{error}.")
-        collection.offers += offers
-        if not offers and not any(kind for _, kind in searched):
+        if not any(kind for _, kind in searched):
             raise BadInput(
                 f"{folder}: holds no run directory (one has a run.json), sweep or card, nor do the "
                 "folders below it"

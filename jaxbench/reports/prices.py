@@ -10,7 +10,6 @@ from jaxbench.errors import BadInput
 from jaxbench.metrics import plain, words
 from jaxbench.offering.accelerators import (
     catalogue_names,
-    catalogue_offer,
     is_price_of,
     num_chips,
 )
@@ -29,12 +28,8 @@ class Prices:
     listed: Sequence[Price] = ()
     usd_per_kwh: float | None = None
 
-    def check(self, runs: Iterable[ReportedRun], offers: Iterable[str] = ()) -> None:
-        """Raise BadInput if one price is stated for different hardware, or none fits.
-
-        Args:
-          offers: names of machines to rent, which a catalogue may list.
-        """
+    def check(self, runs: Iterable[ReportedRun]) -> None:
+        """Raise BadInput if one price is stated for different hardware, or none fits."""
         runs = [run for run in runs if run.environment]
         # CPU devices are all of one kind, and in one host: their processor tells them apart.
         machines = sorted({run.processor or run.hardware for run in runs})
@@ -44,8 +39,7 @@ class Prices:
                 "a run is made (--usd_per_hour of jaxbench.main), or give --prices=FILE with an "
                 "offer for each"
             )
-        fits = any(self.of_offer(name) for name in offers)
-        fits = fits or any(_fits(offer, run) for offer in self.listed for run in runs)
+        fits = any(_fits(offer, run) for offer in self.listed for run in runs)
         kinds = sorted({run.processor or run.device_kind for run in runs})
         # Runs that cannot be read have no kind: the report says so.
         if self.listed and kinds and not fits:
@@ -63,10 +57,6 @@ class Prices:
         """Return the lowest price of the run's own hardware, of more of it only if none fits."""
         fitting = [price for price in self.of(run) if not is_of_other_hardware(price, run)]
         return min(fitting, key=lambda p: (price_mark(p, run), p.usd_per_hour), default=None)
-
-    def of_offer(self, name: str) -> Price | None:
-        """Return the catalogue's price of a machine to rent, by its name."""
-        return next((offer for offer in self.listed if offer.offer == catalogue_offer(name)), None)
 
 
 def _smallest(offers: Sequence[Price], run: ReportedRun) -> list[Price]:

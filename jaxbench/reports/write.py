@@ -204,7 +204,7 @@ def write_report(
     collection = collect(paths)
     if form == "csv" and collection.cards and not collection.runs:
         raise BadInput("--format=csv: is of runs; the figures of a card are in its card.json")
-    prices.check(collection.runs, [offer.name for offer in collection.offers])
+    prices.check(collection.runs)
     names = [user_path(path).resolve().name for path in paths]
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     title = title or f"jaxbench: {', '.join(names[:3])}{more}"

@@ -8,7 +8,6 @@ import contextlib
 import fcntl
 import functools
 import itertools
-import json
 import math
 import os
 import pathlib
@@ -41,11 +40,11 @@ from tests.recorded import compiled
 
 # In the order of the page; another section of the report is added here.
 SECTIONS = [
-    *("overview", "cards", "card-details", "offers", "before-you-rent", "runs", "rates"),
+    *("overview", "cards", "card-details", "before-you-rent", "runs", "rates"),
     *("learning", "time", "scaling", "roofline", "telemetry", "conv2d", "cost", "target"),
 ]
 # Those that are tables alone.
-WITHOUT_CHARTS = {"cards", "card-details", "offers", "runs"}
+WITHOUT_CHARTS = {"cards", "card-details", "runs"}
 DAMAGED = "corrupt <b>"
 MARKUP = '<script>alert(1)</script>/"><img src=x onerror=alert(2)>'
 CNN = "--experiment=cnn10:tiny"
@@ -82,9 +81,6 @@ def make_runs(folder: pathlib.Path) -> None:
     # As from a compiler for accelerators, which no test needs.
     for target in ("gpu:rtx2080ti:2", "gpu:h100:8"):
         compiled(folder / "compiled" / target, target)
-    places = ("diverged", "not-yet")
-    offers = [{"name": MARKUP, "folder": place, "target": "gpu:h100:8"} for place in places]
-    (folder / "offers.json").write_text(json.dumps({"label": MARKUP, "offers": offers}))
     metrics = shutil.copytree(folder / "scaling", folder / DAMAGED) / "metrics.jsonl"
     write_card(folder, made.judged(host=MARKUP, preset=MARKUP))
     whole = metrics.read_bytes()

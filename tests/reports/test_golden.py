@@ -3,7 +3,6 @@
 A change that is meant is renewed with `pytest --snapshot-update` and read in the diff.
 """
 
-import json
 import os
 import re
 
@@ -139,12 +138,6 @@ def write_ways_to_a_target(folder):
     on_the_way(folder / "dearer", (0.5, 0.9), resumes=[changed], **own)
     network = {"model": "ResNet", "parameters": 25_557_032, "experiment": "resnet50"}
     on_the_way(folder / "resnet", (0.76,), 0.757, **network)
-    offers = [
-        {"name": "H200:1", "folder": "h200-1", "target": "gpu:h200:1"},
-        {"name": "H100:8", "folder": "h100-8", "target": "gpu:h100:8"},
-    ]
-    document = {"command": "jaxbench offers", "label": "cnn10", "offers": offers}
-    (folder.parent / "offers.json").write_text(json.dumps(document))
     lost = [{"step": 10, "elapsed_s": 5.0, "lost_s": 1000.0}]
     on_the_way(folder.parent / "h200-1", (0.5, 0.9), price=PRICE, resumes=lost)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from jaxbench.reports.blocks import Section
 from jaxbench.reports.context import ReportContext
-from jaxbench.reports.sections.before_you_rent import before_you_rent, offers
+from jaxbench.reports.sections.before_you_rent import before_you_rent
 from jaxbench.reports.sections.cards import card_details, cards
 from jaxbench.reports.sections.cost import cost, to_target
 from jaxbench.reports.sections.history import conv2d, history
@@ -19,14 +19,14 @@ from jaxbench.reports.sections.runs import list_runs
 from jaxbench.reports.sections.telemetry import telemetry, time_split
 
 SECTIONS: Sequence[Callable[[ReportContext], Section | None]] = (
-    *(overview, cards, card_details, offers, before_you_rent, list_runs, history),
+    *(overview, cards, card_details, before_you_rent, list_runs, history),
     *(rates, learning, time_split, scaling, roofline, telemetry, conv2d, cost, to_target),
 )
 
 # A report of more runs begins with its answers, and details are unfolded on demand.
 _MOST_UNFOLDED, _NEVER_FOLDED = (
     6,
-    ("cards", "card-details", "offers", "overview", "runs", "rates", "learning", "before-you-rent"),
+    ("cards", "card-details", "overview", "runs", "rates", "learning", "before-you-rent"),
 )
 
 

@@ -1,17 +1,15 @@
-"""Machines to rent: rates to expect, what compilers report, was measured and published; offers."""
+"""Machines to rent: rates to expect, what compilers report, was measured and published."""
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 from jaxbench.analysis.pricing import Price, costs_to_expect
 from jaxbench.analysis.rate import Estimate, rank
 from jaxbench.metrics import UNKNOWN, count, plain
-from jaxbench.offering.folder import Offer
 from jaxbench.records.same import is_compiled, is_step, machine_key, setting_key
 from jaxbench.reports import work
 from jaxbench.reports.blocks import Dot, DotChart, Section
-from jaxbench.reports.columns import run_cell, shared, status_cell
+from jaxbench.reports.columns import shared, status_cell
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.prices import price_words
 from jaxbench.reports.published import Row, Sources, nearest, run_key
@@ -45,19 +43,35 @@ _BESIDE = (
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
-class _Expected:
-    """What to expect of a machine.
+class _Step:
+    """A training step that was predicted, and mostly compiled, for a machine.
 
     Attributes:
-      record: what has the prediction, if there is one.
+      record: what has the prediction; None if the compiler came to none.
       price: the lowest of the machine.
       ranks: the possible ones among the machines of a table, by cost, in words.
+      largest: the largest batch of the machine and setting, in words.
+      setting: what tells it apart from the other steps of its experiment and machine.
+      measured: the best rate that a run of this report measured of the same work on that machine.
+      published: the rate that others published of it, the nearest to it, as a row.
+      others: how many more were published.
     """
 
-    record: TargetRecord | Offer | None
+    run: ReportedRun
+    record: TargetRecord | None
     price: Price | None = None
     ranks: str = UNKNOWN
+    largest: str = UNKNOWN
+    setting: str = ""
+    measured: Measurement | None = None
+    published: Row | None = None
+    others: int = 0
 
+    batch_size = property(lambda self: self.run.batch_size)
+    fits = property(lambda self: self.record and self.record.fits)
+    limit = property(lambda self: (self.record and self.record.ceiling) or {})
+    # Images/s that the step cannot exceed; None for a step that does not fit.
+    ceiling = property(lambda self: (self.fits and self.limit.get("images_per_s")) or None)
     _prediction = property(lambda self: (self.record and self.record.predicted) or {})
 
     @property
@@ -76,43 +90,6 @@ class _Expected:
         hourly = self.usd_per_hour
         return costs_to_expect([self.predicted], [hourly])[0] if hourly else None
 
-
-def _ranked(machines: Sequence[Any]) -> list[Any]:
-    """Return what is to expect with its ranks, the cheapest first."""
-    hourly = [one.usd_per_hour for one in machines]
-    ranks = rank(costs_to_expect([one.predicted for one in machines], hourly))
-    for index, words in ranks:
-        machines[index].ranks = words
-    return [machines[index] for index, _ in ranks]
-
-
-@dataclasses.dataclass(eq=False, kw_only=True)
-class _Step(_Expected):
-    """A training step that was predicted, and mostly compiled, for a machine.
-
-    Attributes:
-      record: None if the compiler came to none.
-      largest: the largest batch of the machine and setting, in words.
-      setting: what tells it apart from the other steps of its experiment and machine.
-      measured: the best rate that a run of this report measured of the same work on that machine.
-      published: the rate that others published of it, the nearest to it, as a row.
-      others: how many more were published.
-    """
-
-    run: ReportedRun
-    record: TargetRecord | None
-    largest: str = UNKNOWN
-    setting: str = ""
-    measured: Measurement | None = None
-    published: Row | None = None
-    others: int = 0
-
-    batch_size = property(lambda self: self.run.batch_size)
-    fits = property(lambda self: self.record and self.record.fits)
-    limit = property(lambda self: (self.record and self.record.ceiling) or {})
-    # Images/s that the step cannot exceed; None for a step that does not fit.
-    ceiling = property(lambda self: (self.fits and self.limit.get("images_per_s")) or None)
-
     @property
     def bytes_over_least(self) -> float | None:
         """What the step moves, over the least if no activation stays on the chip."""
@@ -125,6 +102,15 @@ class _Step(_Expected):
         """Why the step does not fit, or nothing is predicted."""
         reason = self.run.reason or (self.record and self.record.not_predicted) or ""
         return reason.removeprefix(f"{self.run.target}: ").split("\n", 1)[0][:160]
+
+
+def _ranked(machines: Sequence[_Step]) -> list[_Step]:
+    """Return what is to expect with its ranks, the cheapest first."""
+    hourly = [one.usd_per_hour for one in machines]
+    ranks = rank(costs_to_expect([one.predicted for one in machines], hourly))
+    for index, words in ranks:
+        machines[index].ranks = words
+    return [machines[index] for index, _ in ranks]
 
 
 def _steps(context: ReportContext, sources: Sources) -> list[_Step]:
@@ -388,66 +374,3 @@ def _dots_beside(step: _Step) -> list[Dot]:
         label = f"{row['origin'].text}, {row['machine']}"
         dots.append(Dot(label, row["images_per_s"], kind="published"))
     return dots
-
-
-_OFFERS = (
-    Column("offer", "record.name"),
-    Column("of", "record.label"),
-    Column("state", "state", left=True),
-    Column("run or card", "source", left=True),
-    Column("what", lambda row: STAGES.get(row.get("stage"))),
-    metric_column("images_per_s", "rate"),
-    *(*_PREDICTED, *_USD),
-    Column("rank by cost (predicted)", "ranks"),
-    Column("why not predicted", "record.not_predicted"),
-    metric_column("price.usd_per_hour"),
-    Column(
-        "price: offer, date, source",
-        lambda row: row["price"] and price_words(row["price"], row.get("run")),
-    ),
-    Column("target", "record.target"),
-)
-
-
-def offers(context: ReportContext) -> Section | None:
-    """Return a table of the offers: those that came back with their rates, and the others."""
-    listed = context.collection.offers
-    expected = [_Expected(record=one, price=context.prices.of_offer(one.name)) for one in listed]
-    rows = [
-        {**vars(one), "predicted": one.predicted, "usd": one.usd, **rate}
-        for one in _ranked(expected)
-        for rate in _rates_of(context, one.record)
-    ]
-    waiting = sum("source" not in row for row in rows)
-    note = (
-        "Price: the lowest that the report knows of just this hardware; what was paid may differ. "
-        "Predicted: when the offers were made. Rank: by predicted USD per million images, "
-        "or without any price by images/s; offers whose intervals overlap are not told apart."
-    )
-    return make_section(
-        "offers",
-        "Offers",
-        f"{len(listed)} machines to rent, {waiting} of them not yet run.",
-        [make_table(_OFFERS, rows, title="By offer", note=note)],
-    )
-
-
-def _rates_of(context: ReportContext, offer: Offer) -> Sequence[dict[str, Any]]:
-    """Return each rate or card in the folder of an offer; the runs of a card are its parts."""
-    cards = [card for card in context.collection.cards if card.path.is_relative_to(offer.folder)]
-    if cards:
-        verdicts = [(card.id, card.card.verdict) for card in cards]
-        return [{"source": id, "state": status_cell(v and v.outcome)} for id, v in verdicts]
-    rates = [
-        {
-            "run": one.run,
-            "source": run_cell(one.run.id),
-            "state": status_cell(one.run.status),
-            "stage": one.stage,
-            "rate": one.rate.value,
-            "price": context.prices.lowest(one.run),
-        }
-        for one in context.measurements
-        if one.run.path.resolve().is_relative_to(offer.folder) and one.stage in (None, *STAGES)
-    ]
-    return rates or [{"state": Cell("not yet run", "soft")}]

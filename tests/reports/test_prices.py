@@ -1,17 +1,14 @@
-"""What a report says of offers: those that came back and those that have not run."""
+"""Prices from SkyPilot's catalogues, and the runs that they are of."""
 
-import json
 import shutil
 
 import pytest
 
 from jaxbench.analysis.pricing import Price, load_prices, read_prices
-from jaxbench.offering.folder import OFFERS, read_offers
 from jaxbench.reports.collect import collect
 from jaxbench.reports.prices import Prices
 from tests.conftest import refusal
-from tests.recorded import on_the_way, throughput, trained
-from tests.reports.pages import sections_of, shown
+from tests.recorded import trained
 
 # Made up, in the form of SkyPilot's files.
 CATALOGUE = """\
@@ -33,79 +30,6 @@ def catalogue(tmp_path):
     path = tmp_path / "aws-20261120.csv"
     path.write_text(CATALOGUE)
     return path
-
-
-def listed(folder, *offers, label="cnn10"):
-    folder.mkdir(exist_ok=True)
-    made = [{"name": name, "folder": own, "target": target} for name, own, target in offers]
-    document = {"command": "jaxbench offers", "label": label, "offers": made}
-    (folder / OFFERS).write_text(json.dumps(document))
-    return folder
-
-
-H200 = ("H200:1", "h200-1", "gpu:h200:1")
-H100 = ("H100:8", "h100-8", "gpu:h100:8")
-
-
-def told(folder, **asked):
-    return shown(sections_of(folder, **asked)["offers"])
-
-
-def test_each_offer_has_its_figures_or_has_not_run(tmp_path, catalogue, snapshot):
-    folder = listed(tmp_path / "offers", H200, H100, ("tpu-v5e-8", "tpu-v5e-8", "tpu:v5e:2x4"))
-    on_the_way(folder / "h200-1", (0.5, 0.9))
-    throughput(folder / "h200-10", 9000.0)  # of no offer
-    prices = Prices(listed=read_prices(str(catalogue)))
-    # 20 s at 3.6 USD/h; 5,000 images/s are 0.2 USD for a million.
-    reached = told(folder, prices=prices)
-    assert "3 machines to rent, 2 of them not" in sections_of(folder, prices=prices)["offers"].lead
-    # A target that was not reached costs no amount; the results of an offer may lie deeper.
-    folder = listed(tmp_path / "never", H200)
-    on_the_way(folder / "h200-1" / "results", (0.5, 0.6))
-    assert f"{reached}\n\n{told(folder, prices=prices)}" == snapshot
-
-
-def test_a_folder_without_any_result_is_reported_too(tmp_path, run_cli, catalogue):
-    listed(tmp_path / "offers", H200, H100)
-    prices = f"--prices={catalogue}"
-    done = run_cli("offers", prices, "--out=a.md", module="jaxbench.report")
-    assert done.returncode == 0, done.stderr
-    text = (tmp_path / "a.md").read_text()
-    assert text.count("not yet run") == 3 and text.count("2026-11-20") == 1
-
-
-def test_without_a_list_there_is_no_section(tmp_path):
-    trained(tmp_path / "run")
-    assert "offers" not in sections_of(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        "[]",
-        '{"label": "a"}',
-        *(
-            '{"label": "a", "offers": [{"name": "x", "target": "y", "folder": "NAME"}]}'.replace(
-                "NAME", name
-            )
-            for name in ("../z", "..", "", "z\\n", "z\\u0000", "z" * 5000)
-        ),
-        '{"label": "a", "offers": [{"name": "x", "target": "y", "folder": "z", "label": NaN}]}',
-    ],
-)
-def test_a_damaged_list_is_named(tmp_path, text):
-    (tmp_path / OFFERS).write_text(text)
-    refusal(read_offers, tmp_path, told="offers.json: cannot be read as a list of offers")
-    trained(tmp_path / "run")
-    assert "offers.json" in collect([str(tmp_path)]).notes[0]  # and the report goes on
-
-
-def test_a_folder_that_is_a_loop_of_links_has_no_results(tmp_path):
-    folder = listed(tmp_path / "offers", H200)
-    (folder / "h200-1").symlink_to("h200-1")
-    trained(folder / "run")
-    assert sections_of(folder)["offers"].lead.startswith("1 machines to rent, 1 of them not")
 
 
 def test_a_catalogue_has_the_lowest_price_of_each_machine(catalogue):
