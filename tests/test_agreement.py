@@ -328,7 +328,7 @@ def tables(folder: Folder):
                 place = next(i for i, t in enumerate(table.columns) if t.startswith("score [%]"))
                 value, *_ = cells[place].split()
                 yield Shown(output, tuple(sorted(runs)), "top1", value, ends_of(cells[place]))
-            if len(runs) != 1 or table.section in ("Overview", "Roofline", "Telemetry"):
+            if len(runs) != 1 or table.section in ("Overview", "Telemetry"):
                 continue
             stage = row.get("stage") or row.get("what") or ""
             if scaling := row.get("scaling"):

@@ -56,7 +56,6 @@ class LineChart(NamedTuple):
     y_label: str
     series: Sequence[Series]
     x_log: bool = False
-    y_log: bool = False
     from_zero: bool = True
     numbers: bool = False
 

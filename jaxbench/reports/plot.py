@@ -120,11 +120,10 @@ class Axis:
 
     def _apart(self, ticks: Sequence[float]) -> list[float]:
         """Return ticks without those whose numbers would lie on the one before."""
-        least = _NUMBER_WIDTH if self._end > self._start else _LINE
         kept: list[float] = []
         # Powers of ten come first.
         for tick in sorted(ticks, key=lambda tick: (math.log10(tick) % 1 > 0, tick)):
-            if all(abs(self(tick) - self(other)) >= least for other in kept):
+            if all(abs(self(tick) - self(other)) >= _NUMBER_WIDTH for other in kept):
                 kept.append(tick)
         return sorted(kept)
 
@@ -186,10 +185,9 @@ def _placed(chart: LineChart) -> list[tuple[int, Series]]:
 def _draw_lines(chart: LineChart) -> dict[str, Any]:
     points = [point for one in chart.series for point in one.points]
     ys = [y for p in points for y in (p.y, p.low, p.high, *p.runs) if y is not None]
-    ys = [y for y in ys if y > 0 or not chart.y_log]
     xs = [point.x for point in points]
     x_axis = Axis(xs, _LEFT, _RIGHT, log=chart.x_log, own_ticks=True)
-    y_axis = Axis(ys, _HEIGHT - _BOTTOM, _TOP, log=chart.y_log, from_zero=chart.from_zero)
+    y_axis = Axis(ys, _HEIGHT - _BOTTOM, _TOP, from_zero=chart.from_zero)
     measured = [one for one in chart.series if not one.reference]
     ranged = [o for o in measured if not o.band and any(p.low is not None for p in o.points)]
     series = []
@@ -197,19 +195,18 @@ def _draw_lines(chart: LineChart) -> dict[str, Any]:
         # Bars at one place would hide each other.
         is_aside = len(ranged) > 1 and not one.reference
         aside = _ASIDE * (place - (len(measured) - 1) / 2) if is_aside else 0.0
-        points, drawn = [p for p in one.points if not chart.y_log or p.y > 0], []
-        for p in points:
-            has_ends = None not in (p.low, p.high) and (not chart.y_log or p.low > 0)
-            ends = map(y_axis, (p.low, p.high)) if has_ends else (None, None)
+        drawn = []
+        for p in one.points:
+            ends = (None, None) if None in (p.low, p.high) else map(y_axis, (p.low, p.high))
             drawn.append(Point(x_axis(p.x) + aside, y_axis(p.y), *ends, runs=map(y_axis, p.runs)))
         bars = [p for p in drawn if p.low is not None]
         edge = [(p.x, p.high) for p in bars] + [(p.x, p.low) for p in reversed(bars)]
         # Of many points a few are marked, so that lines are told apart without colours.
-        step = 1 if len(points) <= _MOST_MARKERS else len(points) // 8
+        step = 1 if len(drawn) <= _MOST_MARKERS else len(drawn) // 8
         # What the page's script shows beside the pointer: no text of a run.
         tips = [
             f"{_px(at.x)} {_px(at.y)} {_with_ends(p.y, p.low, p.high)}; {_exact(p.x)}; {p.tooltip}"
-            for at, p in zip(drawn, points, strict=True)
+            for at, p in zip(drawn, one.points, strict=True)
         ]
         series.append(
             {

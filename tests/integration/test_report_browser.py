@@ -42,7 +42,7 @@ from tests.recorded import compiled
 # In the order of the page; another section of the report is added here.
 SECTIONS = [
     *("overview", "cards", "card-details", "offers", "before-you-rent", "runs", "rates"),
-    *("learning", "time", "scaling", "roofline", "telemetry", "conv2d", "cost", "target"),
+    *("learning", "time", "scaling", "telemetry", "conv2d", "cost", "target"),
 ]
 # Those that are tables alone.
 WITHOUT_CHARTS = {"cards", "card-details", "offers", "runs"}
