@@ -85,27 +85,10 @@
     });
     table.closest(".scroll").before(make("p", { className: "filter" }, box, told));
   };
-  // Of ratios to a base only those to the base that the reader picks are shown.
-  const makePicker = (table) => {
-    const rows = [...table.tBodies[0].rows];
-    const select = make("select", { ariaLabel: "Base" });
-    rows.filter((row) => row.className === "group").forEach((row) => select.add(new Option(words(row))));
-    const show = () => {
-      let base = "";
-      for (const row of rows) {
-        if (row.className === "group") base = words(row);
-        row.hidden = base !== select.value;
-      }
-    };
-    select.addEventListener("change", show);
-    table.closest(".scroll").before(make("p", { className: "filter" }, select));
-    show();
-  };
   for (const table of all("table")) {
     if (table.tBodies[0].rows.length < 2) continue;
     makeSortable(table);
-    if (table.querySelector("tbody .group")?.textContent.startsWith("base: ")) makePicker(table);
-    else makeFilter(table);
+    makeFilter(table);
   }
 
   // Legends switch lines off and on; so does a switch for the points of dense ones.

@@ -13,7 +13,6 @@ from jaxbench.reports.collect import Sweep
 from jaxbench.reports.columns import measured_share, run_ids, setting_column, shared, status_cell
 from jaxbench.reports.context import Measurement, ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun, RunRecord
-from jaxbench.reports.sides import Match, Side, judge, match_or_reason, ratio_words
 from jaxbench.reports.work import grouped, in_parts, labelled
 from jaxbench.schema import METRICS, AllReduceRecord, ScalingRecord, value_of
 from jaxbench.tables.columns import Column, estimate_columns, metric_columns, span
@@ -62,54 +61,9 @@ def rates(context: ReportContext) -> Section | None:
         "are never mixed: synthetic measures the devices alone, resident and stream include "
         "fetching the data. Batch sizes are global, over all devices. OOM means out of memory, a "
         "result like any other.",
-        [table, *_ratios(drawn), _arithmetic(context.measurements), *map(_largest, sweeps)],
+        [table, _arithmetic(context.measurements), *map(_largest, sweeps)],
         charts,
     )
-
-
-# Settings of a machine that are shown, those with the highest rates.
-_MOST_SIDES = 6
-_RATIOS = (
-    Column("setting", "setting"),
-    Column("rate / base (95 % interval)", "ratio"),
-    Column("verdict", "verdict"),
-    Column("because", "reasons", left=True),
-)
-
-
-def _ratios(measured: Sequence[Measurement]) -> Iterator[Table]:
-    """Yield a table for each work and machine: a setting with repeats is the base of the others.
-
-    All settings are judged together, as in the overview.
-    """
-    for rows in grouped(measured, lambda row: (row.work, row.run.machine)).values():
-        settings = grouped(rows, lambda row: (setting_key(row.setting), row.run.batch_size))
-        # A single run gets no verdict.
-        repeats = [each for each in settings.values() if len(each) > 1]
-        repeats.sort(key=lambda each: -of_repeats([row.rate for row in each]).value)
-        named = labelled(
-            repeats,
-            lambda each: {**each[0].setting, "batch_size": each[0].run.batch_size},
-        )
-        sides = [Side(label, [row.run for row in each], label) for label, each in named]
-        ratios = []
-        shown = [side.name for side in sides[:_MOST_SIDES]]
-        for base in sides[:_MOST_SIDES]:
-            matches = [match_or_reason(base, other) for other in sides if other is not base]
-            for one in judge([each for each in matches if isinstance(each, Match)]):
-                if one["other"] in shown and (stage := one["stages"].get(rows[0].stage)):
-                    row = {"base": base.name, "setting": one["other"]}
-                    row |= {"ratio": ratio_words(stage), "verdict": stage["verdict"]}
-                    ratios.append(row | {"reasons": "; ".join(stage["reasons"])})
-        first = rows[0]
-        yield make_table(
-            _RATIOS,
-            ratios,
-            f"{first.run.experiment} · {first.stage} · {first.feed} feed · {first.run.machine}: "
-            "ratios to a base",
-            "The rate of a setting over that of its base, as `jaxbench compare` judges it.",
-            group=lambda row: f"base: {row['base']}",
-        )
 
 
 def _largest(sweep: Sweep) -> Table:
