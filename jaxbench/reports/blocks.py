@@ -60,16 +60,6 @@ class LineChart(NamedTuple):
     numbers: bool = False
 
 
-class BarChart(NamedTuple):
-    """Stacked horizontal bars: (label, a value for each part)."""
-
-    title: str
-    note: str
-    x_label: str
-    parts: Sequence[str]
-    bars: Sequence[tuple[str, Sequence[float]]]
-
-
 class Dot(NamedTuple):
     """A value of a `DotChart`.
 
@@ -121,7 +111,7 @@ class Banner(NamedTuple):
     details: Table
 
 
-Chart = LineChart | BarChart | DotChart
+Chart = LineChart | DotChart
 # A string is a paragraph.
 Block = Table | Chart | Answer | Banner | str
 

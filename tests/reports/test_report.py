@@ -20,15 +20,7 @@ from msgspec.structs import replace
 
 from jaxbench.cards.card import measured
 from jaxbench.records.run_lock import lock_run
-from jaxbench.reports.blocks import (
-    BarChart,
-    Dot,
-    DotChart,
-    LineChart,
-    Point,
-    Section,
-    Series,
-)
+from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series
 from jaxbench.reports.collect import collect
 from jaxbench.reports.csv_rows import COLUMNS, MARK
 from jaxbench.reports.plot import draw, numbers
@@ -100,8 +92,6 @@ def test_the_page_is_well_formed_and_needs_nothing_else(everything):
     assert "url(" not in style and "@import" not in style
     assert len(page.ids) == len(set(page.ids))
     assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
-    [bars, *_] = charts(sections_of(everything)["time"], BarChart)
-    assert all(f".f{number} {{" in style for number in range(len(bars.parts)))
 
 
 def test_cells_say_what_they_are_sorted_by(tmp_path):
@@ -234,7 +224,7 @@ def test_learning_curves_of_two_settings(tmp_path, config):
 
 def test_every_chart_says_units_n_and_runs(everything):
     for section in sections_of(everything).values():
-        for chart in (b for b in section.blocks if isinstance(b, LineChart | BarChart | DotChart)):
+        for chart in (b for b in section.blocks if isinstance(b, LineChart | DotChart)):
             note = r"\bn = \d|medians of windows|p50|predicted"
             assert re.search(note, chart.note), chart.title
             # A ceiling is of no run.
