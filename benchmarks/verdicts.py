@@ -41,7 +41,6 @@ from jaxbench.reports.collect import Collection
 from jaxbench.reports.context import ReportContext
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.sections.overview import overview
-from jaxbench.reports.sections.rates import rates as rates_section
 from jaxbench.reports.sides import Side, describe_comparison, judge, match_or_reason
 from jaxbench.reports.write import render_markdown
 from jaxbench.schema import decode_document, decode_record
@@ -235,11 +234,11 @@ def read_page(order: str, drift: float, generator: random.Random, faster: float)
         rate = 1000 * math.exp(level) * (1 + faster * (setting == "B"))
         runs[setting].append(make_run(number, _SETTINGS[setting], rate, generator))
     context = ReportContext(Collection(runs=[run for each in runs.values() for run in each]))
-    sections = [one for one in (overview(context), rates_section(context)) if one]
+    sections = filter(None, [overview(context)])
     base, *others = (Side(setting, each) for setting, each in runs.items())
     return {
         # Markdown escapes letters.
-        "page": render_markdown(sections, "a page").replace("\\", ""),
+        "page": render_markdown([*sections], "a page").replace("\\", ""),
         "compare": _compare_lines(base, others),
     }
 

@@ -508,7 +508,7 @@ class ThroughputRecord(Record, frozen=True, kw_only=True):
     images_counted: Annotated[Count | None, Metric("images that the last step counted itself; must equal `images_per_step`")] = None
     flops_per_byte: Annotated[Amount | None, Metric("operations of a step for each byte of memory traffic that XLA counts", "FLOP/byte")] = None
     flops_per_byte_at_ridge: Annotated[Amount | None, Metric("the same ratio at which the device's arithmetic and memory are in balance", "at the ridge")] = None
-    bound_by: Annotated[str | None, Metric("roofline position: arithmetic or memory", "bound by", "text")] = None
+    bound_by: Annotated[str | None, Metric("what bounds the step: arithmetic or memory", "bound by", "text")] = None
     steps_per_call: Annotated[Positive, Metric("training steps in one call of a program")]
     warmup_steps: Annotated[Count, Metric("steps before the measurement")]
     warmup_settled: Annotated[bool, Metric("whether throughput stabilised during warm-up")]

@@ -8,7 +8,6 @@ import pytest
 
 from jaxbench.analysis.rate import Estimate, are_interleaved, ratio
 from jaxbench.reports.sides import judge, match_trials, read_sides
-from jaxbench.reports.write import write_report
 from jaxbench.results.answers import Comparison
 from tests.conftest import refusal
 from tests.recorded import write_repeats, write_run, write_sweep
@@ -36,18 +35,6 @@ def test_faster_is_said_only_where_the_interval_leaves_out_one(tmp_path, rates, 
     assert found["verdict"] == verdict
     assert found["ratio_low"] <= found["ratio"] <= found["ratio_high"]
     assert found["images_per_s"] == [[100.0, 100.5, 99.5], list(rates)]
-
-
-def test_a_report_has_each_setting_as_the_base_of_the_others(tmp_path):
-    for precision, rate in (("bf16", 110.0), ("fp32", 100.0)):
-        for hour in (1, 2, 3):
-            began = f"2026-01-01T0{hour}:{int(rate) - 100:02}:00+00:00"
-            fields = {"spread": 0.001, "began": began, "config": {"precision": precision}}
-            write_run(tmp_path / "runs" / precision / str(hour), rate + hour / 10, **fields)
-    write_run(tmp_path / "runs" / "single", 50.0, config={"precision": "fp16"})
-    path, _ = write_report([str(tmp_path / "runs")], str(tmp_path / "report.md"))
-    rows = [line for line in path.read_text().splitlines() if line.startswith("| base: ")]
-    assert [row.split(" | ")[-1].strip(" |") for row in rows] == ["slower", "faster"]
 
 
 def test_a_single_run_gets_no_verdict(tmp_path):

@@ -56,19 +56,8 @@ class LineChart(NamedTuple):
     y_label: str
     series: Sequence[Series]
     x_log: bool = False
-    y_log: bool = False
     from_zero: bool = True
     numbers: bool = False
-
-
-class BarChart(NamedTuple):
-    """Stacked horizontal bars: (label, a value for each part)."""
-
-    title: str
-    note: str
-    x_label: str
-    parts: Sequence[str]
-    bars: Sequence[tuple[str, Sequence[float]]]
 
 
 class Dot(NamedTuple):
@@ -122,7 +111,7 @@ class Banner(NamedTuple):
     details: Table
 
 
-Chart = LineChart | BarChart | DotChart
+Chart = LineChart | DotChart
 # A string is a paragraph.
 Block = Table | Chart | Answer | Banner | str
 

@@ -85,84 +85,42 @@
     });
     table.closest(".scroll").before(make("p", { className: "filter" }, box, told));
   };
-  // Of ratios to a base only those to the base that the reader picks are shown.
-  const makePicker = (table) => {
-    const rows = [...table.tBodies[0].rows];
-    const select = make("select", { ariaLabel: "Base" });
-    rows.filter((row) => row.className === "group").forEach((row) => select.add(new Option(words(row))));
-    const show = () => {
-      let base = "";
-      for (const row of rows) {
-        if (row.className === "group") base = words(row);
-        row.hidden = base !== select.value;
-      }
-    };
-    select.addEventListener("change", show);
-    table.closest(".scroll").before(make("p", { className: "filter" }, select));
-    show();
-  };
   for (const table of all("table")) {
     if (table.tBodies[0].rows.length < 2) continue;
     makeSortable(table);
-    if (table.querySelector("tbody .group")?.textContent.startsWith("base: ")) makePicker(table);
-    else makeFilter(table);
+    makeFilter(table);
   }
 
-  // Legends switch lines off and on; so does a switch for the points of dense ones.
-  const makeSwitch = (item, title, change) => {
-    const button = make("button", { type: "button", title }, ...item.childNodes);
-    button.ariaPressed = "true";
-    item.append(button);
-    button.addEventListener("click", () => {
-      const on = button.ariaPressed !== "true";
-      button.ariaPressed = String(on);
-      change(on);
-    });
-  };
+  // Legends switch lines off and on.
   for (const figure of all("figure:has(.series)")) {
-    const chart = figure.querySelector(".chart"), series = all(".series", chart);
-    const items = all(".legend li", figure);
-    if (series.length > 1) {
-      series.forEach((line, place) => {
-        makeSwitch(items[place], "Show or hide", (on) => line.classList.toggle("off", !on));
+    const series = all(".series", figure), items = all(".legend li", figure);
+    if (series.length > 1) series.forEach((line, place) => {
+      const item = items[place];
+      const button = make("button", { type: "button", title: "Show or hide" }, ...item.childNodes);
+      button.ariaPressed = "true";
+      item.append(button);
+      button.addEventListener("click", () => {
+        button.ariaPressed = String(line.classList.contains("off"));
+        line.classList.toggle("off");
       });
-    }
-    if (all(".m, .w", chart).length > 12) {
-      const item = make("li", { className: "switch" }, make("span", {}, "points"));
-      figure.querySelector(".legend").append(item);
-      makeSwitch(item, "Show or hide points", (on) => chart.classList.toggle("bare", !on));
-    }
+    });
   }
 
-  // A table is copied as CSV, a chart as SVG with the colours that it has here.
+  // A table is copied as CSV.
   const inert = (text) => (/^[=+\-@]/.test(text) && isNaN(Number(text)) ? `'${text}` : text);
   const quoted = (cell) => `"${inert(words(cell)).replaceAll('"', '""')}"`;
   const asCsv = (table) => [...table.rows]
     .filter((row) => !row.hidden)
     .map((row) => [...row.cells].map(quoted).join(","))
     .join("\r\n");
-  const asSvg = (chart) => {
-    const copy = chart.cloneNode(true), nodes = all("*", copy);
-    all("*", chart).forEach((node, place) => {
-      const style = getComputedStyle(node);
-      if (style.display === "none") nodes[place].remove();
-      for (const name of ["fill", "fill-opacity", "stroke", "stroke-width", "opacity", "font-family", "font-size", "font-weight"])
-        nodes[place].setAttribute(name, style.getPropertyValue(name));
-    });
-    copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-    copy.setAttribute("style", `background: ${getComputedStyle(document.body).backgroundColor}`);
-    return copy.outerHTML;
-  };
-  const addCopy = (after, name, text) => {
-    const button = make("button", { type: "button" }, `Copy ${name}`);
+  for (const box of all(".scroll:has(table)")) {
+    const button = make("button", { type: "button" }, "Copy CSV");
     button.addEventListener("click", async () => {
-      await navigator.clipboard.writeText(text());
+      await navigator.clipboard.writeText(asCsv(box.querySelector("table")));
       button.textContent = "Copied";
     });
-    after.after(make("p", { className: "tools" }, button));
-  };
-  for (const box of all(".scroll:has(table)")) addCopy(box, "CSV", () => asCsv(box.querySelector("table")));
-  for (const chart of all("figure .chart")) addCopy(chart, "SVG", () => asSvg(chart));
+    box.after(make("p", { className: "tools" }, button));
+  }
 
   // A tooltip shows the point that is nearest to the pointer.
   const tip = document.body.appendChild(make("div", { id: "tip", hidden: true }));

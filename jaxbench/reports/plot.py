@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from jaxbench.analysis.rate import Estimate
 from jaxbench.metrics import UNKNOWN, count, plain
-from jaxbench.reports.blocks import BarChart, Chart, DotChart, LineChart, Point, Series
+from jaxbench.reports.blocks import Chart, DotChart, LineChart, Point, Series
 from jaxbench.reports.work import thinned
 from jaxbench.tables.columns import Cell, with_interval
 from jaxbench.tables.table import Table
@@ -45,8 +45,8 @@ _MARKERS = (
     "M{l} {y}h7.2M{x} {t}v7.2",
     "M{l} {t}l7.2 7.2M{l} {b}l7.2 -7.2",
 )
-# A bar with the gap below it; a line of a label in several.
-_BAR, _LINE = 32, 14
+# A line of a label in several.
+_LINE = 14
 # Between the marks of a row and its value.
 _GAP = 9
 # What is before the value of a further dot of a row.
@@ -120,11 +120,10 @@ class Axis:
 
     def _apart(self, ticks: Sequence[float]) -> list[float]:
         """Return ticks without those whose numbers would lie on the one before."""
-        least = _NUMBER_WIDTH if self._end > self._start else _LINE
         kept: list[float] = []
         # Powers of ten come first.
         for tick in sorted(ticks, key=lambda tick: (math.log10(tick) % 1 > 0, tick)):
-            if all(abs(self(tick) - self(other)) >= least for other in kept):
+            if all(abs(self(tick) - self(other)) >= _NUMBER_WIDTH for other in kept):
                 kept.append(tick)
         return sorted(kept)
 
@@ -148,20 +147,15 @@ def _multiples(low: float, high: float, most: float) -> list[float]:
 
 def draw(chart: Chart) -> str:
     """Return a chart as an <svg> element."""
-    kinds: Any = {LineChart: _draw_lines, BarChart: _draw_bars, DotChart: _draw_dots}
-    layout = kinds[type(chart)]
+    layout = _draw_lines(chart) if isinstance(chart, LineChart) else _draw_dots(chart)
     none: dict[str, Any] = {"y": None, "series": (), "rows": ()}
-    drawn = none | {"left": _LEFT, "height": _HEIGHT} | layout(chart)
+    drawn = none | {"left": _LEFT, "height": _HEIGHT} | layout
     drawn |= {"width": _WIDTH, "right": _RIGHT, "top": _TOP, "bottom": drawn["height"] - _BOTTOM}
     return TEMPLATES.get_template("chart.svg").render(chart=chart, **drawn)
 
 
 def legend(chart: Chart) -> Iterator[tuple[Markup, str]]:
-    """Yield a mark and a label for each part of a bar, and for each line."""
-    if isinstance(chart, BarChart):
-        for place, part in enumerate(chart.parts):
-            if any(values[place] > 0 for _, values in chart.bars):
-                yield Markup(f'<i class="box f{place}"></i>'), part
+    """Yield a mark and a label for each line."""
     for place, one in _placed(chart) if isinstance(chart, LineChart) else ():
         dash = _REFERENCE_DASH if one.reference else _DASHES[place]
         dashed = f' stroke-dasharray="{dash}"' if dash else ""
@@ -186,10 +180,9 @@ def _placed(chart: LineChart) -> list[tuple[int, Series]]:
 def _draw_lines(chart: LineChart) -> dict[str, Any]:
     points = [point for one in chart.series for point in one.points]
     ys = [y for p in points for y in (p.y, p.low, p.high, *p.runs) if y is not None]
-    ys = [y for y in ys if y > 0 or not chart.y_log]
     xs = [point.x for point in points]
     x_axis = Axis(xs, _LEFT, _RIGHT, log=chart.x_log, own_ticks=True)
-    y_axis = Axis(ys, _HEIGHT - _BOTTOM, _TOP, log=chart.y_log, from_zero=chart.from_zero)
+    y_axis = Axis(ys, _HEIGHT - _BOTTOM, _TOP, from_zero=chart.from_zero)
     measured = [one for one in chart.series if not one.reference]
     ranged = [o for o in measured if not o.band and any(p.low is not None for p in o.points)]
     series = []
@@ -197,19 +190,18 @@ def _draw_lines(chart: LineChart) -> dict[str, Any]:
         # Bars at one place would hide each other.
         is_aside = len(ranged) > 1 and not one.reference
         aside = _ASIDE * (place - (len(measured) - 1) / 2) if is_aside else 0.0
-        points, drawn = [p for p in one.points if not chart.y_log or p.y > 0], []
-        for p in points:
-            has_ends = None not in (p.low, p.high) and (not chart.y_log or p.low > 0)
-            ends = map(y_axis, (p.low, p.high)) if has_ends else (None, None)
+        drawn = []
+        for p in one.points:
+            ends = (None, None) if None in (p.low, p.high) else map(y_axis, (p.low, p.high))
             drawn.append(Point(x_axis(p.x) + aside, y_axis(p.y), *ends, runs=map(y_axis, p.runs)))
         bars = [p for p in drawn if p.low is not None]
         edge = [(p.x, p.high) for p in bars] + [(p.x, p.low) for p in reversed(bars)]
         # Of many points a few are marked, so that lines are told apart without colours.
-        step = 1 if len(points) <= _MOST_MARKERS else len(points) // 8
+        step = 1 if len(drawn) <= _MOST_MARKERS else len(drawn) // 8
         # What the page's script shows beside the pointer: no text of a run.
         tips = [
             f"{_px(at.x)} {_px(at.y)} {_with_ends(p.y, p.low, p.high)}; {_exact(p.x)}; {p.tooltip}"
-            for at, p in zip(drawn, points, strict=True)
+            for at, p in zip(drawn, one.points, strict=True)
         ]
         series.append(
             {
@@ -227,31 +219,8 @@ def _draw_lines(chart: LineChart) -> dict[str, Any]:
     return {"x": x_axis, "y": y_axis, "series": series}
 
 
-def _draw_bars(chart: BarChart) -> dict[str, Any]:
-    labels, left = _labels([label for label, _ in chart.bars], 2)
-    x_axis = Axis([0.0, max(sum(values) for _, values in chart.bars)], left, _RIGHT, from_zero=True)
-    rows = []
-    for number, ((label, values), lines) in enumerate(zip(chart.bars, labels, strict=True)):
-        ends = [x_axis(end) for end in itertools.accumulate(values, initial=0.0)]
-        parts = [
-            {
-                "place": place,
-                "x": ends[place],
-                # A gap between neighbours, for who cannot tell the colours.
-                "width": max(0.4, ends[place + 1] - ends[place] - 1),
-                "share": f"{value / sum(values):.0%}",
-                "tooltip": f"{chart.parts[place]} {plain(value)}",
-            }
-            for place, value in enumerate(values)
-            if value > 0
-        ]
-        y = _TOP + 12 + number * _BAR
-        rows.append({"label": label, "lines": lines, "y": y, "parts": parts, "dots": ()})
-    return {"x": x_axis, "left": left, "height": _TOP + len(rows) * _BAR + _BOTTOM, "rows": rows}
-
-
 def _draw_dots(chart: DotChart) -> dict[str, Any]:
-    labels, left = _labels([dot.label for dot in chart.dots], 5)
+    labels, left = _labels([dot.label for dot in chart.dots])
     heights = [_LINE * len(lines) + 8 for lines in labels]
     tops = itertools.accumulate(heights, initial=_TOP)
     in_rows = [[dot, *dot.beside] for dot in chart.dots]
@@ -272,7 +241,7 @@ def _draw_dots(chart: DotChart) -> dict[str, Any]:
         if all(at + room <= _WIDTH for at, room in zip(last, rooms, strict=True)):
             break
     rows = [
-        {"label": dot.label, "lines": lines, "y": top + height / 2, "parts": (), "dots": dots}
+        {"label": dot.label, "lines": lines, "y": top + height / 2, "dots": dots}
         | {"text": text, "text_x": at + _GAP}
         for dot, lines, top, height, dots, text, at in zip(
             chart.dots, labels, tops, heights, in_rows, texts, last, strict=False
@@ -281,9 +250,9 @@ def _draw_dots(chart: DotChart) -> dict[str, Any]:
     return {"x": x_axis, "left": left, "height": _TOP + sum(heights) + _BOTTOM, "rows": rows}
 
 
-def _labels(labels: Sequence[str], most: int) -> tuple[list[list[str]], float]:
-    """Return labels, each in at most `most` lines, and the width that they need."""
-    options: dict[str, Any] = {"max_lines": most, "placeholder": "…", "break_on_hyphens": False}
+def _labels(labels: Sequence[str]) -> tuple[list[list[str]], float]:
+    """Return labels, each in at most 5 lines, and the width that they need."""
+    options: dict[str, Any] = {"max_lines": 5, "placeholder": "…", "break_on_hyphens": False}
     lines = [textwrap.wrap(label, 24, **options) or [UNKNOWN] for label in labels]
     longest = max(len(line) for wrapped in lines for line in wrapped)
     return lines, min(190.0, 14 + longest * _FONT * _CHARACTER)

@@ -10,12 +10,11 @@ import pytest
 from jaxbench.analysis.pricing import Price
 from jaxbench.errors import BadInput
 from jaxbench.records.run_lock import lock_run
-from jaxbench.reports.blocks import DotChart
 from jaxbench.reports.collect import collect
 from jaxbench.reports.prices import Prices
 from tests.conftest import refusal
 from tests.recorded import PRICE, on_the_way, throughput, trained, write_results
-from tests.reports.pages import charts, sections_of, shown, tables
+from tests.reports.pages import charts, rows_of, sections_of, shown, tables
 
 RESNET = {"model": "ResNet", "parameters": 25_557_032, "experiment": "resnet50_synthetic"}
 SEEDS = "Time to the target, seeds together"
@@ -28,22 +27,14 @@ def test_without_prices_and_targets_there_are_no_such_sections(tmp_path):
     assert "cost" in sections_of(tmp_path, prices=Prices(usd_per_kwh=0.25))
 
 
-def test_published_rates_stand_beside_the_same_work_alone(tmp_path):
-    for side in (32, 224):
-        for number, usd_per_hour in enumerate((3.6, 1.0)):
-            config = {"data": {"image_shape": [side, side, 3]}}
-            price = PRICE | {"usd_per_hour": usd_per_hour}
-            folder = tmp_path / f"{side}-{number}"
-            throughput(folder, 2500.0, price=price, config=config, **RESNET)
-    whole, small = charts(sections_of(tmp_path)["cost"], DotChart)
-    assert not any(dot.kind == "published" for dot in small.dots)
-    # Only with the offers of the machine that a rate names: MXNet's names none, and nobody
-    # measured Cirrascale's.
-    published = {dot.label: round(dot.value) for dot in whole.dots if dot.kind == "published"}
-    assert sorted(published.values()) == [256, 372, 476]
-    assert not any("MXNet" in label or "Cirrascale" in label for label in published)
-    assert "estimated from" in whole.note
-    assert [chart.note.rpartition("; ")[2] for chart in (whole, small)] == ["R1, R2", "R3, R4"]
+def test_published_rates_are_priced_by_the_offers_of_their_machine(tmp_path):
+    """MXNet's rate names none, and nobody measured Cirrascale's."""
+    throughput(tmp_path / "run", 2500.0, price=PRICE, **RESNET)
+    found = tables(sections_of(tmp_path)["cost"])
+    rows = rows_of(found["Published rates at the prices of their day"])
+    per_price = [float(row["images/s per USD/h"]) for row in rows]
+    assert [*map(round, per_price)] == [256, 372, 476, 417, 233, 338]
+    assert not any("MXNet" in row["framework"] or "Cirrascale" in row["offer"] for row in rows)
 
 
 XEON = {"device_kind": "cpu", "num_devices": 4, "cpu": "Xeon"}

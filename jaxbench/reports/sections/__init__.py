@@ -14,13 +14,13 @@ from jaxbench.reports.sections.cost import cost, to_target
 from jaxbench.reports.sections.history import conv2d, history
 from jaxbench.reports.sections.learning import learning
 from jaxbench.reports.sections.overview import overview
-from jaxbench.reports.sections.rates import rates, roofline, scaling
+from jaxbench.reports.sections.rates import rates, scaling
 from jaxbench.reports.sections.runs import list_runs
 from jaxbench.reports.sections.telemetry import telemetry, time_split
 
 SECTIONS: Sequence[Callable[[ReportContext], Section | None]] = (
     *(overview, cards, card_details, before_you_rent, list_runs, history),
-    *(rates, learning, time_split, scaling, roofline, telemetry, conv2d, cost, to_target),
+    *(rates, learning, time_split, scaling, telemetry, conv2d, cost, to_target),
 )
 
 # A report of more runs begins with its answers, and details are unfolded on demand.

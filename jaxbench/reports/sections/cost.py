@@ -9,21 +9,16 @@ from jaxbench.analysis import pricing
 from jaxbench.analysis.pricing import J_PER_KWH, S_PER_HOUR, Price, usd
 from jaxbench.analysis.rate import FEWEST_SEEDS, Estimate, of_seeds
 from jaxbench.metrics import percent, plain
-from jaxbench.records.same import is_published_work, is_synthetic
 from jaxbench.reports import published, work
-from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series
+from jaxbench.reports.blocks import LineChart, Point, Section, Series
 from jaxbench.reports.columns import run_cell, run_ids, setting_column, shared
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.prices import at_price, price_label, price_mark, price_words
 from jaxbench.reports.published import Sources
 from jaxbench.reports.runs import ReportedRun, TimeToTarget
-from jaxbench.reports.work import grouped, labelled
-from jaxbench.schema import METRICS
 from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column, metric_columns
 from jaxbench.tables.table import Table, make_table
 
-_MOST_DOTS = 16
-_PUBLISHED_DOT = "{machine}, {framework}, {precision}, {price.offer} ({date})"
 _PER_PRICE = "images_per_s_per_usd_per_hour"
 _RATE = (
     *shared("run", "status", "experiment", "precision"),
@@ -94,7 +89,6 @@ def cost(context: ReportContext) -> Section | None:
         "of other hardware, or of more than the run used, is marked. More images/s per USD/h is "
         "better. Of a resumed run the time of all processes is priced, with work that was lost.",
         [*unknown, table, published_table, electricity],
-        [*_charts(priced, beside)],
     )
 
 
@@ -137,40 +131,6 @@ def _is_offer_of(price: Price, row: Mapping[str, Any]) -> bool:
     machine = machine.removesuffix(")")
     same = price.source == row["source"] and hardware.startswith(price.hardware)
     return same and bool(machine) and machine in price.offer
-
-
-def _charts(priced: Sequence[_Priced], published: Sequence[_Priced]) -> Iterator[DotChart]:
-    """Yield a chart for each network, images and stage: only the same work is compared."""
-    x_label = METRICS[_PER_PRICE].title
-    usable = [row for row in priced if row["measurement"].usable]
-    for group in grouped(usable, lambda row: row["measurement"].work).values():
-        run, first = group[0]["run"], group[0]["measurement"]
-        beside = [
-            Dot(_PUBLISHED_DOT.format(**row), row[_PER_PRICE].value, kind="published")
-            for row in published
-            if row["model"] == run.published_network
-            and is_published_work(first.setting, run.train_examples, row["dataset"])
-            and (row["data"] == "synthetic") == is_synthetic(first.setting)
-        ]
-        if len(group) + len(beside) < 2:
-            continue
-        dots = []
-        for label, row in labelled(
-            group, lambda row: {**row["measurement"].setting, "batch_size": row["run"].batch_size}
-        ):
-            name = f"{row['run'].id} {label}, {price_label(row['price'], row['run'])}"
-            dots.append(Dot(name, *row[_PER_PRICE].span))
-        dots.sort(key=lambda dot: dot.value)
-        more = f"; the best {_MOST_DOTS} of {len(dots)}" if len(dots) > _MOST_DOTS else ""
-        hollow = "; hollow: estimated from a published training rate and price" if beside else ""
-        title = f"{run.experiment} · {STAGES[first.stage]} · {first.feed} feed: {x_label}"
-        note = (
-            f"{run.network}; {first.data}; filled: measured in this report, n = 1 run a dot, bars: "
-            f"95 % interval of its rate if it has one, prices taken as exact{hollow}{more}; "
-            f"{run_ids(row['run'] for row in group)}"
-        )
-        dots = sorted([*dots[-_MOST_DOTS:], *beside], key=lambda dot: dot.value)
-        yield DotChart(title, note, x_label, dots)
 
 
 def _electricity(context: ReportContext, asked: set[ReportedRun]) -> Table:

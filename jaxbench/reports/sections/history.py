@@ -8,7 +8,7 @@ from jaxbench.analysis.rate import Estimate, of_repeats, of_rounds
 from jaxbench.metrics import count, plain, words
 from jaxbench.records.same import is_published_work, is_synthetic, setting_key
 from jaxbench.reports import published
-from jaxbench.reports.blocks import BarChart, Dot, DotChart, Section
+from jaxbench.reports.blocks import Dot, DotChart, Section
 from jaxbench.reports.columns import run_ids, shared
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.runs import RunRecord
@@ -203,19 +203,13 @@ def _dots(
     return [DotChart(title, note, x_label, dots)]
 
 
-_PROBLEM = ("kernel", "channels", "devices")
-_PARTS = {
-    "host to device": "host_to_device_s",
-    "compute": "compute_s",
-    "device to host": "device_to_host_s",
-}
-_ROUNDS = (*_PARTS.values(), "scipy_s")
+_ROUNDS = ("host_to_device_s", "compute_s", "device_to_host_s", "scipy_s")
 _CONVOLUTIONS = (
     published.ORIGIN,
     *shared("run", "precision"),
     published.HARDWARE,
     Column("images", "size"),
-    *metric_columns(*_PROBLEM, "compile_s", "first_use_s"),
+    *metric_columns("kernel", "channels", "devices", "compile_s", "first_use_s"),
     *(metric_column(name, ends="too") for name in _ROUNDS),
     *metric_columns("steady_total_s", "images_per_s", "speedup", "n"),
     published.SOURCE,
@@ -223,12 +217,10 @@ _CONVOLUTIONS = (
 
 
 def conv2d(context: ReportContext) -> Section | None:
-    """Return a bar for each problem and number of devices; every part in the table."""
+    """Return each part of the time of each problem and number of devices."""
     rows = context.of_kind(Conv2dRecord)
-    groups = grouped(rows, key=lambda row: row.run)
-    findings = [
-        (run.id, line) for run in groups for line in value_of(run.summary, "findings") or ()
-    ]
+    runs = dict.fromkeys(row.run for row in rows)
+    findings = [(run.id, line) for run in runs for line in value_of(run.summary, "findings") or ()]
     sources = published.Sources()
     # The published problem has one channel and a kernel of 3.
     is_published = any((row.record.kernel, row.record.channels) == (3, 1) for row in rows)
@@ -249,7 +241,6 @@ def conv2d(context: ReportContext) -> Section | None:
         "The published comparison timed a first call, compilation and data transfer included. "
         "Here each part is timed alone.",
         [*(f"{id}: {words(line)}." for id, line in findings[:20]), table],
-        charts=[chart for group in groups.values() for chart in _chart(group)],
     )
 
 
@@ -272,23 +263,3 @@ def _convolution(row: RunRecord) -> published.Row:
 def _size(row: published.Row) -> str:
     """Return how many images of which size a convolution had."""
     return f"{count(row['images'])} of {count(row['height'])}×{count(row['width'])}"
-
-
-def _chart(rows: Sequence[RunRecord]) -> list[BarChart]:
-    bars = []
-    for _, record in rows:
-        parts_s = [getattr(record, name) for name in _PARTS.values()]
-        if sum(parts_s) > 0:
-            kernel, channels, devices = (count(getattr(record, name)) for name in _PROBLEM)
-            label = f"kernel {kernel}, {channels} ch, {devices} dev"
-            bars.append((label, [part_s * 1e3 for part_s in parts_s]))
-    if not bars:
-        return []
-    run, first = rows[0]
-    size = _size(msgspec.structs.asdict(first))
-    note = (
-        f"images: {size}, {run.precision}, {run.device_kind}; medians, "
-        f"n = {of_rounds(first, 'compute_s').n or 0} rounds, no interval; {run.id}"
-    )
-    title = f"{run.experiment}: a call once it is compiled"
-    return [BarChart(title, note, "milliseconds", list(_PARTS), bars[:24])]

@@ -6,14 +6,13 @@ from typing import Any
 
 from jaxbench.analysis.rate import of_repeats, of_windows
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
-from jaxbench.metrics import count
+from jaxbench.metrics import UNKNOWN, count
 from jaxbench.records.same import setting_key
 from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series
 from jaxbench.reports.collect import Sweep
 from jaxbench.reports.columns import measured_share, run_ids, setting_column, shared, status_cell
 from jaxbench.reports.context import Measurement, ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun, RunRecord
-from jaxbench.reports.sides import Match, Side, judge, match_or_reason, ratio_words
 from jaxbench.reports.work import grouped, in_parts, labelled
 from jaxbench.schema import METRICS, AllReduceRecord, ScalingRecord, value_of
 from jaxbench.tables.columns import Column, estimate_columns, metric_columns, span
@@ -62,54 +61,9 @@ def rates(context: ReportContext) -> Section | None:
         "are never mixed: synthetic measures the devices alone, resident and stream include "
         "fetching the data. Batch sizes are global, over all devices. OOM means out of memory, a "
         "result like any other.",
-        [table, *_ratios(drawn), *map(_largest, sweeps)],
+        [table, _arithmetic(context.measurements), *map(_largest, sweeps)],
         charts,
     )
-
-
-# Settings of a machine that are shown, those with the highest rates.
-_MOST_SIDES = 6
-_RATIOS = (
-    Column("setting", "setting"),
-    Column("rate / base (95 % interval)", "ratio"),
-    Column("verdict", "verdict"),
-    Column("because", "reasons", left=True),
-)
-
-
-def _ratios(measured: Sequence[Measurement]) -> Iterator[Table]:
-    """Yield a table for each work and machine: a setting with repeats is the base of the others.
-
-    All settings are judged together, as in the overview.
-    """
-    for rows in grouped(measured, lambda row: (row.work, row.run.machine)).values():
-        settings = grouped(rows, lambda row: (setting_key(row.setting), row.run.batch_size))
-        # A single run gets no verdict.
-        repeats = [each for each in settings.values() if len(each) > 1]
-        repeats.sort(key=lambda each: -of_repeats([row.rate for row in each]).value)
-        named = labelled(
-            repeats,
-            lambda each: {**each[0].setting, "batch_size": each[0].run.batch_size},
-        )
-        sides = [Side(label, [row.run for row in each], label) for label, each in named]
-        ratios = []
-        shown = [side.name for side in sides[:_MOST_SIDES]]
-        for base in sides[:_MOST_SIDES]:
-            matches = [match_or_reason(base, other) for other in sides if other is not base]
-            for one in judge([each for each in matches if isinstance(each, Match)]):
-                if one["other"] in shown and (stage := one["stages"].get(rows[0].stage)):
-                    row = {"base": base.name, "setting": one["other"]}
-                    row |= {"ratio": ratio_words(stage), "verdict": stage["verdict"]}
-                    ratios.append(row | {"reasons": "; ".join(stage["reasons"])})
-        first = rows[0]
-        yield make_table(
-            _RATIOS,
-            ratios,
-            f"{first.run.experiment} · {first.stage} · {first.feed} feed · {first.run.machine}: "
-            "ratios to a base",
-            "The rate of a setting over that of its base, as `jaxbench compare` judges it.",
-            group=lambda row: f"base: {row['base']}",
-        )
 
 
 def _largest(sweep: Sweep) -> Table:
@@ -157,8 +111,6 @@ def _points(line: Sequence[Measurement]) -> list[Point]:
     return points
 
 
-# Logarithmic axes need something to take the logarithm of.
-_LEAST = 1e-12
 _ARITHMETIC = (
     *shared("run", "experiment"),
     Column("stage", "stage"),
@@ -168,54 +120,21 @@ _ARITHMETIC = (
 )
 
 
-def roofline(context: ReportContext) -> Section | None:
-    """Return arithmetic intensity against FLOP/s, below the device's roof if it is known."""
-    rows = [row for row in context.measurements if row.usable]
-    rows = [row for row in rows if min(_intensity(row).x, _intensity(row).y) > _LEAST]
-    # Under one roof is the same arithmetic on the same device.
-    peaks = {
-        row: (value_of(row.record, "peak") or {}).get("arithmetic") or row.run.precision
-        for row in rows
-    }
-    roofs = grouped(rows, lambda row: (row.run.device_kind, peaks[row]))
-    charts = [_roof_chart(*roof, part) for roof, steps in roofs.items() for part in in_parts(steps)]
-    return make_section(
-        "roofline",
-        "Roofline",
-        "Left of the ridge a step is bound by memory, right of it by arithmetic. Bytes are the "
-        "compiler's count for the compiled step, operations those of the network itself.",
-        [make_table(_ARITHMETIC, rows, "Arithmetic")],
-        charts,
+def _arithmetic(rows: Sequence[Measurement]) -> Table:
+    rows = [row for row in rows if row.usable and value_of(row.record, "flops_per_byte")]
+    known = filter(None, (value_of(row.record, "peak") for row in rows))
+    peaks = [f"{p['kind']}, {p.get('arithmetic') or UNKNOWN}: {p['source']}" for p in known]
+    of_peaks = f" Peaks: {'; '.join(dict.fromkeys(peaks))}." if peaks else ""
+    table = make_table(
+        _ARITHMETIC,
+        rows,
+        "Arithmetic",
+        "A step with fewer FLOP/byte than at the ridge is bound by memory, one with more by "
+        "arithmetic. Bytes are the compiler's count for the compiled step, operations those of the "
+        f"network itself.{of_peaks}",
     )
-
-
-def _intensity(row: Measurement) -> Point:
-    """Return FLOP/byte and FLOP/s, 0 if they are not known."""
-    names = ("flops_per_byte", "flops_per_s_per_device")
-    return Point(*(value_of(row.record, name) or 0.0 for name in names))
-
-
-def _roof_chart(kind: str, arithmetic: str, rows: Sequence[Measurement]) -> LineChart:
-    series, xs = [], []
-    for row in rows:
-        run, at = row.run, _intensity(row)
-        size = f", {row.feed} feed, batch {run.batch_size:g}" if run.batch_size is not None else ""
-        label = f"{run.id} {run.experiment}, {row.stage}{size}"
-        series.append(Series(label, [Point(at.x, at.y / 1e9)]))
-        xs.append(at.x)
-    peak = next(filter(None, (value_of(row.record, "peak") for row in rows)), {})
-    flops_per_s, bytes_per_s = peak.get("flops_per_s"), peak.get("bytes_per_s")
-    roof = f"no peak of {kind} is known: no roof is drawn"
-    if flops_per_s and bytes_per_s and min(flops_per_s, bytes_per_s) > 0:
-        ridge = flops_per_s / bytes_per_s
-        xs = [min(*xs, ridge / 10), ridge, max(*xs, ridge * 10)]
-        points = [Point(x, min(flops_per_s, x * bytes_per_s) / 1e9) for x in xs]
-        series.append(Series(f"roof of {peak['kind']}, {arithmetic}", points, reference=True))
-        roof = f"roof: {peak['source']}"
-    note = f"one device; medians of windows; {roof}; {run_ids(rows)}"
-    labels = ("operations a byte [FLOP/byte]", "GFLOP/s a device")
-    title = f"{kind}, {arithmetic}"
-    return LineChart(title, note, *labels, series, x_log=True, y_log=True)
+    # The answers come first.
+    return table._replace(folded=True)
 
 
 _REPLICAS = {True: "equal", False: "DIFFER"}

@@ -14,7 +14,7 @@ from jaxbench.files import open_regular, read_lines
 from jaxbench.hardware.telemetry.sensors import impossible
 from jaxbench.metrics import words
 from jaxbench.records.goodput import CAUSES
-from jaxbench.reports.blocks import BarChart, LineChart, Point, Section, Series
+from jaxbench.reports.blocks import LineChart, Point, Section, Series
 from jaxbench.reports.columns import shared
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun
@@ -23,7 +23,6 @@ from jaxbench.schema import METRICS, value_of
 from jaxbench.tables.columns import Column, metric_column, metric_columns, span
 from jaxbench.tables.table import Table, make_table
 
-_MOST_BARS = 16
 # {metric: the clock's phases that it adds up}; a phase that is not listed counts as other.
 _PARTS = {
     "initialise_s": ("devices", "build", "init", "init_from_images"),
@@ -37,7 +36,6 @@ _PARTS = {
     # `records`: event files and what wandb is told.
     "other_s": ("records", "other"),
 }
-_TITLES = [METRICS[part].title for part in _PARTS]
 _PART_OF = {phase: part for part, phases in _PARTS.items() for phase in phases}
 # The metrics of `CAUSES`.
 _BADPUT = ("startup_s", "compile_s", "data_wait_s", "eval_time_s", "checkpoint_s")
@@ -60,24 +58,16 @@ _GOODPUT = (
 
 
 def time_split(context: ReportContext) -> Section | None:
-    """Return a bar for each run, and the seconds of every part beside the whole."""
+    """Return the seconds of every part of each run beside the whole, and the goodput."""
     rows = [row for run in context.runs if (row := _split(run))["sum_s"] > 0]
-    named = zip(_TITLES, _PARTS.values(), strict=True)
-    note = "; ".join(f"{title}: {', '.join(phases)}" for title, phases in named)
+    note = "; ".join(f"{METRICS[part].title}: {', '.join(of)}" for part, of in _PARTS.items())
     table = make_table(_COLUMNS, rows, title="Seconds", note=f"{note} (the names in run.json).")
-    # The longest ones, in the order of the table.
-    longest = sorted(rows, key=lambda row: -row["sum_s"])[:_MOST_BARS]
-    bars = [(row["label"], list(row["parts_s"].values())) for row in rows if row in longest]
-    note = "seconds of wall time by the run's own clock, n = 1 run a bar, no interval"
-    note += f"; the {_MOST_BARS} longest of {len(rows)} runs" if len(rows) > _MOST_BARS else ""
-    title = "Where the time of each run went"
     return make_section(
         "time",
         "Where the time went",
         "The clock's phases do not overlap, so the parts add up to the whole run. Time of no "
         "phase is other.",
         [table, _goodput(context)],
-        [BarChart(title, note, "seconds", _TITLES, bars)] if rows else [],
     )
 
 
@@ -99,8 +89,7 @@ def _split(run: ReportedRun) -> dict[str, Any]:
     phases_s = run.summary.phases_s or {}
     for phase in phases_s:
         parts_s[_PART_OF.get(phase, "other_s")] += phases_s[phase]
-    label = f"{run.id} {run.experiment} {run.mode}"
-    return {"run": run, "parts_s": parts_s, "sum_s": sum(parts_s.values()), "label": label}
+    return {"run": run, "parts_s": parts_s, "sum_s": sum(parts_s.values())}
 
 
 # Runs whose panels are drawn: the longest. The table has all of them.
