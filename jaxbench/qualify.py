@@ -9,11 +9,10 @@ measures only the links between all devices.
     jaxbench qualify submit CARD --out=FOLDER
     jaxbench qualify table FOLDER [--out=FILE.md]
 
-check says whether a card was altered, holds figures that cannot be true or do not follow from the
-runs beside it, and what its verdict is. Its exit code is 1 for such a card, and for one whose
-verdict is fail. submit copies a card and the records of its runs into a small folder to publish,
-without host names and paths. table writes a table of all cards in or below a folder, as Markdown or
-HTML.
+check says whether a card was altered or holds figures that cannot be true, and what its verdict is.
+Its exit code is 1 for such a card, and for one whose verdict is fail. submit copies a card into a
+folder to publish, without the name of its host and absolute paths. table writes a table of all
+cards in or below a folder, as Markdown or HTML.
 
 A GPU or TPU is measured with the networks of the preset standard-1, a CPU with the small ones of
 cpu-1.

@@ -5,9 +5,9 @@ import pathlib
 from collections.abc import Iterator
 
 from jaxbench.cards.card import Card, Figure
-from jaxbench.cards.card_file import CARD, card_path, read_card
+from jaxbench.cards.card_file import CARD, read_card
 from jaxbench.cards.figures import FIGURES, MATMULS, PRESETS
-from jaxbench.cards.from_runs import SENSORS, contradictions
+from jaxbench.cards.from_runs import SENSORS
 from jaxbench.cards.verdict import load_thresholds
 from jaxbench.clock import now, seconds_since_1970
 from jaxbench.errors import BadInput
@@ -19,13 +19,12 @@ from jaxbench.terminal import warn
 
 
 def check_card(path: str | pathlib.Path) -> list[str]:
-    """Return what is wrong with a card, a line each; it may travel without its runs."""
+    """Return what is wrong with a card, a line each."""
     try:
         card = read_card(path)
     except BadInput as error:
         return [str(error)]
-    wrong = [*impossible(card), *contradictions(card, card_path(path).parent)]
-    return [*wrong, *([] if card.verdict else ["it has no verdict"])]
+    return [*impossible(card), *([] if card.verdict else ["it has no verdict"])]
 
 
 def load_fleet(folder: str | None) -> list[Card]:

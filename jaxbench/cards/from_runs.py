@@ -1,21 +1,15 @@
-"""The metrics that a card takes from its runs: when it is made, and again when it is checked."""
+"""The metrics that a card takes from its runs."""
 
 import collections
-import functools
-import math
-import os
-import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from jaxbench.analysis.rate import Estimate, estimate
 from jaxbench.analysis.statistics import change_of_median
-from jaxbench.cards.card import Card, Figure, measured
+from jaxbench.cards.card import Figure, measured
 from jaxbench.cards.figures import share_of_measured
-from jaxbench.errors import BadInput
-from jaxbench.hardware.telemetry.summary import THROTTLING, Window, read_series, summarize
-from jaxbench.records.reader import load_run
-from jaxbench.schema import CompileRecord, RunDocument, ThroughputRecord
+from jaxbench.hardware.telemetry.summary import THROTTLING
+from jaxbench.schema import CompileRecord, ThroughputRecord
 
 SOAK = "runs/soak"
 # What the names of a card's metrics are in telemetry.
@@ -26,8 +20,6 @@ _ENERGY = {
     "energy_covered_share": "energy_covered",
 }
 _STEP_TIME = ("step_per_image_s", "step_fixed_s")
-# A number may lose its last digits in a file.
-_ROUNDING = 1e-9
 
 
 def train_step_of(run: Any) -> tuple[ThroughputRecord, CompileRecord]:
@@ -131,59 +123,3 @@ def step_time_figures(figures: Iterable[Figure]) -> Iterator[Figure]:
         for name, (time_s, low, high) in zip(_STEP_TIME, (image_s, fixed_s), strict=True):
             of = Estimate(time_s, low, high)
             yield measured(name, of, network=network, precision=precision)
-
-
-def runs_beside(card: Card, folder: pathlib.Path) -> list[str]:
-    """Return the runs of a card's metrics that are in its folder: it may travel without them."""
-    runs = dict.fromkeys(one.run for one in card.figures() if one.run)
-    return [run for run in runs if os.path.isfile(folder / run / "run.json")]
-
-
-def contradictions(card: Card, folder: pathlib.Path) -> Iterator[str]:
-    """Yield the metrics of a card that do not follow from its rates, or from the runs beside it."""
-    sources: dict[str, Callable[[], Iterable[Figure]]] = {
-        run: functools.partial(_figures_of_run, card, folder, run)
-        for run in runs_beside(card, folder)
-    }
-    sources["the rates"] = lambda: step_time_figures(card.figures())
-    for source, compute in sources.items():
-        try:
-            computed = {one.key: one for one in compute()}
-        except (BadInput, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
-            yield f"{source}: no metric follows from it: {str(e) or repr(e)}"
-            continue
-        for one in card.figures():
-            if ("the rates" if one.name in _STEP_TIME else one.run) != source:
-                continue
-            value, (low, high) = one.value, one.ends
-            other = computed.get(one.key)
-            if other is None:
-                yield f"{one}: {value:g} does not follow from {source}"
-            elif not all(
-                math.isclose(*pair, rel_tol=_ROUNDING)
-                for pair in zip((value, low, high), (other.value, *other.ends), strict=True)
-            ):
-                yield (
-                    f"{one}: {value:g} ({low:g} to {high:g}) does not follow from {source}, but "
-                    f"{other.value:g} ({other.ends[0]:g} to {other.ends[1]:g})"
-                )
-
-
-def _figures_of_run(card: Card, folder: pathlib.Path, name: str) -> Iterable[Figure]:
-    run = load_run(str(folder / name))
-    telemetry = _telemetry(run.document, folder / name / "telemetry.csv")
-    if name == SOAK:
-        return soak_figures(run, telemetry)
-    config: Mapping[str, Any] = run.document.config
-    network, backend = config["name"], card.environment["backend"]
-    return network_figures(run, telemetry, network, name, card.figures(), backend)
-
-
-def _telemetry(document: RunDocument, samples: pathlib.Path) -> Mapping[str, Any] | None:
-    """Return the summary of the telemetry, computed from its samples if they are there."""
-    telemetry = (document.summary or {}).get("telemetry")
-    if not telemetry or not samples.is_file():
-        return telemetry
-    windows = [Window(*window) for window in telemetry["windows"]]
-    series = read_series(samples, document.environment.get("device_kind"))
-    return summarize(series, windows, document.telemetry_s, {})[0]
