@@ -155,7 +155,7 @@ def load_runs(*folders: str | os.PathLike) -> Any:
 
     Returns:
       A pandas DataFrame; if pandas is not installed, a list of dictionaries with the same
-      columns, `jaxbench.results.tables.COLUMNS`. What a run has not recorded is missing.
+      columns, `jaxbench.reports.runs_table.COLUMNS`. What a run has not recorded is missing.
 
     Raises:
       BadInput: a folder does not exist, or holds no run.

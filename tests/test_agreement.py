@@ -12,6 +12,7 @@ import itertools
 import json
 import pathlib
 import re
+import sys
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,8 +22,9 @@ from jaxbench.errors import BadInput
 from jaxbench.metrics import percent, plain
 from jaxbench.records.reader import load_run, read_results
 from jaxbench.records.writers.describe import describe_record
+from jaxbench.records.writers.rows import text as on_console
 from jaxbench.reports.write import write_report
-from jaxbench.schema import InputRecord, Summary
+from jaxbench.schema import InputRecord, ScalingRecord, Summary, ThroughputRecord
 from jaxbench.sweeps.grid import make_trials, parse_grid
 from jaxbench.sweeps.live_table import LiveTable
 from jaxbench.sweeps.tables import figures_of
@@ -124,7 +126,8 @@ def write_training(folder, rate, epochs=12, minute=0, **fields):
         "pid": 100 + minute,
         "price": PRICE,
     }
-    summary = {"telemetry": QUIET, "wall_s": 100.0} | fields.pop("summary", {})
+    # At 3.60 USD an hour.
+    summary = {"telemetry": QUIET, "wall_s": 100.0, "usd": 0.1} | fields.pop("summary", {})
     return train_record(folder, around(rate, epochs), summary=summary, **usual | fields)
 
 
@@ -213,11 +216,7 @@ class Folder:
         for form in ("html", "md", "csv"):
             path, _ = write_report([str(self.root)], str(root / f"report.{form}"))
             self.texts[form] = path.read_text()
-        self.rows = [
-            row
-            for row in csv.DictReader(io.StringIO(self.texts["csv"]))
-            if row["origin"] == "measured"
-        ]
+        self.rows = [*csv.DictReader(io.StringIO(self.texts["csv"]))]
         self.names = {row["run"]: row["name"] for row in self.rows}
         self.batches = {row["name"]: row["batch_size"] for row in self.rows}
         self.precisions = {row["name"]: row["precision"] for row in self.rows}
@@ -407,36 +406,42 @@ def charts(folder: Folder):
 def csv_report(folder: Folder):
     """The report as CSV."""
     for row in folder.rows:
-        of, stage = (row["name"],), row["stage"]
-        if stage == "scaling":
-            stage = f"{row['scaling']} {row['num_devices']}"
-        for metric in ("images_per_s", "efficiency"):
+        of = (row["name"],)
+        if row["images_per_s"]:
+            ends = shown_ends(row["images_per_s_low"], row["images_per_s_high"])
+            value = plain(float(row["images_per_s"]))
+            yield Shown("report.csv", of, name_of(stage_of(row), "images_per_s"), value, ends)
+        for metric, show in (("usd", plain), ("wall_s", plain), ("top1", percent)):
             if row[metric]:
-                show = plain if metric == "images_per_s" else percent
-                ends = shown_ends(row[f"{metric}_low"], row[f"{metric}_high"], show)
-                value = show(float(row[metric]))
-                yield Shown("report.csv", of, name_of(stage, metric), value, ends)
-        if row["usd"]:
-            yield Shown("report.csv", of, "usd", plain(float(row["usd"])))
-        if row["score"]:
-            yield Shown("report.csv", of, "top1", percent(float(row["score"])))
+                yield Shown("report.csv", of, metric, show(float(row[metric])))
+
+
+def stage_of(row) -> str:
+    """The stage that the rate of a run is of."""
+    return {"train": "training", "scaling": "weak 2"}.get(row["mode"], "train_step")
+
+
+def console_stages(folder: Folder):
+    """What the console shows of a run's stages, and of its steps of scaling."""
+    for name in folder.names.values():
+        for record in load_run(str(folder.root / name)).records:
+            stage, metrics = "", ("images_per_s",)
+            if isinstance(record, ThroughputRecord | InputRecord):
+                stage = record.stage
+            elif isinstance(record, ScalingRecord):
+                stage, metrics = f"{record.scaling} {record.num_devices}", (*metrics, "efficiency")
+            for metric in metrics if stage else ():
+                ends = ends_of(on_console(record, f"{metric}_low"))
+                value = on_console(record, metric)
+                yield Shown("console, stages", (name,), name_of(stage, metric), value, ends)
 
 
 def run_outputs(folder: Folder):
-    """Each run alone: the end of its console, run.json, the API, load_runs."""
-    frame = jaxbench.load_runs(folder.root)
-    rows = frame if isinstance(frame, list) else frame.to_dict("records")
-    for row in rows:
-        name = str(pathlib.Path(row["path"]).relative_to(folder.root))
-        stage = "training" if row["mode"] == "train" else "train_step"
+    """Each run alone: the end of its console, run.json, the API."""
+    for row in folder.rows:
+        name, metric = row["name"], name_of(stage_of(row), "images_per_s")
         run = jaxbench.Run(folder.root / name)
-        if row["images_per_s"] == row["images_per_s"] and row["images_per_s"] is not None:
-            ends = [
-                None if v != v else v for v in (row["images_per_s_low"], row["images_per_s_high"])
-            ]
-            value = plain(row["images_per_s"])
-            metric = name_of(stage, "images_per_s")
-            yield Shown("load_runs", (name,), metric, value, shown_ends(*ends))
+        if run.images_per_s is not None:
             ends = shown_ends(run.images_per_s_low, run.images_per_s_high)
             yield Shown("Run", (name,), metric, plain(run.images_per_s), ends)
             value, words = REPR_RATE.search(repr(run)).groups()
@@ -612,7 +617,10 @@ def cards(folder: Folder):
     yield said("compare their runs", pair[::-1], jaxbench.compare(*runs).verdict)
 
 
-OUTPUTS = (tables, sentences, charts, csv_report, run_outputs, cost, compare, sweep, cards)
+OUTPUTS = (
+    *(tables, sentences, charts, csv_report, console_stages, run_outputs),
+    *(cost, compare, sweep, cards),
+)
 
 
 @pytest.fixture(scope="module")
@@ -685,7 +693,7 @@ def test_no_output_claims_an_order_that_another_one_denies(read):
 def test_every_output_is_read(read):
     """Or a pattern that no longer matches would leave an output unchecked."""
     outputs = {one.output for one in read}
-    expected = {"console", "run.json", "Run", "repr(Run)", "load_runs", "report.csv"}
+    expected = {"console", "console, stages", "run.json", "Run", "repr(Run)", "report.csv"}
     expected |= {"report, 'Runs'", "report, 'All rates'", "report, 'Measured'"}
     expected |= {"report, 'What rates and runs cost'", f"report, {MACHINES!r}"}
     expected |= {"report, first sentence"}
@@ -749,15 +757,21 @@ def test_no_faster_setting_is_hidden(folder):
 
 
 def test_a_feed_and_its_data_agree(folder):
-    """--mode=input: its training step is fed one batch, its other stages the data set."""
-    for row in folder.rows:
-        is_one_batch = row["feed"] == "synthetic"
-        assert is_one_batch == (row["data"] == "one synthetic batch"), row["stage"]
+    """--mode=input: its training step is fed one batch."""
     [runs] = [table for table in folder.tables if table.title == "Runs"]
-    for cells in runs.rows:
-        row = dict(zip(runs.columns, cells, strict=False))
+    on_page = [dict(zip(runs.columns, cells, strict=False)) for cells in runs.rows]
+    assert "synthetic" in {row["feed"] for row in on_page}
+    for row in [*folder.rows, *on_page]:
         is_one_batch = row["feed"] == "synthetic"
         assert is_one_batch == (row["data"] == "one synthetic batch"), row["name"]
+
+
+def test_the_csv_of_a_report_is_the_table_of_load_runs(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    rows = jaxbench.load_runs(folder.root)
+    assert len(rows) > 20 and [*rows[0]] == [*folder.rows[0]]
+    words = [{n: "" if v is None else str(v) for n, v in row.items()} for row in rows]
+    assert words == folder.rows
 
 
 def test_an_idle_gpu_has_a_load(folder):

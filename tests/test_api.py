@@ -225,7 +225,7 @@ def test_a_report_is_written(tmp_path):
     write_run(tmp_path / "one", 100.0)
     out = jaxbench.report([jaxbench.Run("one")], "mine.html", title="Ours")
     assert out == pathlib.Path("mine.html") and "<title>Ours" in out.read_text()
-    assert jaxbench.report("one", "mine.csv").read_text().startswith("origin,")
+    assert jaxbench.report("one", "mine.csv").read_text().startswith("experiment,mode,")
     refusal(jaxbench.report, "one", "mine.pdf", told="ends in none of")
 
 

@@ -78,6 +78,11 @@ class Collection:
     card_notes: list[str] = dataclasses.field(default_factory=list)
     _by_path: dict[pathlib.Path, Any] = dataclasses.field(default_factory=dict)
 
+    @property
+    def all_runs(self) -> list[ReportedRun]:
+        """All runs in their order; trials without a run at the end."""
+        return [*self.runs, *(run for sweep in self.sweeps for run in sweep.missing)]
+
     def add(self, kind: str, name: str, path: pathlib.Path) -> Any:
         """Read a run, a sweep with its runs, or a card, unless that has been done.
 

@@ -73,12 +73,6 @@ class ReportContext:
     target_accuracy: float | None = None
 
     @functools.cached_property
-    def _all(self) -> Sequence[ReportedRun]:
-        """All runs in their order; trials without a run at the end."""
-        missing = [run for sweep in self.collection.sweeps for run in sweep.missing]
-        return [*self.collection.runs, *missing]
-
-    @functools.cached_property
     def runs(self) -> Sequence[ReportedRun]:
         """Those that measured: what was compiled for machines that are not here is apart."""
         return [run for run in self.collection.runs if run.target is None]
@@ -86,11 +80,12 @@ class ReportContext:
     @functools.cached_property
     def compiled(self) -> Sequence[ReportedRun]:
         """What was compiled for machines that are not here."""
-        return [run for run in self._all if run.target]
+        return [run for run in self.collection.all_runs if run.target]
 
     @functools.cached_property
     def measurements(self) -> Sequence[Measurement]:
-        return [one for run in self._all if run.target is None for one in _measurements(run)]
+        measured = [run for run in self.collection.all_runs if run.target is None]
+        return [one for run in measured for one in measurements_of(run)]
 
     @functools.cached_property
     def runs_of_setting(self) -> Mapping[tuple, Sequence[ReportedRun]]:
@@ -104,7 +99,7 @@ class ReportContext:
     @functools.cached_property
     def times_to_target(self) -> Mapping[ReportedRun, TimeToTarget]:
         """What each run took to its target, or to the one that is asked; of runs that have one."""
-        times = {run: time_to_target(run, self.target_accuracy) for run in self._all}
+        times = {run: time_to_target(run, self.target_accuracy) for run in self.collection.all_runs}
         return {run: time for run, time in times.items() if time is not None}
 
     @functools.cached_property
@@ -128,7 +123,8 @@ def _look(run: ReportedRun) -> tuple:
     return (*shown, run.network, run.processor)
 
 
-def _measurements(run: ReportedRun) -> Iterator[Measurement]:
+def measurements_of(run: ReportedRun) -> Iterator[Measurement]:
+    """Yield the rates of a run, one that has none if it has none."""
     setting = run.setting
     stages: list[ThroughputRecord | InputRecord] = [*run.of_kind(ThroughputRecord)]
     stages += run.of_kind(InputRecord)

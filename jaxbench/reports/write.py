@@ -18,12 +18,12 @@ from jaxbench.errors import BadInput, one_of
 from jaxbench.fields import check_fraction
 from jaxbench.files import open_regular
 from jaxbench.paths import user_path
-from jaxbench.reports import csv_rows
 from jaxbench.reports.blocks import Answer, Banner, Block, Section
 from jaxbench.reports.collect import Collection, collect
 from jaxbench.reports.context import ReportContext
 from jaxbench.reports.plot import TEMPLATES, draw, legend, numbers
 from jaxbench.reports.prices import Prices
+from jaxbench.reports.runs_table import is_csv_report, render_csv
 from jaxbench.reports.sections import make_sections
 from jaxbench.tables.columns import Cell
 from jaxbench.tables.table import Table
@@ -163,8 +163,8 @@ def _with_command(sentence: str) -> str:
 
 
 FORMATS = ("html", "md", "csv")
-# What the first bytes of a report hold, and of nothing else.
-_MARKS = ('name="generator" content="jaxbench.report', MARK, csv_rows.MARK)
+# What the first bytes of a report in HTML or Markdown hold, and of nothing else.
+_MARKS = ('name="generator" content="jaxbench.report', MARK)
 
 
 def write_report(
@@ -196,13 +196,18 @@ def write_report(
     form = _form(out, form)
     if section is not None and form == "csv":
         raise BadInput("--section: CSV has no sections")
+    prices = prices or Prices()
+    if form == "csv" and (target_accuracy is not None or any(vars(prices).values())):
+        raise BadInput(
+            "a price or --target_accuracy: changes nothing in CSV, which has what runs recorded; "
+            "write HTML or Markdown"
+        )
     path = user_path(out or f"report.{form}")
     _check_out(path)
     if target_accuracy is not None:
         check_fraction("target_accuracy", target_accuracy)
-    prices = prices or Prices()
     collection = collect(paths)
-    if form == "csv" and collection.cards and not collection.runs:
+    if form == "csv" and collection.cards and not collection.all_runs:
         raise BadInput("--format=csv: is of runs; the figures of a card are in its card.json")
     prices.check(collection.runs)
     names = [user_path(path).resolve().name for path in paths]
@@ -216,9 +221,9 @@ def render(
     collection: Collection, form: str, title: str, *asked: Any, section: str | None = None
 ) -> str:
     """Return the report of a collection; `asked` is as in `ReportContext`."""
-    context = ReportContext(collection, *asked)
     if form == "csv":
-        return csv_rows.render_csv(context)
+        return render_csv(collection)
+    context = ReportContext(collection, *asked)
     sections = {one.name: one for one in make_sections(context)}
     if section not in (None, *sections):
         raise BadInput(f"--section={section}: {one_of(section, sections)}")
@@ -250,7 +255,7 @@ def _check_out(out: pathlib.Path) -> None:
         return
     except OSError as error:
         raise BadInput(f"--out={out}: {error.strerror}") from error
-    if head and not any(mark in head for mark in _MARKS):
+    if head and not (any(mark in head for mark in _MARKS) or is_csv_report(head)):
         raise BadInput(f"--out={out}: is no report; it is not overwritten, name another file")
 
 

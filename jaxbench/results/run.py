@@ -10,7 +10,8 @@ from jaxbench.metrics import plain
 from jaxbench.records.reader import load_run, read_records
 from jaxbench.records.run_lock import is_running
 from jaxbench.reports.runs import ReportedRun
-from jaxbench.results.tables import records_table, run_row
+from jaxbench.reports.runs_table import run_row
+from jaxbench.results.tables import records_table
 from jaxbench.schema import METRICS, value_of
 
 

@@ -6,12 +6,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from jaxbench.metrics import UNKNOWN
 from jaxbench.terminal import printable
 
 
 def render_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return rows as CSV. A value that is unknown or no finite number is an empty cell."""
+    """Return rows as CSV. A value that is None or no finite number is an empty cell."""
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
@@ -21,8 +20,8 @@ def render_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str
 
 
 def _cell(value: Any) -> Any:
-    unknown = value == UNKNOWN or (isinstance(value, float) and not math.isfinite(value))
-    return None if unknown else inert_cell(value)
+    is_number = not isinstance(value, float) or math.isfinite(value)
+    return inert_cell(value) if is_number else None
 
 
 def inert_cell(value: Any) -> Any:

@@ -8,8 +8,8 @@ import io
 from jaxbench.reports.blocks import LineChart
 from jaxbench.reports.collect import collect
 from jaxbench.reports.context import ReportContext
-from jaxbench.reports.csv_rows import render_csv
 from jaxbench.reports.prices import Prices
+from jaxbench.reports.runs_table import render_csv
 from jaxbench.reports.sections import make_sections
 from jaxbench.reports.write import render_html
 
@@ -67,9 +67,9 @@ def charts(section, kind=LineChart):
 
 
 def csv_rows(*folders):
-    """The rows of CSV that are not published ones."""
-    read = csv.DictReader(io.StringIO(render_csv(context_of(*folders))))
-    return [row for row in read if row["origin"] != "published"]
+    """The rows of CSV."""
+    text = render_csv(collect([str(folder) for folder in folders]))
+    return [*csv.DictReader(io.StringIO(text))]
 
 
 def figures(row, *names):

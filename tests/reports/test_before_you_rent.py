@@ -10,8 +10,8 @@ from jaxbench.reports.blocks import DotChart
 from jaxbench.reports.plot import Axis, draw
 from jaxbench.reports.prices import Prices
 from jaxbench.reports.runs import read_run
+from jaxbench.reports.runs_table import run_row
 from jaxbench.reports.write import render_html, render_markdown, write_report
-from jaxbench.results.tables import run_row
 from tests.conftest import refusal
 from tests.recorded import PRICE, compiled, throughput, write_results
 from tests.reports.pages import charts, rows_of, sections_of, shown, tables

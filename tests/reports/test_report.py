@@ -8,7 +8,6 @@ import hashlib
 import json
 import math
 import os
-import pathlib
 import random
 import re
 import shutil
@@ -18,19 +17,21 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
+from jaxbench.analysis.pricing import Price
 from jaxbench.cards.card import measured
 from jaxbench.records.run_lock import lock_run
 from jaxbench.reports.blocks import Dot, DotChart, LineChart, Point, Section, Series
 from jaxbench.reports.collect import collect
-from jaxbench.reports.csv_rows import COLUMNS, MARK
 from jaxbench.reports.plot import draw, numbers
+from jaxbench.reports.prices import Prices
 from jaxbench.reports.runs import read_run
-from jaxbench.reports.write import render_markdown
-from jaxbench.results.tables import run_row
+from jaxbench.reports.runs_table import COLUMNS
+from jaxbench.reports.write import render_markdown, write_report
+from jaxbench.schema import METRICS
 from jaxbench.sweeps.sweep_dir import SweepDir
-from jaxbench.tables.spreadsheet import inert_cell
+from jaxbench.tables.spreadsheet import inert_cell, render_csv
 from tests.cards import made
-from tests.conftest import ROOT
+from tests.conftest import ROOT, refusal
 from tests.recorded import (
     change_json,
     epochs,
@@ -58,23 +59,19 @@ from tests.reports.test_golden import write_golden_runs
 from tests.strategies import with_a_wrong_value
 
 
-def test_a_run_has_one_rate_and_one_feed(tmp_path):
-    os.close(write_golden_runs(tmp_path))
-    stages = ("training", "train_step")
-    rows = [row for row in csv_rows(tmp_path) if row["origin"] == "measured"]
-    shown = {row["name"]: row for row in rows if row["stage"] in stages}
-    assert {"input", "interval", "lost", "tp128"} < {pathlib.Path(name).name for name in shown}
-    columns = ("images_per_s", "images_per_s_low", "images_per_s_high", "feed")
-    for run in collect([str(tmp_path)]).runs:
-        if run.name in shown:
-            row = {name: str(value or "") for name, value in run_row(run).items()}
-            assert [row[name] for name in columns] == [shown[run.name][name] for name in columns]
-    # And the data beside a feed is that feed's.
-    beside = {(row["feed"], row["data"]) for row in rows if row["feed"]}
-    table = tables(sections_of(tmp_path)["runs"])["Runs"]
-    beside |= {*zip(column_of(table, "feed"), column_of(table, "data"), strict=True)}
-    assert ("synthetic", "one synthetic batch") in beside
-    assert all((feed == "synthetic") == ("one synthetic" in data) for feed, data in beside)
+def test_a_run_has_one_rate_one_feed_and_its_data(everything):
+    """The table of runs has them as the page does."""
+    rows = [row for row in csv_rows(everything) if row["run"]]
+    table = rows_of(tables(sections_of(everything)["runs"])["Runs"])
+    assert {"input", "train/interval", "states/lost", "tp128"} < {row["name"] for row in rows}
+    for row, on_page in zip(rows, table, strict=True):
+        for name in ("run", "name", "feed", "data", "n"):
+            assert on_page[name] == (row[name] or "–"), name
+        rate = METRICS["images_per_s"].show(float(row["images_per_s"] or "nan"))
+        assert on_page["images/s"] == (rate if row["images_per_s"] else "–")
+        is_one_batch = row["feed"] == "synthetic"
+        assert is_one_batch == (row["data"] == "one synthetic batch")
+    assert {row["feed"] for row in rows} == {"synthetic", "resident", "stream", ""}
 
 
 @pytest.fixture(scope="module")
@@ -536,6 +533,7 @@ def test_no_line_or_cell_of_a_csv_file_begins_with_a_formula(tmp_path, text):
     trained(tmp_path / "run", experiment=text)
     SweepDir(tmp_path).write_table("sweep.csv", [{"reason": text}])
     [row] = csv_rows(tmp_path / "run")
+    assert row["hostname"] == "lab" and row["mfu"] == row["target"] == row["usd"] == ""
     # As programs read it that end a line at a carriage return.
     _, *cells = (tmp_path / "sweep.csv").read_text().splitlines()
     assert cells == [row["experiment"]] == [inert_cell(text)]
@@ -554,9 +552,71 @@ def test_the_report_follows_no_link_that_lies_in_its_way(run_cli, tmp_path):
     assert not (tmp_path / "report.html").is_symlink()
 
 
-def test_the_page_on_reports_names_the_columns_of_some_stages_only():
+def test_the_page_on_reports_names_the_columns():
     page = (ROOT / "docs/howto/report.md").read_text()
-    assert all(f"`{name}`" in page for name in COLUMNS[COLUMNS.index("scaling") :])
+    assert not [name for name in COLUMNS if f"`{name}`" not in page]
+
+
+def test_columns_keep_their_places():
+    """Whoever reads the table by its columns' places goes on reading the same: add at the end."""
+    assert COLUMNS[:24] == (
+        *("experiment", "mode", "status", "device_kind", "num_devices", "batch_size", "precision"),
+        *("images_per_s", "images_per_s_low", "images_per_s_high", "top1", "dice"),
+        *("bits_per_byte", "tokens_per_s", "mfu", "compile_s", "wall_s", "usd"),
+        *("seed", "feed", "started_at", "reason", "path", "target"),
+    )
+
+
+@pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf])
+def test_a_value_that_is_no_number_is_an_empty_cell(value):
+    assert render_csv(["a", "b"], [{"a": value, "b": 0.0}]) == "a,b\n,0.0\n"
+
+
+BEFORE = "origin,run,name,status,reason,experiment,network,parameters"
+NOW = ",".join(COLUMNS)
+
+
+@pytest.mark.parametrize("text", ["", f"{BEFORE},data\n", f"{NOW}\n", f"{NOW}\ncnn10,train\n"])
+def test_a_table_of_an_earlier_report_is_written_over(tmp_path, text):
+    (tmp_path / "report.csv").write_text(text)
+    write_report([str(trained(tmp_path / "run"))], str(tmp_path / "report.csv"))
+    assert (tmp_path / "report.csv").read_text().startswith(f"{NOW}\ncnn10,train,done,")
+
+
+FOREIGN = {
+    "another table": "experiment,mode,status\n",
+    "load_runs as pandas writes it": f",{NOW}\n0,cnn10\n",
+    "with a column of one's own": f"{NOW},my_notes\n",
+    "with columns left out": "experiment,mode,images_per_s,run\n",
+    "columns within a text": f"The columns are\n{NOW}\nand before they were\n{BEFORE},data\n",
+    "one name": "origin\n",
+}
+
+
+@pytest.mark.parametrize("text", FOREIGN.values(), ids=FOREIGN)
+def test_a_table_of_another_is_not_written_over(tmp_path, text):
+    (tmp_path / "runs.csv").write_text(text)
+    run, out = str(trained(tmp_path / "run")), str(tmp_path / "runs.csv")
+    refusal(write_report, [run], out, told="is no report; it is not overwritten")
+    assert (tmp_path / "runs.csv").read_text() == text
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"prices": Prices(stated=Price("stated", "", None, 2.0, "2026", "web"))},
+        {"prices": Prices(listed=[Price("spot", "NVIDIA H200", 1, 1.8, "2026", "web")])},
+        {"prices": Prices(usd_per_kwh=0.25)},
+        {"target_accuracy": 0.9},
+    ],
+    ids=str,
+)
+def test_csv_has_what_runs_recorded(tmp_path, asked):
+    """Nobody finds the usual costs where another price was asked for."""
+    runs, out = [str(trained(tmp_path / "run"))], str(tmp_path / "runs.csv")
+    refusal(write_report, runs, out, told="changes nothing in CSV", **asked)
+    assert not (tmp_path / "runs.csv").exists()
+    write_report(runs, str(tmp_path / "runs.md"), **asked)
 
 
 def test_command_line(everything, tmp_path, run_cli):
@@ -571,9 +631,6 @@ def test_command_line(everything, tmp_path, run_cli):
     first = (tmp_path / "report.html").read_bytes()
     report()
     assert (tmp_path / "report.html").read_bytes() == first
-    # So is one of a version that had fewer columns.
-    (tmp_path / "report.csv").write_text(MARK + "\n")
-    report("--format=csv")
     # A link stays one.
     (tmp_path / "link.html").symlink_to(tmp_path / "report.html")
     report("--out=link.html", "--title=new")
