@@ -9,6 +9,7 @@ import pytest
 
 from jaxbench.analysis.pricing import Price
 from jaxbench.errors import BadInput
+from jaxbench.metrics import UNKNOWN
 from jaxbench.records.run_lock import lock_run
 from jaxbench.reports.collect import collect
 from jaxbench.reports.prices import Prices
@@ -16,6 +17,7 @@ from tests.conftest import refusal
 from tests.recorded import PRICE, on_the_way, throughput, trained, write_results
 from tests.reports.pages import charts, rows_of, sections_of, shown, tables
 
+IMAGENET = {"image_shape": [224, 224, 3], "num_classes": 1000}
 RESNET = {"model": "ResNet", "parameters": 25_557_032, "experiment": "resnet50_synthetic"}
 SEEDS = "Time to the target, seeds together"
 
@@ -29,12 +31,34 @@ def test_without_prices_and_targets_there_are_no_such_sections(tmp_path):
 
 def test_published_rates_are_priced_by_the_offers_of_their_machine(tmp_path):
     """MXNet's rate names none, and nobody measured Cirrascale's."""
-    throughput(tmp_path / "run", 2500.0, price=PRICE, **RESNET)
-    found = tables(sections_of(tmp_path)["cost"])
-    rows = rows_of(found["Published rates at the prices of their day"])
-    per_price = [float(row["images/s per USD/h"]) for row in rows]
-    assert [*map(round, per_price)] == [256, 372, 476, 417, 233, 338]
-    assert not any("MXNet" in row["framework"] or "Cirrascale" in row["offer"] for row in rows)
+    throughput(tmp_path / "run", 2500.0, price=PRICE, **RESNET, config={"data": IMAGENET})
+    found = tables(sections_of(tmp_path)["history"])
+    rows = rows_of(found["resnet50: training, images/s"])
+    priced = {row["images/s per USD/h"]: row for row in rows if row["offer"] != UNKNOWN}
+    assert {*priced} == {"256.4", "372.4", "475.5", "417.3", "232.7", "338.0"}
+    assert not any("Cirrascale" in row["offer"] for row in rows)
+    [mxnet] = [row for row in rows if row["images/s"] == "3,280"]
+    assert mxnet["offer"] == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("data", "is_beside"),
+    [
+        (IMAGENET | {"source": "tfds", "name": "imagenet2012"}, True),
+        (IMAGENET | {"source": "synthetic"}, False),
+        ({"image_shape": [32, 32, 3], "num_classes": 10}, False),
+    ],
+)
+def test_the_way_to_an_accuracy_stands_beside_the_same_training_alone(tmp_path, data, is_beside):
+    loaded = {"train_examples": 1_281_167}
+    trained(tmp_path / "run", config={"data": data}, data=loaded, **RESNET)
+    history = sections_of(tmp_path).get("history")
+    found = tables(history) if history else {}
+    table = found.get("resnet50 on imagenet: time and cost to an accuracy")
+    assert (table is not None) == is_beside
+    if table:
+        costs = [row["whole run [USD]"] for row in rows_of(table)]
+        assert costs == ["54.58", "73.34", "128.5", "88.45"]
 
 
 XEON = {"device_kind": "cpu", "num_devices": 4, "cpu": "Xeon"}

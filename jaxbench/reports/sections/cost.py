@@ -2,19 +2,18 @@
 
 import collections
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxbench.analysis import pricing
 from jaxbench.analysis.pricing import J_PER_KWH, S_PER_HOUR, Price, usd
 from jaxbench.analysis.rate import FEWEST_SEEDS, Estimate, of_seeds
 from jaxbench.metrics import percent, plain
-from jaxbench.reports import published, work
+from jaxbench.reports import work
 from jaxbench.reports.blocks import LineChart, Point, Section, Series
 from jaxbench.reports.columns import run_cell, run_ids, setting_column, shared
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
 from jaxbench.reports.prices import at_price, price_label, price_mark, price_words
-from jaxbench.reports.published import Sources
 from jaxbench.reports.runs import ReportedRun, TimeToTarget
 from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column, metric_columns
 from jaxbench.tables.table import Table, make_table
@@ -40,17 +39,6 @@ _ELECTRICITY = (
     *metric_columns("energy_kwh", "electricity_usd"),
     Column("energy covers", "run.summary.telemetry.energy_covers"),
 )
-_PUBLISHED = (
-    *(published.ORIGIN, published.HARDWARE),
-    Column("framework", "framework"),
-    *(published.PRECISION, published.BATCH),
-    Column("data", "data"),
-    *metric_columns("images_per_s", "price.usd_per_hour"),
-    metric_column(_PER_PRICE, f"{_PER_PRICE}.value"),
-    metric_column("usd_per_million_images", "usd_per_million_images.value"),
-    Column("offer", "price.offer"),
-    published.SOURCE,
-)
 # A rate at one price of its hardware.
 _Priced = dict[str, Any]
 
@@ -63,22 +51,13 @@ def cost(context: ReportContext) -> Section | None:
         if row.run.id and row.stage in STAGES and row.rate.value
         for price in context.prices.of(row.run)
     ]
-    sources = Sources()
     columns = [*_RATE, *setting_column(context), *_COSTS]
-    beside = _published(sources, {row["run"].published_network for row in priced})
     table = make_table(
         columns,
         priced,
         title="What rates and runs cost",
         note="The interval is that of the rate; the price is taken as exact. A whole run includes "
         "compilation and evaluations.",
-    )
-    published_table = make_table(
-        _PUBLISHED,
-        beside,
-        title="Published rates at the prices of their day",
-        note="Estimated from the published rate and price; no interval was published. The article "
-        f"rounds prices: its 374 images/s per USD/h is 372.4 here. {sources.note}",
     )
     electricity = _electricity(context, {row["run"] for row in priced})
     unknown = [f"{run.id}: {run.changed_price}." for run in context.runs if run.changed_price]
@@ -88,7 +67,7 @@ def cost(context: ReportContext) -> Section | None:
         "A price covers all hardware of a run, busy or idle, and has a date and a source. A price "
         "of other hardware, or of more than the run used, is marked. More images/s per USD/h is "
         "better. Of a resumed run the time of all processes is priced, with work that was lost.",
-        [*unknown, table, published_table, electricity],
+        [*unknown, table, electricity],
     )
 
 
@@ -103,34 +82,6 @@ def _measured(row: Measurement, price: Price) -> _Priced:
         "usd": None if wall_s is None else usd(run.paid_s(wall_s), price.usd_per_hour),
         "origin": Cell(price_words(price, run), "bad" if price_mark(price, run) else ""),
     }
-
-
-def _published(sources: Sources, networks: set[str | None]) -> list[_Priced]:
-    """Return published rates of the networks, with the offers of their hardware."""
-    offers = pricing.load_prices()
-    rates = [
-        rate
-        for rate in published.article_rates(networks)
-        if any(_is_offer_of(offer, vars(rate)) for offer in offers)
-    ]
-    return [
-        row | {"price": price} | at_price(row["rate"], price)
-        for row in sources.rates(rates)
-        for price in offers
-        if _is_offer_of(price, row)
-    ]
-
-
-def _is_offer_of(price: Price, row: Mapping[str, Any]) -> bool:
-    """Return whether its source gives this price for the machine that the rate was measured on.
-
-    The machine's name stands in brackets: "4x V100 16GB (AWS p3.8xlarge)". Without one nobody knows
-    whose it was, and another provider's V100 is another machine.
-    """
-    hardware, _, machine = row["hardware"].partition(" (")
-    machine = machine.removesuffix(")")
-    same = price.source == row["source"] and hardware.startswith(price.hardware)
-    return same and bool(machine) and machine in price.offer
 
 
 def _electricity(context: ReportContext, asked: set[ReportedRun]) -> Table:
@@ -156,7 +107,6 @@ def _electricity(context: ReportContext, asked: set[ReportedRun]) -> Table:
 
 _MOST_POINTS = 120
 _UNENDED = {"running": "not yet", "corrupt": "not known"}
-_IMAGES_OF_IMAGENET = 1_281_167
 _RUNS = (
     Column("target", "to_target.label"),
     Column("reached", "reached"),
@@ -176,15 +126,6 @@ _TOGETHER = (
     Column("USD", "usd"),
     Column("caveat", "caveat", left=True),
     Column("runs", "runs", left=True),
-)
-_TO_TARGET_PUBLISHED = (
-    *(published.ORIGIN, published.HARDWARE),
-    *metric_columns("epochs", "top1"),
-    metric_column("duration_s", "time_s"),
-    *metric_columns("price.usd_per_hour", "usd"),
-    metric_column("usd", "usd_published", ", as printed"),
-    Column("offer", "offer"),
-    published.SOURCE,
 )
 
 
@@ -206,11 +147,7 @@ def to_target(context: ReportContext) -> Section | None:
         "target, with reading, compilation and evaluations. A run that ended below the target "
         "has infinite time and cost (∞). An interrupted run is not counted among those that "
         "ended.",
-        [
-            _seeds_table(context, targets),
-            _runs_table(context, targets),
-            _to_target_published(targets),
-        ],
+        [_seeds_table(context, targets), _runs_table(context, targets)],
         charts,
     )
 
@@ -332,21 +269,3 @@ def _runs_table(context: ReportContext, targets: Sequence[TimeToTarget]) -> Tabl
     shown = shared("run", "status", "experiment", "precision", "batch", "devices", "seed")
     columns = [*shown, *setting_column(context, "seed"), *_RUNS]
     return make_table(columns, rows, "Time to accuracy", "n = 1 run a row: no interval.")
-
-
-def _to_target_published(targets: Sequence[TimeToTarget]) -> Table:
-    """Return what others say it took them, if the same network was trained here."""
-    networks = {one.run.published_network for one in targets}
-    sources, prices, rows = published.Sources(), pricing.load_prices(), []
-    for row in sources.rows("time_to_accuracy", lambda row: row["model"] in networks):
-        price = pricing.find_price(row["offer"], prices)
-        time_s = pricing.training_s(row["epochs"], _IMAGES_OF_IMAGENET, row["images_per_s"])
-        paid = usd(time_s, price.usd_per_hour)
-        rows.append(row | {"price": price, "time_s": time_s, "usd": paid})
-    return make_table(
-        _TO_TARGET_PUBLISHED,
-        rows,
-        title=f"Published: {', '.join(sorted({row['model'] for row in rows}))} on ImageNet",
-        note="Time and USD are estimated from the published rate, epochs and price; compiling "
-        f"and evaluations are not in them. {sources.note}",
-    )

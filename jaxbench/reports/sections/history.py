@@ -1,16 +1,20 @@
 """Published results beside this report's runs, and convolutions with each part of their time."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
+from jaxbench.analysis.pricing import Price, find_price, load_prices, training_s, usd
 from jaxbench.analysis.rate import Estimate, of_repeats, of_rounds
+from jaxbench.data_config import PUBLIC_SETS
 from jaxbench.metrics import count, plain, words
 from jaxbench.records.same import is_published_work, is_synthetic, setting_key
 from jaxbench.reports import published
 from jaxbench.reports.blocks import Dot, DotChart, Section
 from jaxbench.reports.columns import run_ids, shared
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
+from jaxbench.reports.prices import at_price
 from jaxbench.reports.runs import RunRecord
 from jaxbench.reports.work import grouped, labelled
 from jaxbench.schema import METRICS, Conv2dRecord, value_of
@@ -18,6 +22,7 @@ from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_colum
 from jaxbench.tables.table import Table, make_table
 
 _FIRST, _IMAGES_PER_S = "first_epoch_with_compile_s", METRICS["images_per_s"].title
+_PER_PRICE = "images_per_s_per_usd_per_hour"
 _TRAININGS = (
     *(published.BATCH, published.ORIGIN, published.HARDWARE, published.PRECISION),
     Column("feed", "feed"),
@@ -34,7 +39,20 @@ _RATES = (
     *(published.HARDWARE, published.PRECISION, published.BATCH),
     Column("data", "data"),
     *estimate_columns("rate", "images_per_s"),
+    *metric_columns("price.usd_per_hour"),
+    metric_column(_PER_PRICE, f"{_PER_PRICE}.value"),
+    metric_column("usd_per_million_images", "usd_per_million_images.value"),
+    Column("offer", "price.offer"),
     *(*shared("run"), published.SOURCE),
+)
+_TO_ACCURACY = (
+    *(published.ORIGIN, published.HARDWARE),
+    *metric_columns("epochs", "top1"),
+    metric_column("duration_s", "time_s"),
+    *metric_columns("price.usd_per_hour", "usd"),
+    metric_column("usd", "usd_published", ", as printed"),
+    Column("offer", "offer"),
+    published.SOURCE,
 )
 _BESIDE = (
     *(published.ORIGIN, Column("what", "stage"), published.SOFTWARE),
@@ -54,7 +72,7 @@ def history(context: ReportContext) -> Section | None:
     for network, measured in grouped(rows, lambda row: row.run.published_network).items():
         if network:
             blocks += [*_trainings(network, measured), *_rates(network, measured)]
-            blocks += _beside(network, measured)
+            blocks += [*_to_accuracy(network, measured), *_beside(network, measured)]
     return make_section(
         "history",
         "Comparison with published results",
@@ -128,14 +146,19 @@ def _rates(network: str, rows: Sequence[Measurement]) -> _Blocks:
     ]
     if not rows:
         return []
-    lines = [row | {"stage": STAGES["training"]} for row in theirs]
+    lines = []
+    for row in theirs:
+        row |= {"stage": STAGES["training"]}
+        prices = [one for one in load_prices() if _is_offer_of(one, row)]
+        lines += [row | {"price": one} | at_price(row["rate"], one) for one in prices] or [row]
     lines += [_rate(row) | {"data": f"{row.feed} feed, {row.data}"} for row in rows]
     table = make_table(
         _RATES,
         sorted(lines, key=lambda line: -line["rate"].value),
         title=f"{network}: training, {_IMAGES_PER_S}",
-        note=f"{sources.note} Published rates are of training. A training step alone has no data "
-        "to fetch unless its feed says so, and neither evaluations nor epochs' ends.",
+        note=f"{sources.note} Published rates are of training, priced by the offers of their day. "
+        "A training step alone has no data to fetch unless its feed says so, and neither "
+        "evaluations nor epochs' ends.",
     )
     blocks: _Blocks = [table]
     # Synthetic data and data that are read make two figures, in two charts.
@@ -150,6 +173,43 @@ def _rates(network: str, rows: Sequence[Measurement]) -> _Blocks:
         rate = lambda row: row.rate  # noqa: E731
         blocks += _dots(f"{network}: {data}", _IMAGES_PER_S, measured, rate, dots)
     return blocks
+
+
+def _is_offer_of(price: Price, row: Mapping[str, Any]) -> bool:
+    """Return whether its source gives this price for the machine that the rate was measured on.
+
+    The machine's name stands in brackets: "4x V100 16GB (AWS p3.8xlarge)". Without one nobody knows
+    whose it was, and another provider's V100 is another machine.
+    """
+    hardware, _, machine = row["hardware"].partition(" (")
+    machine = machine.removesuffix(")")
+    same = price.source == row["source"] and hardware.startswith(price.hardware)
+    return same and bool(machine) and machine in price.offer
+
+
+def _to_accuracy(network: str, rows: Sequence[Measurement]) -> _Blocks:
+    """Return the time and cost to an accuracy, if the same was trained here."""
+    dataset = published.dataset_of(network)
+    trained = [
+        row
+        for row in rows
+        if dataset and row.run.mode == "train" and not is_synthetic(row.setting)
+        if is_published_work(row.setting, row.run.train_examples, dataset)
+    ]
+    if not trained:
+        return []
+    sources, prices, lines = published.Sources(), load_prices(), []
+    for row in sources.rows("time_to_accuracy", lambda row: row["model"] == network):
+        price = find_price(row["offer"], prices)
+        time_s = training_s(row["epochs"], PUBLIC_SETS[dataset][0], row["images_per_s"])
+        paid = usd(time_s, price.usd_per_hour)
+        lines.append(row | {"price": price, "time_s": time_s, "usd": paid})
+    title = f"{network} on {dataset}: time and cost to an accuracy"
+    note = (
+        "Time and USD are estimated from the published rate, epochs and price; compiling and "
+        f"evaluations are not in them. {sources.note}"
+    )
+    return [make_table(_TO_ACCURACY, lines, title, note)] if lines else []
 
 
 def _rate(row: Measurement) -> published.Row:
