@@ -864,6 +864,23 @@ def test_a_faster_setting_with_repeats_is_found(tmp_path):
     assert f"its rate is {ratio} ({' to '.join(ends)}) times that of" in sentence, sentence
 
 
+def test_ratios_that_are_judged_together_are_said_to_be(tmp_path):
+    """The first two alone differ: three settings are judged as compare judges all of them."""
+    paths = [
+        write_setting(tmp_path / f"runs/{name}", [base - 5, base, base + 5], first, **fields)
+        for first, (name, base, fields) in enumerate(
+            [("a", 1018.0, {}), ("b", 1000.0, BF16), ("c", 900.0, {"config": {"batch_size": 64}})]
+        )
+    ]
+    [sentence] = first_sentences(report_of(tmp_path / "runs"))
+    first, second, third = map(str, paths)
+    assert jaxbench.compare(second, first).verdict == "faster"
+    text = run_command(tmp_path, first, second, third, module="jaxbench.compare").stdout
+    assert "No significant difference between the first two" in sentence, sentence
+    assert "no significant difference" in text, text
+    assert sentence.endswith(" 2 ratios are judged together."), sentence
+
+
 @pytest.mark.parametrize("runs", [1, 3])
 @pytest.mark.parametrize("other", [SAVE_DOTS, FLAG])
 def test_no_two_settings_have_one_name(tmp_path, other, runs):

@@ -147,7 +147,8 @@ def _sentence(settings: Sequence[_Rate]) -> str:
         Side(rate.label, rate.tried, rate.label) for rate in (first, *others)
     ]
     matches = [match_or_reason(other, side) for other in sides[1:]]
-    judged = iter(judge([one for one in matches if isinstance(one, Match)]))
+    comparisons = judge([one for one in matches if isinstance(one, Match)])
+    judged = iter(comparisons)
     # Without a match there is a reason.
     stages = [
         next(judged)["stages"][first.key]
@@ -155,19 +156,24 @@ def _sentence(settings: Sequence[_Rate]) -> str:
         else {"verdict": Outcome.INCONCLUSIVE, "reasons": (one,)}
         for one in matches
     ]
+    # The ratio of these two alone has a narrower interval.
+    count = comparisons[0]["num_verdicts"] if comparisons else 0
+    together = f" {count} ratios are judged together." if count > 1 else ""
     next_words = ""
     if stages[0]["verdict"] == Outcome.FASTER:
         next_words = f"its rate is {ratio_words(stages[0])} times that of {others[0].label}"
     if all(stage["verdict"] == Outcome.FASTER for stage in stages):
-        return f"{first.label} is fastest: {first.words}. Next is {others[0]}; {next_words}."
+        return (
+            f"{first.label} is fastest: {first.words}. Next is {others[0]}; {next_words}.{together}"
+        )
     shown = "; ".join(map(str, (first, *others[: _MOST_IN_SENTENCE - 1])))
     if (more := len(others) + 1 - _MOST_IN_SENTENCE) > 0:
         shown += f"; and {more} more setting{'s' * (more > 1)}"
     if next_words:
-        return f"{shown}. {first.label} is faster than {others[0].label}: {next_words}."
+        return f"{shown}. {first.label} is faster than {others[0].label}: {next_words}.{together}"
     if stages[0]["verdict"] == Outcome.NO_DIFFERENCE:
         ratio = ratio_words(stages[0])
-        return f"{shown}. No significant difference between the first two: ratio {ratio}."
+        return f"{shown}. No significant difference between the first two: ratio {ratio}.{together}"
     reasons = "; ".join(stages[0]["reasons"])
     for run in (*side.runs, *next_side.runs):
         reasons = reasons.replace(str(run.path), run.id or run.name)
