@@ -130,6 +130,4 @@ def test_a_machine_runs_what_is_sent_and_the_report_finds_what_came_back(tmp_pat
     done = run_program(program(folder, f"--out={tmp_path / 'a.md'}", command="report"))
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "a.md").read_text().splitlines()
-    states = [line.split("|")[1:4] for line in lines if "quickstart:tiny | " in line]
-    assert [" T4:1 ", " quickstart:tiny ", " done "] in states
-    assert [" L4:1 ", " quickstart:tiny ", " not yet run "] in states
+    assert any(line.startswith("| R1 | t4-1/") and "quickstart:tiny" in line for line in lines)

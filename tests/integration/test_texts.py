@@ -36,6 +36,7 @@ ONLY_PARSED = {
     "--xla_flags=--xla_gpu": "a GPU",
     "--resume=runs/mine": "a run that was killed; test_resume",
     "--anchor=|calibrat": "rates that were measured; test_prediction",
+    "report rented": "machines that were rented; test_offers",
 }
 _PART = re.compile(r"^```(.*?)\n(.*?)^```$|`(jaxbench [^`]* --[^`]*)`", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(
@@ -77,7 +78,7 @@ def parse(command: str, *arguments: str) -> None:
     """Parses a command line and checks it before anything is run; raises what is wrong."""
     module = importlib.import_module(f"jaxbench.{command}")
     rest, spec, overrides = entry_point.take_experiment([command, *arguments])
-    assert not flags.FLAGS(rest)[1:] or command == "calibrate"
+    assert not flags.FLAGS(rest)[1:] or command in ("calibrate", "report")
     if command == "main":
         main_flags.chosen_mode(entry_point.load_experiment(spec, overrides))
     elif command == "sweep":
