@@ -12,7 +12,7 @@ often it lies above and below it, and how often the windows are said not to be i
 each window resembles the one before it, with correlation r.
 
 The third table is of whole pages: runs of equal settings, read by the project's own readers, and
-what the page's overview and rates and `jaxbench compare` say of them. A page is wrong if any of
+what the overview and `jaxbench compare` say of them. A page is wrong if any of
 these claims a difference. Beside it, how many pages have any verdict, and how often the page and
 `compare` name a setting that is 10 % faster. Noise: 1 % between the epochs of a run, 3 % between
 runs.
@@ -181,27 +181,31 @@ _WITHIN_RUN, _BETWEEN_RUNS, _FASTER = 0.01, 0.03, 0.10
 _EPOCHS = 12
 # The same work, so that nothing but the rates forbids a verdict: {setting: remat}.
 _SETTINGS = {"A": None, "B": "save_dots", "C": "save_nothing"}
-# {design: the order of the runs of its settings, and the drift from the first to the last}.
+# {design: the order of the runs of its settings on each machine, how many machines, and the drift
+# from the first run to the last}.
 PAGES = {
-    f"{name}{', drift 3 %' if drift else ''}": (order, drift)
-    for name, order in {
-        "1 + 1 runs": "AB",
-        "2 + 2": "ABBA",
-        "3 + 3": "AB" * 3,
-        "5 + 5": "AB" * 5,
-        "1 + 5": "BBABBB",
-        "2 + 10": "BBBABBBBBABB",
-        "1 + 1 + 1": "ABC",
-        "2 + 2 + 2": "ABCCBA",
-        "3 + 3 + 3": "ABC" * 3,
-        "5 + 5 + 5": "ABC" * 5,
+    f"{name}{', drift 3 %' if drift else ''}": (order, machines, drift)
+    for name, (order, machines) in {
+        "1 + 1 runs": ("AB", 1),
+        "2 + 2": ("ABBA", 1),
+        "3 + 3": ("AB" * 3, 1),
+        "5 + 5": ("AB" * 5, 1),
+        "1 + 5": ("BBABBB", 1),
+        "2 + 10": ("BBBABBBBBABB", 1),
+        "1 + 1 + 1": ("ABC", 1),
+        "2 + 2 + 2": ("ABCCBA", 1),
+        "3 + 3 + 3": ("ABC" * 3, 1),
+        "5 + 5 + 5": ("ABC" * 5, 1),
+        "3 machines, 10 + 10 each": ("AB" * 10, 3),
     }.items()
     for drift in (0.0, 0.03)
 }
 _HOST = {"host_busy": False, "devices": {"host": {"other_cpu_percent_mean": 1.0}}}
 
 
-def make_run(number: int, remat: str | None, rate: float, generator: random.Random) -> ReportedRun:
+def make_run(
+    number: int, remat: str | None, rate: float, generator: random.Random, devices: int = 1
+) -> ReportedRun:
     """Return a training run as it is read from its directory."""
     began = f"2026-01-01T{number // 60:02}:{number % 60:02}:00+00:00"
     document = {
@@ -209,7 +213,7 @@ def make_run(number: int, remat: str | None, rate: float, generator: random.Rand
         **{"pid": number + 1, "telemetry_s": 1.0, "command_line": [], "working_directory": ""},
         "config": {"batch_size": 128, "precision": "fp32", "seed": 0, "remat": remat},
         "data": {"feed": "resident", "description": "cifar10"},
-        "environment": {"hostname": "lab", "device_kind": "NVIDIA H200", "num_devices": 1},
+        "environment": {"hostname": "lab", "device_kind": "NVIDIA H200", "num_devices": devices},
         "summary": {"status": "done", "telemetry": _HOST},
     }
     records = []
@@ -226,34 +230,46 @@ def make_run(number: int, remat: str | None, rate: float, generator: random.Rand
     return ReportedRun(f"R{number + 1}", name, pathlib.Path(name), read, records, "done")
 
 
-def read_page(order: str, drift: float, generator: random.Random, faster: float) -> dict[str, str]:
-    """Return what the page and `jaxbench compare` say of runs; B is faster by a fraction."""
-    runs: dict[str, list[ReportedRun]] = {setting: [] for setting in sorted(set(order))}
+def read_page(
+    order: str, machines: int, drift: float, generator: random.Random, faster: float
+) -> dict[str, str]:
+    """Return what the page, and `jaxbench compare` of one machine, say of runs.
+
+    B is faster by a fraction.
+    """
+    runs: dict[tuple[int, str], list[ReportedRun]] = {}
     for number, setting in enumerate(order):
-        level = generator.gauss(0, _BETWEEN_RUNS) - drift * number / (len(order) - 1)
-        rate = 1000 * math.exp(level) * (1 + faster * (setting == "B"))
-        runs[setting].append(make_run(number, _SETTINGS[setting], rate, generator))
+        for machine in range(machines):
+            level = generator.gauss(0, _BETWEEN_RUNS) - drift * number / (len(order) - 1)
+            rate = 1000 * math.exp(level) * (1 + faster * (setting == "B"))
+            run = make_run(
+                number * machines + machine, _SETTINGS[setting], rate, generator, 2**machine
+            )
+            runs.setdefault((machine, setting), []).append(run)
     context = ReportContext(Collection(runs=[run for each in runs.values() for run in each]))
     sections = filter(None, [overview(context)])
-    base, *others = (Side(setting, each) for setting, each in runs.items())
+    sides = [Side(setting, runs[machine, setting]) for machine, setting in sorted(runs)]
     return {
         # Markdown escapes letters.
         "page": render_markdown([*sections], "a page").replace("\\", ""),
-        "compare": _compare_lines(base, others),
+        "compare": _compare_lines(sides[: len(sides) // machines]),
     }
 
 
-def _compare_lines(base: Side, others: Sequence[Side]) -> str:
-    matches = [match_or_reason(base, other) for other in others]
+def _compare_lines(sides: Sequence[Side]) -> str:
+    matches = [match_or_reason(sides[0], other) for other in sides[1:]]
     judged: Any = judge([one for one in matches if not isinstance(one, str)])
     return "\n".join(line for one in judged for line in describe_comparison(one))
 
 
-def simulate_pages(order: str, drift: float, pages: int, seed: int) -> dict[str, float]:
+def simulate_pages(
+    order: str, machines: int, drift: float, pages: int, seed: int
+) -> dict[str, float]:
     """Return how many pages of equal settings are wrong, have a verdict, and see 10 %."""
     generator = random.Random(seed)
-    equal = [read_page(order, drift, generator, 0.0) for _ in range(pages)]
-    unequal = [read_page(order, drift, generator, _FASTER) for _ in range(pages // 3)]
+    design = order, machines, drift, generator
+    equal = [read_page(*design, 0.0) for _ in range(pages)]
+    unequal = [read_page(*design, _FASTER) for _ in range(pages // 3)]
     claims = [re.search(rf"{_SETTINGS['B']}[^.]* is fastest", one["page"]) for one in unequal]
     return {
         "wrong": statistics.fmean(any(map(_CLAIM.search, one.values())) for one in equal),
@@ -291,8 +307,8 @@ def main(rest: list[str]) -> int:
             if not r and max(1 - rates["contains"], rates["warned"]) > MOST_WRONG:
                 failed.append(name)
     print(f"\n{'pages of equal settings':<32} {'wrong':>6} {'verdict':>8} {'10 % seen':>10}")
-    for name, (order, drift) in PAGES.items():
-        rates = simulate_pages(order, drift, max(30, times // 10), seed)
+    for name, design_of_page in PAGES.items():
+        rates = simulate_pages(*design_of_page, max(30, times // 10), seed)
         print(f"{name:<32} {rates['wrong']:>6.1%} {rates['decided']:>8.0%} {rates['seen']:>10.0%}")
         must_see = name == "5 + 5"
         if rates["wrong"] > MOST_WRONG or (must_see and rates["seen"] < 0.5):

@@ -165,7 +165,7 @@ def _check(paths: list[str]) -> None:
 def cost_of_rate(price: Price) -> dict[str, Any]:
     """Return what the stated rate costs."""
     rate = _IMAGES_PER_S.value
-    costs = {"price": vars(price), "images_per_s": rate, **_per_price(rate, price)}
+    costs = {"price": vars(price), "images_per_s": rate, **_per_price(Estimate(rate), price)}
     if _EPOCHS.value is not None:
         time_s = pricing.training_s(_EPOCHS.value, _IMAGES_PER_EPOCH.value, rate)
         costs |= {"time_s": time_s, "usd": _usd(time_s, price)}
@@ -179,11 +179,11 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
     """
     run.check_measured()
     rate, costs = rate_of(run)
-    if run.status != "done" or not rate:
+    if run.status != "done" or not rate.value:
         reason = f" ({run.reason})" if run.reason else ""
         raise BadInput(
             f"{run.name}: its status is {run.status}{reason}, and it has "
-            f"{'a' if rate else 'no'} rate; only a run that is done and has a rate has costs"
+            f"{'a' if rate.value else 'no'} rate; only a run that is done and has a rate has costs"
         )
     # Without a price only electricity can be asked for.
     price = stated or run.price
@@ -215,16 +215,16 @@ def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
     return costs
 
 
-def rate_of(run: ReportedRun) -> tuple[float | None, dict[str, Any]]:
+def rate_of(run: ReportedRun) -> tuple[Estimate, dict[str, Any]]:
     """Return the images/s that a run's costs are of, and the fields that say which rate it is."""
     definition = "median of windows"
     if run.mode == "train":
         if run.rate.value is None:
             mean = value_of(run.summary, "images_per_s_whole_run")
             definition = "mean over the whole run, first epoch included"
-            return mean, {"images_per_s_whole_run": mean, "rate_is": definition}
+            return Estimate(mean), {"images_per_s_whole_run": mean, "rate_is": definition}
         definition = describe_steady_rate(run.rate)
-    return run.rate.value, run.rate.fields("images_per_s") | {"rate_is": definition}
+    return run.rate, run.rate.fields("images_per_s") | {"rate_is": definition}
 
 
 def _usd(time_s: float | None, price: Price | None) -> float | None:
@@ -235,9 +235,9 @@ def _electricity(energy_j: float | None) -> float | None:
     return None if energy_j is None else pricing.electricity_usd(energy_j, _USD_PER_KWH.value)
 
 
-def _per_price(rate: float, price: Price, tokens: int | None = None) -> dict[str, float]:
-    costs = at_price(Estimate(rate), price, tokens)
-    return {name: cost.value for name, cost in costs.items()}
+def _per_price(rate: Estimate, price: Price, tokens: int | None = None) -> dict[str, float]:
+    costs = at_price(rate, price, tokens)
+    return {name: value for cost in costs for name, value in costs[cost].fields(cost).items()}
 
 
 if __name__ == "__main__":

@@ -194,12 +194,13 @@ class Ceiling(TypedDict, total=False):
 class Predicted(TypedDict, total=False):
     """The rate to expect of a step, see modes/predictions.py.
 
-    The ends are those of 80 % intervals, but for `images_per_s_90_low` and `images_per_s_90_high`.
+    The ends are those of 80 % intervals, but for `images_per_s_90`: the same with its 90 % interval.
     """
 
     images_per_s: Required[Above0]
     images_per_s_low: Above0
     images_per_s_high: Above0
+    images_per_s_90: Above0
     images_per_s_90_low: Above0
     images_per_s_90_high: Above0
     step_s: Amount

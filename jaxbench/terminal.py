@@ -41,7 +41,9 @@ def four_digits(value: float) -> str:
     """Return a finite number with four significant digits and thousands separators."""
     if value == 0 or not 1e-4 <= abs(value) < 1e15:
         return f"{value:.4g}"
-    return f"{value:,.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
+    # 999.97 has four digits as 1,000.
+    rounded = abs(float(f"{value:.4g}"))
+    return f"{value:,.{max(0, 3 - math.floor(math.log10(rounded)))}f}"
 
 
 def width() -> int:

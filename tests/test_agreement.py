@@ -119,7 +119,7 @@ def around(rate, count, spread=0.005):
     return [rate / 2] + [rate * (1 + step) for step in steps[::2] + steps[1::2]]
 
 
-def write_training(folder, rate, epochs=12, minute=0, **fields):
+def write_training(folder, rate, epochs=12, minute=0, spread=0.005, **fields):
     """Writes a training run on the quiet host that starts at a minute of the day."""
     usual = {
         "started_at": f"2026-01-01T{minute // 60:02}:{minute % 60:02}:00+00:00",
@@ -128,7 +128,7 @@ def write_training(folder, rate, epochs=12, minute=0, **fields):
     }
     # At 3.60 USD an hour.
     summary = {"telemetry": QUIET, "wall_s": 100.0, "usd": 0.1} | fields.pop("summary", {})
-    return train_record(folder, around(rate, epochs), summary=summary, **usual | fields)
+    return train_record(folder, around(rate, epochs, spread), summary=summary, **usual | fields)
 
 
 def write_folder(root: pathlib.Path) -> pathlib.Path:
@@ -810,6 +810,8 @@ def write_setting(folder, rates, first=0, epochs=12, **fields):
 
 SAVE_DOTS = {"config": {"remat": "save_dots"}}
 FLAG = {"environment": {"variables": {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}}}
+DEFAULT = "--xla_cpu_experimental_ynn_fusion_type=-individual_convolution,-reduce"
+DEFAULT_FLAG = {"environment": {"variables": {"XLA_FLAGS": DEFAULT}}}
 BF16 = {"config": {"precision": "bf16"}}
 
 
@@ -882,13 +884,14 @@ def test_ratios_that_are_judged_together_are_said_to_be(tmp_path):
 
 
 @pytest.mark.parametrize("runs", [1, 3])
-@pytest.mark.parametrize("other", [SAVE_DOTS, FLAG])
+@pytest.mark.parametrize("other", [SAVE_DOTS, FLAG, DEFAULT_FLAG])
 def test_no_two_settings_have_one_name(tmp_path, other, runs):
     """In a sentence, in a table, in a chart."""
     write_setting(tmp_path / "runs/a", [1000.0, 1010.0, 990.0][:runs])
     write_setting(tmp_path / "runs/b", [1317.0, 1320.0, 1310.0][:runs], 1, **other)
     text = report_of(tmp_path / "runs")
-    word = "remat" if other is SAVE_DOTS else "xla_gpu_autotune_level"
+    words = ("remat", "xla_gpu_autotune_level", "default XLA flags")
+    word = words[[SAVE_DOTS, FLAG, DEFAULT_FLAG].index(other)]
     sentences = [one for one in first_sentences(text) if "1,31" in one]
     assert sentences and all(word in one for one in sentences), sentences
     for cells in next(t for t in tables_of(text) if t.title == MACHINES).rows:
@@ -908,16 +911,19 @@ def test_a_range_is_no_interval(tmp_path, epochs):
     assert not re.search(ENDS, str(comparison).partition("B / A")[2].partition(":")[0])
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 6])
-def test_seeds_are_summarised_in_one_way(tmp_path, seeds):
-    """A sweep's table and seeds.csv, and of the same runs the report."""
+@pytest.mark.parametrize(
+    ("seeds", "step", "spread"), [(2, 20, 0.005), (3, 1, 0.05), (6, 20, 0.005)]
+)
+def test_seeds_are_summarised_in_one_way(tmp_path, seeds, step, spread):
+    """A sweep's table and seeds.csv, and of the same runs the report, however wide each one is."""
     scores = [0.90, 0.94, 0.97, 0.91, 0.93, 0.99][:seeds]
     trials = make_trials("cnn10", [], {"seed": [*map(str, range(seeds))]})
     sweep_dir = tmp_path / "sweep"
     for number, (trial, top1) in enumerate(zip(trials, scores, strict=True)):
         run = sweep_dir / "trials" / trial.folder / "run1"
         config = {"seed": number}
-        write_training(run, 1500 + 20 * number, minute=number, config=config, top1=top1)
+        rate, how = 1500 + step * number, {"minute": number, "spread": spread, "top1": top1}
+        write_training(run, rate, config=config, **how)
         outcome = {"key": trial.key, "place": trial.place, "run": str(run.relative_to(sweep_dir))}
         write_results(sweep_dir, outcome | {"figures": figures_of(load_run(str(run)))})
     (sweep_dir / "lock").touch()
@@ -971,6 +977,114 @@ def test_of_a_seed_that_was_run_again_the_first_that_ended_counts(tmp_path, ends
     seeds = found["Seeds together"]
     assert (seeds["n"], seeds["seeds that failed"]) == (str(n), str(failed))
     assert found["Time to the target, seeds together"]["n seeds that ended"] == "3 of 3"
+
+
+def three_each(folder, first=(1000.0, 1010.0, 990.0), second=(1200.0, 1210.0, 1190.0)):
+    """Three runs of fp32, and three faster ones of bf16."""
+    write_setting(folder / "a", first)
+    write_setting(folder / "b", second, 1, **BF16)
+    return [str(folder / name) for name in "ab"]
+
+
+ELSEWHERE = [{"step": 300, "elapsed_s": 5.0, "lost_s": 1.0, "num_devices": 4}]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "fields", "told"),
+    [
+        (12, {"status": "interrupted"}, "its status is interrupted"),
+        (12, {"resumes": ELSEWHERE}, "was resumed on other devices"),
+        # The first epoch is warm-up: it has no rate, and is no repeat.
+        (1, {}, "bf16, batch 128 is fastest: 1,200"),
+    ],
+)
+def test_what_is_no_repeat_is_none_in_every_output(tmp_path, epochs, fields, told):
+    paths = three_each(tmp_path / "runs")
+    write_training(tmp_path / "runs/b/3", 3000.0, epochs, minute=9, **BF16, **fields)
+    text = report_of(tmp_path / "runs")
+    [sentence] = first_sentences(text)
+    assert told in sentence and "3,000" not in sentence, sentence
+    done = run_command(tmp_path, *paths, module="jaxbench.compare")
+    said = done.stdout + done.stderr
+    assert ("faster" in said) == ("fastest" in told), said
+    assert "fastest" in told or told in said, said
+
+
+@pytest.mark.parametrize("status", ["interrupted", "invalid"])
+def test_a_higher_rate_of_a_run_that_did_not_end_well_is_named(tmp_path, status):
+    write_training(tmp_path / "runs/a", 1000.0)
+    write_training(tmp_path / "runs/b", 2000.0, minute=1, status=status, **BF16)
+    [sentence] = first_sentences(report_of(tmp_path / "runs"))
+    assert f"Left out: bf16, batch 128 ({status}, 2,000 images/s)." in sentence, sentence
+
+
+def test_a_step_of_scaling_that_failed_leaves_no_verdict(tmp_path):
+    for number, (name, factor) in enumerate([("a", 1.0), ("b", 1.1)] * 3):
+        rates = {1: 1000.0 * factor, 2: 1900.0 * factor if number < 5 else None}
+        recorded_run(
+            tmp_path / f"runs/{name}/{number}",
+            [scaling_record(n, r, **({} if r else {"status": "oom"})) for n, r in rates.items()],
+            mode="scaling",
+            config={"precision": {"a": "fp32", "b": "bf16"}[name]},
+            environment={"num_devices": 2, "device_kind": "TPU v5e"},
+            summary={"telemetry": QUIET},
+            started_at=f"2026-01-01T00:0{number}:00+00:00",
+            pid=number,
+        )
+    text = report_of(tmp_path / "runs")
+    [of_two] = [sentence for sentence in first_sentences(text) if "2,090" in sentence]
+    assert "fastest" not in of_two and "not all runs of a setting have this rate" in of_two, of_two
+    compared = run_command(tmp_path, "runs/a", "runs/b", module="jaxbench.compare").stdout
+    assert "scaling on 2" not in compared and "scaling on 1" in compared, compared
+
+
+def test_an_interval_that_says_nothing_is_not_shown(tmp_path):
+    for number in range(80):
+        config = {"config": {"batch_size": 64 * (number % 40 + 1)}}
+        write_training(tmp_path / f"runs/{number}", 1000.0 + number, minute=number, **config)
+    [sentence] = first_sentences(report_of(tmp_path / "runs"))
+    assert "(too few runs for so many ratios)" in sentence, sentence
+
+
+@pytest.mark.parametrize("lost", ["no run directory", "never reached"])
+def test_seeds_that_failed_are_counted_and_summarised_in_one_way(tmp_path, lost):
+    """A seed that left nothing, and one that takes endlessly."""
+    sweep_dir, reached = tmp_path / "sweep", {"score": "top1", "value": 0.9}
+    trials = make_trials("cnn10", [], {"seed": ["0", "1", "2", "3"]})
+    for number, trial in enumerate(trials):
+        outcome = {"key": trial.key, "place": trial.place}
+        if number == 3 and lost == "no run directory":
+            write_results(sweep_dir, outcome | {"status": "oom", "reason": "oom at start"})
+            continue
+        run = sweep_dir / "trials" / trial.folder / "run1"
+        top1 = 0.5 if number == 3 else 0.95
+        how = {"config": {"seed": number}, "top1": top1, "target_accuracy": 0.9}
+        write_training(run, 1500.0, minute=number, summary={"target_accuracy": reached}, **how)
+        outcome |= {"run": str(run.relative_to(sweep_dir))}
+        write_results(sweep_dir, outcome | {"figures": figures_of(load_run(str(run)))})
+    (sweep_dir / "lock").touch()
+    with contextlib.redirect_stdout(io.StringIO()):
+        jaxbench.sweep("cnn10", {"seed": range(4)}, sweepdir=sweep_dir)
+    rows = {row["figure"]: row for row in conftest.table(sweep_dir / "seeds.csv")}
+    found = {
+        one.title: dict(zip(one.columns, one.rows[0], strict=False))
+        for one in tables_of(report_of(sweep_dir))
+    }
+    failed = 1 if lost == "no run directory" else 0
+    assert rows["eval_top1"]["not_done"] == str(failed)
+    assert found["Seeds together"].get("seeds that failed") == str(failed)
+    [score] = [text for title, text in found[MACHINES].items() if title.startswith("top-1")]
+    assert (", 1 failed" in score) == bool(failed), score
+    together = found["Time to the target, seeds together"]
+    [time] = [text for title, text in together.items() if title.startswith("time [s] (95")]
+    assert time.split()[0] == plain(float(rows["target_s"]["geometric_mean"])), (time, rows)
+
+
+def test_a_run_whose_records_are_lost_is_corrupt_in_every_output(tmp_path):
+    path = write_training(tmp_path / "runs/a", 1000.0)
+    lines = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (path / "metrics.jsonl").write_text("".join(lines[4:]))
+    assert jaxbench.Run(path).status == jaxbench.load_runs(tmp_path)["status"][0] == "corrupt"
 
 
 TEXTS = ("1234567890e12345", "(1, 2)", "None", "0x10", "1_000")

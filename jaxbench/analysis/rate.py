@@ -181,61 +181,56 @@ def of_rounds(record: Any, name: str) -> Estimate:
     return estimate(record.samples.get(name, ()))._replace(value=time_s)
 
 
-def of_repeats(estimates: Sequence[Estimate]) -> Estimate:
+def of_repeats(
+    estimates: Sequence[Estimate], counts: str = "runs", most: float = math.inf
+) -> Estimate:
     """Return the only estimate, or the geometric mean of several runs.
 
     The interval is Student's over the runs, of their logarithms, and never narrower than what the
-    runs' own intervals leave open.
-    """
-    if len(estimates) == 1:
-        return estimates[0]
-    of = _mean([one.value for one in estimates], "runs")
-    if not of.has_interval:
-        return of
-    own = [one for one in estimates if one.has_interval and 0 < one.low <= one.high]
-    widths = [math.log(one.high / one.low) for one in own]
-    within = math.exp(sum(widths) / 2 / len(estimates) ** 1.5)
-    return of._replace(low=min(of.low, of.value / within), high=max(of.high, of.value * within))
-
-
-def of_seeds(values: Sequence[float], most: float = math.inf) -> Estimate:
-    """Return the geometric mean of what seeds came to, with Student's interval.
-
-    Seeds that never reached their target take endlessly. Then it is the median, without interval.
+    runs' own intervals leave open. Seeds that never reached their target take endlessly. With one
+    of them, or a value of 0, it is the median, without interval.
 
     Args:
+      counts: what they are, runs or seeds.
       most: what no value exceeds, such as 1 for a fraction.
     """
-    of = _mean(values, "seeds")
-    return of._replace(high=min(of.high, most)) if of.has_interval else of
-
-
-def _mean(values: Sequence[float], counts: str) -> Estimate:
-    if not values:
+    if not estimates:
         return Estimate()
-    if len(values) == 1 or min(values) <= 0 or not math.isfinite(max(values)):
+    if len(estimates) == 1:
+        only = estimates[0]
+        return only if counts == "runs" else only._replace(n=1, counts=counts)
+    values = [one.value for one in estimates]
+    if min(values) <= 0 or not math.isfinite(max(values)):
         return Estimate(statistics.median(values), n=len(values), counts=counts)
     mean, low, high = mean_interval(values)
     if len(values) < FEWEST_RUNS:
-        low = high = None
-    return Estimate(mean, low, high, len(values), counts)
+        return Estimate(mean, n=len(values), counts=counts)
+    own = [one for one in estimates if one.has_interval and 0 < one.low <= one.high]
+    widths = [math.log(one.high / one.low) for one in own]
+    within = math.exp(sum(widths) / 2 / len(estimates) ** 1.5)
+    low, high = min(low, mean / within), max(high, mean * within)
+    return Estimate(mean, low, min(high, most), len(values), counts)
 
 
-def spread(values: Sequence[float], most: float = math.inf) -> dict[str, float | int | None]:
-    """Return n, median, means, sample deviation and extremes; the ends of `of_seeds`.
+def of_seeds(values: Sequence[float], most: float = math.inf) -> Estimate:
+    """Return what seeds came to, without intervals of their own, see `of_repeats`."""
+    return of_repeats([*map(Estimate, values)], "seeds", most)
 
-    Infinite values count: half of them make the median infinite, one of them the means; there is no
-    deviation and no interval then, nor of a single value.
+
+def spread(estimates: Sequence[Estimate], most: float = math.inf) -> dict[str, float | int | None]:
+    """Return n, median, means, sample deviation and extremes of what seeds came to.
+
+    The geometric mean, or what takes its place, and its ends are those of `of_repeats`. Infinite
+    values count: half of them make the median infinite, one of them the mean; there is no
+    deviation then, nor of a single value.
     """
-    finite, of = all(map(math.isfinite, values)), of_seeds(values, most)
-    geometric_mean = mean_interval(values)[0] if min(values) > 0 else None
+    values = [one.value for one in estimates]
+    finite = all(map(math.isfinite, values))
     return {
         "n": len(values),
         "median": statistics.median(values),
         "mean": statistics.fmean(values),
-        "geometric_mean": geometric_mean,
-        "geometric_mean_low": of.low,
-        "geometric_mean_high": of.high,
+        **of_repeats(estimates, "seeds", most).fields("geometric_mean"),
         "std": statistics.stdev(values) if finite and len(values) > 1 else None,
         "min": min(values),
         "max": max(values),

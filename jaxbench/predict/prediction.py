@@ -54,11 +54,9 @@ class Prediction:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields of `predicted` in JSON."""
-        wider = self.rates[LEVELS[1]]
         return {
             **self.rate.fields("images_per_s"),
-            "images_per_s_90_low": wider.low,
-            "images_per_s_90_high": wider.high,
+            **self.rates[LEVELS[1]].fields("images_per_s_90"),
             "step_s": sum(self.parts_s.values()),
             "bound_by": self.bound_by,
             "parts_s": self.parts_s,

@@ -56,8 +56,8 @@ class Measurement:
 
     @property
     def usable(self) -> bool:
-        """Whether its figures may be drawn: the run ended well."""
-        return self.run.status == "done"
+        """Whether its figures may be drawn: the run ended well, on the devices that it began on."""
+        return self.run.status == "done" and not self.run.changed_devices
 
 
 @dataclasses.dataclass(frozen=True)

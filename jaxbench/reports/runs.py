@@ -17,7 +17,7 @@ from jaxbench.metrics import UNKNOWN, percent
 from jaxbench.predict.networks import identify
 from jaxbench.records import same
 from jaxbench.records.attempts import changes, describe_changes, distorters_of
-from jaxbench.records.reader import Kind, load_run, missing_records, read_document
+from jaxbench.records.reader import Kind, RunRecords, load_run, missing_records, read_document
 from jaxbench.records.run_lock import is_running
 from jaxbench.schema import (
     CompileRecord,
@@ -260,13 +260,18 @@ def read_run(id: str, name: str, path: pathlib.Path) -> ReportedRun:
     except (BadInput, ValueError) as error:
         reason = str(error).replace(f"{path}", name)
         return ReportedRun(id, name, path, read_document(path) or UNKNOWN_DOCUMENT, reason=reason)
+    return reported(run, id, name)
+
+
+def reported(run: RunRecords, id: str | None = None, name: str = "") -> ReportedRun:
+    """Return a run with how it ended, or whether it has."""
     status, reason = run.document.status, run.document.reason
     if status == "running":
-        status, reason = _RUNNING[is_running(path)]
+        status, reason = _RUNNING[is_running(run.path)]
     elif lost := missing_records(run):
         ended = f"; it ended as {status}: {reason}" if reason else ""
         status, reason = "corrupt", lost + ended
-    return ReportedRun(id, name, path, run.document, run.records, status, reason)
+    return ReportedRun(id, name, run.path, run.document, run.records, status, reason)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,15 +5,26 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxbench.analysis.rate import Estimate, are_interleaved, design_doubts, rates_of, verdict
+from jaxbench.analysis.rate import (
+    FEWEST_RUNS,
+    Estimate,
+    are_interleaved,
+    design_doubts,
+    rates_of,
+    verdict,
+)
 from jaxbench.errors import BadInput
 from jaxbench.metrics import plain
+from jaxbench.modes.options import COORDINATOR_FLAGS
 from jaxbench.records.reader import flat
 from jaxbench.records.same import differing, is_other_work, others_of
 from jaxbench.reports.collect import collect
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.work import grouped
 from jaxbench.terminal import printable
+
+# Wider intervals of a ratio say nothing.
+_WIDEST_RATIO = 100
 
 
 class Side(NamedTuple):
@@ -40,8 +51,12 @@ class Side(NamedTuple):
     def is_done(self) -> bool:
         return all(run.status == "done" for run in self.runs)
 
-    def check(self) -> None:
-        """Raise BadInput unless all runs ended well and did the same, and none is a copy."""
+    def checked(self) -> "Side":
+        """Return the side without its runs that are too short for a rate.
+
+        Raises:
+          BadInput: not all runs ended well and did the same, or one is a copy.
+        """
         processes = set()
         for run in self.runs:
             process = run.host, run.document.pid, run.document.started_at
@@ -53,11 +68,17 @@ class Side(NamedTuple):
                     f"{run.path}: its status is {run.status} ({run.reason or 'no reason given'}); "
                     "only runs that are done can be compared"
                 )
+            if run.changed_devices:
+                raise BadInput(
+                    f"{run.path}: was resumed on other devices; its rate is of no machine"
+                )
             if unlike := differences(self.runs[0], run):
                 raise BadInput(
                     f"{self.name}: its runs are no repeats, they differ in {', '.join(unlike)}; "
                     "name one of them"
                 )
+        rated = [run for run in self.runs if _rates(run)]
+        return self._replace(runs=rated or self.runs)
 
     def rates(self) -> dict[str, list[Estimate]]:
         """Return {stage: each repeat's rate} of the stages that all of them have."""
@@ -141,8 +162,7 @@ class Match(NamedTuple):
 
 def match(base: Side, other: Side) -> Match:
     """Return what two sides have measured, and what they differ in."""
-    base.check()
-    other.check()
+    base, other = base.checked(), other.checked()
     feeds = base.runs[0].rate_feed, other.runs[0].rate_feed
     if feeds[0] != feeds[1]:
         raise BadInput(
@@ -212,13 +232,20 @@ def match_or_reason(base: Side, other: Side, prefix: str = "") -> Match | str:
 def how_to_repeat(base: Side, other: Side) -> str:
     """Return a sentence on how to measure two sides so that a verdict is possible.
 
+    It is empty if there are repeats enough, and only the hosts are in doubt.
     It has a command if that gives both settings for sure: they differ only in fields of their
     experiment, and the command of the base is recorded whole.
     """
+    if min(len(base.runs), len(other.runs)) >= FEWEST_RUNS and (
+        base.host != other.host or are_interleaved(base.starts, other.starts)
+    ):
+        return ""
     first, second = base.runs[0], other.runs[0]
     line, spec = first.document.command_line, f"--experiment={first.experiment}"
     arguments = line[line.index(spec) + 1 :] if spec in line else [spec]
     is_whole = all(one.startswith("--no") or re.match("--[^=]+=", one) for one in arguments)
+    # They are no part of the command line.
+    is_whole &= not first.setting["XLA_FLAGS"]
     configs = [dict(flat(run.config)) for run in (first, second)]
     axes = {name: [str(one.get(name)) for one in configs] for name in differences(first, second)}
     is_grid = all(
@@ -227,7 +254,9 @@ def how_to_repeat(base: Side, other: Side) -> str:
     )
     if spec not in line or not (axes and is_whole and is_grid):
         return "Measure both three times, interleaved: see docs/howto/compare.md."
-    swept = {f"--experiment.{name}" for name in (*axes, "seed")} | {"--workdir", "--json"}
+    # Without readings nobody knows the load of the host.
+    not_swept = (*("workdir", "json", "resume", "telemetry_s"), *COORDINATOR_FLAGS)
+    swept = {f"--experiment.{name}" for name in (*axes, "seed")} | {f"--{n}" for n in not_swept}
     kept = [one for one in arguments if one.partition("=")[0] not in swept]
     grid = [f"--grid={name}={','.join(values)}" for name, values in axes.items()]
     command = shlex.join(["jaxbench", "sweep", spec, *kept, *grid, "--repeats=3"])
@@ -235,13 +264,14 @@ def how_to_repeat(base: Side, other: Side) -> str:
     return f"Repeat {which} three times, interleaved, and report the new folder: `{command}`."
 
 
-def judge(matches: Sequence[Match]) -> list[dict[str, Any]]:
+def judge(matches: Sequence[Match], num_verdicts: int = 0) -> list[dict[str, Any]]:
     """Return what two sides differ in, and {stage: other / base, its interval and a verdict}.
 
-    The intervals of all ratios that get a verdict hold together at 95 %. It is inconclusive for
+    The intervals of all ratios that get a verdict hold together at 95 %: of these matches, or of as
+    many as are given. It is inconclusive for
     other work, on a host that was busy or whose load nobody knows, and if `design_doubts` objects.
     """
-    num_verdicts = sum(len(match.rates) for match in matches if not match.doubts)
+    num_verdicts = num_verdicts or count_verdicts(matches)
     comparisons = []
     for match in matches:
         stages = {}
@@ -257,10 +287,17 @@ def judge(matches: Sequence[Match]) -> list[dict[str, Any]]:
     return comparisons
 
 
+def count_verdicts(matches: Sequence[Match]) -> int:
+    """Return how many ratios of some matches get a verdict."""
+    return sum(len(match.rates) for match in matches if not match.doubts)
+
+
 def ratio_words(stage: Mapping[str, Any]) -> str:
     """Return the ratio of a stage with its interval."""
     if stage["ratio_low"] is None:
         return "{ratio:.3f} (no interval)".format(**stage)
+    if stage["ratio_high"] > _WIDEST_RATIO:
+        return "{ratio:.3f} (too few runs for so many ratios)".format(**stage)
     return "{ratio:.3f} ({ratio_low:.3f} to {ratio_high:.3f})".format(**stage)
 
 

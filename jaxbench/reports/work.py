@@ -48,14 +48,15 @@ def labelled(
     names = differing_names(settings)
     first = [name for name in _UNNAMED if name in names or name in always]
     others = [name for name in names if name not in _UNNAMED]
-    for most in (_MOST_NAMED, len(others)):
+    all_names = [*others, DEFAULT_FLAGS]
+    for most, named in ((_MOST_NAMED, others), (None, others), (None, all_names)):
         labels = [
             ", ".join(
                 filter(
                     None,
                     [
                         *(_shown(values.get(name), name) for name in first),
-                        name_settings(values, others, most),
+                        name_settings(values, named, most),
                     ],
                 )
             )
@@ -89,12 +90,14 @@ def differing_names(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted(names, key=_ENVIRONMENT.__contains__)
 
 
-def name_settings(setting: Mapping[str, Any], names: Sequence[str], most: int = _MOST_NAMED) -> str:
+def name_settings(
+    setting: Mapping[str, Any], names: Sequence[str], most: int | None = _MOST_NAMED
+) -> str:
     """Return the first of the named fields that have a value, and how many more there are."""
     known = [name for name in names if setting.get(name) is not None]
     texts = [f"{name}={_shown(setting[name])}" for name in known[:most]]
-    if len(known) > most:
-        texts.append(f"and {len(known) - most} more settings")
+    if more := len(known[len(texts) :]):
+        texts.append(f"and {more} more setting{'s' * (more > 1)}")
     return ", ".join(texts)
 
 

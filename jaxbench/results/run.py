@@ -8,8 +8,7 @@ from typing import Any
 from jaxbench.errors import BadInput
 from jaxbench.metrics import plain
 from jaxbench.records.reader import load_run, read_records
-from jaxbench.records.run_lock import is_running
-from jaxbench.reports.runs import ReportedRun
+from jaxbench.reports.runs import reported
 from jaxbench.reports.runs_table import run_row
 from jaxbench.results.tables import records_table
 from jaxbench.schema import METRICS, value_of
@@ -33,16 +32,10 @@ class Run:
     """
 
     def __init__(self, path: str | os.PathLike):
-        loaded = load_run(os.fspath(path))
-        self.path: pathlib.Path = loaded.path
-        self.document: dict[str, Any] = loaded.document.to_json()
-        status = loaded.document.status
-        if status == "running" and is_running(self.path) is False:
-            status = "killed"
         # Without the training steps, of which there may be millions.
-        self._reported = ReportedRun(
-            None, "", loaded.path, loaded.document, loaded.records, status, loaded.document.reason
-        )
+        self._reported = reported(load_run(os.fspath(path)))
+        self.path: pathlib.Path = self._reported.path
+        self.document: dict[str, Any] = self._reported.document.to_json()
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -56,7 +49,8 @@ class Run:
     def status(self) -> str:
         """One of `done`, `failed`, `oom`, `interrupted`, `preempted`, `diverged`, `invalid`.
 
-        `killed` if its process ended without a record of why, `running` if it has not ended.
+        `killed` if its process ended without a record of why, `running` if it has not ended,
+        `corrupt` if records are lost.
         """
         return self._reported.status
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from jaxbench.analysis.rate import FEWEST_SEEDS, spread
+from jaxbench.analysis.rate import FEWEST_SEEDS, Estimate, spread
 from jaxbench.metrics import UNKNOWN, plain
 from jaxbench.records.reader import RunRecords
 from jaxbench.records.same import others_of
@@ -190,11 +190,12 @@ def seed_statistics(results: Sequence[TrialResult]) -> tuple[list[dict[str, Any]
     headings = [*(name for name, _ in others), "over seeds", "n", "median", "mean", "95 % interval"]
     few = f"; fewer than {FEWEST_SEEDS} seeds are no result"
     is_few = any(row["n"] < FEWEST_SEEDS for row in rows)
-    mean = "the mean is geometric, the interval is the mean's" + few * is_few
+    mean = "the mean is geometric (the median if a value is 0 or ∞), the interval is the mean's"
+    mean += few * is_few
     return rows, [*text_table(headings, shown, ["median", "n"]), mean, *notes]
 
 
-def _of_seeds(group: Sequence[TrialResult], name: str) -> list[float]:
+def _of_seeds(group: Sequence[TrialResult], name: str) -> list[Estimate]:
     """Return a figure of the seeds that have it; a target that was never reached takes endlessly.
 
     What seeds that failed measured before their end is no other figure of a whole run.
@@ -210,7 +211,10 @@ def _of_seeds(group: Sequence[TrialResult], name: str) -> list[float]:
             and (one.figures.target_reached is False or one.figures.target_value is None)
             for one in group
         )
-    return known
+    if name != "images_per_s":
+        return [*map(Estimate, known)]
+    figures = (msgspec.structs.asdict(one.figures) for one in group if one.status == "done")
+    return [rate for one in figures if (rate := Estimate.of_fields(one, name)).value is not None]
 
 
 def max_batch_table(results: Sequence[MaxBatchResult]) -> list[str]:

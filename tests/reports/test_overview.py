@@ -116,6 +116,8 @@ ARGUMENTS = ["--experiment=cnn10", "--mode=throughput", "--rounds=6", "--experim
 def test_the_command_that_repeats_can_be_pasted(tmp_path):
     for batch in (64, 128):
         line = ["python", "-m", "jaxbench.main", *ARGUMENTS, f"--experiment.batch_size={batch}"]
+        # No flags of a sweep; without readings nobody knows the load of the host.
+        line += ["--resume=auto", "--telemetry_s=0", "--num_processes=1"]
         how = {"command_line": [*line, f"--workdir={tmp_path}/{batch}"]}
         throughput(tmp_path / f"{batch}", batch, config={"batch_size": batch}, **how)
     [command] = re.findall("`(.*?)`", sentence_of(tmp_path))
@@ -159,6 +161,25 @@ def test_a_repeat_that_failed_leaves_no_verdict(tmp_path):
     recorded_run(tmp_path / "failed", mode="throughput", **failed, data={"feed": "synthetic"})
     said = sentence_of(tmp_path)
     assert "fastest" not in said and "its status is failed" in said
+
+
+def test_flags_of_the_environment_are_in_no_command(tmp_path):
+    variables = {"variables": {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}}
+    for batch in (64, 128):
+        line = ["python", "-m", "jaxbench.main", *ARGUMENTS, f"--experiment.batch_size={batch}"]
+        how = {"command_line": line, "environment": variables}
+        throughput(tmp_path / f"{batch}", batch, config={"batch_size": batch}, **how)
+    assert sentence_of(tmp_path).endswith("interleaved: see docs/howto/compare.md.")
+
+
+@pytest.mark.parametrize("load", [{"host_busy": True}, {}])
+def test_repeats_are_no_advice_where_only_the_host_is_in_doubt(tmp_path, load):
+    for number, batch in enumerate((64, 128) * 3):
+        how = {"config": {"batch_size": batch, "seed": number // 2}, "pid": number}
+        at = {"started_at": f"2026-03-04T05:0{number}:07+00:00"}
+        throughput(tmp_path / f"{number}", batch, summary={"telemetry": load}, **how, **at)
+    said = sentence_of(tmp_path)
+    assert "Not compared: " in said and "Measure" not in said and "Repeat" not in said, said
 
 
 def test_a_field_without_a_value_is_one_that_is_missing(tmp_path):

@@ -174,7 +174,7 @@ def _name_settings(steps: Sequence[_Step]) -> None:
 
 def _is_rate(row: Measurement) -> bool:
     known = row.stage in STAGES and (row.rate.value or 0) > 0
-    return known and row.usable and not row.run.changed_devices
+    return known and row.usable
 
 
 def _nearest(step: _Step, rates: Sequence[Measurement]) -> Measurement | None:

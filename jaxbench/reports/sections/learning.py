@@ -113,6 +113,8 @@ def learning(context: ReportContext) -> Section | None:
     shown = shared("run", "status", "experiment", "precision", "feed", "batch", "seed")
     columns = [*shown, *setting_column(context, "seed"), *_RESULTS]
     results = make_table(columns, map(_results, trained), "Final results")
+    # A seed that left no run directory failed, too.
+    seeds = _seeds_table([line for group in lines for line in group], context.collection.all_runs)
     return make_section(
         "learning",
         "Learning, epoch by epoch",
@@ -121,7 +123,7 @@ def learning(context: ReportContext) -> Section | None:
         "model. Test figures cover every example of the test split. A run that is still running "
         "or ended early is a line of its own, and in no band."
         + left_out(len(parts), _MOST_GROUPS, "groups of runs"),
-        [*charts, _seeds_table([line for group in lines for line in group], context.runs), results],
+        [*charts, seeds, results],
     )
 
 

@@ -29,6 +29,7 @@ from jaxbench.reports.sections.runs import trust
 from jaxbench.reports.sides import (
     Match,
     Side,
+    count_verdicts,
     how_to_repeat,
     judge,
     match_or_reason,
@@ -46,6 +47,12 @@ _NOTE = (
     "seed never reached the target. USD: at the lowest known price. In brackets: the 95 % interval "
     "and what it is of. Grey: no interval, or fewer than five seeds."
 )
+
+
+_NOT_IN_ALL = {
+    "verdict": Outcome.INCONCLUSIVE,
+    "reasons": ("not all runs of a setting have this rate",),
+}
 
 
 class _Best(NamedTuple):
@@ -75,6 +82,7 @@ class _Rate(NamedTuple):
       setting: the runs', with their batch size.
       label: what tells the setting apart from the machine's others.
       tried: all runs of the setting, those that failed too.
+      of: the key of the setting in the context's `runs_of_setting`.
     """
 
     runs: Sequence[ReportedRun]
@@ -85,6 +93,7 @@ class _Rate(NamedTuple):
     setting: Mapping[str, Any]
     label: str = ""
     tried: Sequence[ReportedRun] = ()
+    of: tuple = ()
 
     run = property(lambda self: self.runs[0])
     value = property(lambda self: self.rate.value or 0.0)
@@ -108,10 +117,12 @@ class _Rate(NamedTuple):
 def overview(context: ReportContext) -> Section | None:
     """Return what each machine came to, a chart, warnings, and a table by experiment and feed."""
     rows = _machines(context)
-    answers: dict[str, Answer] = {}
-    for row in rows:
-        if len(answers) < _MOST_ANSWERS and row["name"] not in answers:
-            answers[row["name"]] = _answer(row)
+    first = {row["name"]: row for row in reversed(rows)}
+    answered = [row for row in rows if first[row["name"]] is row][:_MOST_ANSWERS]
+    # All that the page says of two settings holds together.
+    matches = [one for row in answered for one in _matches(row["settings"])]
+    num_verdicts = count_verdicts([one for one in matches if isinstance(one, Match)])
+    answers = [_answer(row, num_verdicts) for row in answered]
     by_heading = operator.itemgetter("heading")
     table = make_table(_columns(rows), rows, "Each machine", _NOTE, group=by_heading)
     return make_section(
@@ -121,44 +132,69 @@ def overview(context: ReportContext) -> Section | None:
         "steps, nor one feed with another.",
         [
             *trust(context),
-            *answers.values(),
+            *answers,
             *_chart(rows),
             table._replace(folded=len(rows) <= len(answers)),
         ],
     )
 
 
-def _answer(row: dict[str, Any]) -> Answer:
+def _answer(row: dict[str, Any], num_verdicts: int) -> Answer:
     """Return the values of a machine, and a sentence on what is fastest."""
     titles, settings = _titles([row]), row["settings"]
     tiles = [(titles[name], *_parts(row[name], show)) for name, show in _SHOWS.items() if row[name]]
     title = f"{row['name']} · {row['heading']}"
-    return Answer(title, _sentence(settings), tiles, _marks(settings[0]))
+    return Answer(title, _sentence(settings, num_verdicts), tiles, _marks(settings[0]))
 
 
-def _sentence(settings: Sequence[_Rate]) -> str:
-    """Return which setting is fastest, if that is known; else the rates and what is missing."""
+def _matches(settings: Sequence[_Rate]) -> list[Match | str]:
+    """Return the match of each other setting with that of the highest rate, or why it has none."""
+    first, *others = [Side(one.label, one.tried, one.label) for one in settings if one.value] or [
+        None
+    ]
+    return [match_or_reason(other, first) for other in others]
+
+
+def _sentence(settings: Sequence[_Rate], num_verdicts: int) -> str:
+    """Return which setting is fastest, if that is known; else the rates and what is missing.
+
+    Args:
+      num_verdicts: how many ratios the page judges.
+    """
+    return _answer_to(settings, num_verdicts) + _left_out(settings)
+
+
+def _left_out(settings: Sequence[_Rate]) -> str:
+    """Say which settings have no run that ended well."""
+    lost = [rate for rate in settings if rate.run.status != "done" and not rate.value]
+    words = []
+    for rate in lost[:_MOST_IN_SENTENCE]:
+        had = f", {plain(rate.run.rate.value)} images/s" if rate.run.rate.value else ""
+        words.append(f"{rate.label} ({rate.run.status}{had})")
+    more = f", and {more} more" if (more := len(lost) - _MOST_IN_SENTENCE) > 0 else ""
+    return f" Left out: {'; '.join(words)}{more}." if words else ""
+
+
+def _answer_to(settings: Sequence[_Rate], num_verdicts: int) -> str:
     first, *others = [rate for rate in settings if rate.value] or settings[:1]
     if not first.value:
         return "No rate: the first epoch is warm-up, so train for two epochs or more."
     if not others:
-        return f"{first}. It is the only setting with a rate."
-    side, next_side, *_ = sides = [
-        Side(rate.label, rate.tried, rate.label) for rate in (first, *others)
-    ]
-    matches = [match_or_reason(other, side) for other in sides[1:]]
-    comparisons = judge([one for one in matches if isinstance(one, Match)])
+        return f"{first}. It is the only setting with a rate of a run that ended well."
+    matches = _matches(settings)
+    comparisons = judge([one for one in matches if isinstance(one, Match)], num_verdicts)
     judged = iter(comparisons)
-    # Without a match there is a reason.
+    # Without a match there is a reason. A step of scaling may have failed in one of the runs.
     stages = [
-        next(judged)["stages"][first.key]
+        next(judged)["stages"].get(first.key, _NOT_IN_ALL)
         if isinstance(one, Match)
         else {"verdict": Outcome.INCONCLUSIVE, "reasons": (one,)}
         for one in matches
     ]
-    # The ratio of these two alone has a narrower interval.
-    count = comparisons[0]["num_verdicts"] if comparisons else 0
-    together = f" {count} ratios are judged together." if count > 1 else ""
+    # The ratio of two alone has a narrower interval.
+    together = f" {num_verdicts} ratios are judged together." if num_verdicts > 1 else ""
+    if not all(one["same_host"] for one in comparisons):
+        together += " They ran on different hosts."
     next_words = ""
     if stages[0]["verdict"] == Outcome.FASTER:
         next_words = f"its rate is {ratio_words(stages[0])} times that of {others[0].label}"
@@ -175,10 +211,11 @@ def _sentence(settings: Sequence[_Rate]) -> str:
         ratio = ratio_words(stages[0])
         return f"{shown}. No significant difference between the first two: ratio {ratio}.{together}"
     reasons = "; ".join(stages[0]["reasons"])
-    for run in (*side.runs, *next_side.runs):
+    for run in (*first.tried, *others[0].tried):
         reasons = reasons.replace(str(run.path), run.id or run.name)
     one = matches[0]
-    advice = how_to_repeat(side, next_side) if isinstance(one, Match) and one.same_work else ""
+    sides = [Side(rate.label, rate.tried) for rate in (first, others[0])]
+    advice = how_to_repeat(*sides) if isinstance(one, Match) and one.same_work else ""
     return f"{shown}. Not compared: {reasons}. {advice}".rstrip()
 
 
@@ -310,20 +347,22 @@ def _rates(context: ReportContext) -> Iterator[_Rate]:
         run = one.run
         one_machine = not run.changed_devices and (run.id or not one.usable)
         # A training too short for a rate may have come to a score, or to its target. One that
-        # failed has no rate, and counts as a seed that failed.
-        counts = run.mode == "train" or one.rate.value
-        ended = one.usable or (run.mode == "train" and run.ended)
-        if ended and one.stage in STAGES and one_machine and counts:
+        # did not end well has no rate here; if it failed, it counts as a seed that failed.
+        counts = run.mode == "train" or (one.usable and one.rate.value)
+        if one.stage in STAGES and one_machine and counts:
             setting = {**one.setting, "batch_size": run.batch_size}
             rate = one.rate if one.usable else Estimate()
-            yield _Rate([run], run.machine, STAGES[one.stage], one.stage, rate, setting)
+            stage, key = STAGES[one.stage], setting_key(setting)
+            yield _Rate([run], run.machine, stage, one.stage, rate, setting, of=key)
     for run, record in context.of_kind(ScalingRecord):
         rate, stage = of_windows(record, "images_per_s"), f"{record.scaling} scaling"
         if run.status == "done" and rate.value:
             setting = run.setting | {"stage": stage, "batch_size": record.batch_size}
             setting["num_devices"] = record.num_devices
             machine, key = run.machine_of(record.num_devices), scaling_stage(record)
-            yield _Rate([run], machine, stage, key, rate, setting)
+            # That of the run, which has several steps.
+            of = setting_key({**run.setting, "batch_size": run.batch_size})
+            yield _Rate([run], machine, stage, key, rate, setting, of=of)
 
 
 def _compare(context: ReportContext, rates: Sequence[_Rate]) -> list[dict[str, Any]]:
@@ -331,7 +370,7 @@ def _compare(context: ReportContext, rates: Sequence[_Rate]) -> list[dict[str, A
 
     A value that nobody measured is None.
     """
-    trained = [rate.run for rate in rates if rate.run.mode == "train"]
+    trained = [rate.run for rate in rates if rate.run.mode == "train" and rate.run.ended]
     times = {run: t for run in trained if (t := context.times_to_target.get(run)) and t.ended}
     labels = collections.Counter((time.target, time.label) for time in times.values())
     target, label = max(labels, key=labels.get, default=(None, None))
@@ -361,9 +400,7 @@ def _settings(rates: Sequence[_Rate], context: ReportContext) -> list[_Rate]:
         repeats = [rate for rate in same if rate.value] or same[:1]
         runs = [rate.run for rate in repeats]
         rate = of_repeats([one.rate for one in repeats]) if repeats[0].value else Estimate()
-        tried = [
-            *dict.fromkeys((*runs, *context.runs_of_setting.get(setting_key(same[0].setting), ())))
-        ]
+        tried = [*dict.fromkeys((*runs, *context.runs_of_setting.get(same[0].of, ())))]
         of_settings.append(repeats[0]._replace(rate=rate, runs=runs, tried=tried))
     always = ("precision", "batch_size")
     labels = work.labelled(of_settings, lambda rate: rate.setting, always)
