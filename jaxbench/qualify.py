@@ -32,9 +32,9 @@ from jaxbench.parallel import processes
 from jaxbench.parallel.launch_local import run_local_processes
 from jaxbench.terminal import print_wrapped, printable
 
-_MINUTES, _OUT, _FLEET, _SOAK_MINUTES, _STORAGE, _THRESHOLDS = define_flags("qualify")
+_MINUTES, _OUT, _FLEET, _SOAK_MINUTES, _THRESHOLDS = define_flags("qualify")
 flags.adopt_module_key_flags(process_flags)
-_OF_ONE_PROCESS = ("soak_minutes", "storage")
+_OF_ONE_PROCESS = ("soak_minutes",)
 _ONE_PROCESS = (
     "separate this host's chips with TPU_PROCESS_BOUNDS and TPU_CHIPS_PER_PROCESS_BOUNDS, and "
     "qualify each host by itself; or, for only the links between them, start the same command with "
@@ -96,7 +96,6 @@ def _qualify() -> int:
             thresholds,
             create_console(),
             soak_minutes=_SOAK_MINUTES.value,
-            storage=_STORAGE.value,
             fleet=fleet,
         )
 

@@ -27,7 +27,6 @@ class PartKind(msgspec.Struct, frozen=True, kw_only=True):
     least_on_cpu_s: float = 0.0
     fraction: float = 0.0
     most_s: float = 0.0
-    flag: str = ""
 
 
 class FigureKind(msgspec.Struct, frozen=True, kw_only=True):

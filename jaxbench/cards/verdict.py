@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple, get_args
 import msgspec
 
 from jaxbench.cards.card import Card, Figure, Finding, Outcome, Part, Verdict
-from jaxbench.cards.figures import FIGURES, MATMULS, MEMORY, PARTS
+from jaxbench.cards.figures import FIGURES, MATMULS, MEMORY
 from jaxbench.errors import BadInput, one_of
 from jaxbench.files import parse_rows, read_text
 from jaxbench.paths import user_path
@@ -200,7 +200,7 @@ def judge(card: Card, thresholds: Thresholds) -> Verdict:
 def _missing(part: Part, card: Card) -> Iterator[Finding]:
     """Yield that a part failed, or that all or some of it was not measured."""
     has_no_links = part.name == "collectives" and card.environment["num_devices"] < 2
-    status: Any = "not_judged" if has_no_links or PARTS[part.name].flag else "incomplete"
+    status: Any = "not_judged" if has_no_links else "incomplete"
     if part.status == "failed":
         yield Finding(part.name, "status", "fail", f"failed: {part.reason}")
     elif part.status == "skipped":

@@ -39,7 +39,6 @@ def qualify(
     console: Console,
     *,
     soak_minutes: float | None = None,
-    storage: bool = False,
     fleet: Sequence[Card] = (),
 ) -> int:
     """Measure a card, write it and print the answer; return 1 if it fails, else 0.
@@ -50,7 +49,6 @@ def qualify(
       thresholds: the limits that the card is judged by.
       console: where lines and the bar go.
       soak_minutes: of the soak; None for what the other parts leave.
-      storage: whether the storage is measured, too.
       fleet: cards that may be of machines like this one.
 
     Raises:
@@ -74,7 +72,6 @@ def qualify(
         num_devices=mesh.num_devices,
         on_cpu=platform == "cpu",
         soak_minutes=soak_minutes,
-        asked={"storage"} if storage else (),
         only=only,
     )
     folder = _new_folder(out) if processes.is_primary() else pathlib.Path()
@@ -154,7 +151,7 @@ def _measure(session: QualifySession, name: str) -> None:
         is_ours = isinstance(error, PartFailed | BadInput)
         words = str(error) if is_ours else f"{type(error).__name__}: {first_line(error)}"
         session.ends[name] = ("failed", " ".join(words.split())[:500])
-        session.console.say(f"{name.replace('_', ' ')} failed: {session.ends[name][1]}")
+        session.console.say(f"{name} failed: {session.ends[name][1]}")
     except (KeyboardInterrupt, Terminated):
         session.ends[name] = ("skipped", "interrupted")
         raise

@@ -48,7 +48,7 @@ def qualify(monkeypatch, tmp_path, session, output, preset):
     monkeypatch.setattr(run, "CPU", preset)
     monkeypatch.setattr(run, "create_mesh", lambda experiment: session.mesh)
     measured_parts = ("doctor", "ceilings", "collectives", "networks", "soak")
-    plan = Plan(dict.fromkeys(measured_parts, 0.1), {"storage": "give --storage to measure it"})
+    plan = Plan(dict.fromkeys(measured_parts, 0.1), {})
 
     def make_plan(minutes, *, only, **_):
         return run_make_plan(minutes, only=only, num_devices=2, on_cpu=True) if only else plan
