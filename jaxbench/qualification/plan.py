@@ -48,13 +48,13 @@ def make_plan(
     num_devices: int,
     on_cpu: bool,
     soak_minutes: float | None = None,
-    only: tuple[str, str] | None = None,
+    only_doctor: str | None = None,
 ) -> Plan:
     """Split the minutes over the parts.
 
     Args:
       soak_minutes: of the soak; None for what the others leave.
-      only: the one part that is measured, and why the others are not.
+      only_doctor: why nothing but the doctor runs, if so.
 
     Raises:
       BadInput: minutes are too few for a card.
@@ -70,8 +70,8 @@ def make_plan(
         if kind.measured_in:
             continue
         least_s[kind.name] = kind.least_on_cpu_s if on_cpu else kind.least_s
-        if only and kind.name != only[0]:
-            skipped[kind.name] = only[1]
+        if only_doctor and kind.name != "doctor":
+            skipped[kind.name] = only_doctor
     if num_devices < 2:
         skipped["collectives"] = "there is one device"
     if soak_minutes:
@@ -88,7 +88,7 @@ def make_plan(
             left_s -= least_s[name]
     spare_s = left_s
     for name in times_s:
-        more_s = min((1 if only else PARTS[name].fraction) * spare_s, PARTS[name].most_s)
+        more_s = min(PARTS[name].fraction * spare_s, PARTS[name].most_s)
         times_s[name] += more_s
         left_s -= more_s
     if "soak" in times_s and soak_minutes is None:

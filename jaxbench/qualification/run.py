@@ -21,7 +21,6 @@ from jaxbench.hardware.distorters import distortion_warnings
 from jaxbench.hardware.environment import describe_environment
 from jaxbench.hardware.telemetry.nvml import cuda_ordinals, other_gpu_processes
 from jaxbench.hardware.telemetry.readers import HostReader
-from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import create_mesh
 from jaxbench.parallel.signals import defer_signals
 from jaxbench.qualification.console_card import answer_lines
@@ -61,20 +60,15 @@ def qualify(
     mesh = create_mesh(Experiment(parallelism="shard_map"))
     platform = mesh.devices[0].platform
     # The CPU is not what somebody with accelerators wants to know, and takes minutes.
-    unused = processes.broadcast_value(unused_accelerators(platform))
-    only = None
-    if unused:
-        only = ("doctor", "the accelerators of this machine are not used")
-    elif processes.count() > 1:
-        only = ("collectives", "not measured over several processes")
+    unused = unused_accelerators(platform)
     plan = make_plan(
         minutes,
         num_devices=mesh.num_devices,
         on_cpu=platform == "cpu",
         soak_minutes=soak_minutes,
-        only=only,
+        only_doctor="the accelerators of this machine are not used" if unused else None,
     )
-    folder = _new_folder(out) if processes.is_primary() else pathlib.Path()
+    folder = _new_folder(out)
     preset = CPU if platform == "cpu" else STANDARD
     session = QualifySession(mesh, folder, preset, console, plan)
     lines = [f"{line}; or set JAX_PLATFORMS=cpu to measure the CPU" for line in unused]
@@ -89,10 +83,6 @@ def qualify(
             _measure(session, name)
     except (KeyboardInterrupt, Terminated) as error:
         ended = error
-    if not processes.is_primary():
-        if ended:
-            raise ended
-        return 0
     with defer_signals():
         console.close()
         gpu_processes.append(None if ended else other_gpu_processes(ordinals))
@@ -113,7 +103,7 @@ def qualify(
 
 
 def _new_folder(out: str | None) -> pathlib.Path:
-    """Make the folder of the card, with the one of its runs, which no other process has made."""
+    """Make the folder of the card, with the one of its runs, which no other program has made."""
     if out == "":
         raise BadInput("--out=: must name a folder")
     try:
@@ -146,8 +136,6 @@ def _measure(session: QualifySession, name: str) -> None:
         with session.clock.phase(name):
             importlib.import_module(f"{__package__}.{name}").measure(session, time_s)
     except Exception as error:
-        if processes.count() > 1:  # the others wait for this process, and end with it
-            raise
         is_ours = isinstance(error, PartFailed | BadInput)
         words = str(error) if is_ours else f"{type(error).__name__}: {first_line(error)}"
         session.ends[name] = ("failed", " ".join(words.split())[:500])

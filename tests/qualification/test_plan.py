@@ -29,12 +29,11 @@ def test_the_parts_take_no_longer_than_the_minutes(minutes, on_cpu, num_devices,
         assert math.isclose(plan.total_s, 60 * minutes) or "soak" in plan.skipped
 
 
-@pytest.mark.parametrize(("minutes", "time_s"), [(1, 60), (10, 70)])
-def test_several_processes_measure_their_links_alone(minutes, time_s):
-    plan = make_plan(minutes, False, num_devices=4, only=("collectives", "why"))
-    assert plan.times_s == {"collectives": time_s}
-    assert {*plan.times_s, *plan.skipped} == {*TIMED}
-    refusal(make_plan, 0.5, num_devices=4, told="--minutes=0.5")
+@pytest.mark.parametrize("asked", [{}, {"soak_minutes": 3}])
+def test_nothing_but_the_doctor_runs(asked):
+    plan = make_plan(10, False, num_devices=4, only_doctor="why", **asked)
+    assert plan.times_s == {"doctor": 5}
+    assert plan.skipped == dict.fromkeys(TIMED[1:], "why")
 
 
 def test_ten_minutes_have_every_part_and_a_long_soak():
