@@ -22,7 +22,7 @@ from xml.etree import ElementTree
 
 from jaxbench.cards import card
 from jaxbench.cards.figures import FIGURES, FigureKind
-from jaxbench.cards.verdict import load_thresholds
+from jaxbench.cards.verdict import LIMITS
 from jaxbench.cli import COMMANDS, entry_point, registry
 from jaxbench.config import Config, DataConfig, Experiment, ModelConfig, OptimizerConfig
 from jaxbench.fields import describe_type
@@ -388,7 +388,11 @@ def records_page() -> str:
         *_table(head, rows),
         "",
     ]
-    limits = [(f"`{n}`", "" if x is None else f"{x:g}") for n, x in load_thresholds().items()]
+    limits = [
+        (f"`{rule}.{level}`", f"{limit:g}")
+        for rule, levels in LIMITS.items()
+        for level, limit in levels.items()
+    ]
     lines += ["### Limits of a card", "", *_table(("limit", "value"), limits), ""]
     return "\n".join(lines)
 

@@ -29,7 +29,7 @@ from jaxbench.errors import BadInput, one_of
 from jaxbench.parallel.processes import check_single_host, check_started_once
 from jaxbench.terminal import print_wrapped, printable
 
-_MINUTES, _OUT, _FLEET, _SOAK_MINUTES, _THRESHOLDS = define_flags("qualify")
+_MINUTES, _OUT, _FLEET, _SOAK_MINUTES = define_flags("qualify")
 # A card is of one host.
 _ONE_HOST = (
     "separate this host's chips with TPU_PROCESS_BOUNDS and TPU_CHIPS_PER_PROCESS_BOUNDS, and "
@@ -65,7 +65,6 @@ def _qualify() -> int:
     # Imported here, so that a typo in a flag is answered before JAX is loaded.
     with importing():
         from jaxbench.cards.check import load_fleet
-        from jaxbench.cards.verdict import load_thresholds
         from jaxbench.hardware.accelerators import check_platforms
         from jaxbench.hardware.backend_flags import prepare_backend
         from jaxbench.qualification.run import qualify
@@ -74,13 +73,12 @@ def _qualify() -> int:
     check_platforms()
     check_single_host(_ONE_HOST)
     check_started_once(_ONE_PROCESS)
-    thresholds, fleet = load_thresholds(_THRESHOLDS.value), load_fleet(_FLEET.value)
+    fleet = load_fleet(_FLEET.value)
     use_compile_cache()
     prepare_backend()
     return qualify(
         _MINUTES.value,
         _OUT.value,
-        thresholds,
         create_console(),
         soak_minutes=_SOAK_MINUTES.value,
         fleet=fleet,
@@ -89,7 +87,7 @@ def _qualify() -> int:
 
 def _check(path: str) -> int:
     from jaxbench.cards.card_file import card_path, read_card
-    from jaxbench.cards.check import check_card, custom_limits
+    from jaxbench.cards.check import check_card
     from jaxbench.cards.verdict import failures
 
     if not os.path.exists(card_path(path)):
@@ -99,7 +97,6 @@ def _check(path: str) -> int:
     failed: list[str] = []
     with contextlib.suppress(BadInput):  # one of the problems then
         card = read_card(path)
-        lines += filter(None, [custom_limits(card)])
         if card.verdict is not None:
             failed = failures(card.verdict)
             lines += [f"its verdict: {card.outcome}", *failed]

@@ -21,8 +21,6 @@ from tests.cards import made
         (["check", "nowhere"], "nowhere: there is no card"),
         (["--minutes=0.2"], "--minutes=0.2: must be 1 at least"),
         (["--soak_minutes=11"], "--soak_minutes=11: must lie within 0 and --minutes"),
-        (["--thresholds=no.csv"], "no.csv: No such file"),
-        (["--thresholds="], "--thresholds=: is no regular file"),
         (["--minuets=3"], "did you mean --minutes?"),
     ],
 )

@@ -12,7 +12,7 @@ from jaxbench.cards.card import Card, HostLoad, Part
 from jaxbench.cards.card_file import CARD, make_folder, write_card
 from jaxbench.cards.expected import FEWEST_CARDS, expect
 from jaxbench.cards.figures import CPU, FIGURES, PARTS, STANDARD
-from jaxbench.cards.verdict import Thresholds, failures, judge
+from jaxbench.cards.verdict import failures, judge
 from jaxbench.clock import now
 from jaxbench.config import Experiment
 from jaxbench.errors import BadInput, Terminated, first_line
@@ -34,7 +34,6 @@ from jaxbench.terminal import four_digits, warn
 def qualify(
     minutes: float,
     out: str | None,
-    thresholds: Thresholds,
     console: Console,
     *,
     soak_minutes: float | None = None,
@@ -45,7 +44,6 @@ def qualify(
     Args:
       minutes: for all parts.
       out: a new or empty folder; None makes runs/qualify/TIME.
-      thresholds: the limits that the card is judged by.
       console: where lines and the bar go.
       soak_minutes: of the soak; None for what the other parts leave.
       fleet: cards that may be of machines like this one.
@@ -95,7 +93,7 @@ def qualify(
         bases = {one.expected.basis for one in card.figures() if one.expected}
         if len(fleet) >= FEWEST_CARDS and "fleet" not in bases:
             console.say("no fleet: too few sound cards are of this kind, or they differ too much")
-        card = replace(card, verdict=judge(card, thresholds))
+        card = replace(card, verdict=judge(card))
         is_written = _publish(session, card)
     if ended:
         raise ended

@@ -15,7 +15,6 @@ from jaxbench.cards.check import check_card
 from jaxbench.cards.figures import PRESETS, PresetNetwork
 from jaxbench.cards.from_runs import network_figures, soak_figures, step_time_figures
 from jaxbench.cards.submission import submit
-from jaxbench.cards.verdict import load_thresholds
 from jaxbench.hardware import peaks
 from jaxbench.hardware.peak_table import find_peak
 from jaxbench.hardware.telemetry import summary
@@ -70,7 +69,7 @@ def qualified(tmp_path_factory):
         patch.setattr(run, "make_plan", lambda *_, **__: plan)
         mesh = DataMesh(tuple(jax.devices()[:2]), "shard_map")
         patch.setattr(run, "create_mesh", lambda _: mesh)
-        run.qualify(1.0, str(out), load_thresholds(), Console(io.StringIO()))
+        run.qualify(1.0, str(out), Console(io.StringIO()))
         yield out
 
 

@@ -12,7 +12,6 @@ from jaxbench.cards.card import measured
 from jaxbench.cards.card_file import read_card
 from jaxbench.cards.check import check_card
 from jaxbench.cards.figures import PARTS
-from jaxbench.cards.verdict import load_thresholds
 from jaxbench.errors import Terminated
 from jaxbench.hardware.system import Check
 from jaxbench.hardware.telemetry.readers import HostReader, Reading
@@ -66,7 +65,7 @@ def qualify(monkeypatch, tmp_path, session, output, preset):
             replace_part(name, measure)
         out = tmp_path / "card"
         try:
-            code = run.qualify(1.0, str(out), load_thresholds(), session.console)
+            code = run.qualify(1.0, str(out), session.console)
         except BaseException as error:
             code = type(error)
         return code, read_card(out) if (out / "card.json").exists() else None
@@ -175,8 +174,7 @@ def test_a_folder_that_is_used_is_refused(qualify, tmp_path, given, monkeypatch,
     (tmp_path / "full").mkdir()
     for path in ("full/other", "file"):
         (tmp_path / path).write_text("other")
-    limits = load_thresholds()
-    refusal(run.qualify, 1.0, given, limits, session.console, told=f"--out={given}: ")
+    refusal(run.qualify, 1.0, given, session.console, told=f"--out={given}: ")
     assert sorted(os.listdir(tmp_path)) == ["file", "full"]
 
 
