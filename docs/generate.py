@@ -381,9 +381,9 @@ def records_page() -> str:
     lines += [
         "### Figures of a card",
         "",
-        "A bound is a number, or that many times the published `peak` of the device, its `link`, "
-        "the `host_link`, the number of CPU cores, or the `power` limit of its board. "
-        "`jaxbench/cards/figures.csv` gives the reasons.",
+        "A bound is a number, or that many times the published `peak` of the device, its `link` or "
+        "`host_link`, each `core` of the CPU, the rate at the card's fastest `matmul`, or the "
+        "limit of the `sensor`. `jaxbench/cards/figures.csv` gives the reasons.",
         "",
         *_table(head, rows),
         "",
