@@ -77,5 +77,5 @@ def test_one_of_several_processes_is_told_how_to_qualify_each_host(refused, star
         alone = {count: "4"}
     arguments, how = ["--minutes=0.2"], {"module": "jaxbench.qualify"}
     line = refused(*arguments, told=told, env=environment, **how).stderr
-    assert "qualify each host by itself" in line
+    assert "qualify each host by itself" in line and "--distributed" not in line
     refused(*arguments, told="--minutes=0.2: must be 1 at least", env=alone, **how)
