@@ -22,7 +22,7 @@ from xml.etree import ElementTree
 
 from jaxbench.cards import card
 from jaxbench.cards.figures import FIGURES, FigureKind
-from jaxbench.cards.verdict import load_thresholds
+from jaxbench.cards.verdict import LIMITS
 from jaxbench.cli import COMMANDS, entry_point, registry
 from jaxbench.config import Config, DataConfig, Experiment, ModelConfig, OptimizerConfig
 from jaxbench.fields import describe_type
@@ -381,14 +381,18 @@ def records_page() -> str:
     lines += [
         "### Figures of a card",
         "",
-        "A bound is a number, or that many times the published `peak` of the device, its `link`, "
-        "the `host_link`, the number of CPU cores, or the `power` limit of its board. "
-        "`jaxbench/cards/figures.csv` gives the reasons.",
+        "A bound is a number, or that many times the published `peak` of the device, its `link` or "
+        "`host_link`, each `core` of the CPU, the rate at the card's fastest `matmul`, or the "
+        "limit of the `sensor`. `jaxbench/cards/figures.csv` gives the reasons.",
         "",
         *_table(head, rows),
         "",
     ]
-    limits = [(f"`{n}`", "" if x is None else f"{x:g}") for n, x in load_thresholds().items()]
+    limits = [
+        (f"`{rule}.{level}`", f"{limit:g}")
+        for rule, levels in LIMITS.items()
+        for level, limit in levels.items()
+    ]
     lines += ["### Limits of a card", "", *_table(("limit", "value"), limits), ""]
     return "\n".join(lines)
 

@@ -103,7 +103,7 @@ def _compare_cards(paths: list[str]) -> int:
             raise BadInput(f"{no_cards[0]}: no such file or folder")
         raise BadInput(f"{no_cards[0]}: is no card; give only cards, or only runs")
     if _BASELINE.value:
-        raise BadInput("--baseline: is for runs; a card is judged by its own thresholds")
+        raise BadInput("--baseline: is for runs; a card has its own verdict")
     cards = [read_card(path) for path in paths]
     if _JSON.value:
         print(json.dumps(compare_cards(cards)))

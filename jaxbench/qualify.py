@@ -2,8 +2,7 @@
 
 In ten minutes: checks, the ceilings of arithmetic and memory, links between devices, training steps
 of some networks, a soak, and a search for silent data corruption. It leaves a card (card.json) with
-a verdict by stated limits. The exit code is 1 if something fails. Over several processes it
-measures only the links between all devices.
+a verdict by stated limits. The exit code is 1 if something fails.
 
     jaxbench qualify check CARD
     jaxbench qualify submit CARD --out=FOLDER
@@ -20,26 +19,23 @@ cpu-1.
 
 import contextlib
 import os
-import sys
 
 from absl import flags
 
-from jaxbench.cli import entry_point, process_flags
+from jaxbench.cli import entry_point
 from jaxbench.cli.flag_table import define_flags
 from jaxbench.cli.importing import importing
 from jaxbench.errors import BadInput, one_of
-from jaxbench.parallel import processes
-from jaxbench.parallel.launch_local import run_local_processes
+from jaxbench.parallel.processes import check_single_host, check_started_once
 from jaxbench.terminal import print_wrapped, printable
 
-_MINUTES, _OUT, _FLEET, _SOAK_MINUTES, _STORAGE, _THRESHOLDS = define_flags("qualify")
-flags.adopt_module_key_flags(process_flags)
-_OF_ONE_PROCESS = ("soak_minutes", "storage")
-_ONE_PROCESS = (
+_MINUTES, _OUT, _FLEET, _SOAK_MINUTES = define_flags("qualify")
+# A card is of one host.
+_ONE_HOST = (
     "separate this host's chips with TPU_PROCESS_BOUNDS and TPU_CHIPS_PER_PROCESS_BOUNDS, and "
-    "qualify each host by itself; or, for only the links between them, start the same command with "
-    "--distributed=auto on all of them"
+    "qualify each host by itself"
 )
+_ONE_PROCESS = "qualify each host by itself, with one process: env -u {index} jaxbench qualify"
 
 
 def main(arguments: list[str]) -> int:
@@ -69,41 +65,29 @@ def _qualify() -> int:
     # Imported here, so that a typo in a flag is answered before JAX is loaded.
     with importing():
         from jaxbench.cards.check import load_fleet
-        from jaxbench.cards.verdict import load_thresholds
         from jaxbench.hardware.accelerators import check_platforms
         from jaxbench.hardware.backend_flags import prepare_backend
-        from jaxbench.hardware.environment import describe_code
         from jaxbench.qualification.run import qualify
         from jaxbench.records.writers.console import create_console
         from jaxbench.xla.compile_cache import use_compile_cache
     check_platforms()
-    process_flags.check_processes()
-    thresholds, fleet = load_thresholds(_THRESHOLDS.value), load_fleet(_FLEET.value)
-    if process_flags.LOCAL_PROCESSES.value:
-        return run_local_processes(sys.orig_argv, process_flags.LOCAL_PROCESSES.value)
+    check_single_host(_ONE_HOST)
+    check_started_once(_ONE_PROCESS)
+    fleet = load_fleet(_FLEET.value)
     use_compile_cache()
     prepare_backend()
-    config = process_flags.coordinator_config(_ONE_PROCESS)
-    with processes.process_group(config, process_flags.exit_status):
-        if processes.count() > 1:
-            for name in _OF_ONE_PROCESS:
-                if flags.FLAGS[name].present:
-                    raise BadInput(f"--{name}: is not for several processes, which measure links")
-            processes.check_same("the command", {"--minutes": _MINUTES.value, **describe_code()})
-        return qualify(
-            _MINUTES.value,
-            _OUT.value,
-            thresholds,
-            create_console(),
-            soak_minutes=_SOAK_MINUTES.value,
-            storage=_STORAGE.value,
-            fleet=fleet,
-        )
+    return qualify(
+        _MINUTES.value,
+        _OUT.value,
+        create_console(),
+        soak_minutes=_SOAK_MINUTES.value,
+        fleet=fleet,
+    )
 
 
 def _check(path: str) -> int:
     from jaxbench.cards.card_file import card_path, read_card
-    from jaxbench.cards.check import check_card, custom_limits
+    from jaxbench.cards.check import check_card
     from jaxbench.cards.verdict import failures
 
     if not os.path.exists(card_path(path)):
@@ -113,7 +97,6 @@ def _check(path: str) -> int:
     failed: list[str] = []
     with contextlib.suppress(BadInput):  # one of the problems then
         card = read_card(path)
-        lines += filter(None, [custom_limits(card)])
         if card.verdict is not None:
             failed = failures(card.verdict)
             lines += [f"its verdict: {card.outcome}", *failed]

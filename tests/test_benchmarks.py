@@ -277,7 +277,7 @@ def test_a_card_is_judged_by_its_slowest_device(run_cli, tmp_path, share, outcom
     # Of the kinds of access the best one counts.
     rates = [0.9 * made.PEAK_TFLOPS] * 3 + [share * made.PEAK_TFLOPS]
     card = made.card(made.ceilings(rates, 0.7 * made.PEAK_GB_PER_S))
-    verdict = Verdict(outcome=outcome, findings=(), thresholds={})
+    verdict = Verdict(outcome=outcome, findings=())
     environment = card.environment | {"driver": "1", "versions": {"jax": "1"}, "git": None}
     made.write(tmp_path / "card-1", replace(card, environment=environment, verdict=verdict))
     done = run_cli("--only=card", f"--out={tmp_path}", module="acceptance")

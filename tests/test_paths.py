@@ -77,7 +77,6 @@ RESIZED = ("--experiment=resnet50", "--experiment.data.cache=resized")
         ["cost", "gs://b/x"],
         ["offers", "--experiment=quickstart", "--accelerator=H100:1", "--out=gs://b/x"],
         ["qualify", "--fleet=gs://b/x"],
-        ["qualify", "--thresholds=gs://b/x"],
         ["qualify", "check", "gs://b/x"],
         ["qualify", "table", "gs://b/x"],
     ],

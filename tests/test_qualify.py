@@ -2,6 +2,7 @@
 
 import pytest
 
+from jaxbench.parallel.child import STARTERS
 from tests.cards import made
 
 
@@ -20,12 +21,7 @@ from tests.cards import made
         (["check", "nowhere"], "nowhere: there is no card"),
         (["--minutes=0.2"], "--minutes=0.2: must be 1 at least"),
         (["--soak_minutes=11"], "--soak_minutes=11: must lie within 0 and --minutes"),
-        (["--thresholds=no.csv"], "no.csv: No such file"),
-        (["--thresholds="], "--thresholds=: is no regular file"),
         (["--minuets=3"], "did you mean --minutes?"),
-        (["--local_processes=2", "--process_id=1"], "starts the others itself"),
-        (["--distributed=auto"], "JAX finds no Cloud TPU slice"),
-        (["check", "a", "--local_processes=2"], "--local_processes: is not for check"),
     ],
 )
 def test_a_mistake_is_refused(refused, arguments, told):
@@ -69,7 +65,17 @@ def test_table_lists_the_cards_below_a_folder(run_cli, tmp_path, form):
     assert "one" in text and "two" in text
 
 
-def test_one_host_of_a_slice_is_told_what_qualify_can_do(refused):
-    environment = {"TPU_WORKER_HOSTNAMES": "a,b", "JAX_PLATFORMS": ""}
-    told = "qualify each host by itself; or, for only the links between them"
-    refused("--minutes=1", told=told, module="jaxbench.qualify", env=environment)
+@pytest.mark.parametrize("starter", [*STARTERS, "a TPU slice"])
+def test_one_of_several_processes_is_told_how_to_qualify_each_host(refused, starter):
+    """What it is told to do leads to the next mistake."""
+    if starter == "a TPU slice":
+        environment, told = {"TPU_WORKER_HOSTNAMES": "a,b", "JAX_PLATFORMS": ""}, "a TPU slice"
+        alone = environment | {"TPU_PROCESS_BOUNDS": "1,1,1"}
+    else:
+        count, index = STARTERS[starter]
+        environment, told = {count: "4", index: "1"}, f"process: env -u {index} jaxbench qualify"
+        alone = {count: "4"}
+    arguments, how = ["--minutes=0.2"], {"module": "jaxbench.qualify"}
+    line = refused(*arguments, told=told, env=environment, **how).stderr
+    assert "qualify each host by itself" in line and "--distributed" not in line
+    refused(*arguments, told="--minutes=0.2: must be 1 at least", env=alone, **how)

@@ -5,11 +5,8 @@ import shutil
 
 import pytest
 
-from jaxbench.cards.card import Part, measured
-from jaxbench.cards.from_runs import runs_beside
 from jaxbench.records.run_dir import close_abandoned
 from jaxbench.reports.collect import collect
-from tests.cards.made import card
 from tests.checkpoints.runs import interrupted, trained
 from tests.conftest import ROOT, refusal, run_json
 from tests.recorded import recorded_run, write_results
@@ -29,11 +26,6 @@ def test_a_sweeps_results_lead_to_no_other_folder(tmp_path, name):
     recorded_run(tmp_path / "outside")
     write_results(tmp_path / "sweep", {"run": name, "log": name, "place": {"batch_size": "1"}})
     assert collect([str(tmp_path / "sweep")]).runs == []
-
-
-def test_a_card_may_name_a_run_that_no_folder_can_hold(tmp_path):
-    figure = measured("copy_gb_per_s", 1.0, run=f"runs/{'a' * 5000}")
-    assert runs_beside(card(Part("ceilings", "measured", 1.0, figures=(figure,))), tmp_path) == []
 
 
 def test_a_link_in_place_of_a_half_written_run_json_is_replaced(tmp_path):

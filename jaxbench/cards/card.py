@@ -183,17 +183,15 @@ class Finding(_PartOfCard):
 
 
 class Verdict(_PartOfCard):
-    """What all rules say together, and by which limits.
+    """What all rules say together.
 
     Attributes:
       outcome: of the whole card, see verdict.py.
       findings: what each rule says.
-      thresholds: {rule.level: limit}; null if a rule has none.
     """
 
     outcome: Outcome
     findings: tuple[Finding, ...]
-    thresholds: dict[str, float | None]
 
 
 class Card(_PartOfCard):

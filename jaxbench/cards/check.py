@@ -8,7 +8,6 @@ from jaxbench.cards.card import Card, Figure
 from jaxbench.cards.card_file import CARD, read_card
 from jaxbench.cards.figures import FIGURES, MATMULS, PRESETS
 from jaxbench.cards.from_runs import SENSORS
-from jaxbench.cards.verdict import load_thresholds
 from jaxbench.clock import now, seconds_since_1970
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peak_table import accelerator_limit
@@ -98,14 +97,3 @@ def _bounds(figure: Figure, card: Card) -> tuple[float, float]:
         devices = 1 if on_cpu else environment["num_devices"]  # simulated ones share a processor
         unit = 1e12 * tflops * devices / network.flops_per_image if network else None
     return kind.min, float(number) * unit if number and unit else math.inf
-
-
-def custom_limits(card: Card) -> str | None:
-    """Return a line with the limits that are not those that ship with jaxbench, None without."""
-    shipped, stated = load_thresholds(), card.verdict.thresholds if card.verdict else {}
-    changed = [
-        f"{name} {limit} in place of {shipped.get(name)}"
-        for name, limit in stated.items()
-        if limit != shipped.get(name)
-    ]
-    return f"judged by custom limits: {', '.join(changed)}" if changed else None

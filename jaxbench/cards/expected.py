@@ -38,7 +38,6 @@ _FLOOR_BYTES = 2**28
 class Floor(msgspec.Struct, frozen=True):
     """A line of floors.csv, which explains the columns."""
 
-    nodes: int
     metric: str
     least: str
     source: str
@@ -196,7 +195,6 @@ def _floor(figure: Figure, card: Card) -> Expected | None:
             row.metric == name
             and without_maker(row.device) in ("", kind)
             and row.link in ("", target and target.link)
-            and row.nodes == (environment.get("num_processes") or 1)
             and (peak or not quantity)
         ):
             least = float(number) * (peak if peak and quantity else 1)

@@ -27,7 +27,6 @@ class PartKind(msgspec.Struct, frozen=True, kw_only=True):
     least_on_cpu_s: float = 0.0
     fraction: float = 0.0
     most_s: float = 0.0
-    flag: str = ""
 
 
 class FigureKind(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,27 +70,25 @@ class Preset(NamedTuple):
     Attributes:
       name: with the version, as a card has it.
       precisions: that each network is trained in.
-      largest: whether the largest batch that fits is measured, too.
       check_width: side of the matrices whose products are compared bit for bit.
       networks: the first one is trained in the soak, too.
     """
 
     name: str
     precisions: tuple[str, ...]
-    largest: bool
     check_width: int
     networks: tuple[PresetNetwork, ...]
 
 
-def _preset(name: str, precisions: tuple[str, ...], largest: bool, check_width: int) -> Preset:
+def _preset(name: str, precisions: tuple[str, ...], check_width: int) -> Preset:
     rows = load_rows("networks.csv", PresetNetwork)
     networks = tuple(row for row in rows if row.preset == name)
-    return Preset(name, precisions, largest, check_width, networks)
+    return Preset(name, precisions, check_width, networks)
 
 
-STANDARD = _preset("standard-1", ("bf16", "fp32"), True, 4096)
+STANDARD = _preset("standard-1", ("bf16", "fp32"), 4096)
 # A CPU would take minutes for a step of the standard networks.
-CPU = _preset("cpu-1", ("fp32", "bf16"), False, 256)
+CPU = _preset("cpu-1", ("fp32", "bf16"), 256)
 # Cards of two presets are not of the same work: whatever changes is a preset of another number. The
 # old ones stay here, so that their cards can be checked.
 PRESETS = {preset.name: preset for preset in (STANDARD, CPU)}

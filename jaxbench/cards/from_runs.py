@@ -22,13 +22,6 @@ _ENERGY = {
 _STEP_TIME = ("step_per_image_s", "step_fixed_s")
 
 
-def train_step_of(run: Any) -> tuple[ThroughputRecord, CompileRecord]:
-    """Return the two records of the training step of a run, by its `of_kind`."""
-    [step] = [one for one in run.of_kind(ThroughputRecord) if one.stage == "train_step"]
-    [compiled] = [one for one in run.of_kind(CompileRecord) if one.function == "train_step"]
-    return step, compiled
-
-
 def network_figures(
     run: Any,
     telemetry: Mapping[str, Any] | None,
@@ -47,7 +40,8 @@ def network_figures(
       ceilings: metrics with the card's rates of matrix products.
       backend: of the devices.
     """
-    step, compiled = train_step_of(run)
+    [step] = [one for one in run.of_kind(ThroughputRecord) if one.stage == "train_step"]
+    [compiled] = [one for one in run.of_kind(CompileRecord) if one.function == "train_step"]
     images = step.images_per_step * step.steps_per_window
     rate = estimate([images / window_s for window_s in step.windows_s])
     flops_per_s = rate.value * step.flops_per_image / step.num_devices
@@ -105,7 +99,7 @@ def device_id(name: str) -> int:
 def step_time_figures(figures: Iterable[Figure]) -> Iterator[Figure]:
     """Yield a and c of t(B) = a + c B for each network: the time of a step by its batch.
 
-    a is launches and the host, c the time of an image, each from the two smallest batches. The
+    a is launches and the host, c the time of an image, for networks that ran with two batches. The
     ends are those of both intervals, the farthest apart.
     """
     steps: dict[tuple, dict[int, tuple[float, float, float]]] = collections.defaultdict(dict)
@@ -117,7 +111,7 @@ def step_time_figures(figures: Iterable[Figure]) -> Iterator[Figure]:
     for (network, precision), by_batch in steps.items():
         if len(by_batch) < 2:
             continue
-        (b, (t, low, high)), (b2, (t2, low2, high2)) = sorted(by_batch.items())[:2]
+        (b, (t, low, high)), (b2, (t2, low2, high2)) = sorted(by_batch.items())
         image_s = [(y - x) / (b2 - b) for x, y in ((t, t2), (high, low2), (low, high2))]
         fixed_s = [(b2 * x - b * y) / (b2 - b) for x, y in ((t, t2), (low, high2), (high, low2))]
         for name, (time_s, low, high) in zip(_STEP_TIME, (image_s, fixed_s), strict=True):

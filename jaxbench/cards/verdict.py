@@ -1,4 +1,4 @@
-"""Judge a card by stated limits: those of thresholds.csv, or a user's.
+"""Judge a card by the limits of thresholds.csv.
 
 A finding is `pass`, `warn` or `fail`. It is `not_judged` if nothing is known to judge by, as on a
 CPU, which has no published peak; `inconclusive` instead of `warn` and `fail` if other work on the
@@ -10,61 +10,22 @@ finding is, `inconclusive` if one is or the load of the host is not known, `inco
 """
 
 import itertools
-import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, get_args
-
-import msgspec
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, get_args
 
 from jaxbench.cards.card import Card, Figure, Finding, Outcome, Part, Verdict
-from jaxbench.cards.figures import FIGURES, MATMULS, MEMORY, PARTS
-from jaxbench.errors import BadInput, one_of
-from jaxbench.files import parse_rows, read_text
-from jaxbench.paths import user_path
+from jaxbench.cards.figures import FIGURES, MATMULS, MEMORY
+from jaxbench.files import read_table
 from jaxbench.terminal import four_digits
 
 _OUTCOMES = get_args(Outcome)
-# {rule.level: limit}; None if the rule judges nothing.
-Thresholds = Mapping[str, float | None]
-_SHIPPED, _MOST_BYTES = pathlib.Path(__file__).with_name("thresholds.csv"), 2**16
+# {rule: {level: limit}}; the graver level is the last.
+LIMITS: dict[str, dict[str, float]] = {}
+for _row in read_table(__file__, "thresholds.csv"):
+    LIMITS.setdefault(_row["name"], {})[_row["level"]] = float(_row["limit"])
 # Rules that no other work disturbs.
 _UNDISTURBED = ("problems", "warnings", "board_faults", "errors", "corrected_errors", "mismatches")
 _BOARD_FAULTS = ("ecc_uncorrected", "row_remapping_pending", "row_remapping_failed")
-
-
-class _Row(msgspec.Struct):
-    """A line of thresholds.csv."""
-
-    name: str
-    level: str
-    limit: Annotated[float, msgspec.Meta(ge=0, le=1e300)] | None
-
-
-def load_thresholds(path: str | None = None) -> Thresholds:
-    """Return the limits that ship with jaxbench, and in place of some those of a user.
-
-    Args:
-      path: a CSV file with the columns of thresholds.csv; lines that begin with # are comments.
-
-    Raises:
-      BadInput: the file cannot be read, or has an unknown name or level, or a limit that is none.
-    """
-    limits = _read_limits(_SHIPPED)
-    if path is None:
-        return limits
-    try:
-        changed = _read_limits(user_path(path))
-    except (OSError, ValueError) as error:
-        raise BadInput(f"--thresholds={path}: {getattr(error, 'strerror', error)}") from error
-    for name in changed:
-        if name not in limits:
-            raise BadInput(f"--thresholds={path}: limit {name[:60]!r}: {one_of(name[:60], limits)}")
-    return {**limits, **changed}
-
-
-def _read_limits(path: pathlib.Path) -> dict[str, float | None]:
-    rows = parse_rows(read_text(path, _MOST_BYTES, "utf-8-sig"), _Row)
-    return {f"{row.name}.{row.level}": row.limit for row in rows}
 
 
 class _Judged(NamedTuple):
@@ -177,30 +138,26 @@ def _values(part: Part) -> dict[str, Iterator[_Judged]]:
     return {}
 
 
-def judge(card: Card, thresholds: Thresholds) -> Verdict:
+def judge(card: Card) -> Verdict:
     """Return what the rules say of a card, whose rates have their expectations."""
-    findings = [*_disturbed(card, thresholds)]
+    findings = [*_disturbed(card)]
     disturbed = findings[0].text.partition(":")[0] if findings else ""
     for part in card.parts:
         findings += _missing(part, card)
         if part.status == "measured":
-            rules = _values(part)
             findings += [
-                Finding(part.name, rule, *_apply(rule, [*values], thresholds, disturbed))  # type: ignore[arg-type]
-                for rule, values in rules.items()
+                Finding(part.name, rule, *_apply(rule, [*values], disturbed))  # type: ignore[arg-type]
+                for rule, values in _values(part).items()
             ]
-            if not rules:
-                text = "measured; there is no limit for its figures"
-                findings.append(Finding(part.name, "status", "not_judged", text))
     statuses: Iterator[Outcome] = (finding.status for finding in findings)
     outcome: Outcome = min(statuses, key=_OUTCOMES.index, default="not_judged")
-    return Verdict(outcome, tuple(findings), dict(thresholds))
+    return Verdict(outcome, tuple(findings))
 
 
 def _missing(part: Part, card: Card) -> Iterator[Finding]:
     """Yield that a part failed, or that all or some of it was not measured."""
     has_no_links = part.name == "collectives" and card.environment["num_devices"] < 2
-    status: Any = "not_judged" if has_no_links or PARTS[part.name].flag else "incomplete"
+    status: Any = "not_judged" if has_no_links else "incomplete"
     if part.status == "failed":
         yield Finding(part.name, "status", "fail", f"failed: {part.reason}")
     elif part.status == "skipped":
@@ -225,15 +182,15 @@ def _missing(part: Part, card: Card) -> Iterator[Finding]:
             yield Finding(part.name, "status", status, f"not measured: {', '.join(missing)}")
 
 
-def _disturbed(card: Card, thresholds: Thresholds) -> Iterator[Finding]:
+def _disturbed(card: Card) -> Iterator[Finding]:
     """Yield why figures of this host say nothing."""
     if distorters := card.environment.get("distorters"):
         text = f"rates are distorted: {'; '.join(distorters)}"
         yield Finding("host", "distorters", "inconclusive", text)
     for rule in ("other_cpu_percent", "other_gpu_processes"):
-        value, limit = getattr(card.load, rule), thresholds[f"{rule}.inconclusive"]
+        value, limit = getattr(card.load, rule), LIMITS[rule]["inconclusive"]
         # Without a GPU nobody counts its processes.
-        if limit is None or (value is None and rule == "other_gpu_processes"):
+        if value is None and rule == "other_gpu_processes":
             continue
         if value is None:
             yield Finding("host", rule, "inconclusive", "the load of the host is not known")
@@ -242,15 +199,9 @@ def _disturbed(card: Card, thresholds: Thresholds) -> Iterator[Finding]:
             yield Finding("host", rule, "inconclusive", text)
 
 
-def _apply(
-    rule: str, values: Sequence[_Judged], thresholds: Thresholds, disturbed: str
-) -> tuple[str, str]:
+def _apply(rule: str, values: Sequence[_Judged], disturbed: str) -> tuple[str, str]:
     """Return what a rule says by the worst of its values, and why."""
-    # The graver limit is the last.
-    limits = {level: thresholds.get(f"{rule}.{level}") for level in ("warn", "fail")}
-    limits = {level: limit for level, limit in limits.items() if limit is not None}
-    if not limits:
-        return "not_judged", "no limit is stated"
+    limits = LIMITS[rule]
     if not values:
         return "not_judged", "not measured, or nothing is published to judge it by"
     worst = max(values, key=lambda one: one.value)

@@ -52,12 +52,12 @@ def check_processes() -> None:
         )
 
 
-def coordinator_config(*todo: str, one_host: bool = True) -> CoordinatorConfig | None:
+def coordinator_config(one_host: bool = True) -> CoordinatorConfig | None:
     """Return how this process joins the others; None for a single process.
 
     Args:
-      todo: advice for a single process on a host of a TPU slice, see `check_single_host`.
-      one_host: whether such a process is refused, and one that was started as one of several.
+      one_host: whether a single process on a host of a TPU slice is refused, and one that was
+        started as one of several.
     """
     timeouts_s = [timeout_s.value for timeout_s in _TIMEOUTS_S]
     if DISTRIBUTED.value == "auto":
@@ -66,7 +66,7 @@ def coordinator_config(*todo: str, one_host: bool = True) -> CoordinatorConfig |
     if address is not None:
         return CoordinatorConfig(address, NUM_PROCESSES.value, PROCESS_ID.value, *timeouts_s)
     if DISTRIBUTED.value is None and one_host:
-        check_single_host(*todo)
+        check_single_host()
         check_started_once()
     return None
 

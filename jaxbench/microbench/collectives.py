@@ -8,8 +8,7 @@ for an all-reduce, (n - 1) / n for the other two, 1 for an exchange of S bytes e
 One call is one collective of fp32 zeros. An all-reduce is in place; the others write over the last
 result, since making new arrays would be measured, too (arrays are donated). Calls are queued back
 to back, so that a collective that takes longer than its dispatch hides it. Small sizes are dispatch
-as much as latency: compare with `measure_dispatch`. CPU devices wait for each call. In several
-processes all must call these functions alike.
+as much as latency: compare with `measure_dispatch`. CPU devices wait for each call.
 """
 
 from collections.abc import Callable, Sequence

@@ -84,7 +84,7 @@ def detect_cluster(
     except Exception as error:
         raise BadInput(f"--distributed=auto: {type(error).__name__}: {_one_line(error)}") from error
     if cluster is None:
-        _, flags = _started_by() or ("", "--num_processes=N --process_id=K")
+        _, flags, _ = _started_by() or ("", "--num_processes=N --process_id=K", "")
         raise BadInput(
             "--distributed=auto: JAX finds no Cloud TPU slice, Slurm step or Open MPI job here; "
             f"give --coordinator_address=HOST:PORT {flags}; leave out --distributed on a single "
@@ -96,27 +96,31 @@ def detect_cluster(
     return CoordinatorConfig(address, num_processes, process_id, *timeouts_s, is_detected=True)
 
 
-def _started_by() -> tuple[str, str] | None:
-    """Return what has started this process as one of several, and the flags that tell which."""
+def _started_by() -> tuple[str, str, str] | None:
+    """Return what started this process as one of several; the flags and the variable for which."""
     for starter, (count, index) in STARTERS.items():
         number = os.environ.get(count, "")
         if index in os.environ and number.isdecimal() and int(number) > 1:
             return (
                 f"{number} processes of {starter}",
                 f"--num_processes=${count} --process_id=${index}",
+                index,
             )
     return None
 
 
-def check_started_once() -> None:
-    """Raise BadInput if this is one of several processes, which would all do the same."""
+def check_started_once(
+    todo: str = "give each --distributed=auto, or --coordinator_address=HOST:PORT {flags}, to make "
+    "them one run; --distributed=off makes each a run",
+) -> None:
+    """Raise BadInput if this is one of several processes, which would all do the same.
+
+    `todo` is the advice at the message's end, in which {flags} tell which process this is, and so
+    does the variable {index}.
+    """
     if started := _started_by():
-        processes, flags = started
-        raise BadInput(
-            f"this is one of {processes}: give each --distributed=auto, or "
-            f"--coordinator_address=HOST:PORT {flags}, to make them one run; --distributed=off "
-            "makes each a run"
-        )
+        processes, flags, index = started
+        raise BadInput(f"this is one of {processes}: {todo.format(flags=flags, index=index)}")
 
 
 def check_single_host(

@@ -30,7 +30,7 @@ def measure(session: QualifySession, time_s: float) -> None:
 
     Simulated devices share one processor: only the first is measured.
     """
-    devices = session.mesh.local_devices[: 1 if session.on_cpu else None]
+    devices = session.mesh.devices[: 1 if session.on_cpu else None]
     rounds = SHORT_ROUNDS if time_s < _LONG_S else _LONG_ROUNDS
     session.figures += _measure_matmuls(session, devices, 0.6 * time_s, rounds)
     each_s = 0.3 * time_s / len(devices)

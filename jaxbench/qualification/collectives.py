@@ -11,7 +11,6 @@ from jaxbench.microbench.collectives import (
     sizes_up_to,
 )
 from jaxbench.microbench.memory_bandwidth import memory_bytes
-from jaxbench.parallel.processes import broadcast_value
 from jaxbench.qualification.ceilings import SHORT_ROUNDS, fit_window_s, in_unit
 from jaxbench.qualification.session import QualifySession
 
@@ -23,8 +22,7 @@ def measure(session: QualifySession, time_s: float) -> None:
     """Measure collectives over all devices, and exchanges between two."""
     mesh = session.mesh
     limit_bytes = 2**20 if session.on_cpu else 2**28
-    # In every process the same sizes.
-    most_bytes = broadcast_value(min(limit_bytes, memory_bytes(mesh.local_devices[0]) // 32))
+    most_bytes = min(limit_bytes, memory_bytes(mesh.devices[0]) // 32)
     # Half of the time goes into compiling.
     turns = len(sizes_up_to(most_bytes)) * len(OPERATIONS)
     options: dict[str, Any] = {"rounds": SHORT_ROUNDS, "show": session.show}

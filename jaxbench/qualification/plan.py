@@ -1,8 +1,7 @@
 """How the minutes are split over the parts of a card, by parts.csv."""
 
 import dataclasses
-import math
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from jaxbench.cards.figures import PARTS
 from jaxbench.errors import BadInput
@@ -37,14 +36,10 @@ class Plan:
 
     def lines(self) -> Iterator[str]:
         """Yield what a user is told before it starts."""
-        parts = ", ".join(f"{_words(name)} {time_s:.0f} s" for name, time_s in self.times_s.items())
+        parts = ", ".join(f"{name} {time_s:.0f} s" for name, time_s in self.times_s.items())
         yield f"plan: {parts}"
         for name, reason in self.skipped.items():
-            yield f"  not {_words(name)}: {reason}"
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
+            yield f"  not {name}: {reason}"
 
 
 def make_plan(
@@ -53,18 +48,16 @@ def make_plan(
     num_devices: int,
     on_cpu: bool,
     soak_minutes: float | None = None,
-    asked: Collection[str] = (),
-    only: tuple[str, str] | None = None,
+    only_doctor: str | None = None,
 ) -> Plan:
     """Split the minutes over the parts.
 
     Args:
       soak_minutes: of the soak; None for what the others leave.
-      asked: the flags of parts.csv whose parts are asked for.
-      only: the one part that is measured, and why the others are not.
+      only_doctor: why nothing but the doctor runs, if so.
 
     Raises:
-      BadInput: minutes are too few for a card, or for what was asked for.
+      BadInput: minutes are too few for a card.
     """
     if not FEWEST_MINUTES <= minutes <= MOST_MINUTES:  # nan fails it too
         raise BadInput(
@@ -72,33 +65,22 @@ def make_plan(
         )
     if soak_minutes is not None and not 0 <= soak_minutes <= minutes:
         raise BadInput(f"--soak_minutes={soak_minutes:g}: must lie within 0 and --minutes")
-    left_s, least_s, skipped, first = 60 * minutes, {}, {}, []
+    left_s, least_s, skipped = 60 * minutes, {}, {}
     for kind in sorted(PARTS.values(), key=lambda kind: kind.priority):
         if kind.measured_in:
             continue
         least_s[kind.name] = kind.least_on_cpu_s if on_cpu else kind.least_s
-        if only and kind.name != only[0]:
-            skipped[kind.name] = only[1]
-        elif kind.flag in asked:
-            first.append(kind.name)
-        elif kind.flag:
-            skipped[kind.name] = f"give --{kind.flag} to measure it"
+        if only_doctor and kind.name != "doctor":
+            skipped[kind.name] = only_doctor
     if num_devices < 2:
         skipped["collectives"] = "there is one device"
     if soak_minutes:
-        least_s["soak"] = 60 * soak_minutes
-        first.append("soak")
+        del least_s["soak"]
+        least_s = {"soak": 60 * soak_minutes, **least_s}  # what was asked for comes first
     elif soak_minutes is not None:
         skipped["soak"] = "--soak_minutes=0"
-    # What was asked for by a flag comes before what every card has.
-    if (asked_s := sum(least_s[name] for name in first)) > left_s:
-        named = ", ".join(f"{_words(name)} {least_s[name]:.0f} s" for name in first)
-        raise BadInput(
-            f"--minutes={minutes:g}: too few for what the flags ask for ({named}); "
-            f"give {math.ceil(asked_s / 60)} at least"
-        )
     times_s: dict[str, float] = {}
-    for name in dict.fromkeys([*first, *least_s]):
+    for name in least_s:
         if name not in skipped and least_s[name] > left_s:
             skipped[name] = f"it takes {least_s[name]:.0f} s, {left_s:.0f} s are left"
         if name not in skipped:
@@ -106,7 +88,7 @@ def make_plan(
             left_s -= least_s[name]
     spare_s = left_s
     for name in times_s:
-        more_s = min((1 if only else PARTS[name].fraction) * spare_s, PARTS[name].most_s)
+        more_s = min(PARTS[name].fraction * spare_s, PARTS[name].most_s)
         times_s[name] += more_s
         left_s -= more_s
     if "soak" in times_s and soak_minutes is None:

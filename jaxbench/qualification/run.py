@@ -12,7 +12,7 @@ from jaxbench.cards.card import Card, HostLoad, Part
 from jaxbench.cards.card_file import CARD, make_folder, write_card
 from jaxbench.cards.expected import FEWEST_CARDS, expect
 from jaxbench.cards.figures import CPU, FIGURES, PARTS, STANDARD
-from jaxbench.cards.verdict import Thresholds, failures, judge
+from jaxbench.cards.verdict import failures, judge
 from jaxbench.clock import now
 from jaxbench.config import Experiment
 from jaxbench.errors import BadInput, Terminated, first_line
@@ -21,7 +21,6 @@ from jaxbench.hardware.distorters import distortion_warnings
 from jaxbench.hardware.environment import describe_environment
 from jaxbench.hardware.telemetry.nvml import cuda_ordinals, other_gpu_processes
 from jaxbench.hardware.telemetry.readers import HostReader
-from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import create_mesh
 from jaxbench.parallel.signals import defer_signals
 from jaxbench.qualification.console_card import answer_lines
@@ -35,11 +34,9 @@ from jaxbench.terminal import four_digits, warn
 def qualify(
     minutes: float,
     out: str | None,
-    thresholds: Thresholds,
     console: Console,
     *,
     soak_minutes: float | None = None,
-    storage: bool = False,
     fleet: Sequence[Card] = (),
 ) -> int:
     """Measure a card, write it and print the answer; return 1 if it fails, else 0.
@@ -47,10 +44,8 @@ def qualify(
     Args:
       minutes: for all parts.
       out: a new or empty folder; None makes runs/qualify/TIME.
-      thresholds: the limits that the card is judged by.
       console: where lines and the bar go.
       soak_minutes: of the soak; None for what the other parts leave.
-      storage: whether the storage is measured, too.
       fleet: cards that may be of machines like this one.
 
     Raises:
@@ -63,21 +58,15 @@ def qualify(
     mesh = create_mesh(Experiment(parallelism="shard_map"))
     platform = mesh.devices[0].platform
     # The CPU is not what somebody with accelerators wants to know, and takes minutes.
-    unused = processes.broadcast_value(unused_accelerators(platform))
-    only = None
-    if unused:
-        only = ("doctor", "the accelerators of this machine are not used")
-    elif processes.count() > 1:
-        only = ("collectives", "not measured over several processes")
+    unused = unused_accelerators(platform)
     plan = make_plan(
         minutes,
         num_devices=mesh.num_devices,
         on_cpu=platform == "cpu",
         soak_minutes=soak_minutes,
-        asked={"storage"} if storage else (),
-        only=only,
+        only_doctor="the accelerators of this machine are not used" if unused else None,
     )
-    folder = _new_folder(out) if processes.is_primary() else pathlib.Path()
+    folder = _new_folder(out)
     preset = CPU if platform == "cpu" else STANDARD
     session = QualifySession(mesh, folder, preset, console, plan)
     lines = [f"{line}; or set JAX_PLATFORMS=cpu to measure the CPU" for line in unused]
@@ -92,10 +81,6 @@ def qualify(
             _measure(session, name)
     except (KeyboardInterrupt, Terminated) as error:
         ended = error
-    if not processes.is_primary():
-        if ended:
-            raise ended
-        return 0
     with defer_signals():
         console.close()
         gpu_processes.append(None if ended else other_gpu_processes(ordinals))
@@ -108,7 +93,7 @@ def qualify(
         bases = {one.expected.basis for one in card.figures() if one.expected}
         if len(fleet) >= FEWEST_CARDS and "fleet" not in bases:
             console.say("no fleet: too few sound cards are of this kind, or they differ too much")
-        card = replace(card, verdict=judge(card, thresholds))
+        card = replace(card, verdict=judge(card))
         is_written = _publish(session, card)
     if ended:
         raise ended
@@ -116,7 +101,7 @@ def qualify(
 
 
 def _new_folder(out: str | None) -> pathlib.Path:
-    """Make the folder of the card, with the one of its runs, which no other process has made."""
+    """Make the folder of the card, with the one of its runs, which no other program has made."""
     if out == "":
         raise BadInput("--out=: must name a folder")
     try:
@@ -149,12 +134,10 @@ def _measure(session: QualifySession, name: str) -> None:
         with session.clock.phase(name):
             importlib.import_module(f"{__package__}.{name}").measure(session, time_s)
     except Exception as error:
-        if processes.count() > 1:  # the others wait for this process, and end with it
-            raise
         is_ours = isinstance(error, PartFailed | BadInput)
         words = str(error) if is_ours else f"{type(error).__name__}: {first_line(error)}"
         session.ends[name] = ("failed", " ".join(words.split())[:500])
-        session.console.say(f"{name.replace('_', ' ')} failed: {session.ends[name][1]}")
+        session.console.say(f"{name} failed: {session.ends[name][1]}")
     except (KeyboardInterrupt, Terminated):
         session.ends[name] = ("skipped", "interrupted")
         raise

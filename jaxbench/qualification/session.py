@@ -61,7 +61,7 @@ class QualifySession:
         """Show what is being done, and how much of the plan's time has passed."""
         planned_s = self.plan.total_s
         done_s = min(self.clock.wall_s(), planned_s)
-        status = f"s, {self.part.replace('_', ' ')}: {activity}"
+        status = f"s, {self.part}: {activity}"
         self.console.progress("qualify", int(done_s), int(planned_s), status)
 
     def note(self, name: str, status: Any, detail: str) -> None:

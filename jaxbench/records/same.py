@@ -225,9 +225,9 @@ def fleet_key(environment: Environment, preset: str) -> tuple:
     """Return what cards share that tell what to expect of one another.
 
     The number of devices is left out: cards that differ in it are compared by device, see
-    `differ_in_size`. The number of processes counts, because of the links between them.
+    `differ_in_size`.
     """
-    return *device_key(environment), preset, environment.get("num_processes") or 1
+    return *device_key(environment), preset
 
 
 def differ_in_size(environments: Iterable[Environment]) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 
 from jaxbench.cards.card import Card
 from jaxbench.cards.card_file import CARD, read_card
-from jaxbench.cards.check import check_card, custom_limits
+from jaxbench.cards.check import check_card
 from jaxbench.errors import BadInput
 from jaxbench.files import parse_rows, read_text
 from jaxbench.paths import user_path
@@ -52,7 +52,7 @@ class ReportedCard:
     Attributes:
       id: C1, C2 ..., as tables name it.
       path: the file.
-      problems: what is wrong with it, see `check_card`, and whether it has custom limits.
+      problems: what is wrong with it, see `check_card`.
     """
 
     id: str
@@ -100,8 +100,8 @@ class Collection:
 
     def _read_card(self, name: str, path: pathlib.Path) -> ReportedCard:
         card, path = read_card(path), path.resolve()
-        problems = [*check_card(path), *filter(None, [custom_limits(card)])]
-        self.cards.append(ReportedCard(f"C{len(self.cards) + 1}", name, path, card, problems))
+        number = len(self.cards) + 1
+        self.cards.append(ReportedCard(f"C{number}", name, path, card, check_card(path)))
         return self.cards[-1]
 
     def _read_sweep(self, name: str, path: pathlib.Path) -> Sweep:

@@ -9,7 +9,7 @@ from jaxbench.analysis.rate import Estimate
 from jaxbench.cards.card import Card, HostLoad, Part, measured
 from jaxbench.cards.card_file import digest_of, write_card
 from jaxbench.cards.figures import STANDARD
-from jaxbench.cards.verdict import judge, load_thresholds
+from jaxbench.cards.verdict import judge
 from jaxbench.hardware.system import Check
 
 PEAK_TFLOPS, PEAK_GB_PER_S = 989.4, 3352.0
@@ -167,7 +167,7 @@ def fleet(count, **fields):
 
 
 def with_verdict(one):
-    return replace(one, verdict=judge(one, load_thresholds()))
+    return replace(one, verdict=judge(one))
 
 
 def judged(*parts, **fields):

@@ -4,11 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from jaxbench.cards.card import measured
-from jaxbench.cards.card_file import read_card
-from jaxbench.cards.check import custom_limits, impossible
-from jaxbench.cards.verdict import judge, load_thresholds
+from jaxbench.cards.check import impossible
 from tests.cards import made
-from tests.reports.pages import sections_of
 
 PEAK = made.PEAK_TFLOPS
 
@@ -103,18 +100,3 @@ def test_a_processor_has_a_bound_by_its_cores():
 def test_margins_leave_room_for_what_can_be():
     fast = made.ceilings(1.2 * PEAK, 3352 * 1.03)
     assert [*impossible(made.card(fast, made.networks(matmul=1.2 * PEAK)))] == []
-
-
-def test_limits_that_are_not_the_shipped_ones_are_said(run_cli, tmp_path):
-    limits = {**load_thresholds(), "device_spread.fail": 0.3, "mismatches.fail": None}
-    card = made.card()
-    path = made.write(tmp_path, replace(card, verdict=judge(card, limits)))
-    line = (
-        "judged by custom limits: device_spread.fail 0.3 in place of 0.15, "
-        "mismatches.fail None in place of 0.0"
-    )
-    assert custom_limits(read_card(path)) == line and custom_limits(made.judged()) is None
-    done = run_cli("check", str(path), module="jaxbench.qualify")
-    # They are the user's right, and no damage.
-    assert done.returncode == 0 and line in " ".join(done.stdout.split())
-    assert f"C1: {line}." in sections_of(tmp_path)["cards"].blocks

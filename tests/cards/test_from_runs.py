@@ -15,7 +15,6 @@ from jaxbench.cards.check import check_card
 from jaxbench.cards.figures import PRESETS, PresetNetwork
 from jaxbench.cards.from_runs import network_figures, soak_figures, step_time_figures
 from jaxbench.cards.submission import submit
-from jaxbench.cards.verdict import load_thresholds
 from jaxbench.hardware import peaks
 from jaxbench.hardware.peak_table import find_peak
 from jaxbench.hardware.telemetry import summary
@@ -70,15 +69,13 @@ def qualified(tmp_path_factory):
         patch.setattr(run, "make_plan", lambda *_, **__: plan)
         mesh = DataMesh(tuple(jax.devices()[:2]), "shard_map")
         patch.setattr(run, "create_mesh", lambda _: mesh)
-        run.qualify(1.0, str(out), load_thresholds(), Console(io.StringIO()))
+        run.qualify(1.0, str(out), Console(io.StringIO()))
         yield out
 
 
 def test_a_card_has_the_metrics_of_its_runs_and_is_accepted(qualified):
     assert check_card(qualified) == []
     card = read_card(qualified)
-    [note] = card.part("networks").checks
-    assert "CPU devices" in note.detail
     names = {figure.name for figure in card.figures()}
     assert {"images_per_s", "flops_per_image", "mfu", "measured_peak_share"} <= names
     assert {"energy_j_per_image", "energy_longest_gap_s", "energy_covered_share"} <= names
@@ -140,7 +137,7 @@ def test_energy_is_told_only_with_enough_samples(long_enough):
 def test_the_time_of_a_step_by_two_batches():
     """10 ms and 1 ms an image, each rate to 1 % either way."""
     labels = {"network": "a", "precision": "bf16"}
-    rates = {batch: batch / (0.01 + 0.001 * batch) for batch in (64, 16, 32)}
+    rates = {batch: batch / (0.01 + 0.001 * batch) for batch in (32, 16)}
     figures = [
         measured("images_per_s", Estimate(rate, rate / 1.01, rate * 1.01), batch=batch, **labels)
         for batch, rate in rates.items()

@@ -92,7 +92,6 @@ def folder(tmp_path_factory):
     """The folder of all pages, with the files that a reader has."""
     folder = tmp_path_factory.mktemp("reader")
     shutil.copytree(ROOT / "docs" / "sample", folder / "docs" / "sample")
-    (folder / "limits.csv").write_text((ROOT / "jaxbench/cards/thresholds.csv").read_text())
     (folder / "book.txt").write_text("All work and no play. " * 1000)
     write_folder(folder / "images")
     for split, number in itertools.product(("train", "val"), range(8)):

@@ -14,7 +14,7 @@ from jaxbench.records.writers.console import Console
 from tests.conftest import MICRO
 
 NETWORK = PresetNetwork(MICRO, 16, 3840)
-PRESET = Preset("cpu-test", ("fp32",), False, 16, (NETWORK,))
+PRESET = Preset("cpu-test", ("fp32",), 16, (NETWORK,))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The networks of a card: what is measured, estimated, halved, and left out for time."""
+"""The networks of a card: what is measured, halved, and left out for time or memory."""
 
 import types
 
@@ -15,15 +15,10 @@ from jaxbench.qualification.networks import make_config
 from jaxbench.qualification.session import PartFailed
 from jaxbench.train import build_program
 
-GIB = 2**30
 
-
-def result(batch=32, needs_bytes=GIB, limit_bytes=8 * GIB):
+def result():
     """The outcome of a run, as far as it is looked at."""
-    compiled = types.SimpleNamespace(
-        memory={"total_bytes": needs_bytes}, device_memory_bytes=limit_bytes
-    )
-    return types.SimpleNamespace(summary={"status": "done"}, compiled=compiled)
+    return types.SimpleNamespace(summary={"status": "done"})
 
 
 @pytest.fixture
@@ -39,23 +34,13 @@ def ran(session, monkeypatch):
 
     monkeypatch.setattr(networks, "measure_throughput", measure)
     monkeypatch.setattr(networks, "network_figures", lambda *_: [])
-    session.preset = session.preset._replace(largest=True)
     return batches
 
 
-@pytest.mark.parametrize(
-    ("estimate", "tried", "told"),
-    [
-        (192, [32, 16, 192, 96], None),  # halved where memory runs out
-        (32, [32, 16], "no larger batch"),
-    ],
-)
-def test_the_largest_batch(session, ran, monkeypatch, estimate, tried, told):
-    monkeypatch.setattr(networks.Networks, "_estimate", lambda *_: estimate)
-    session.part = "networks"
+def test_half_of_the_batch_follows_in_the_first_precision(session, ran):
+    session.preset = session.preset._replace(precisions=("fp32", "bf16"))
     networks.measure(session, 60.0)
-    notes = [note.detail for note in session.notes.get("networks", ())]
-    assert ran == tried and len(notes) == bool(told) and (told or "") in "".join(notes)
+    assert ran == [32, 32, 16] and not session.notes
 
 
 def test_a_stated_batch_that_does_not_fit_is_no_failure(session, ran):
@@ -87,7 +72,7 @@ def test_what_there_is_no_time_for_is_named(session, ran):
     networks.measure(session, 0.0)
     [note] = session.notes["networks"]
     assert ran == [32]  # the first one in any case
-    assert note.detail == "micro bf16 32, micro fp32 16, micro fp32 largest batch"
+    assert note.detail == "micro bf16 32, micro fp32 16"
 
 
 def test_an_invalid_run_has_no_figures(session, monkeypatch):
@@ -97,17 +82,6 @@ def test_an_invalid_run_has_no_figures(session, monkeypatch):
     with pytest.raises(PartFailed, match="too fast"):
         networks.measure(session, 1.0)
     assert not session.figures
-
-
-def test_the_estimate_compiles_and_runs_nothing(session):
-    config = make_config(session.preset.networks[0], "fp32", 2)
-    own = networks.Networks(session, 1.0)
-    first = types.SimpleNamespace(
-        **{"memory": {"total_bytes": 1}, "device_memory_bytes": GIB, "function": "train_step"},
-        stage="train_step",
-    )
-    found = own._estimate(config, types.SimpleNamespace(of_kind=lambda _: [first]), 16)
-    assert found > 0 and found % 16 == 0 and [*session.folder.iterdir()] == []
 
 
 # ResNet-50 is traced by tests/models/test_models.py.

@@ -12,11 +12,9 @@ from jaxbench.cards.card import measured
 from jaxbench.cards.card_file import read_card
 from jaxbench.cards.check import check_card
 from jaxbench.cards.figures import PARTS
-from jaxbench.cards.verdict import load_thresholds
 from jaxbench.errors import Terminated
 from jaxbench.hardware.system import Check
 from jaxbench.hardware.telemetry.readers import HostReader, Reading
-from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.qualification import ceilings, collectives, doctor, run, soak
 from jaxbench.qualification.corruption import CorruptionCheck
@@ -48,10 +46,10 @@ def qualify(monkeypatch, tmp_path, session, output, preset):
     monkeypatch.setattr(run, "CPU", preset)
     monkeypatch.setattr(run, "create_mesh", lambda experiment: session.mesh)
     measured_parts = ("doctor", "ceilings", "collectives", "networks", "soak")
-    plan = Plan(dict.fromkeys(measured_parts, 0.1), {"storage": "give --storage to measure it"})
+    plan = Plan(dict.fromkeys(measured_parts, 0.1), {})
 
-    def make_plan(minutes, *, only, **_):
-        return run_make_plan(minutes, only=only, num_devices=2, on_cpu=True) if only else plan
+    def make_plan(minutes, *, only_doctor, **how):
+        return run_make_plan(minutes, only_doctor=only_doctor, **how) if only_doctor else plan
 
     monkeypatch.setattr(run, "make_plan", make_plan)
 
@@ -67,7 +65,7 @@ def qualify(monkeypatch, tmp_path, session, output, preset):
             replace_part(name, measure)
         out = tmp_path / "card"
         try:
-            code = run.qualify(1.0, str(out), load_thresholds(), session.console)
+            code = run.qualify(1.0, str(out), session.console)
         except BaseException as error:
             code = type(error)
         return code, read_card(out) if (out / "card.json").exists() else None
@@ -156,30 +154,6 @@ def test_a_signal_midway_leaves_the_card_of_what_was_measured(qualify, error, ou
     assert "verdict: " in output.getvalue()
 
 
-@pytest.fixture
-def as_process(monkeypatch):
-    """Has this process be one of two; no other is there."""
-
-    def of_index(index):
-        monkeypatch.setattr(processes, "count", lambda: 2)
-        monkeypatch.setattr(processes, "index", lambda: index)
-
-    return of_index
-
-
-@pytest.mark.parametrize("index", [0, 1])
-def test_of_several_processes_the_first_writes_a_card_of_the_links(qualify, as_process, index):
-    as_process(index)
-    seen = []
-    code, card = qualify(collectives=lambda session, _: seen.append(session.part), soak=pytest.fail)
-    assert code == 0 and seen == ["collectives"]
-    if index:
-        assert card is None
-    else:
-        assert {part.name for part in card.parts if part.status == "measured"} == {"collectives"}
-        assert card.part("soak").reason == "not measured over several processes"
-
-
 def test_a_board_that_failed_to_remap_a_row_fails(qualify, monkeypatch, output):
     """Read through NVIDIA's libraries."""
     board = fake_nvml.Board(ecc={0: 0, 1: 0}, remapped_rows=(0, 1, 0, 1))
@@ -194,19 +168,13 @@ def test_a_board_that_failed_to_remap_a_row_fails(qualify, monkeypatch, output):
     assert "next: nvidia-smi --gpu-reset" in text
 
 
-def test_what_fails_in_one_of_several_processes_ends_them_all(qualify, as_process):
-    as_process(0)
-    assert qualify(collectives=lambda *_: 1 / 0) == (ZeroDivisionError, None)
-
-
 @pytest.mark.parametrize("given", ["", "full", "file"])
 def test_a_folder_that_is_used_is_refused(qualify, tmp_path, given, monkeypatch, session):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()
     for path in ("full/other", "file"):
         (tmp_path / path).write_text("other")
-    limits = load_thresholds()
-    refusal(run.qualify, 1.0, given, limits, session.console, told=f"--out={given}: ")
+    refusal(run.qualify, 1.0, given, session.console, told=f"--out={given}: ")
     assert sorted(os.listdir(tmp_path)) == ["file", "full"]
 
 

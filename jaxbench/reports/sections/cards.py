@@ -95,7 +95,6 @@ _CARDS = (
     # What a machine is first asked about.
     *map(_best, ("matmul_bf16_tflops", "matmul_fp16_tflops", "matmul_fp32_tflops")),
     *map(_best, ("triad_gb_per_s", "h2d_gb_per_s", "bus_gb_per_s", "drift_percent")),
-    _best("checkpoint_write_gb_per_s"),
 )
 _SAYS = Column("says", lambda row: status_cell(row.content.status), left=True)
 _FINDINGS = (
