@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from jaxbench.analysis.rate import Estimate
+from jaxbench.analysis import rate
+from jaxbench.analysis.rate import Estimate, apart
 from jaxbench.cards.figures import FIGURES, PARTS, published_peak
 from jaxbench.hardware.system import Check
 from jaxbench.schema import Environment
@@ -90,19 +91,17 @@ class Figure(_PartOfCard):
     @property
     def ends(self) -> tuple[float, float]:
         """The ends of the interval; without one the value itself, twice."""
-        rate = self.estimate
-        return (rate.low, rate.high) if rate.has_interval else (self.value, self.value)
+        of = self.estimate
+        return (of.low, of.high) if of.has_interval else (self.value, self.value)
 
     @property
-    def comparison(self) -> Literal["no expectation", "slower", "faster", "as expected"]:
+    def comparison(self) -> str:
         """How it compares with what was expected; its interval must leave the limits out."""
         if self.expected is None:
             return "no expectation"
-        low, high = self.ends
-        if high < self.expected.low:
-            return "slower"
-        is_faster = self.expected.high is not None and low > self.expected.high
-        return "faster" if is_faster else "as expected"
+        most = math.inf if self.expected.high is None else self.expected.high
+        side = apart(Estimate(low=self.expected.low, high=most), Estimate(None, *self.ends))
+        return {1: rate.Outcome.FASTER, -1: rate.Outcome.SLOWER}.get(side, "as expected")
 
     @property
     def comparison_text(self) -> str:
