@@ -3,7 +3,7 @@
 Each accelerator gets a task for SkyPilot and one for dstack. It installs this checkout, runs the
 experiment with the flags that are given here (or the card, with --qualify), and gives the machine
 back. Nothing is rented: the commands that launch, fetch the results and tear down are printed,
-below a table of the rates to expect, the cheapest by --prices first.
+below a table of the rates to expect, the lowest predicted cost by --prices first.
 """
 
 import pathlib

@@ -300,10 +300,10 @@ def before_you_rent(context: ReportContext) -> Section | None:
     return make_section(
         "before-you-rent",
         "Before you rent",
-        "Training steps for machines that are not here, the cheapest first. The rate is what to "
-        "expect from published rates, with an 80 % interval (predicted). Whether a step fits is "
-        "what the machine's own compiler says (compiled). No rate exceeds the ceiling, and most "
-        "stay far below. Only what is marked measured or published was run on such a machine.",
+        "Training steps for machines that are not here, the lowest predicted cost first. The "
+        "rate is what to expect from published rates, with an 80 % interval (predicted). Whether a "
+        "step fits is what the machine's own compiler says (compiled). No rate exceeds the "
+        "ceiling, and most stay far below. Only what is marked measured or published was run on such a machine.",
         [
             table,
             make_table(

@@ -252,7 +252,7 @@ def _dots(
         of = of_repeats([figure(row) for row in same])
         measured.append(Dot(label, *of.span, tooltip=of.basis))
     measured.sort(key=lambda dot: dot.value, reverse=x_label == _IMAGES_PER_S)
-    more = f"; the {_MOST_DOTS} fastest of {len(measured)}" if len(measured) > _MOST_DOTS else ""
+    more = f"; {_MOST_DOTS} of {len(measured)}" if len(measured) > _MOST_DOTS else ""
     beside = [dot._replace(kind="published") for dot in theirs]
     dots = sorted([*measured[:_MOST_DOTS], *beside], key=lambda dot: dot.value)
     note = (
