@@ -303,7 +303,8 @@ def before_you_rent(context: ReportContext) -> Section | None:
         "Training steps for machines that are not here, the lowest predicted cost first. The "
         "rate is what to expect from published rates, with an 80 % interval (predicted). Whether a "
         "step fits is what the machine's own compiler says (compiled). No rate exceeds the "
-        "ceiling, and most stay far below. Only what is marked measured or published was run on such a machine.",
+        "ceiling, and most stay far below. Only what is marked measured or published was run on "
+        "such a machine.",
         [
             table,
             make_table(
