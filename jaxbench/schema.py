@@ -198,8 +198,8 @@ class Predicted(TypedDict, total=False):
     """
 
     images_per_s: Required[Above0]
-    images_per_s_low: Above0
-    images_per_s_high: Above0
+    images_per_s_low: Required[Above0]
+    images_per_s_high: Required[Above0]
     images_per_s_90: Above0
     images_per_s_90_low: Above0
     images_per_s_90_high: Above0

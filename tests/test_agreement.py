@@ -1010,12 +1010,51 @@ def test_what_is_no_repeat_is_none_in_every_output(tmp_path, epochs, fields, tol
     assert "fastest" in told or told in said, said
 
 
-@pytest.mark.parametrize("status", ["interrupted", "invalid"])
-def test_a_higher_rate_of_a_run_that_did_not_end_well_is_named(tmp_path, status):
-    write_training(tmp_path / "runs/a", 1000.0)
-    write_training(tmp_path / "runs/b", 2000.0, minute=1, status=status, **BF16)
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"status": "interrupted"}, "interrupted"),
+        ({"status": "invalid"}, "invalid"),
+        ({"resumes": ELSEWHERE}, "resumed on other devices"),
+    ],
+)
+@pytest.mark.parametrize("write", [write_training, throughput])
+def test_a_higher_rate_that_cannot_be_used_is_named(tmp_path, write, fields, why):
+    write(tmp_path / "runs/a", 1000.0)
+    write(tmp_path / "runs/b", 2000.0, **BF16, **fields)
     [sentence] = first_sentences(report_of(tmp_path / "runs"))
-    assert f"Left out: bf16, batch 128 ({status}, 2,000 images/s)." in sentence, sentence
+    assert "is the only setting with a rate that can be used" in sentence, sentence
+    assert sentence.endswith(
+        f"Left out: bf16, batch {{}} ({why}, 2,000 images/s).".format(
+            re.search(r"batch (\d+)", sentence)[1]
+        )
+    ), sentence
+
+
+def test_all_ratios_of_a_page_are_judged_together(tmp_path):
+    """Those of several machines, too."""
+    for number, devices in enumerate((1, 2, 4)):
+        environment = {"environment": {"num_devices": devices}}
+        for first, other in enumerate(({}, BF16)):
+            folder = tmp_path / f"runs/{number}{first}"
+            write_setting(folder, [1000.0, 1010.0], first, **environment, **other)
+    sentences = first_sentences(report_of(tmp_path / "runs"))
+    assert len(sentences) == 3
+    assert all(one.endswith(" 3 ratios are judged together.") for one in sentences), sentences
+
+
+@pytest.mark.parametrize(("factor", "runs"), [(500.0, 3), (1.8, 2)])
+def test_a_ratio_of_any_size_has_its_interval(tmp_path, factor, runs):
+    rates = [1000.0, 1010.0, 990.0][:runs]
+    others = [factor * rate for rate in rates]
+    if runs == 2:  # so far apart that the interval has no end
+        others[1] *= 1e3
+    first, second = three_each(tmp_path / "runs", rates, others)
+    done = run_command(tmp_path, first, second, module="jaxbench.compare", env={"COLUMNS": "400"})
+    text = done.stdout
+    [ends] = re.findall(r"B / A [\d.]+ \((.*?)\)", text)
+    assert (ends == "too few runs for an interval") == (runs == 2), text
+    report_of(tmp_path / "runs")
 
 
 def test_a_step_of_scaling_that_failed_leaves_no_verdict(tmp_path):
@@ -1041,9 +1080,10 @@ def test_a_step_of_scaling_that_failed_leaves_no_verdict(tmp_path):
 def test_an_interval_that_says_nothing_is_not_shown(tmp_path):
     for number in range(80):
         config = {"config": {"batch_size": 64 * (number % 40 + 1)}}
-        write_training(tmp_path / f"runs/{number}", 1000.0 + number, minute=number, **config)
+        rate = 1e6 if number == 79 else 1000.0 + number
+        write_training(tmp_path / f"runs/{number}", rate, minute=number, **config)
     [sentence] = first_sentences(report_of(tmp_path / "runs"))
-    assert "(too few runs for so many ratios)" in sentence, sentence
+    assert "(too few runs for an interval). 39 ratios are judged together." in sentence, sentence
 
 
 @pytest.mark.parametrize("lost", ["no run directory", "never reached"])
@@ -1077,7 +1117,8 @@ def test_seeds_that_failed_are_counted_and_summarised_in_one_way(tmp_path, lost)
     assert (", 1 failed" in score) == bool(failed), score
     together = found["Time to the target, seeds together"]
     [time] = [text for title, text in together.items() if title.startswith("time [s] (95")]
-    assert time.split()[0] == plain(float(rows["target_s"]["geometric_mean"])), (time, rows)
+    # Of times without an end there is no geometric mean, but a median.
+    assert time.split()[0] == plain(float(rows["target_s"]["median"])), (time, rows)
 
 
 def test_a_run_whose_records_are_lost_is_corrupt_in_every_output(tmp_path):

@@ -220,17 +220,18 @@ def of_seeds(values: Sequence[float], most: float = math.inf) -> Estimate:
 def spread(estimates: Sequence[Estimate], most: float = math.inf) -> dict[str, float | int | None]:
     """Return n, median, means, sample deviation and extremes of what seeds came to.
 
-    The geometric mean, or what takes its place, and its ends are those of `of_repeats`. Infinite
-    values count: half of them make the median infinite, one of them the mean; there is no
-    deviation then, nor of a single value.
+    The geometric mean and its ends are those of `of_repeats`. Infinite values count: half of them
+    make the median infinite, one of them the mean; there is no geometric mean and no deviation
+    then, nor a deviation of a single value.
     """
     values = [one.value for one in estimates]
     finite = all(map(math.isfinite, values))
+    of = of_repeats(estimates, "seeds", most) if finite and min(values) > 0 else Estimate()
     return {
         "n": len(values),
         "median": statistics.median(values),
         "mean": statistics.fmean(values),
-        **of_repeats(estimates, "seeds", most).fields("geometric_mean"),
+        **of.fields("geometric_mean"),
         "std": statistics.stdev(values) if finite and len(values) > 1 else None,
         "min": min(values),
         "max": max(values),
@@ -326,6 +327,8 @@ def ratio(first: Sequence[Estimate], second: Sequence[Estimate], num_verdicts: i
         float(stdtrit(freedom, quantile)) * math.sqrt(between),
         float(ndtri(quantile)) / _NORMAL_95 * math.sqrt(within),
     )
+    # Nothing is known then, and math.exp has an end.
+    margin = min(margin, 700.0 - abs(math.log(value)))
     return Estimate(value, value * math.exp(-margin), value * math.exp(margin))
 
 

@@ -244,9 +244,10 @@ def _kind(path: pathlib.Path) -> str | None:
 
 def _parse_number(value: Any) -> float | None:
     try:
-        return float(value)
+        number = float(value)
     except (TypeError, ValueError):
         return None
+    return int(number) if number.is_integer() else number
 
 
 def _read_max_batches(sweep: pathlib.Path) -> list[dict[str, str | None]]:

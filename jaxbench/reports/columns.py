@@ -83,7 +83,6 @@ def measured_share(context: ReportContext) -> list[Column]:
     cards = {
         host_key(one.card.environment): one.card
         for one in context.collection.cards
-        # A card of several processes has only links.
         if (part := one.card.part("ceilings")) and any(part.named(*MATMULS))
     }
 

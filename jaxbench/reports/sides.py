@@ -23,8 +23,8 @@ from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.work import grouped
 from jaxbench.terminal import printable
 
-# Wider intervals of a ratio say nothing.
-_WIDEST_RATIO = 100
+# An interval that ends at more than this many times the ratio says nothing.
+_WIDEST = 100
 
 
 class Side(NamedTuple):
@@ -70,7 +70,7 @@ class Side(NamedTuple):
                 )
             if run.changed_devices:
                 raise BadInput(
-                    f"{run.path}: was resumed on other devices; its rate is of no machine"
+                    f"{run.path}: was resumed on other devices; its rate is of two machines"
                 )
             if unlike := differences(self.runs[0], run):
                 raise BadInput(
@@ -232,20 +232,24 @@ def match_or_reason(base: Side, other: Side, prefix: str = "") -> Match | str:
 def how_to_repeat(base: Side, other: Side) -> str:
     """Return a sentence on how to measure two sides so that a verdict is possible.
 
-    It is empty if there are repeats enough, and only the hosts are in doubt.
+    With repeats enough, it says what else to do, if that is known.
     It has a command if that gives both settings for sure: they differ only in fields of their
     experiment, and the command of the base is recorded whole.
     """
     if min(len(base.runs), len(other.runs)) >= FEWEST_RUNS and (
         base.host != other.host or are_interleaved(base.starts, other.starts)
     ):
-        return ""
+        busy = {run.telemetry.get("host_busy") for run in (*base.runs, *other.runs)}
+        if None not in busy:
+            return "End the other work on the host, and measure again." if True in busy else ""
     first, second = base.runs[0], other.runs[0]
     line, spec = first.document.command_line, f"--experiment={first.experiment}"
     arguments = line[line.index(spec) + 1 :] if spec in line else [spec]
     is_whole = all(one.startswith("--no") or re.match("--[^=]+=", one) for one in arguments)
-    # They are no part of the command line.
+    # Variables are no part of the command line, and a sweep does not start several processes.
     is_whole &= not first.setting["XLA_FLAGS"]
+    is_whole &= not any(one.lstrip("-").partition("=")[0] in COORDINATOR_FLAGS for one in arguments)
+    is_whole &= (first.environment.get("num_processes") or 1) == 1
     configs = [dict(flat(run.config)) for run in (first, second)]
     axes = {name: [str(one.get(name)) for one in configs] for name in differences(first, second)}
     is_grid = all(
@@ -255,8 +259,8 @@ def how_to_repeat(base: Side, other: Side) -> str:
     if spec not in line or not (axes and is_whole and is_grid):
         return "Measure both three times, interleaved: see docs/howto/compare.md."
     # Without readings nobody knows the load of the host.
-    not_swept = (*("workdir", "json", "resume", "telemetry_s"), *COORDINATOR_FLAGS)
-    swept = {f"--experiment.{name}" for name in (*axes, "seed")} | {f"--{n}" for n in not_swept}
+    swept = {"--workdir", "--json", "--resume", "--telemetry_s"}
+    swept |= {f"--experiment.{name}" for name in (*axes, "seed")}
     kept = [one for one in arguments if one.partition("=")[0] not in swept]
     grid = [f"--grid={name}={','.join(values)}" for name, values in axes.items()]
     command = shlex.join(["jaxbench", "sweep", spec, *kept, *grid, "--repeats=3"])
@@ -267,9 +271,12 @@ def how_to_repeat(base: Side, other: Side) -> str:
 def judge(matches: Sequence[Match], num_verdicts: int = 0) -> list[dict[str, Any]]:
     """Return what two sides differ in, and {stage: other / base, its interval and a verdict}.
 
-    The intervals of all ratios that get a verdict hold together at 95 %: of these matches, or of as
-    many as are given. It is inconclusive for
-    other work, on a host that was busy or whose load nobody knows, and if `design_doubts` objects.
+    It is inconclusive for other work, on a host that was busy or whose load nobody knows, and if
+    `design_doubts` objects.
+
+    Args:
+      num_verdicts: how many ratios are judged together: their intervals hold at 95 % for all; 0 for
+        those of these matches.
     """
     num_verdicts = num_verdicts or count_verdicts(matches)
     comparisons = []
@@ -296,8 +303,8 @@ def ratio_words(stage: Mapping[str, Any]) -> str:
     """Return the ratio of a stage with its interval."""
     if stage["ratio_low"] is None:
         return "{ratio:.3f} (no interval)".format(**stage)
-    if stage["ratio_high"] > _WIDEST_RATIO:
-        return "{ratio:.3f} (too few runs for so many ratios)".format(**stage)
+    if stage["ratio_high"] > _WIDEST * stage["ratio"]:
+        return "{ratio:.3f} (too few runs for an interval)".format(**stage)
     return "{ratio:.3f} ({ratio_low:.3f} to {ratio_high:.3f})".format(**stage)
 
 

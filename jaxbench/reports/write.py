@@ -199,8 +199,8 @@ def write_report(
     prices = prices or Prices()
     if form == "csv" and (target_accuracy is not None or any(vars(prices).values())):
         raise BadInput(
-            "a price or --target_accuracy: changes nothing in CSV, which has what runs recorded; "
-            "write HTML or Markdown"
+            "CSV has what runs recorded: leave out prices and --target_accuracy, or write HTML or "
+            "Markdown"
         )
     path = user_path(out or f"report.{form}")
     _check_out(path)

@@ -190,7 +190,7 @@ def seed_statistics(results: Sequence[TrialResult]) -> tuple[list[dict[str, Any]
     headings = [*(name for name, _ in others), "over seeds", "n", "median", "mean", "95 % interval"]
     few = f"; fewer than {FEWEST_SEEDS} seeds are no result"
     is_few = any(row["n"] < FEWEST_SEEDS for row in rows)
-    mean = "the mean is geometric (the median if a value is 0 or ∞), the interval is the mean's"
+    mean = "the mean is geometric (none if a value is 0 or ∞), the interval is the mean's"
     mean += few * is_few
     return rows, [*text_table(headings, shown, ["median", "n"]), mean, *notes]
 

@@ -8,7 +8,7 @@ import types
 import jax
 import pytest
 
-from jaxbench.analysis.rate import Estimate
+from jaxbench.analysis.rate import Estimate, rate_of
 from jaxbench.cards.card import measured
 from jaxbench.cards.card_file import CARD, read_card
 from jaxbench.cards.check import check_card
@@ -24,6 +24,7 @@ from jaxbench.modes import runner
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.qualification import ceilings, networks, run
 from jaxbench.qualification.plan import Plan
+from jaxbench.records.reader import load_run
 from jaxbench.records.writers.console import Console
 from jaxbench.schema import CompileRecord, ThroughputRecord
 from jaxbench.xla.compile_cache import without_cache
@@ -79,7 +80,13 @@ def test_a_card_has_the_metrics_of_its_runs_and_is_accepted(qualified):
     names = {figure.name for figure in card.figures()}
     assert {"images_per_s", "flops_per_image", "mfu", "measured_peak_share"} <= names
     assert {"energy_j_per_image", "energy_longest_gap_s", "energy_covered_share"} <= names
-    assert {"step_per_image_s", "drift_percent", "temperature_max_c", "throttled_share"} <= names
+    assert {"step_per_image_s", "step_fixed_s", "compile_cold_s", "drift_percent"} <= names
+    assert {"temperature_max_c", "power_mean_w", "throttled_share"} <= names
+    rates = [*card.named("images_per_s")]
+    for one in rates:
+        rate = rate_of(load_run(str(qualified / one.run)))
+        assert (one.value, *one.ends) == pytest.approx(rate.span, rel=1e-6), one
+    assert len(rates) == 2
 
 
 @pytest.mark.parametrize("host", ["gpu", "runs", "1", "", "w\u00f6rk", "Lab.example.org"])

@@ -117,7 +117,7 @@ def test_the_command_that_repeats_can_be_pasted(tmp_path):
     for batch in (64, 128):
         line = ["python", "-m", "jaxbench.main", *ARGUMENTS, f"--experiment.batch_size={batch}"]
         # No flags of a sweep; without readings nobody knows the load of the host.
-        line += ["--resume=auto", "--telemetry_s=0", "--num_processes=1"]
+        line += ["--resume=auto", "--telemetry_s=0"]
         how = {"command_line": [*line, f"--workdir={tmp_path}/{batch}"]}
         throughput(tmp_path / f"{batch}", batch, config={"batch_size": batch}, **how)
     [command] = re.findall("`(.*?)`", sentence_of(tmp_path))
@@ -163,23 +163,37 @@ def test_a_repeat_that_failed_leaves_no_verdict(tmp_path):
     assert "fastest" not in said and "its status is failed" in said
 
 
-def test_flags_of_the_environment_are_in_no_command(tmp_path):
-    variables = {"variables": {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}}
+@pytest.mark.parametrize(
+    ("environment", "flag"),
+    [
+        ({"variables": {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}}, "--rounds=6"),
+        ({"num_processes": 2}, "--rounds=6"),
+        ({}, "--distributed=auto"),
+    ],
+)
+def test_no_command_that_would_measure_something_else(tmp_path, environment, flag):
+    """Variables are in no command line, and a sweep does not start several processes."""
     for batch in (64, 128):
         line = ["python", "-m", "jaxbench.main", *ARGUMENTS, f"--experiment.batch_size={batch}"]
-        how = {"command_line": line, "environment": variables}
+        how = {"command_line": [*line, flag], "environment": environment}
         throughput(tmp_path / f"{batch}", batch, config={"batch_size": batch}, **how)
     assert sentence_of(tmp_path).endswith("interleaved: see docs/howto/compare.md.")
 
 
-@pytest.mark.parametrize("load", [{"host_busy": True}, {}])
-def test_repeats_are_no_advice_where_only_the_host_is_in_doubt(tmp_path, load):
+@pytest.mark.parametrize(
+    ("load", "advice"),
+    [
+        ({"host_busy": True}, "End the other work on the host, and measure again."),
+        ({}, "Measure both three times, interleaved: see docs/howto/compare.md."),
+    ],
+)
+def test_advice_where_only_the_host_is_in_doubt(tmp_path, load, advice):
     for number, batch in enumerate((64, 128) * 3):
         how = {"config": {"batch_size": batch, "seed": number // 2}, "pid": number}
         at = {"started_at": f"2026-03-04T05:0{number}:07+00:00"}
         throughput(tmp_path / f"{number}", batch, summary={"telemetry": load}, **how, **at)
     said = sentence_of(tmp_path)
-    assert "Not compared: " in said and "Measure" not in said and "Repeat" not in said, said
+    assert "Not compared: " in said and said.endswith(advice), said
 
 
 def test_a_field_without_a_value_is_one_that_is_missing(tmp_path):

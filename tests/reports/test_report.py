@@ -614,7 +614,7 @@ def test_a_table_of_another_is_not_written_over(tmp_path, text):
 def test_csv_has_what_runs_recorded(tmp_path, asked):
     """Nobody finds the usual costs where another price was asked for."""
     runs, out = [str(trained(tmp_path / "run"))], str(tmp_path / "runs.csv")
-    refusal(write_report, runs, out, told="changes nothing in CSV", **asked)
+    refusal(write_report, runs, out, told="CSV has what runs recorded", **asked)
     assert not (tmp_path / "runs.csv").exists()
     write_report(runs, str(tmp_path / "runs.md"), **asked)
 

@@ -71,7 +71,7 @@ def history(context: ReportContext) -> Section | None:
     blocks: _Blocks = []
     for network, measured in grouped(rows, lambda row: row.run.published_network).items():
         if network:
-            blocks += [*_trainings(network, measured), *_rates(network, measured)]
+            blocks += [*_trainings(network, measured), *_rates(context, network, measured)]
             blocks += [*_to_accuracy(network, measured), *_beside(network, measured)]
     return make_section(
         "history",
@@ -134,7 +134,7 @@ def _training(row: Measurement) -> published.Row:
     }
 
 
-def _rates(network: str, rows: Sequence[Measurement]) -> _Blocks:
+def _rates(context: ReportContext, network: str, rows: Sequence[Measurement]) -> _Blocks:
     sources = published.Sources()
     theirs = sources.rates(published.article_rates([network]))
     dataset = theirs[0]["dataset"] if theirs else ""
@@ -151,14 +151,17 @@ def _rates(network: str, rows: Sequence[Measurement]) -> _Blocks:
         row |= {"stage": STAGES["training"]}
         prices = [one for one in load_prices() if _is_offer_of(one, row)]
         lines += [row | {"price": one} | at_price(row["rate"], one) for one in prices] or [row]
-    lines += [_rate(row) | {"data": f"{row.feed} feed, {row.data}"} for row in rows]
+    for row in rows:
+        price = context.prices.lowest(row.run)
+        priced = {"price": price} | at_price(row.rate, price) if price else {}
+        lines.append(_rate(row) | {"data": f"{row.feed} feed, {row.data}"} | priced)
     table = make_table(
         _RATES,
         sorted(lines, key=lambda line: -line["rate"].value),
         title=f"{network}: training, {_IMAGES_PER_S}",
-        note=f"{sources.note} Published rates are of training, priced by the offers of their day. "
-        "A training step alone has no data to fetch unless its feed says so, and neither "
-        "evaluations nor epochs' ends.",
+        note=f"{sources.note} Published rates are of training; their costs are estimated by offers "
+        "of their day. A training step alone has no data to fetch unless its feed says so, and "
+        "neither evaluations nor epochs' ends.",
     )
     blocks: _Blocks = [table]
     # Synthetic data and data that are read make two figures, in two charts.

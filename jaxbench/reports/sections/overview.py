@@ -83,6 +83,7 @@ class _Rate(NamedTuple):
       label: what tells the setting apart from the machine's others.
       tried: all runs of the setting, those that failed too.
       of: the key of the setting in the context's `runs_of_setting`.
+      lost: why a run has no rate here though it has one, or failed; empty if it has a rate.
     """
 
     runs: Sequence[ReportedRun]
@@ -94,9 +95,12 @@ class _Rate(NamedTuple):
     label: str = ""
     tried: Sequence[ReportedRun] = ()
     of: tuple = ()
+    lost: str = ""
 
     run = property(lambda self: self.runs[0])
     value = property(lambda self: self.rate.value or 0.0)
+    # Whether its run is one of a setting's seeds, if it failed too.
+    counts = property(lambda self: self.run.ended and not self.run.changed_devices)
 
     @property
     def best(self) -> _Best | None:
@@ -165,22 +169,24 @@ def _sentence(settings: Sequence[_Rate], num_verdicts: int) -> str:
 
 
 def _left_out(settings: Sequence[_Rate]) -> str:
-    """Say which settings have no run that ended well."""
-    lost = [rate for rate in settings if rate.run.status != "done" and not rate.value]
+    """Say which settings have no run with a rate that can be used."""
+    lost = [rate for rate in settings if rate.lost and not rate.value]
     words = []
     for rate in lost[:_MOST_IN_SENTENCE]:
         had = f", {plain(rate.run.rate.value)} images/s" if rate.run.rate.value else ""
-        words.append(f"{rate.label} ({rate.run.status}{had})")
+        words.append(f"{rate.label} ({rate.lost}{had})")
     more = f", and {more} more" if (more := len(lost) - _MOST_IN_SENTENCE) > 0 else ""
     return f" Left out: {'; '.join(words)}{more}." if words else ""
 
 
 def _answer_to(settings: Sequence[_Rate], num_verdicts: int) -> str:
     first, *others = [rate for rate in settings if rate.value] or settings[:1]
+    if not first.value and all(rate.lost for rate in settings):
+        return "No rate that can be used."
     if not first.value:
         return "No rate: the first epoch is warm-up, so train for two epochs or more."
     if not others:
-        return f"{first}. It is the only setting with a rate of a run that ended well."
+        return f"{first}. It is the only setting with a rate that can be used."
     matches = _matches(settings)
     comparisons = judge([one for one in matches if isinstance(one, Match)], num_verdicts)
     judged = iter(comparisons)
@@ -194,7 +200,7 @@ def _answer_to(settings: Sequence[_Rate], num_verdicts: int) -> str:
     # The ratio of two alone has a narrower interval.
     together = f" {num_verdicts} ratios are judged together." if num_verdicts > 1 else ""
     if not all(one["same_host"] for one in comparisons):
-        together += " They ran on different hosts."
+        together += " Not all settings ran on one host."
     next_words = ""
     if stages[0]["verdict"] == Outcome.FASTER:
         next_words = f"its rate is {ratio_words(stages[0])} times that of {others[0].label}"
@@ -345,15 +351,21 @@ def _rates(context: ReportContext) -> Iterator[_Rate]:
     """Yield the rates of trainings, training steps and scaling, of runs that ended well."""
     for one in context.measurements:
         run = one.run
-        one_machine = not run.changed_devices and (run.id or not one.usable)
         # A training too short for a rate may have come to a score, or to its target. One that
-        # did not end well has no rate here; if it failed, it counts as a seed that failed.
-        counts = run.mode == "train" or (one.usable and one.rate.value)
-        if one.stage in STAGES and one_machine and counts:
+        # failed counts as a seed that failed. Of a run that is gone only a failure is known.
+        has_content = run.mode == "train" or one.rate.value
+        if one.stage in STAGES and has_content and (run.id or not one.usable):
             setting = {**one.setting, "batch_size": run.batch_size}
             rate = one.rate if one.usable else Estimate()
+            lost = (
+                ""
+                if one.usable
+                else "resumed on other devices"
+                if run.status == "done"
+                else run.status
+            )
             stage, key = STAGES[one.stage], setting_key(setting)
-            yield _Rate([run], run.machine, stage, one.stage, rate, setting, of=key)
+            yield _Rate([run], run.machine, stage, one.stage, rate, setting, of=key, lost=lost)
     for run, record in context.of_kind(ScalingRecord):
         rate, stage = of_windows(record, "images_per_s"), f"{record.scaling} scaling"
         if run.status == "done" and rate.value:
@@ -370,7 +382,7 @@ def _compare(context: ReportContext, rates: Sequence[_Rate]) -> list[dict[str, A
 
     A value that nobody measured is None.
     """
-    trained = [rate.run for rate in rates if rate.run.mode == "train" and rate.run.ended]
+    trained = [rate.run for rate in rates if rate.run.mode == "train" and rate.counts]
     times = {run: t for run in trained if (t := context.times_to_target.get(run)) and t.ended}
     labels = collections.Counter((time.target, time.label) for time in times.values())
     target, label = max(labels, key=labels.get, default=(None, None))
@@ -453,7 +465,6 @@ def _energy(rates: Sequence[_Rate]) -> _Best | None:
     bests = [
         _Best(Estimate(joules), rate.run, "1 run", False)
         for rate in rates
-        if (joules := rate.run.telemetry.get("joules_per_image")) is not None
-        and rate.run.status == "done"
+        if (joules := rate.run.telemetry.get("joules_per_image")) is not None and not rate.lost
     ]
     return min(bests, key=lambda best: best.of.value, default=None)
