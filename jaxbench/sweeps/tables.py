@@ -201,20 +201,21 @@ def _of_seeds(group: Sequence[TrialResult], name: str) -> list[Estimate]:
     What seeds that failed measured before their end is no other figure of a whole run.
     """
     is_of_target = name.startswith("target_")
-    values = [one.figures.value(name) for one in group if is_of_target or one.status == "done"]
-    known = [value for value in values if value is not None]
+    known = [
+        Estimate.of_fields(msgspec.structs.asdict(one.figures) | {name: value}, name)
+        for one in group
+        if is_of_target or one.status == "done"
+        if (value := one.figures.value(name)) is not None
+    ]
     if known and is_of_target:
-        known += [math.inf] * sum(
+        known += [Estimate(math.inf)] * sum(
             one.figures.value(name) is None
             and one.status in NEVER_REACHED
             # None of a run that failed before it had a record of its target.
             and (one.figures.target_reached is False or one.figures.target_value is None)
             for one in group
         )
-    if name != "images_per_s":
-        return [*map(Estimate, known)]
-    figures = (msgspec.structs.asdict(one.figures) for one in group if one.status == "done")
-    return [rate for one in figures if (rate := Estimate.of_fields(one, name)).value is not None]
+    return known
 
 
 def max_batch_table(results: Sequence[MaxBatchResult]) -> list[str]:

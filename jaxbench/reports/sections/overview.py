@@ -124,9 +124,9 @@ def overview(context: ReportContext) -> Section | None:
     first = {row["name"]: row for row in reversed(rows)}
     answered = [row for row in rows if first[row["name"]] is row][:_MOST_ANSWERS]
     # All that the page says of two settings holds together.
-    matches = [one for row in answered for one in _matches(row["settings"])]
-    num_verdicts = count_verdicts([one for one in matches if isinstance(one, Match)])
-    answers = [_answer(row, num_verdicts) for row in answered]
+    matches = [_matches(row["settings"]) for row in answered]
+    num_verdicts = count_verdicts([m for each in matches for m in each if isinstance(m, Match)])
+    answers = [_answer(*one, num_verdicts) for one in zip(answered, matches, strict=True)]
     by_heading = operator.itemgetter("heading")
     table = make_table(_columns(rows), rows, "Each machine", _NOTE, group=by_heading)
     return make_section(
@@ -143,29 +143,19 @@ def overview(context: ReportContext) -> Section | None:
     )
 
 
-def _answer(row: dict[str, Any], num_verdicts: int) -> Answer:
-    """Return the values of a machine, and a sentence on what is fastest."""
+def _answer(row: dict[str, Any], matches: Sequence[Match | str], num_verdicts: int) -> Answer:
+    """Return the values of a machine, and sentences on what is fastest and what is left out."""
     titles, settings = _titles([row]), row["settings"]
     tiles = [(titles[name], *_parts(row[name], show)) for name, show in _SHOWS.items() if row[name]]
     title = f"{row['name']} · {row['heading']}"
-    return Answer(title, _sentence(settings, num_verdicts), tiles, _marks(settings[0]))
+    sentence = _sentence(settings, matches, num_verdicts) + _left_out(settings)
+    return Answer(title, sentence, tiles, _marks(settings[0]))
 
 
 def _matches(settings: Sequence[_Rate]) -> list[Match | str]:
     """Return the match of each other setting with that of the highest rate, or why it has none."""
-    first, *others = [Side(one.label, one.tried, one.label) for one in settings if one.value] or [
-        None
-    ]
-    return [match_or_reason(other, first) for other in others]
-
-
-def _sentence(settings: Sequence[_Rate], num_verdicts: int) -> str:
-    """Return which setting is fastest, if that is known; else the rates and what is missing.
-
-    Args:
-      num_verdicts: how many ratios the page judges.
-    """
-    return _answer_to(settings, num_verdicts) + _left_out(settings)
+    sides = [Side(one.label, one.tried, one.label) for one in settings if one.value]
+    return [match_or_reason(other, sides[0]) for other in sides[1:]]
 
 
 def _left_out(settings: Sequence[_Rate]) -> str:
@@ -179,7 +169,13 @@ def _left_out(settings: Sequence[_Rate]) -> str:
     return f" Left out: {'; '.join(words)}{more}." if words else ""
 
 
-def _answer_to(settings: Sequence[_Rate], num_verdicts: int) -> str:
+def _sentence(settings: Sequence[_Rate], matches: Sequence[Match | str], num_verdicts: int) -> str:
+    """Return which setting is fastest, if that is known; else the rates and what is missing.
+
+    Args:
+      matches: see `_matches`.
+      num_verdicts: how many ratios the page judges.
+    """
     first, *others = [rate for rate in settings if rate.value] or settings[:1]
     if not first.value and all(rate.lost for rate in settings):
         return "No rate that can be used."
@@ -187,7 +183,6 @@ def _answer_to(settings: Sequence[_Rate], num_verdicts: int) -> str:
         return "No rate: the first epoch is warm-up, so train for two epochs or more."
     if not others:
         return f"{first}. It is the only setting with a rate that can be used."
-    matches = _matches(settings)
     comparisons = judge([one for one in matches if isinstance(one, Match)], num_verdicts)
     judged = iter(comparisons)
     # Without a match there is a reason. A step of scaling may have failed in one of the runs.
