@@ -620,8 +620,9 @@ def test_a_run_on_gpus_says_what_an_image_took(tmp_path, monkeypatch, two_boards
         measured_s = sum(stage.windows_s)
     assert telemetry["measured_images"] == images
     assert telemetry["measured_s"] == pytest.approx(measured_s, rel=0.1, abs=0.1)
-    # The boards' own clock and the readings' differ by what a busy machine lets lie between.
-    assert telemetry["energy_j"] == pytest.approx(400 * measured_s, rel=0.3)
+    # The boards' own clock and the readings' differ by what a busy machine lets lie between: this
+    # is to notice the larger board left out or counted twice, or the energy of the whole run.
+    assert 200 * measured_s < telemetry["energy_j"] < 600 * measured_s
     assert telemetry["joules_per_image"] == telemetry["energy_j"] / images
     assert any("not equally loaded" in line for line in summary["warnings"])
 
