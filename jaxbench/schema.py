@@ -332,7 +332,6 @@ METRICS = {
     "paid_s": Metric("seconds of all processes of a run", "paid, with the work that was lost", "s", better="lower"),
     "wall_usd": Metric("price of all processes of a run", "paid", "USD", better="lower"),
     "electricity_usd": Metric("price of the energy", "electricity", "USD", better="lower"),
-    "target_electricity_usd": Metric("price of the energy up to the target accuracy", "electricity to target", "USD", better="lower"),
     "score": Metric("top-1 or Dice of the last evaluation", "score", "%", better="higher"),
     "last_score": Metric("the same of one model", "last", "%", better="higher"),
     "best_score": Metric("best evaluation of a run or of one model", "best", "%", better="higher"),

@@ -707,7 +707,7 @@ def test_every_output_is_read(read):
 def test_a_value_with_an_interval_has_one_form(folder, read):
     """NAME with NAME_low and NAME_high: in records, cards, comparisons, costs and predictions."""
     predicted = ("--experiment=cnn10", "--target=gpu:h100", "--usd_per_hour=2", "--json")
-    folder.command("cost", *predicted)
+    folder.command("main", "--mode=describe", *predicted)
     files = [*folder.root.rglob("run.json"), *folder.root.rglob("card.json")]
     documents = [*folder.documents, *(json.loads(file.read_text()) for file in files)]
     found = set()
