@@ -14,20 +14,21 @@ set -euo pipefail
 say() { printf 'on_tpu_vm.sh: %s\n' "$*" >&2; }
 
 # The machine's own Python is too old.
-job() {
+install() {
   export PATH="$HOME/.local/bin:$PATH"
   rm -rf src && mkdir src && tar -xzf ~/jaxbench.tgz -C src &&
     { command -v uv >/dev/null || python3 -m pip install -q uv; } &&
     { venv/bin/python -m pip --version >/dev/null 2>&1 ||
       { rm -rf venv && uv venv -q --seed --python 3.12 venv; }; } &&
-    venv/bin/python -m pip install -q -e "src[${EXTRAS:-tpu}]" &&
-    venv/bin/python -u -m jaxbench.main "$@"
+    venv/bin/python -m pip install -q -e "src[${EXTRAS:-tpu}]"
 }
 
 script=$(realpath "$0") command=$(printf '%q ' "$@")
 mkdir -p ~/jaxbench && cd ~/jaxbench
 if [ "${1-}" = job ]; then
-  job "${@:2}" && code=0 || code=$?
+  # After an installation that failed the same command starts again.
+  install && code=0 || { code=$? && rm job/command; }
+  [ "$code" != 0 ] || venv/bin/python -u -m jaxbench.main "${@:2}" || code=$?
   echo "$code" >job/code
   exit
 fi
