@@ -259,7 +259,6 @@ class Training(Measurement):
             loss_scales=run.loss_scales,
             target_accuracy=run.plan.describe_target(epochs, program.layout.images_per_step),
             profile=run.profiler.summary(),
-            corrupt=run.corrupt or None,
             warnings=warnings + (run.checkpoints.warnings if run.checkpoints else []),
             **(goodput or {}),
         )
