@@ -370,18 +370,13 @@ def test_tfds_images_and_masks_are_resized_alike(tmp_path, name, background):
         tfds.load(DataConfig(name=name, path=str(tmp_path)))
 
 
-def test_an_evaluation_split_that_is_small_or_was_trained_on_is_doubtful():
+def test_an_evaluation_split_that_is_small_is_doubtful():
     images = np.random.default_rng(0).integers(0, 256, (300, 4, 5, 3), np.uint8)
-    # Like another in the middle row only.
-    alike = images[:100].copy()
-    alike[:, 0] += 1
-    for train, held_out, told in (
-        (images[:200], images[200:], []),
-        (images[:200], alike, []),
-        (images[1:], images[:1], ["split has 1 images: an accuracy on fewer than 50"]),
-        (images, images[[7] * 300], ["split has 300 images, 1 different", "300 of the 300 images"]),
-        (images[:203], images[200:], ["3 of the 100 images"]),
+    for held_out, told in (
+        (images[200:], []),
+        (images[:1], ["split has 1 images: an accuracy on fewer than 50"]),
+        (images[[7] * 300], ["split has 300 images, 1 different"]),
     ):
-        splits = [Split(of, np.zeros(len(of), np.int32)) for of in (train, held_out)]
+        splits = [Split(of, np.zeros(len(of), np.int32)) for of in (images, held_out)]
         warnings = Dataset("x", *splits, 10).eval_split_warnings()
         assert len(warnings) == len(told) and all(map(str.__contains__, warnings, told))
