@@ -72,7 +72,6 @@ def test_a_variant_that_does_not_exist_is_one_line_with_those_that_do(spec):
 @pytest.mark.parametrize(
     ("spec", "override", "unused"),
     [
-        ("quickstart", "optimizer.schedule=one_cycle", "optimizer.warmup_epochs=1"),
         ("gpt_bytes", "optimizer.name=sgd", "optimizer.b2=0.99"),
         ("cifar10_speedrun94", "optimizer.name=nesterov", "optimizer.sgd_momentum=0.85"),
         ("cifar10_speedrun94", "optimizer.name=adam", "optimizer.weight_decay_mode=decoupled"),
