@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -255,18 +255,13 @@ def _orthogonalize(
     return optax.stateless(lambda updates, _: orthogonalize(updates))
 
 
-class NormState(NamedTuple):
-    """How many updates there were, and at which of them kernels were last scaled to their norms."""
-
-    count: jax.Array
-    scaled_at: jax.Array
-
-
 def _keep_norms(interval: tuple[int, ...], total_steps: int) -> optax.GradientTransformation:
     """Scale every kernel to a Frobenius norm of the root of its outputs, before the step is added.
 
     Batch norm takes no notice of a kernel's length, but the angle that a step of fixed length turns
     it by depends on it (Jordan, airbench94_muon). `interval` is `OptimizerConfig.norm_interval`.
+
+    The state is how many updates there were, and at which of them kernels were last scaled.
     """
     first, last = interval
 
@@ -277,16 +272,17 @@ def _keep_norms(interval: tuple[int, ...], total_steps: int) -> optax.GradientTr
         return update + jnp.where(is_due, factor - 1, 0) * kernel_KxKxIxO
 
     def keep_all(updates, state, params):
-        count = optax.safe_increment(state.count)
+        count = optax.safe_increment(state["count"])
         progress = jnp.minimum(count.astype(jnp.float32) / total_steps, 1)
         every = first + jnp.floor((last - first) * progress).astype(count.dtype)
-        is_due = count - state.scaled_at >= every
+        is_due = count - state["scaled_at"] >= every
         # A choice rather than a branch: on a GPU the host would wait to learn which one it is.
         updates = jax.tree.map(functools.partial(keep, is_due), updates, params)
-        return updates, NormState(count, jnp.where(is_due, count, state.scaled_at))
+        scaled_at = jnp.where(is_due, count, state["scaled_at"])
+        return updates, {"count": count, "scaled_at": scaled_at}
 
     def init(params):
-        return NormState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+        return {name: jnp.zeros((), jnp.int32) for name in ("count", "scaled_at")}
 
     return optax.GradientTransformation(init, keep_all)
 
