@@ -1,16 +1,18 @@
 """A data set: two splits of images or sequences and their labels, held in memory or on disk."""
 
+import contextlib
 import dataclasses
 import functools
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxbench.data.images.encoded import EncodedSplit, sample_indices
-from jaxbench.errors import BadInput
+from jaxbench.errors import BadInput, RunFailed
 from jaxbench.hardware.system import host_memory_bytes
+from jaxbench.terminal import printable
 
 # Of the training images, on the scale 0 to 255; the usual numbers.
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
@@ -141,6 +143,20 @@ class Dataset:
             stds.append(float(np.sqrt(fraction @ (values - mean) ** 2)))
         # A channel that never varies (all black) divides by 1, not by 0.
         return np.array(means), np.array([std or 1.0 for std in stds])
+
+
+@contextlib.contextmanager
+def as_bad_input(subject: Any, problem: str = "cannot be read") -> Iterator[None]:
+    """Raise BadInput for anything that libraries raise of a damaged or missing `subject`."""
+    try:
+        yield
+    except (BadInput, RunFailed):
+        raise
+    except Exception as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or repr(error)
+        if (file := getattr(error, "filename", None)) and str(file) not in str(subject):
+            reason += f": {file}"
+        raise BadInput(f"{subject}: {problem}: {printable(reason)[:300]}") from error
 
 
 def check_fits_in_memory(subject: str, needed_bytes: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.config import DataConfig
-from jaxbench.data.dataset import Dataset, Split
+from jaxbench.data.dataset import Dataset, Split, as_bad_input
 from jaxbench.data.sources import cifar10, digits, npz, synthetic, tfds
 from jaxbench.data.sources.load import _SOURCES, load_dataset
 from jaxbench.errors import BadInput
@@ -86,7 +86,7 @@ SMALLER = {
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"y_test": None}, "y_test is not a file in the archive; needed are x_train"),
+        ({"y_test": None}, "has no y_test; needed are x_train"),
         ({"x_train": np.zeros((50, 32, 32, 3), np.float32)}, "images are float32"),
         ({"x_train": np.zeros((50, 32), np.uint8)}, "(N, height, width, channels)"),
         ({"y_train": np.arange(49) % 10}, "labels of shape (49,)"),
@@ -141,7 +141,10 @@ def test_cifar10_batches_are_read_as_they_are(tmp_path, monkeypatch, version):
 @pytest.mark.parametrize(
     ("corrupt", "told"),
     [
-        (lambda folder: (folder / "data_batch_4.bin").unlink(), "data_batch_4.bin: No such file"),
+        (
+            lambda folder: (folder / "data_batch_4.bin").unlink(),
+            "data_batch_4.bin: cannot be read: No such file",
+        ),
         (lambda folder: (folder / "test_batch.bin").write_bytes(b"x" * 99), "whole records"),
         (lambda folder: os.truncate(folder / "data_batch_2.bin", 2**33), "has more than"),
         (lambda folder: (folder / "data_batch_1.bin").unlink(), "needs the folder"),
@@ -151,6 +154,22 @@ def test_corrupt_cifar10_batches_are_refused(tmp_path, corrupt, told):
     folder = write_batches(tmp_path / "batches")
     corrupt(folder)
     refusal(cifar10.load, DataConfig(path=str(folder)), told=told)
+
+
+def test_anything_that_reading_raises_is_one_line_that_names_the_file():
+    for error, told in (
+        (
+            OSError(5, "Input/output error", "/sets/a"),
+            "/sets/a: cannot be read: Input/output error",
+        ),
+        (OSError(13, "Permission denied", "/b"), "/sets/a: cannot be read: Permission denied: /b"),
+        (IndexError(), "/sets/a: cannot be read: IndexError()"),
+        (RuntimeError("two\n  lines\x1b"), "/sets/a: cannot be read: two lines?"),
+        (BadInput("as it is"), "as it is"),
+    ):
+        with pytest.raises(BadInput) as refused, as_bad_input("/sets/a"):
+            raise error
+        assert str(refused.value) == told
 
 
 def test_tfds_names_and_formats_that_cannot_be_are_refused(tmp_path):

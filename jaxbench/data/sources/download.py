@@ -22,10 +22,10 @@ from urllib.parse import urlsplit
 
 from jaxbench import __version__
 from jaxbench.clock import Stopwatch, ask
-from jaxbench.errors import BadInput, first_line
+from jaxbench.data.dataset import as_bad_input
+from jaxbench.errors import first_line
 from jaxbench.files import open_own, open_regular
 from jaxbench.paths import locked
-from jaxbench.terminal import printable
 
 _TABLE = pathlib.Path(__file__).with_name("downloads.csv")
 # A server that sends nothing for so long is given up, and one that sends less than this.
@@ -73,17 +73,13 @@ def listed_files(dataset: str) -> list[RemoteFile]:
     """
     table = os.environ.get("JAXBENCH_DOWNLOADS") or _TABLE
     files: dict[str, RemoteFile] = {}
-    try:
-        with open(table) as stream:
-            for row in csv.DictReader(stream):
-                if row["dataset"] == dataset:
-                    name, size_bytes = row["file"], int(row["size_bytes"])
-                    earlier = files[name].urls if name in files else ()
-                    urls = (*earlier, row["url"])
-                    files[name] = RemoteFile(name, size_bytes, row["sha256"], urls)
-    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
-        reason = printable(first_line(error))
-        raise BadInput(f"JAXBENCH_DOWNLOADS={table}: cannot be read: {reason}") from error
+    with as_bad_input(f"JAXBENCH_DOWNLOADS={table}"), open(table) as stream:
+        for row in csv.DictReader(stream):
+            if row["dataset"] == dataset:
+                name, size_bytes = row["file"], int(row["size_bytes"])
+                earlier = files[name].urls if name in files else ()
+                urls = (*earlier, row["url"])
+                files[name] = RemoteFile(name, size_bytes, row["sha256"], urls)
     return list(files.values())
 
 
