@@ -375,7 +375,6 @@ class Summary(Record, frozen=True, kw_only=True):
     status: Annotated[Status, Metric("how it ended: done, failed, oom, interrupted, preempted, diverged or invalid; a run that has not ended is running")]
     phases_s: Annotated[dict[str, float] | None, Metric("seconds of each phase of the run; they add up to `wall_s`")] = None
     telemetry: Annotated[Telemetry | None, Metric("readings of devices and host over what was measured; absent if nothing was read")] = None
-    corrupt: Annotated[dict[str, str] | None, Metric("{image: reason} of the corrupt images that were skipped")] = None
     invalid: Annotated[list[str], Metric("reasons why metrics fail a sanity check")] = msgspec.field(default_factory=list)
     compile_s: Annotated[Amount | None, Here("seconds of lowering and compiling, over all programs; what is compiled at the same time counts once")] = None
     peak_memory_bytes: Annotated[Count | None, Metric("most memory in use on a device; absent if the device does not report it", "memory, most", "MiB", better="lower")] = None

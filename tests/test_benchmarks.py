@@ -94,17 +94,16 @@ def test_only_what_pytorch_has_too_is_compared(tmp_path):
     load_config = importlib.import_module("task").load_config
     refusal(load_config, "vgg_cifar10:tiny", 0, "", told="no counterpart")
     refusal(load_config, "cnn10:tiny", 0, "fp64", told="--precision=fp64")
-    cycle = {"schedule": "one_cycle", "pct_start": 0.2}
     ours = tmp_path / "ours.py"
     for optimizer, told in (
         ({"bias_learning_rate": 0.2}, "bias_learning_rate=0.2; compared is 0 alone"),
         ({"weight_decay_mode": "decoupled"}, "weight_decay_mode='decoupled'"),
-        (cycle, None),
+        ({"schedule": "step", "decay_at": (0.5,)}, None),
     ):
         ours.write_text(OURS.format(optimizer=optimizer))
         with pytest.raises(BadInput, match=told) if told else contextlib.nullcontext():
             config = load_config(str(ours), 8, "fp16")
-    assert config.optimizer.pct_start == OptimizerConfig().pct_start
+    assert config.optimizer.decay_at == OptimizerConfig().decay_at
     config.optimizer.validate(config.epochs)
     config = load_config("resnet50", 8, "fp32")
     assert (config.batch_size, config.precision, config.num_devices) == (8, "fp32", 1)

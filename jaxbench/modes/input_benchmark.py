@@ -149,7 +149,6 @@ class InputBenchmark(Measurement):
         return InputSummary(
             status=status,
             verdict=verdict(stages),
-            corrupt=self.setup.feed.corrupt,
             invalid=invalid,
             warnings=warnings,
         )

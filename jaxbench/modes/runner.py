@@ -280,11 +280,6 @@ def prepare_run(
                 f"replicas='independent' {across}: each would know its own models only; give each "
                 "seed a run, or each process a run of its own"
             )
-        if config.data.max_corrupt:
-            raise BadInput(
-                f"data.max_corrupt={config.data.max_corrupt} {across}: each would count its own "
-                "corrupt images; it must be 0"
-            )
     clock = Clock()
     with contextlib.ExitStack() as stack:
         precision = get_precision(config.precision)

@@ -171,7 +171,6 @@ class ThroughputBenchmark(Measurement):
             first_loss=losses[0] if losses else None,
             last_loss=losses[-1] if losses else None,
             **stepper.loss_scaling,
-            corrupt=self.setup.feed.corrupt,
             profile=self.profiler.summary() if self.profiler else None,
             invalid=[f"{one.stage}: {why}" for one in measured for why in impossible(one, limit)],
             warnings=warnings,
@@ -273,8 +272,6 @@ class Stage(StepWindows):
 
     def _fields(self, step_s: float) -> dict[str, Any]:
         """Return the fields that only some stages' records have."""
-        if self.setup.feed.corrupt:  # then a step counts fewer images than it has places for
-            return {}
         counted = self.stepper.images_counted
         return {"images_per_step": self.images_per_step, "images_counted": counted}
 

@@ -218,7 +218,10 @@ class Training(Measurement):
             with run.clock.phase("records"), defer_signals():
                 for record in compiled:
                     recorder.write(record)
-                for writer in () if run.program.config.data.sequence_length else image_writers:
+                example_shape = run.program.config.data.example_shape
+                # Nothing shows tokens, nor images of other channels.
+                is_shown = len(example_shape) == 3 and example_shape[-1] in (1, 3)
+                for writer in image_writers if is_shown else ():
                     writer.add_images("train/images", run.sample_images(), step=0)
         del saved
         barrier_before_first_step(run.clock)
@@ -259,7 +262,6 @@ class Training(Measurement):
             loss_scales=run.loss_scales,
             target_accuracy=run.plan.describe_target(epochs, program.layout.images_per_step),
             profile=run.profiler.summary(),
-            corrupt=run.corrupt or None,
             warnings=warnings + (run.checkpoints.warnings if run.checkpoints else []),
             **(goodput or {}),
         )
