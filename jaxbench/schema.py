@@ -510,7 +510,6 @@ class ThroughputRecord(Record, frozen=True, kw_only=True):
     flops_per_byte: Annotated[Amount | None, Metric("operations of a step for each byte of memory traffic that XLA counts", "FLOP/byte")] = None
     flops_per_byte_at_ridge: Annotated[Amount | None, Metric("the same ratio at which the device's arithmetic and memory are in balance", "at the ridge")] = None
     bound_by: Annotated[str | None, Metric("what bounds the step: arithmetic or memory", "bound by", "text")] = None
-    steps_per_call: Annotated[Positive, Metric("training steps in one call of a program")]
     warmup_steps: Annotated[Count, Metric("steps before the measurement")]
     warmup_settled: Annotated[bool, Metric("whether throughput stabilised during warm-up")]
     sync_residual_s: Annotated[Amount, Metric("seconds that work continued after the windows' ends, in sum")]
@@ -775,7 +774,6 @@ class ThroughputSummary(Summary, frozen=True, kw_only=True):
     """--mode=throughput; the rate is that of the stage train_step."""
 
     first_step_s: Amount | None = None
-    profile: dict[str, Any] | None = None
     first_loss: Annotated[float | None, Metric("loss of the first window's last step")] = None
     last_loss: Annotated[float | None, Metric("loss of the last window's last step")] = None
     images_per_s: Amount | None = None
@@ -853,8 +851,6 @@ class RunDocument(Struct, frozen=True, kw_only=True):
     config: Annotated[Settings, Metric("all fields of the experiment")]
     target_accuracy: Annotated[Fraction | None, Metric("value of the flag of this name", "target accuracy", "%")] = None
     rounds: Annotated[Count | None, Metric("value of the flag of this name")] = None
-    steps_per_call: Annotated[Positive | None, Here("value of the flag of this name")] = None
-    page_cache: Annotated[str | None, Metric("value of the flag of this name")] = None
     scaling: Annotated[str | None, Here("value of the flag of this name")] = None
     reason: str | None = None
     started_at: Annotated[Date, Metric("date and time of the start (UTC, ISO 8601)")]

@@ -109,9 +109,9 @@ def in_turn(stages: Sequence[Any], round_number: int) -> Sequence[Any]:
     return stages if round_number % 2 == 0 else stages[::-1]
 
 
-def unsettled_warnings(warmups: Mapping[str, tuple[WarmUp, int]]) -> list[str]:
-    """Return the warning about windows that never agreed, from {stage: (warm-up, its steps)}."""
-    named = [f"{name} ({steps})" for name, (warmup, steps) in warmups.items() if not warmup.settled]
+def unsettled_warnings(warmups: Mapping[str, WarmUp | None]) -> list[str]:
+    """Return the warning about windows that never agreed, from {stage: its warm-up so far}."""
+    named = [f"{name} ({one.calls})" for name, one in warmups.items() if one and not one.settled]
     text = "throughput did not stabilise during warm-up, in (steps): "
     return [text + ", ".join(named)] if named else []
 

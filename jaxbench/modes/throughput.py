@@ -19,17 +19,15 @@ from jaxbench.analysis.rate import Estimate, of_windows
 from jaxbench.analysis.statistics import slowed_down
 from jaxbench.clock import Stopwatch, duration
 from jaxbench.config import Config
-from jaxbench.errors import BadInput
 from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
-from jaxbench.microbench.interleaved import in_turn, measuring_s
+from jaxbench.microbench.interleaved import in_turn, measuring_s, unsettled_warnings
 from jaxbench.modes.runner import Measurement, RunResult, RunSetup, prepare_run, run_mode, with_feed
 from jaxbench.modes.windows import (
     ENDLESS,
     Stepper,
     StepWindows,
     falling_loss_warnings,
-    unsettled_stages,
     window_warnings,
 )
 from jaxbench.parallel.processes import barrier_before_first_step, broadcast_value
@@ -38,14 +36,9 @@ from jaxbench.records.recorder import Recorder
 from jaxbench.records.validity import impossible
 from jaxbench.records.writers.console import Console
 from jaxbench.schema import CompileRecord, Record, ThroughputRecord, ThroughputSummary
-from jaxbench.train import TrainState, on_all_devices, train_step
-from jaxbench.training.profiler import Profiler, check_end, parse_steps
-from jaxbench.training.program import Program
+from jaxbench.train import TrainState
 from jaxbench.training.run import DispatchLimiter
 from jaxbench.xla.compile_cache import without_cache
-
-# The last step that --profile may name, of the steps that follow the measurement.
-_MOST_PROFILE_STEPS = 1000
 
 
 def measure_throughput(
@@ -54,11 +47,9 @@ def measure_throughput(
     console: Console | None = None,
     *,
     feed: str = "synthetic",
-    steps_per_call: int = 1,
     rounds: int = 11,
     window_s: float = 1.0,
     telemetry_s: float = INTERVAL_S,
-    profile: str | None = None,
     price: Price | None = None,
 ) -> RunResult:
     """Measure an experiment's training step and its forward pass; see `OPTIONS`.
@@ -72,15 +63,8 @@ def measure_throughput(
     config = dataclasses.replace(
         config, test_time_augmentation="none", test_time_augmentation_fraction=1.0
     )
-    if steps_per_call > 1 and feed == "stream":
-        raise BadInput(
-            f"--steps_per_call={steps_per_call} with --feed=stream: each step needs a batch of its "
-            "own from the host; it needs --feed=synthetic or resident"
-        )
-    profiled = parse_steps(profile)
-    check_end(profiled, _MOST_PROFILE_STEPS, "those after the measurement")
     with prepare_run(config, workdir, console) as setup:
-        benchmark = ThroughputBenchmark(setup, steps_per_call, rounds, window_s, profiled)
+        benchmark = ThroughputBenchmark(setup, rounds, window_s)
         return run_mode(benchmark, workdir, telemetry_s=telemetry_s, price=price)
 
 
@@ -88,17 +72,14 @@ def measure_throughput(
 class ThroughputBenchmark(Measurement):
     """Time windows of training and evaluation steps, and single training steps."""
 
-    steps_per_call: int
     rounds: int
     window_s: float
-    profiled_steps: range
     stages: dict[str, "Stage"] = dataclasses.field(default_factory=dict)  # by the compiled step
     first_step_s: float | None = None
-    profiler: Profiler | None = None
     mode = "throughput"
 
     def document(self) -> dict[str, Any]:
-        return {"rounds": self.rounds, "steps_per_call": self.steps_per_call}
+        return {"rounds": self.rounds}
 
     def measure(self, recorder: Recorder) -> None:
         setup, program, feed, count = self.setup, self.setup.program, self.setup.feed, self.rounds
@@ -111,16 +92,10 @@ class ThroughputBenchmark(Measurement):
             "train_step": (program.train_step, feed.train_data, batch),
             "eval_step": (program.eval_step, feed.eval_data, eval_batch),
         }
-        if self.steps_per_call > 1:
-            repeated = repeat_train_step(program, self.steps_per_call)
-            steps[f"train_step_x{self.steps_per_call}"] = (repeated, feed.train_data, batch)
         compiled = _compile_cold_and_warm(setup, steps, state)
         barrier_before_first_step(clock)
         shared = (setup, Stepper(setup, state), self.window_s)
         self.stages["train_step"] = train = TrainStage(*shared)
-        for name, (step, _, _) in [*steps.items()][2:]:
-            self.stages[name] = Stage(name, *shared, step, itertools.repeat(batch))
-            self.stages[name].steps_per_call = self.steps_per_call
         self.stages["eval_step"] = ForwardStage(*shared, eval_batch)
         stages = [*self.stages.values()]
         for record in compiled.values():
@@ -149,9 +124,6 @@ class ThroughputBenchmark(Measurement):
                 console.progress("measuring", number + 1, count, "rounds")
         for name, stage in self.stages.items():
             recorder.write(stage.describe(compiled[name]))
-        if self.profiled_steps:
-            self.profiler = Profiler(self.profiled_steps, recorder.folder)
-            train.profile(self.profiler)
 
     def summarize(self, status: str, records: Sequence[Record]) -> ThroughputSummary:
         measured = [record for record in records if isinstance(record, ThroughputRecord)]
@@ -160,7 +132,8 @@ class ThroughputBenchmark(Measurement):
         stages = [*self.stages.values()]
         stepper = stages[0].stepper if stages else Stepper(self.setup, None)
         losses = stepper.losses
-        warnings = unsettled_stages(stages) + falling_loss_warnings(losses)
+        warnings = unsettled_warnings({stage.name: stage.warmup for stage in stages})
+        warnings += falling_loss_warnings(losses)
         for stage in stages:
             warnings += window_warnings(stage.name, stage.windows_s)
             warnings += slowed_down(f"{stage.name}: windows", stage.windows_s)
@@ -172,7 +145,6 @@ class ThroughputBenchmark(Measurement):
             last_loss=losses[-1] if losses else None,
             **stepper.loss_scaling,
             corrupt=self.setup.feed.corrupt,
-            profile=self.profiler.summary() if self.profiler else None,
             invalid=[f"{one.stage}: {why}" for one in measured for why in impossible(one, limit)],
             warnings=warnings,
         )
@@ -212,24 +184,6 @@ def _compile_cold_and_warm(
     }
 
 
-def repeat_train_step(program: Program, num_steps: int) -> Any:
-    """Return one call of several training steps, all with the same batch.
-
-    It is (state, train_data, batch) -> (state, metrics of the last step); the state given to it is
-    gone afterwards.
-    """
-
-    def steps(state, data, batch):
-        def one(state, _):
-            # Tied to the state, or XLA would do once what each step does with the same batch.
-            return train_step(program, *jax.lax.optimization_barrier((state, data, batch)))
-
-        state, metrics_S = jax.lax.scan(one, state, length=num_steps)
-        return state, metrics_S[-1]
-
-    return on_all_devices(program, steps, donate=(0,))
-
-
 # Steps closed one by one in each round.
 _LATENCY_STEPS = 20
 
@@ -253,7 +207,7 @@ class Stage(StepWindows):
         fields = self.describe_steps()
         rate, devices = fields["images_per_s"], self.setup.mesh.num_devices
         xla_bytes, peak = compiled.xla_bytes_per_device, fields["peak"]
-        if xla_bytes and self.steps_per_call == 1:  # XLA counts a loop's body once
+        if xla_bytes:
             flops_per_byte = self.flops_per_image * self.images_per_step / devices / xla_bytes
             fields["flops_per_byte"] = flops_per_byte
             if peak and peak["bytes_per_s"]:
@@ -265,7 +219,6 @@ class Stage(StepWindows):
             stage=self.name,
             feed=self.setup.feed.name,
             images_per_s_per_device=rate / devices,
-            steps_per_call=self.steps_per_call,
             sync_residual_s=self.sync_residual_s,
             **fields,
             **self._fields(fields["step_s"]),
@@ -306,18 +259,6 @@ class TrainStage(Stage):
         with self.around_window():
             for _ in range(min(_LATENCY_STEPS, self.warmup.calls_per_window)):
                 self.latencies_s.append(self.time_calls(1))
-
-    def profile(self, profiler: Profiler) -> None:
-        """Trace steps, after as many steps before them as their numbers say."""
-        with self.around_window():
-            if profiler.steps.start > 1:
-                self.run(profiler.steps.start - 1)
-            with profiler:
-                profiler.start(profiler.steps, self.setup.clock, self.setup.console)
-                for number in profiler.steps:
-                    with jax.profiler.StepTraceAnnotation("train", step_num=number):
-                        self.stepper.queue(self.step, next(self.batches))
-                self.stepper.wait()
 
     def _fields(self, step_s: float) -> dict[str, Any]:
         p50, p95, p99 = map(float, np.percentile(self.latencies_s, (50, 95, 99)))

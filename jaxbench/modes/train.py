@@ -101,7 +101,7 @@ def run_training(
             import_s += watch.elapsed_s()
         setup = stack.enter_context(prepare_run(config, workdir, console, checked=True))
         plan = _plan(setup, target_accuracy)
-        check_end(profiled_steps, plan.total_steps, "this run")
+        check_end(profiled_steps, plan.total_steps)
         saved = restore(setup.program, setup.clock, setup.console, resumed, workdir)
         run = TrainRun(
             program=setup.program,

@@ -11,7 +11,7 @@ import numpy as np
 from jaxbench.analysis.rate import estimate
 from jaxbench.analysis.statistics import autocorrelation, dependent, effective_size, held_up
 from jaxbench.errors import Diverged
-from jaxbench.microbench.interleaved import Interleaved, unsettled_warnings
+from jaxbench.microbench.interleaved import Interleaved
 from jaxbench.modes.runner import RunSetup
 from jaxbench.training.loss_scale import LOWEST_SCALE, describe_scales
 from jaxbench.training.run import DispatchLimiter
@@ -86,8 +86,6 @@ class StepWindows(Interleaved):
       steps: taken so far, in and between windows.
     """
 
-    steps_per_call = 1
-
     def __init__(
         self,
         name: str,
@@ -105,7 +103,7 @@ class StepWindows(Interleaved):
 
     @property
     def steps_per_window(self) -> int:
-        return self.warmup.calls_per_window * self.steps_per_call
+        return self.warmup.calls_per_window
 
     @property
     def flops_per_image(self) -> int:
@@ -114,7 +112,7 @@ class StepWindows(Interleaved):
     def run(self, calls: int) -> None:
         for _ in range(calls):
             self.stepper.queue(self.step, next(self.batches))
-        self.steps += calls * self.steps_per_call
+        self.steps += calls
         self.stepper.wait()
 
     def describe_steps(self) -> dict[str, Any]:
@@ -124,7 +122,7 @@ class StepWindows(Interleaved):
             "precision": config.precision,
             "num_devices": self.setup.mesh.num_devices,
             "batch_size": config.batch_size,
-            "warmup_steps": self.warmup and self.warmup.calls * self.steps_per_call,
+            "warmup_steps": self.warmup and self.warmup.calls,
             "warmup_settled": self.warmup and self.warmup.settled,
         }
         if len(self.windows_s) < 2:
@@ -155,16 +153,6 @@ def window_warnings(name: str, windows_s: Sequence[float]) -> list[str]:
     """Return the warnings about windows that depend on one another, or that were held up."""
     numbered = dict(enumerate(windows_s, 1))
     return [*dependent(f"{name}: windows", windows_s), *held_up(f"{name}: window", numbered)]
-
-
-def unsettled_stages(stages: Sequence[Interleaved]) -> list[str]:
-    """Return the warning about stages whose windows never agreed in the warm-up."""
-    warmups = {
-        stage.name: (stage.warmup, stage.warmup.calls * getattr(stage, "steps_per_call", 1))
-        for stage in stages
-        if stage.warmup
-    }
-    return unsettled_warnings(warmups)
 
 
 def falling_loss_warnings(losses: Sequence[float], name: str = "") -> list[str]:

@@ -7,7 +7,6 @@ each burst.
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from jaxbench.analysis.rate import Estimate, of_windows
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, held_up
@@ -69,9 +68,6 @@ class Soak(Measurement):
     between: Callable[[], None]
     train: TrainStage | None = None
     mode = "throughput"
-
-    def document(self) -> dict[str, Any]:
-        return {"steps_per_call": 1}
 
     def measure(self, recorder: Recorder) -> None:
         setup, program, feed = self.setup, self.setup.program, self.setup.feed

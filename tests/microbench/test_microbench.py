@@ -101,7 +101,7 @@ def test_a_warm_up_ends_when_windows_agree_or_gives_up():
 
 
 def test_stages_that_did_not_stabilise_are_told():
-    found = {"a": (WarmUp(2, 8, settled=True), 8), "b": (WarmUp(2, 9, settled=False), 27)}
+    found = {"a": WarmUp(2, 8, settled=True), "b": WarmUp(2, 27, settled=False), "c": None}
     [warning] = unsettled_warnings(found)
     assert "did not stabilise during warm-up" in warning and warning.endswith(": b (27)")
     assert unsettled_warnings({"a": found["a"]}) == []
