@@ -499,7 +499,7 @@ class EpochRecord(Record, frozen=True, kw_only=True):
 
 
 class ThroughputRecord(Record, frozen=True, kw_only=True):
-    """One stage of --mode=throughput: train_step, train_step_xN or forward. Latencies are of single steps, each waited for, in the stage train_step."""
+    """One stage of --mode=throughput: train_step or forward. Latencies are of single steps, each waited for, in the stage train_step."""
 
     stage: Annotated[str, Metric("name of the stage", "stage", "text", shown="throughput input")]
     num_devices: Positive
