@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxbench.analysis.rate import estimate
 from jaxbench.analysis.statistics import autocorrelation, dependent, effective_size, held_up
+from jaxbench.clock import Stopwatch
 from jaxbench.errors import Diverged
 from jaxbench.microbench.interleaved import Interleaved
 from jaxbench.modes.runner import RunSetup
@@ -84,6 +85,7 @@ class StepWindows(Interleaved):
       batches: the batch of each call.
       images_per_step: over all devices and models.
       steps: taken so far, in and between windows.
+      sync_residual_s: how long work continued after the windows: not, if they waited for it.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class StepWindows(Interleaved):
         self.setup, self.stepper = setup, stepper
         self.step, self.batches = step, batches
         self.images_per_step = setup.program.layout.images_per_step
-        self.steps = 0
+        self.steps, self.sync_residual_s = 0, 0.0
 
     @property
     def steps_per_window(self) -> int:
@@ -114,6 +116,16 @@ class StepWindows(Interleaved):
             self.stepper.queue(self.step, next(self.batches))
         self.steps += calls
         self.stepper.wait()
+
+    def measure(self) -> None:
+        super().measure()
+        watch = Stopwatch()
+        jax.block_until_ready(self.results())
+        self.sync_residual_s += watch.elapsed_s()
+
+    def results(self) -> Any:
+        """Return what is ready once every call has ended."""
+        return self.stepper.state, self.stepper.metrics
 
     def describe_steps(self) -> dict[str, Any]:
         """Return the fields that the records of all stages share; no rate from a single window."""
