@@ -128,23 +128,21 @@ class AttemptDescription(TypedDict, total=False):
     price: RecordedPrice | None
 
 
-class Resumption(AttemptDescription, total=False):
-    """What a resumed process ran on, and the work that it repeated."""
+class Attempt(AttemptDescription, total=False):
+    """A process of a training run: its time, see records/goodput.py, and on what it ran.
 
-    step: Required[Count]
-    elapsed_s: Required[Amount]
-    lost_s: Required[Amount]
-    before: AttemptDescription | None
+    Of the first one, what it ran on is in run.json itself. The others say what they resumed: from
+    which step on, and the time of the work that they repeated.
+    """
 
-
-class Attempt(TypedDict):
-    """A process of a training run, see records/goodput.py."""
-
-    started_at: Date
-    import_s: float
-    resumed_phases_s: dict[str, float]
-    phases_s: dict[str, float]
-    doing: str
+    started_at: Required[Date]
+    import_s: Required[float]
+    resumed_phases_s: Required[dict[str, Amount]]
+    phases_s: Required[dict[str, Amount]]
+    doing: Required[str]
+    step: Count
+    lost_s: Amount
+    branched: bool
 
 
 class Readings(TypedDict, total=False):
@@ -829,7 +827,7 @@ class RunDocument(Struct, frozen=True, kw_only=True):
     """What a run is, on what it ran, and how it ended.
 
     Optional fields are absent if they are unknown: `finished_at` and `summary` until the end,
-    `resumes` of a run that was not resumed, and what belongs to other modes.
+    and what belongs to other modes.
     """
 
     experiment: Annotated[str, Metric("what followed `--experiment=`")]
@@ -864,8 +862,7 @@ class RunDocument(Struct, frozen=True, kw_only=True):
     working_directory: Annotated[str, Metric("folder in which the command ran")]
     pid: Annotated[Count, Metric("process id")]
     environment: Annotated[Environment, Metric("hardware, driver, versions, environment variables and commit")]
-    resumes: Annotated[list[Resumption] | None, Metric("one entry for each time the run was resumed: when, on what, and which work was lost")] = None
-    attempts: Annotated[list[Attempt] | None, Metric("one entry for each process of a training run, one after another: when it started, and its time by phase; see records/goodput.py")] = None
+    attempts: Annotated[list[Attempt] | None, Metric("one entry for each process of a training run, one after another: when it started, its time by phase (see records/goodput.py), and of one that resumed the run on what, and which work was lost")] = None
     summary: Annotated[dict[str, Any] | None, Metric("the summary record, without its kind")] = None
 
     def to_json(self) -> dict[str, Any]:
@@ -1110,6 +1107,9 @@ def decode_document(document: Mapping[str, Any]) -> RunDocument:
     Raises:
       ValueError: a field is missing or has a wrong value.
     """
+    # It would be dropped as unknown, and so the time that was lost.
+    if "resumes" in document:
+        raise ValueError("`resumes` was written by a jaxbench between two releases; run it again")
     decoded = _decode(document, RunDocument)
     if f"{decoded.mode}_summary" not in RECORDS:
         raise ValueError(f"no such mode: {decoded.mode!r} - at `$.mode`")

@@ -245,7 +245,7 @@ class Training(Measurement):
         epochs = run.progress.epochs
         attempts = self.run_dir.document.get("attempts") if self.run_dir else None
         goodput = attempts and measure_goodput(attempts, run.clock.totals_s())
-        if goodput:  # unknown of a run that branched off from another
+        if goodput:
             goodput = {"num_resumes": len(attempts) - 1, **goodput._asdict()}
         is_evaluated = any(epoch.eval_count is not None for epoch in epochs)
         warnings = dataset.eval_split_warnings() if dataset and is_evaluated else []
