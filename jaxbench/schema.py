@@ -862,7 +862,7 @@ class RunDocument(Struct, frozen=True, kw_only=True):
     working_directory: Annotated[str, Metric("folder in which the command ran")]
     pid: Annotated[Count, Metric("process id")]
     environment: Annotated[Environment, Metric("hardware, driver, versions, environment variables and commit")]
-    attempts: Annotated[list[Attempt] | None, Metric("one entry for each process of a training run, one after another: when it started, its time by phase (see records/goodput.py), and of one that resumed the run on what, and which work was lost")] = None
+    attempts: Annotated[list[Attempt] | None, Metric("one entry for each process of a training run, in order: when it started and its time by phase (see records/goodput.py); if it resumed the run, also what it ran on and the work that was lost")] = None
     summary: Annotated[dict[str, Any] | None, Metric("the summary record, without its kind")] = None
 
     def to_json(self) -> dict[str, Any]:
