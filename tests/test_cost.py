@@ -10,7 +10,7 @@ from jaxbench.analysis.pricing import Price, add_costs, find_price, load_prices,
 from jaxbench.errors import BadInput
 from jaxbench.sweeps.grid import make_trials
 from tests.conftest import MICRO, refusal, run_json
-from tests.recorded import epochs, recorded_run
+from tests.recorded import attempts, epochs, recorded_run
 
 TPU, AWS = "Google Cloud TPU v2-8, on demand", "AWS p3.8xlarge, on demand"
 
@@ -122,7 +122,7 @@ def test_all_processes_of_a_resumed_run_are_paid_for(run_cost, tmp_path):
         {"step": 100, "elapsed_s": 5.0, "lost_s": 1800.0},
         {"step": 900, "elapsed_s": 25.0, "lost_s": 3600.0},
     ]
-    run = write_run(tmp_path / "run", (0.8, 0.95, 0.96), resumes=resumes)
+    run = write_run(tmp_path / "run", (0.8, 0.95, 0.96), attempts=attempts(*resumes))
     args = ("--usd_per_hour=3.6", "--target_accuracy=0.94")
     cost = cost_of(run_cost(run, *args, "--json"))
     assert (cost["wall_s"], cost["paid_s"], cost["wall_usd"]) == (3600, 9000, 9)
@@ -132,14 +132,13 @@ def test_all_processes_of_a_resumed_run_are_paid_for(run_cost, tmp_path):
     assert "paid, with the work that was lost [s]: 9,000\n  paid [USD]: 9.000\n" in told
     # The last process went back before the target: it reached it again.
     back = {"step": 100, "elapsed_s": 5.0, "lost_s": 0.0}
-    run = write_run(tmp_path / "back", (0.8, 0.95, 0.96), resumes=[*resumes, back])
+    run = write_run(tmp_path / "back", (0.8, 0.95, 0.96), attempts=attempts(*resumes, back))
     assert cost_of(run_cost(run, *args, "--json"))["target_usd"] == pytest.approx(5.42)
 
 
 def test_a_run_that_was_resumed_records_what_it_cost():
-    resumes = [{"elapsed_s": 5.0, "lost_s": 1800.0}]
     summary = {"wall_s": 3600.0, "target_accuracy": {"reached": True, "time_s": 1800.0}}
-    add_costs(summary, 3.0, resumes)
+    add_costs(summary, 3.0, attempts({"elapsed_s": 5.0, "lost_s": 1800.0}))
     assert summary["usd"] == 4.5 and summary["target_accuracy"]["usd"] == 3.0
 
 

@@ -101,7 +101,7 @@ def run_training(
             import_s += watch.elapsed_s()
         setup = stack.enter_context(prepare_run(config, workdir, console, checked=True))
         plan = _plan(setup, target_accuracy)
-        check_end(profiled_steps, plan.total_steps, "this run")
+        check_end(profiled_steps, plan.total_steps)
         saved = restore(setup.program, setup.clock, setup.console, resumed, workdir)
         run = TrainRun(
             program=setup.program,
@@ -248,7 +248,7 @@ class Training(Measurement):
         epochs = run.progress.epochs
         attempts = self.run_dir.document.get("attempts") if self.run_dir else None
         goodput = attempts and measure_goodput(attempts, run.clock.totals_s())
-        if goodput:  # unknown of a run that branched off from another
+        if goodput:
             goodput = {"num_resumes": len(attempts) - 1, **goodput._asdict()}
         is_evaluated = any(epoch.eval_count is not None for epoch in epochs)
         warnings = dataset.eval_split_warnings() if dataset and is_evaluated else []
