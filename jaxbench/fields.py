@@ -15,6 +15,9 @@ def plain(default: Any, **metadata: Any) -> Any:
 
     `only_with`, {selector: values}: the field has an effect only if the attribute `selector` of the
     same dataclass has one of these values; see `without_unused`.
+
+    `may_differ`: "resumes", the field may have another value in a resumed run; "processes", in each
+    process of a run too; see `names_that_may_differ`.
     """
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -47,6 +50,15 @@ def walk_fields(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any, 
         yield name, value, hints[field.name], field
         if dataclasses.is_dataclass(value):
             yield from walk_fields(value, f"{name}.")
+
+
+def names_that_may_differ(config: Any, *between: str) -> set[str]:
+    """Return the dotted paths of the fields declared with one of these values of `may_differ`."""
+    return {
+        name
+        for name, _, _, field in walk_fields(config)
+        if field.metadata.get("may_differ") in between
+    }
 
 
 def overridable(config: Any) -> dict[str, Any]:

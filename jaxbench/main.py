@@ -18,6 +18,7 @@ from jaxbench.clock import process_age_s
 from jaxbench.config import Experiment
 from jaxbench.custom import config_record
 from jaxbench.errors import BadInput
+from jaxbench.fields import names_that_may_differ
 from jaxbench.hardware.targets.target import list_targets, parse_target, split_targets
 from jaxbench.modes import import_mode
 from jaxbench.modes.options import OPTIONS, PRICED
@@ -28,9 +29,6 @@ from jaxbench.records.reader import flat
 from jaxbench.terminal import print_wrapped, warn, wrap
 
 flags.adopt_module_key_flags(main_flags)
-
-# Each process may have other values of these fields of `data`; process 0's other flags count.
-_OF_EACH = ("path", "download", "num_threads", "num_workers", "prefetch_batches", "cache_dir")
 
 
 def main(spec: str | None, overrides: Sequence[str]) -> int:
@@ -101,7 +99,7 @@ def _common_settings(experiment: Experiment, mode: str) -> dict[str, Any]:
     with defer_signals():
         from jaxbench.hardware.environment import describe_code
     fields = flat(config_record(experiment))
-    of_each = {f"data.{name}" for name in _OF_EACH}
+    of_each = names_that_may_differ(experiment, "processes")
     return {
         "--num_processes": processes.count(),
         "--mode": mode,
