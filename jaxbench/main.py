@@ -26,7 +26,7 @@ from jaxbench.parallel import processes
 from jaxbench.parallel.launch_local import run_local_processes
 from jaxbench.parallel.signals import defer_signals, set_grace_period
 from jaxbench.records.reader import flat
-from jaxbench.terminal import print_wrapped, warn, wrap
+from jaxbench.terminal import print_wrapped, wrap
 
 flags.adopt_module_key_flags(main_flags)
 
@@ -65,19 +65,10 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
         return 0
     if flags.FLAGS.local_processes:
         return run_local_processes(sys.orig_argv, flags.FLAGS.local_processes)
-    if flags.FLAGS.xla_flags:
-        from jaxbench.xla.flags import add_xla_flags
+    from jaxbench.hardware.backend_flags import start_backend
 
-        for flag in add_xla_flags(flags.FLAGS.xla_flags):
-            warn(f"jaxbench: XLA does not know {flag}: left out")
-    from jaxbench.hardware.backend_flags import name_operations, prepare_backend
-
-    if flags.FLAGS.profile and name_operations():
-        print_wrapped(
-            "profile: XLA's command buffers are off, so that the trace names each operation; all "
-            "rates of this run may be lower"
-        )
-    prepare_backend(flags.FLAGS.backend_flags)
+    given = {name: flags.FLAGS[name].value for name in ("profile", "xla_flags", "backend_flags")}
+    start_backend(print_wrapped, compile_cache=main_flags.cache_setting(), **given)
     config = process_flags.coordinator_config(one_host=mode != "describe")
     with processes.process_group(config, process_flags.exit_status):
         if processes.count() > 1:

@@ -74,7 +74,7 @@ class Resume:
     close: Callable[[], None] = lambda: None
 
     def is_done(self, config: Config) -> bool:
-        """Return whether nothing is left to do: not from a given checkpoint or to other max_steps."""
+        """Return whether nothing is left to do, unless a checkpoint or max_steps is given."""
         before = self.document["config"].get("max_steps")
         is_done = self.document["status"] in ("done", "invalid") and before == config.max_steps
         return is_done and self.checkpoint is None

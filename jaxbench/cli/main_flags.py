@@ -80,8 +80,13 @@ def reads_data(experiment: Experiment, mode: str) -> bool:
     return True
 
 
+def cache_setting() -> str:
+    """Return the compile cache's folder: a compiler for a target writes to one, but reads none."""
+    return flags.FLAGS.compile_cache or ("off" if flags.FLAGS.target else "")
+
+
 def check_flags(experiment: Experiment, mode: str) -> dict[str, Any]:
-    """Check the flags before any device is needed, and set up the compile cache.
+    """Check the flags before any device is needed, and the compile cache's folder.
 
     Returns:
       The keywords of the mode's function, except the price.
@@ -104,8 +109,5 @@ def check_flags(experiment: Experiment, mode: str) -> dict[str, Any]:
     check_flag_variables()
     if flags.FLAGS.xla_flags:
         check_xla_flags(flags.FLAGS.xla_flags)
-    # A compiler for a target writes to a cache, and cannot read it.
-    default = "off" if target else ""
-    profiled = flags.FLAGS.profile is not None
-    use_compile_cache(flags.FLAGS.compile_cache or default, by_names=profiled)
+    use_compile_cache(cache_setting())
     return keywords
