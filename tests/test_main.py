@@ -43,7 +43,11 @@ def test_list_names_every_experiment(run_cli):
 def experiments(tmp_path_factory, monkeypatch):
     """The shipped experiments: one that is whole, with a variant, and one of each odd kind."""
     folder = tmp_path_factory.mktemp("experiments")
-    whole = pathlib.Path(MICRO).read_bytes() + b"\ndef variant_wide(config):\n    return config\n"
+    variants = b"".join(
+        b"\ndef %s(config):\n    return config\n" % name
+        for name in (b"tiny", b"variant_1_x_", b"variant_wide", b"variant_wide_net")
+    )
+    whole = pathlib.Path(MICRO).read_bytes() + variants
     odd = {
         "conflict": b"<<<<<<< HEAD\nx = 1\n=======\nx = 2\n>>>>>>> theirs\n",
         "latin": "x = 'für'".encode("latin-1"),
@@ -65,9 +69,17 @@ def test_a_file_that_cannot_be_read_fails_only_who_asks_for_it(
 ):
     done = run_cli("--experiment=list")
     names = [line.split()[0] for line in done.stdout.splitlines() if line[0] != " "]
-    assert names == sorted(["whole", "whole_wide", *experiments]) and not done.stderr
+    variants = ["1_x_", "wide", "wide_net"]
+    whole = [f"whole_{variant}" for variant in variants]
+    assert names == sorted(["whole", *whole, *experiments]) and not done.stderr
     assert done.stdout.count("cannot be read: ") == len(experiments)
-    assert run_cli("--experiment=whole_wide", "--mode=describe").returncode == 0
+    assert run_cli("--experiment=whole_wide_net", "--mode=describe").returncode == 0
+    path = registry.experiments_dir() / "whole.py"
+    for name, variant in zip(whole, variants, strict=True):
+        for spec in (name, f"whole:{variant}", f"{path}:{variant}"):
+            assert registry.load(spec).name == name
+            assert registry.load(f"{spec}:tiny").name == f"{name}:tiny"
+    refused("--experiment=whole_wide:", told="no variant 'wide:' of whole")
     for name in experiments:
         refused(f"--experiment={name}", told=name)
     refused("--experiment=whol", told="did you mean 'whole'?")
