@@ -21,7 +21,7 @@ from jaxbench.errors import BadInput
 from jaxbench.fields import names_that_may_differ
 from jaxbench.hardware.targets.target import list_targets, parse_target, split_targets
 from jaxbench.modes import import_mode
-from jaxbench.modes.options import OPTIONS, PRICED
+from jaxbench.modes.options import OPTIONS
 from jaxbench.parallel import processes
 from jaxbench.parallel.launch_local import run_local_processes
 from jaxbench.parallel.signals import defer_signals, set_grace_period
@@ -77,7 +77,7 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
             return _describe(experiment, target, arguments)
         # Imported before the keywords are computed: `import_s` includes it.
         run = import_mode(mode)
-        if mode in PRICED:
+        if mode in OPTIONS["offer"].modes:
             keywords["price"] = price_flags.stated_price()
         if mode == "train":
             keywords["import_s"] = process_age_s()

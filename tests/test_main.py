@@ -4,12 +4,15 @@ import inspect
 import json
 import os
 import pathlib
+import re
 import sys
+import types
 
 import pytest
 
 from jaxbench import modes
-from jaxbench.cli import registry
+from jaxbench.cli import main_flags, registry
+from jaxbench.errors import BadInput
 from jaxbench.modes import MODES, options
 from jaxbench.parallel.signals import GRACE_PERIOD_S
 from tests.conftest import LOOP, MICRO, run_json
@@ -22,13 +25,47 @@ def test_every_mode_is_a_function_that_takes_its_options(name):
     assert arguments.args == ["config", "workdir", "console"]
     defaults = {one: option.default for one, option in options.options_of(name).items()}
     keywords = {*options.mode_keywords(name, registry.load(MICRO), defaults)}
-    keywords |= {"price"} if name in options.PRICED else set()
+    keywords |= {"price"} if name in options.OPTIONS["offer"].modes else set()
     keywords |= {"import_s"} if name == "train" else set()
     assert {*arguments.kwonlyargs} == keywords
     assert options.OPTIONS["grace_period_s"].default == GRACE_PERIOD_S
     module = vars(sys.modules[function.__module__]).values()
     own = [one for one in module if getattr(one, "__module__", "") == function.__module__]
     assert [one.mode for one in own if hasattr(one, "measure") and hasattr(one, "mode")] == [name]
+
+
+@pytest.mark.parametrize("mode", options.ALL)
+def test_whoever_does_what_a_refusal_says_is_taken(monkeypatch, mode):
+    """Each flag with each mode, with a machine that is not here and without."""
+
+    def refusal_of(mode, given):
+        class Flags:
+            def __getitem__(self, name):
+                return types.SimpleNamespace(present=name in given)
+
+        vars(fake := Flags()).update(mode=mode, target=given.get("target"))
+        monkeypatch.setattr(main_flags.flags, "FLAGS", fake)
+        try:
+            main_flags.chosen_mode(registry.load("conv2d" if mode == "conv2d" else MICRO))
+        except BadInput as error:
+            return str(error)
+
+    machine = {"target": "tpu:v5e:8"}
+    takes_target = mode in options.OPTIONS["target"].target_modes
+    for given in ({}, machine) if takes_target else ({},):
+        for name, option in options.OPTIONS.items():
+            flags = {name: "x"} | given
+            told = refusal_of(mode, flags)
+            modes = option.target_modes if "target" in flags else option.modes
+            assert (told is None) == (mode in modes), (name, told)
+            if told is None or told == f"--{name} with --target: compiling measures nothing":
+                continue
+            advice = re.fullmatch(
+                r"--\w+ with .*: it needs (--target)?(?: and )?(--mode=.*)?", told
+            )
+            flags |= machine if advice[1] else {}
+            for other in (advice[2] or mode).removeprefix("--mode=").split(" or "):
+                assert refusal_of(other, flags) is None, (told, other)
 
 
 def test_list_names_every_experiment(run_cli):
