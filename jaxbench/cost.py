@@ -17,14 +17,9 @@ from jaxbench.analysis.published import PublishedRate
 from jaxbench.analysis.rate import Estimate, describe_steady_rate
 from jaxbench.cli import entry_point
 from jaxbench.cli.flag_table import define_flags
-from jaxbench.cli.price_flags import (
-    PRICES,
-    check_fraction,
-    check_positive,
-    stated_price,
-    target_prices,
-)
+from jaxbench.cli.price_flags import PRICES, check_positive, stated_price, target_prices
 from jaxbench.errors import BadInput
+from jaxbench.fields import check_fraction
 from jaxbench.hardware.targets.target import split_targets
 from jaxbench.metrics import UNKNOWN, words
 from jaxbench.paths import user_path
@@ -146,7 +141,7 @@ def _predict(spec: str | None, overrides: Sequence[str], paths: Sequence[str]) -
 def _check(paths: list[str]) -> None:
     hypothetical = [name for name in _HYPOTHETICAL if flags.FLAGS[name].present]
     check_positive("usd_per_hour", "usd_per_kwh", *_HYPOTHETICAL)
-    check_fraction("target_accuracy")
+    check_fraction("target_accuracy", _TARGET_ACCURACY.value)
     if _LIST_OFFERS.value:
         return
     if missing := [path for path in paths if not user_path(path).is_dir()]:

@@ -115,9 +115,9 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint)
 
 
-def check_fraction(name: str, value: float) -> None:
-    """Raise BadInput if the option of this name is not a fraction, such as a top-1."""
-    if not 0 < value <= 1:  # written so that nan fails it too
+def check_fraction(name: str, value: float | None) -> None:
+    """Raise BadInput if the option of this name is given and no fraction, such as a top-1."""
+    if value is not None and not 0 < value <= 1:  # written so that nan fails it too
         raise BadInput(f"--{name}={value:g}: must be a fraction, such as 0.94")
 
 

@@ -88,7 +88,7 @@ def run_to_resume(workdir: str | None, resume: str, config: Config) -> Iterator[
         yield None
         return
     with contextlib.closing(resumed):
-        check_same(resumed, config)
+        check_same_experiment(resumed, config)
         yield resumed
 
 
@@ -158,7 +158,7 @@ def _open(
         return Resume(path, document, checkpoint, restart_allowed, stack.pop_all().close)
 
 
-def check_same(resume: Resume, config: Config) -> None:
+def check_same_experiment(resume: Resume, config: Config) -> None:
     """Raise BadInput if a run was made with another experiment than this config."""
     recorded = dict(flat(resume.document["config"]))
     # As run.json has it.

@@ -14,6 +14,8 @@ import msgspec
 from jaxbench.errors import BadInput
 from jaxbench.files import open_regular
 
+# Other work that takes more than this percentage of the host's processors disturbs measurements.
+BUSY_PERCENT = 10.0
 _ROOT = pathlib.Path("/")
 
 

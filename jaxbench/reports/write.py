@@ -204,8 +204,7 @@ def write_report(
         )
     path = user_path(out or f"report.{form}")
     _check_out(path)
-    if target_accuracy is not None:
-        check_fraction("target_accuracy", target_accuracy)
+    check_fraction("target_accuracy", target_accuracy)
     collection = collect(paths)
     if form == "csv" and collection.cards and not collection.all_runs:
         raise BadInput("--format=csv: is of runs; the figures of a card are in its card.json")

@@ -27,7 +27,7 @@ from jaxbench.checkpoints.checkpoint import (
 from jaxbench.checkpoints.resume import (
     CHECKPOINTS,
     Resume,
-    check_same,
+    check_same_experiment,
     find_resume,
     restore_records,
 )
@@ -550,9 +550,9 @@ def test_smaller_copies_of_the_images_are_another_experiment(tmp_path):
     config = registry.load(MICRO)
     resumed = Resume(tmp_path, {"config": json.loads(json.dumps(dataclasses.asdict(config)))})
     config.data.path = "elsewhere"
-    check_same(resumed, config)
+    check_same_experiment(resumed, config)
     config.data.cache = "resized"
-    refusal(check_same, resumed, config, told="data.cache=none there, resized here")
+    refusal(check_same_experiment, resumed, config, told="data.cache=none there, resized here")
 
 
 def test_records_after_the_checkpoint_are_cut_and_damaged_curves_are_kept(undisturbed, tmp_path):
