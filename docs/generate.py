@@ -27,7 +27,7 @@ from jaxbench.cli import COMMANDS, entry_point, registry
 from jaxbench.config import Config, DataConfig, Experiment, ModelConfig, OptimizerConfig
 from jaxbench.fields import describe_type
 from jaxbench.models.convolution import Conv2dConfig
-from jaxbench.modes.options import modes_of_flags
+from jaxbench.modes.options import ALL, OPTIONS
 from jaxbench.modes.predictions import read_shape
 from jaxbench.schema import (
     RECORDS,
@@ -153,7 +153,6 @@ def commands_page(commands: list[Command]) -> str:
 
 
 def flags_page(commands: list[Command]) -> str:
-    modes_of = modes_of_flags()
     lines = [
         "# Flags",
         "",
@@ -169,7 +168,7 @@ def flags_page(commands: list[Command]) -> str:
         if command.name == "sweep":
             lines += ["", "The flags of `jaxbench main` are for every trial of the sweep.", ""]
         for flag in command.flags:
-            modes = modes_of.get(flag.name) if command.name == "main" else None
+            modes = OPTIONS[flag.name].any_modes if command.name == "main" else ALL
             lines += ["", *_describe_flag(flag, modes)]
         lines.append("")
     return "\n".join(lines)
@@ -185,7 +184,7 @@ Override a [field](fields.md) of the experiment.
 ```"""
 
 
-def _describe_flag(flag: Flag, modes: tuple[str, ...] | None) -> Iterator[str]:
+def _describe_flag(flag: Flag, modes: tuple[str, ...]) -> Iterator[str]:
     value = "|".join(flag.choices)
     if not value and flag.type != "bool":
         value = {"int": "N", "float": "X"}.get(flag.type, "TEXT")
@@ -194,7 +193,7 @@ def _describe_flag(flag: Flag, modes: tuple[str, ...] | None) -> Iterator[str]:
     yield ""
     if flag.default not in (None, "", "None", "[]"):
         yield f"Default: `{flag.default}`."
-    if modes:
+    if modes != ALL:
         yield f"Modes: {_codes(modes)}."
     yield "```"
 

@@ -41,19 +41,15 @@ def _function(mode: str) -> Callable[..., Run]:
         find_mode(config, mode)
         check_single_host()
         measure = import_mode(mode)
-        from jaxbench.hardware.accelerators import check_platforms
-        from jaxbench.hardware.backend_flags import prepare_backend
+        from jaxbench.hardware.backend_flags import start_backend
         from jaxbench.records.writers.console import create_console
-        from jaxbench.xla.compile_cache import use_compile_cache
 
-        check_platforms()
-        keywords = mode_keywords(mode, config, values)
-        use_compile_cache(by_names=keywords.get("profile") is not None)
-        prepare_backend()
+        keywords, console = mode_keywords(mode, config, values), create_console(quiet)
+        start_backend(console.say, profile=keywords.get("profile"))
         if workdir is not None:
             workdir = check_path("workdir", workdir)
         with handle_ctrl_c():
-            result = measure(config, workdir, create_console(quiet), **keywords)
+            result = measure(config, workdir, console, **keywords)
         return Run(result.run_dir.path)
 
     options, lines = options_of(mode), []
@@ -104,11 +100,11 @@ def describe(experiment: str | os.PathLike | Experiment = "quickstart", **fields
     Raises:
       BadInput: a name or value that is not allowed.
     """
-    from jaxbench.hardware.backend_flags import prepare_backend
+    from jaxbench.hardware.backend_flags import start_backend
     from jaxbench.modes import describe as mode
 
     config = create_experiment(experiment, fields)
-    prepare_backend()
+    start_backend(print)
     description = mode.describe(config)
     return Description(
         description, lambda console: mode.print_description(description, config, console)

@@ -39,8 +39,8 @@ class Experiment(HoldsCode):
 
     name: str = plain("")
     seed: int = number(0, high=2**32 - 1)
-    num_devices: int = number(0)
-    parallelism: str = choice("pmap", "shard_map", "fsdp")
+    num_devices: int = number(0, may_differ="resumes")
+    parallelism: str = choice("pmap", "shard_map", "fsdp", may_differ="resumes")
 
     def validate(self) -> None:
         """Raise BadInput for the first field whose value is not allowed."""
@@ -107,7 +107,7 @@ class Config(Experiment):
     gradient_accumulation_steps: int = number(1, low=1)
     eval_batch_size: int = number(0, high=_MOST_IMAGES)
     epochs: float = number(1, low=1)
-    max_steps: int = number(0)
+    max_steps: int = number(0, may_differ="resumes")
     eval_every_epochs: int = number(1, low=1)
     test_time_augmentation: str = choice("none", "mirror", "mirror_translate")
     test_time_augmentation_fraction: float = number(
@@ -117,8 +117,8 @@ class Config(Experiment):
     precision: str = choice("fp32", "bf16", "fp16", "fp64")
     remat: str = choice("none", "save_dots", "blocks")
     batch_norm: str = choice("local", "sync")
-    log_every_steps: int = number(10, low=1)
-    step_log: bool = plain(False)
+    log_every_steps: int = number(10, low=1, may_differ="resumes")
+    step_log: bool = plain(False, may_differ="resumes")
 
     def validate(self) -> None:
         super().validate()

@@ -20,6 +20,8 @@ PUBLIC_SETS = {
 # The sources that have names, and splits. A synthetic one keeps those of the data it stands for.
 _NAMED = ["tfds", "synthetic"]
 _SPLIT = [*_NAMED, "folder", "custom"]
+# Where the data is and how fast it is read: each process may have other values.
+_OF_A_HOST: dict[str, Any] = {"may_differ": "processes"}
 # Of usual images.
 _MOST_CHANNELS = 4
 
@@ -81,14 +83,14 @@ class DataConfig(HoldsCode):
         (0.0, 1.0), low=-math.inf, only_with={"source": ["custom"]}
     )
     feed: str = choice("resident", "stream")
-    num_threads: int = number(0, high=256, only_with={"feed": ["stream"]})
-    num_workers: int = number(0, high=256, only_with={"decodes_on_the_fly": [True]})
-    prefetch_batches: int = number(2, low=1, high=64, only_with={"feed": ["stream"]})
+    num_threads: int = number(0, high=256, **_OF_A_HOST, only_with={"feed": ["stream"]})
+    num_workers: int = number(0, high=256, **_OF_A_HOST, only_with={"decodes_on_the_fly": [True]})
+    prefetch_batches: int = number(2, low=1, high=64, **_OF_A_HOST, only_with={"feed": ["stream"]})
     name: str = plain("", only_with={"source": _NAMED})
     path: str = plain(
-        "", only_with={"source": ["tfds", "cifar10_batches", "npz", "folder", "text"]}
+        "", **_OF_A_HOST, only_with={"source": ["tfds", "cifar10_batches", "npz", "folder", "text"]}
     )
-    download: bool = plain(True, only_with={"source": ["tfds"]})
+    download: bool = plain(True, **_OF_A_HOST, only_with={"source": ["tfds"]})
     train_split: str = plain("train", only_with={"source": _SPLIT})
     eval_split: str = plain("test", only_with={"source": _SPLIT})
     train_examples: int = number(0)
@@ -100,7 +102,7 @@ class DataConfig(HoldsCode):
     padding_mode: str = choice("reflect", "black", only_with={"crops": [True]})
     random_resized_crop: bool = plain(False, only_with={"decodes_on_the_fly": [True]})
     cache: str = choice("none", "resized", only_with={"decodes_on_the_fly": [True]})
-    cache_dir: str = plain("", only_with={"cache": ["resized"]})
+    cache_dir: str = plain("", **_OF_A_HOST, only_with={"cache": ["resized"]})
     cache_side: int = number(256, low=8, only_with={"cache": ["resized"]})
     cache_quality: int = number(95, low=1, high=100, only_with={"cache": ["resized"]})
     flip: bool = plain(False, only_with={"sequence_length": [0]})

@@ -15,6 +15,9 @@ def plain(default: Any, **metadata: Any) -> Any:
 
     `only_with`, {selector: values}: the field has an effect only if the attribute `selector` of the
     same dataclass has one of these values; see `without_unused`.
+
+    `may_differ`: "resumes", the field may have another value in a resumed run; "processes", in each
+    process of a run too; see `names_that_may_differ`.
     """
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -47,6 +50,15 @@ def walk_fields(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any, 
         yield name, value, hints[field.name], field
         if dataclasses.is_dataclass(value):
             yield from walk_fields(value, f"{name}.")
+
+
+def names_that_may_differ(config: Any, *between: str) -> set[str]:
+    """Return the dotted paths of the fields declared with one of these values of `may_differ`."""
+    return {
+        name
+        for name, _, _, field in walk_fields(config)
+        if field.metadata.get("may_differ") in between
+    }
 
 
 def overridable(config: Any) -> dict[str, Any]:
@@ -103,9 +115,9 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint)
 
 
-def check_fraction(name: str, value: float) -> None:
-    """Raise BadInput if the option of this name is not a fraction, such as a top-1."""
-    if not 0 < value <= 1:  # written so that nan fails it too
+def check_fraction(name: str, value: float | None) -> None:
+    """Raise BadInput if the option of this name is given and no fraction, such as a top-1."""
+    if value is not None and not 0 < value <= 1:  # written so that nan fails it too
         raise BadInput(f"--{name}={value:g}: must be a fraction, such as 0.94")
 
 

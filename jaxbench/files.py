@@ -19,6 +19,8 @@ import msgspec.inspect
 DOCUMENT_BYTES = 2**25
 # More than a line of records or readings has.
 LINE_LENGTH = 2**24
+# What ends the name of a file while it is written.
+PARTIAL = ".partial"
 Row = TypeVar("Row")
 # What msgspec calls a cell's type, in words.
 _TYPES = {"float": "a number", "int": "a whole number", "str": "text"}
@@ -105,6 +107,25 @@ def _convert(cells: dict[str, str | None], kind: type[Row]) -> Row:
 def open_own(path: str | os.PathLike, mode: str, **options: Any) -> Any:
     """Open a file of a run directory, to write to it; raise OSError for a link, too."""
     return open(path, mode, opener=functools.partial(_open_descriptor, no_links=True), **options)
+
+
+def replace_file(path: pathlib.Path, text: str, **options: Any) -> None:
+    """Write a file whole, also on a full disk or if the process is killed: else the old one stays.
+
+    The options are those of `open`. Raises OSError if it cannot be written.
+    """
+    partial = path.with_name(path.name + PARTIAL)
+    try:
+        # A killed process left it, or it is a link to somewhere else, which is not written through.
+        partial.unlink(missing_ok=True)
+        with open(partial, "x", encoding="utf-8", **options) as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def _open_descriptor(

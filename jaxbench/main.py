@@ -18,19 +18,17 @@ from jaxbench.clock import process_age_s
 from jaxbench.config import Experiment
 from jaxbench.custom import config_record
 from jaxbench.errors import BadInput
+from jaxbench.fields import names_that_may_differ
 from jaxbench.hardware.targets.target import list_targets, parse_target, split_targets
 from jaxbench.modes import import_mode
-from jaxbench.modes.options import OPTIONS, PRICED
+from jaxbench.modes.options import OPTIONS
 from jaxbench.parallel import processes
 from jaxbench.parallel.launch_local import run_local_processes
 from jaxbench.parallel.signals import defer_signals, set_grace_period
 from jaxbench.records.reader import flat
-from jaxbench.terminal import print_wrapped, warn, wrap
+from jaxbench.terminal import print_wrapped, wrap
 
 flags.adopt_module_key_flags(main_flags)
-
-# Each process may have other values of these fields of `data`; process 0's other flags count.
-_OF_EACH = ("path", "download", "num_threads", "num_workers", "prefetch_batches", "cache_dir")
 
 
 def main(spec: str | None, overrides: Sequence[str]) -> int:
@@ -67,19 +65,10 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
         return 0
     if flags.FLAGS.local_processes:
         return run_local_processes(sys.orig_argv, flags.FLAGS.local_processes)
-    if flags.FLAGS.xla_flags:
-        from jaxbench.xla.flags import add_xla_flags
+    from jaxbench.hardware.backend_flags import start_backend
 
-        for flag in add_xla_flags(flags.FLAGS.xla_flags):
-            warn(f"jaxbench: XLA does not know {flag}: left out")
-    from jaxbench.hardware.backend_flags import name_operations, prepare_backend
-
-    if flags.FLAGS.profile and name_operations():
-        print_wrapped(
-            "profile: XLA's command buffers are off, so that the trace names each operation; all "
-            "rates of this run may be lower"
-        )
-    prepare_backend(flags.FLAGS.backend_flags)
+    given = {name: flags.FLAGS[name].value for name in ("profile", "xla_flags", "backend_flags")}
+    start_backend(print_wrapped, compile_cache=main_flags.cache_setting(), **given)
     config = process_flags.coordinator_config(one_host=mode != "describe")
     with processes.process_group(config, process_flags.exit_status):
         if processes.count() > 1:
@@ -88,7 +77,7 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
             return _describe(experiment, target, arguments)
         # Imported before the keywords are computed: `import_s` includes it.
         run = import_mode(mode)
-        if mode in PRICED:
+        if mode in OPTIONS["offer"].modes:
             keywords["price"] = price_flags.stated_price()
         if mode == "train":
             keywords["import_s"] = process_age_s()
@@ -101,7 +90,7 @@ def _common_settings(experiment: Experiment, mode: str) -> dict[str, Any]:
     with defer_signals():
         from jaxbench.hardware.environment import describe_code
     fields = flat(config_record(experiment))
-    of_each = {f"data.{name}" for name in _OF_EACH}
+    of_each = names_that_may_differ(experiment, "processes")
     return {
         "--num_processes": processes.count(),
         "--mode": mode,

@@ -65,21 +65,18 @@ def _qualify() -> int:
     # Imported here, so that a typo in a flag is answered before JAX is loaded.
     with importing():
         from jaxbench.cards.check import load_fleet
-        from jaxbench.hardware.accelerators import check_platforms
-        from jaxbench.hardware.backend_flags import prepare_backend
+        from jaxbench.hardware.backend_flags import start_backend
         from jaxbench.qualification.run import qualify
         from jaxbench.records.writers.console import create_console
-        from jaxbench.xla.compile_cache import use_compile_cache
-    check_platforms()
     check_single_host(_ONE_HOST)
     check_started_once(_ONE_PROCESS)
     fleet = load_fleet(_FLEET.value)
-    use_compile_cache()
-    prepare_backend()
+    console = create_console()
+    start_backend(console.say)
     return qualify(
         _MINUTES.value,
         _OUT.value,
-        create_console(),
+        console,
         soak_minutes=_SOAK_MINUTES.value,
         fleet=fleet,
     )

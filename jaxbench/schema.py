@@ -57,6 +57,7 @@ class Settings(TypedDict, total=False):
 
     batch_size: Positive
     seed: int
+    max_steps: Count
     precision: str
     replicas: str
     data: DataSettings

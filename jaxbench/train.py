@@ -326,12 +326,18 @@ def train_and_evaluate(run: TrainRun, state: TrainState) -> TrainState:
                 state_is_valid = False  # each step donates the state before it
                 state = train_epoch(run, meter, state, epoch, stop_requested)
                 state_is_valid = True
+            # An epoch that max_steps ends is kept open: with more of them the run continues in it.
+            is_cut = run.program.config.max_steps and epoch + 1 == run.plan.num_epochs
+            open_epoch = run.checkpoint_metadata() if is_cut else None
+            if run.progress.epoch_metrics.interval_steps:
+                with defer_signals():
+                    write_step_record(run)
             eval_sums, eval_time_s = None, 0.0
             if run.plan.evaluates_after(epoch):
                 eval_sums, eval_time_s = evaluate(run, state)
             write_epoch_record(run, eval_sums, eval_time_s)
             if run.checkpoint_due(epoch + 1, last=run.is_done):
-                run.save_checkpoint(state)
+                run.save_checkpoint(state, open_epoch)
     except (KeyboardInterrupt, Terminated):
         # Under fsdp other processes have parts of the state, and may not be where this one is.
         if state_is_valid and not run.program.is_state_across_processes:
@@ -353,7 +359,7 @@ def train_epoch(
     None for the step.
     """
     steps = run.begin_epoch(epoch)
-    with run.profiler, meter.timed(steps):
+    with run.profiler, meter.timed():
         with run.clock.phase("data_wait"):
             batches = run.take_batches(epoch, len(steps))
         for step in [*steps, None]:

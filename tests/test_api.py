@@ -9,10 +9,12 @@ import threading
 import jax
 import numpy as np
 import pytest
+from jax._src import xla_bridge
 
 import jaxbench
 from jaxbench.cli import registry
 from jaxbench.data.sources.load import load_dataset
+from jaxbench.hardware import backend_flags
 from jaxbench.launchers import local
 from jaxbench.parallel.child import ProcessResult
 from jaxbench.results.answers import SweepResult
@@ -79,6 +81,31 @@ def test_a_runs_state_is_restored_and_computes_what_was_evaluated():
     assert np.array_equal(best["params"]["head"]["kernel"], state["params"]["head"]["kernel"])
     without = jaxbench.train(MICRO, **TINY, epochs=1, checkpoint_minutes=0)
     refusal(without.restore_state, told="has no checkpoint")
+
+
+@pytest.mark.parametrize("has_devices", [False, True])
+@pytest.mark.parametrize("start", ["api", "command"])
+def test_a_profile_names_operations(monkeypatch, capsys, start, has_devices):
+    """On a GPU, however the run is started, and unless JAX has its devices already."""
+    given = []
+    monkeypatch.setattr(xla_bridge, "backends_are_initialized", lambda: has_devices)
+    monkeypatch.setattr(backend_flags, "usable_plugins", lambda: ["xla_cuda13"])
+    monkeypatch.setattr(backend_flags, "add_xla_flags", lambda text: given.append(text) or [])
+    monkeypatch.setattr(backend_flags, "prepare_backend", lambda add_flags: None)
+    before = jax.config.jax_platforms
+    jax.config.update("jax_platforms", None)
+    try:
+        if start == "api":
+            jaxbench.train(MICRO, telemetry_s=0, profile="2:3")
+            said = capsys.readouterr().out
+        else:
+            flags = (f"--experiment={MICRO}", "--telemetry_s=0", "--profile=2:3")
+            said = run_command(pathlib.Path(), *flags).stdout
+    finally:
+        jax.config.update("jax_platforms", before)
+    assert given == ["--xla_gpu_enable_command_buffer="] * (not has_devices)
+    told = "set XLA_FLAGS=" if has_devices else "command buffers are off"
+    assert told in " ".join(said.split())
 
 
 def test_progress_is_shown(capsys):

@@ -1,5 +1,7 @@
 """Whatever a user names is read up to a limit; a pipe or a file with holes ends in one line."""
 
+import errno
+import functools
 import io
 import os
 import tarfile
@@ -11,14 +13,21 @@ from jaxbench.analysis.pricing import read_prices
 from jaxbench.cards.card_file import CARD, read_card
 from jaxbench.checkpoints import checkpoint
 from jaxbench.checkpoints.resume import read_epochs
+from jaxbench.errors import BadInput
 from jaxbench.files import open_own, read_text, unpack
 from jaxbench.hardware.telemetry.summary import read_series
+from jaxbench.launchers.launcher import write_json
 from jaxbench.modes.predictions import load_calibration
+from jaxbench.predict.calibration import load, save
 from jaxbench.predict.rates import read_rates
 from jaxbench.records import reader
 from jaxbench.records.reader import load_run, read_records, read_results
+from jaxbench.records.run_dir import RunDir
 from jaxbench.reports.sections.telemetry import _read_readings
-from tests.conftest import refusal
+from jaxbench.reports.write import _write_text
+from jaxbench.sweeps.sweep_dir import SweepDir
+from tests.cards import made
+from tests.conftest import refusal, run_document
 
 # {name of a file: what reads it}
 READERS = {
@@ -43,6 +52,40 @@ def test_every_reader_has_a_limit(tmp_path, name, kind):
     if kind == "large":
         os.truncate(path, 2**36)  # a hole: more than this machine's memory
     refusal(READERS[name], path, told=str(path.parent))
+
+
+# {name of a file: what replaces it, in its folder}
+WRITERS = {
+    CARD: lambda folder: made.write(folder),
+    "run.json": lambda folder: RunDir(folder, run_document().to_json()).update(),
+    "run1.job.json": lambda folder: write_json(folder / "run1.job.json", {"job": 1}),
+    "sweep.csv": lambda folder: SweepDir(folder).write_table("sweep.csv", [{"seed": 1}]),
+    "report.html": lambda folder: _write_text(folder / "report.html", "<html>"),
+    "calibration.json": lambda folder: save(load(), folder / "calibration.json"),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch, name):
+    """If the process is killed, on a full disk, and beside what either left, or somebody laid."""
+    path, partial = tmp_path / name, tmp_path / f"{name}.partial"
+
+    def stop(error, *_):
+        assert partial.stat().st_size and not partial.is_symlink()
+        raise error
+
+    for error in (KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")):
+        path.write_text("old" if name != "run.json" else "{}")  # run.json's old blocks are used
+        with monkeypatch.context() as patch, pytest.raises((type(error), BadInput)):
+            patch.setattr(os, "fsync", functools.partial(stop, error))
+            WRITERS[name](tmp_path)
+        assert path.read_text() in ("old", "{}")
+        assert partial.exists() is isinstance(error, KeyboardInterrupt)
+    (tmp_path / "precious").write_text("kept")
+    partial.symlink_to("precious")
+    WRITERS[name](tmp_path)
+    assert (tmp_path / "precious").read_text() == "kept" and len(path.read_text()) > 3
+    assert not partial.is_symlink() and not partial.exists() and not path.is_symlink()
 
 
 def end_of(path):

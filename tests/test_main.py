@@ -4,12 +4,15 @@ import inspect
 import json
 import os
 import pathlib
+import re
 import sys
+import types
 
 import pytest
 
 from jaxbench import modes
-from jaxbench.cli import registry
+from jaxbench.cli import main_flags, registry
+from jaxbench.errors import BadInput
 from jaxbench.modes import MODES, options
 from jaxbench.parallel.signals import GRACE_PERIOD_S
 from tests.conftest import LOOP, MICRO, run_json
@@ -22,13 +25,47 @@ def test_every_mode_is_a_function_that_takes_its_options(name):
     assert arguments.args == ["config", "workdir", "console"]
     defaults = {one: option.default for one, option in options.options_of(name).items()}
     keywords = {*options.mode_keywords(name, registry.load(MICRO), defaults)}
-    keywords |= {"price"} if name in options.PRICED else set()
+    keywords |= {"price"} if name in options.OPTIONS["offer"].modes else set()
     keywords |= {"import_s"} if name == "train" else set()
     assert {*arguments.kwonlyargs} == keywords
     assert options.OPTIONS["grace_period_s"].default == GRACE_PERIOD_S
     module = vars(sys.modules[function.__module__]).values()
     own = [one for one in module if getattr(one, "__module__", "") == function.__module__]
     assert [one.mode for one in own if hasattr(one, "measure") and hasattr(one, "mode")] == [name]
+
+
+@pytest.mark.parametrize("mode", options.ALL)
+def test_whoever_does_what_a_refusal_says_is_taken(monkeypatch, mode):
+    """Each flag with each mode, with a machine that is not here and without."""
+
+    def refusal_of(mode, given):
+        class Flags:
+            def __getitem__(self, name):
+                return types.SimpleNamespace(present=name in given)
+
+        vars(fake := Flags()).update(mode=mode, target=given.get("target"))
+        monkeypatch.setattr(main_flags.flags, "FLAGS", fake)
+        try:
+            main_flags.chosen_mode(registry.load("conv2d" if mode == "conv2d" else MICRO))
+        except BadInput as error:
+            return str(error)
+
+    machine = {"target": "tpu:v5e:8"}
+    takes_target = mode in options.OPTIONS["target"].target_modes
+    for given in ({}, machine) if takes_target else ({},):
+        for name, option in options.OPTIONS.items():
+            flags = {name: "x"} | given
+            told = refusal_of(mode, flags)
+            modes = option.target_modes if "target" in flags else option.modes
+            assert (told is None) == (mode in modes), (name, told)
+            if told is None or told == f"--{name} with --target: compiling measures nothing":
+                continue
+            advice = re.fullmatch(
+                r"--\w+ with .*: it needs (--target)?(?: and )?(--mode=.*)?", told
+            )
+            flags |= machine if advice[1] else {}
+            for other in (advice[2] or mode).removeprefix("--mode=").split(" or "):
+                assert refusal_of(other, flags) is None, (told, other)
 
 
 def test_list_names_every_experiment(run_cli):
@@ -43,7 +80,11 @@ def test_list_names_every_experiment(run_cli):
 def experiments(tmp_path_factory, monkeypatch):
     """The shipped experiments: one that is whole, with a variant, and one of each odd kind."""
     folder = tmp_path_factory.mktemp("experiments")
-    whole = pathlib.Path(MICRO).read_bytes() + b"\ndef variant_wide(config):\n    return config\n"
+    variants = b"".join(
+        b"\ndef %s(config):\n    return config\n" % name
+        for name in (b"tiny", b"variant_1_x_", b"variant_wide", b"variant_wide_net")
+    )
+    whole = pathlib.Path(MICRO).read_bytes() + variants
     odd = {
         "conflict": b"<<<<<<< HEAD\nx = 1\n=======\nx = 2\n>>>>>>> theirs\n",
         "latin": "x = 'für'".encode("latin-1"),
@@ -65,9 +106,17 @@ def test_a_file_that_cannot_be_read_fails_only_who_asks_for_it(
 ):
     done = run_cli("--experiment=list")
     names = [line.split()[0] for line in done.stdout.splitlines() if line[0] != " "]
-    assert names == sorted(["whole", "whole_wide", *experiments]) and not done.stderr
+    variants = ["1_x_", "wide", "wide_net"]
+    whole = [f"whole_{variant}" for variant in variants]
+    assert names == sorted(["whole", *whole, *experiments]) and not done.stderr
     assert done.stdout.count("cannot be read: ") == len(experiments)
-    assert run_cli("--experiment=whole_wide", "--mode=describe").returncode == 0
+    assert run_cli("--experiment=whole_wide_net", "--mode=describe").returncode == 0
+    path = registry.experiments_dir() / "whole.py"
+    for name, variant in zip(whole, variants, strict=True):
+        for spec in (name, f"whole:{variant}", f"{path}:{variant}"):
+            assert registry.load(spec).name == name
+            assert registry.load(f"{spec}:tiny").name == f"{name}:tiny"
+    refused("--experiment=whole_wide:", told="no variant 'wide:' of whole")
     for name in experiments:
         refused(f"--experiment={name}", told=name)
     refused("--experiment=whol", told="did you mean 'whole'?")

@@ -5,10 +5,9 @@ import shutil
 
 import pytest
 
-from jaxbench.records.run_dir import close_abandoned
 from jaxbench.reports.collect import collect
 from tests.checkpoints.runs import interrupted, trained
-from tests.conftest import ROOT, refusal, run_json
+from tests.conftest import ROOT, refusal
 from tests.recorded import recorded_run, write_results
 
 
@@ -26,15 +25,6 @@ def test_a_sweeps_results_lead_to_no_other_folder(tmp_path, name):
     recorded_run(tmp_path / "outside")
     write_results(tmp_path / "sweep", {"run": name, "log": name, "place": {"batch_size": "1"}})
     assert collect([str(tmp_path / "sweep")]).runs == []
-
-
-def test_a_link_in_place_of_a_half_written_run_json_is_replaced(tmp_path):
-    (tmp_path / "precious").write_text("precious")
-    run = recorded_run(tmp_path / "run", status="running")
-    (run / "run.json.partial").symlink_to(tmp_path / "precious")
-    close_abandoned(run, "failed", "killed")
-    assert run_json(run)["status"] == "failed"
-    assert (tmp_path / "precious").read_text() == "precious"
 
 
 @pytest.mark.parametrize(

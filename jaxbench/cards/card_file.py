@@ -11,7 +11,7 @@ import msgspec
 
 from jaxbench.cards.card import Card
 from jaxbench.errors import BadInput
-from jaxbench.files import read_text
+from jaxbench.files import read_text, replace_file
 from jaxbench.paths import check_can_be_made, hide_paths, user_path
 
 _ABOUT = {"schema_version": 2, "kind": "card"}
@@ -44,19 +44,8 @@ def write_card(folder: pathlib.Path, card: Card) -> pathlib.Path:
     """
     content = _ABOUT | hidden_paths(msgspec.to_builtins(card))
     content["digest"] = digest_of(content)
-    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-    partial, path = folder / f"{CARD}.partial", folder / CARD
-    try:
-        # It may be a link to somewhere else, which is not written through.
-        partial.unlink(missing_ok=True)
-        with open(partial, "x", encoding="ascii") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    path = folder / CARD
+    replace_file(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
     return path
 
 

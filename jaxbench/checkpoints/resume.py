@@ -30,6 +30,7 @@ from jaxbench.clock import Clock
 from jaxbench.config import Config
 from jaxbench.custom import config_record
 from jaxbench.errors import BadInput
+from jaxbench.fields import names_that_may_differ
 from jaxbench.files import end_of_lines, open_own, read_lines, read_text
 from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import broadcast_arrays
@@ -51,12 +52,6 @@ from jaxbench.schema import RunDocument, decode_document, decode_record
 
 CHECKPOINTS = "checkpoints"
 _METRICS, _EPOCHS, _TELEMETRY = RECORDS
-# Fields of a config that may differ in a resumed run: where and how fast it runs, and what it
-# prints. `num_devices` changes the losses with local batch norm; then a warning says so.
-_FREE = {"log_every_steps", "step_log", "num_devices", "parallelism"} | {
-    *("data.path", "data.download", "data.num_threads", "data.num_workers"),
-    *("data.prefetch_batches", "data.cache_dir"),
-}
 # What a checkpoint keeps beside the state, at least.
 _METADATA = {"step", "epochs_done", "epoch_metrics", "records", "totals_s", "windows"}
 # The run's clock at a line of metrics.jsonl, or of telemetry.csv, whose second column it is.
@@ -78,10 +73,11 @@ class Resume:
     # Releases the lock of the run directory, so that other processes can resume the run.
     close: Callable[[], None] = lambda: None
 
-    @property
-    def is_done(self) -> bool:
-        """Return whether nothing is left to do; from a given checkpoint there always is."""
-        return self.document["status"] in ("done", "invalid") and self.checkpoint is None
+    def is_done(self, config: Config) -> bool:
+        """Return whether nothing is left to do, unless a checkpoint or max_steps is given."""
+        before = self.document["config"].get("max_steps")
+        is_done = self.document["status"] in ("done", "invalid") and before == config.max_steps
+        return is_done and self.checkpoint is None
 
 
 @contextlib.contextmanager
@@ -92,7 +88,7 @@ def run_to_resume(workdir: str | None, resume: str, config: Config) -> Iterator[
         yield None
         return
     with contextlib.closing(resumed):
-        check_same(resumed, config)
+        check_same_experiment(resumed, config)
         yield resumed
 
 
@@ -162,12 +158,14 @@ def _open(
         return Resume(path, document, checkpoint, restart_allowed, stack.pop_all().close)
 
 
-def check_same(resume: Resume, config: Config) -> None:
+def check_same_experiment(resume: Resume, config: Config) -> None:
     """Raise BadInput if a run was made with another experiment than this config."""
     recorded = dict(flat(resume.document["config"]))
     # As run.json has it.
     here = dict(flat(json.loads(json.dumps(config_record(config), default=str))))
-    free = _FREE if here.get("replicas") != "independent" else _FREE - {"num_devices"}
+    # `num_devices` changes the losses with local batch norm; then a warning says so.
+    free = names_that_may_differ(config, "resumes", "processes")
+    free -= {"num_devices"} if config.replicas == "independent" else set()
     differing = [
         f"{name}={recorded.get(name)} there, {here.get(name)} here"
         for name in {**recorded, **here}
@@ -287,6 +285,8 @@ def resume_run_dir(
             )
         run_dir = RunDir(path, old)
         changes = dict.fromkeys(("reason", "finished_at", "summary")) | {"status": "running"}
+        # They say where the run ends, and so whether it is done.
+        changes["config"] = old["config"] | {"max_steps": document.config["max_steps"]}
     entry["short"] = restore_records(run_dir.path, marks, say)
     run_dir.update(**changes, attempts=attempts)
     return run_dir

@@ -5,7 +5,7 @@ from typing import Any
 from absl import flags
 
 from jaxbench.files import read_table
-from jaxbench.modes.options import Option, read_option
+from jaxbench.modes.options import OPTIONS, Option, read_option
 
 # The flags are key flags of the module that calls these functions.
 flags.disclaim_key_flags()
@@ -15,15 +15,13 @@ _DEFINE: dict[Any, Any] = {
     float: flags.DEFINE_float,
     str: flags.DEFINE_string,
 }
+_TABLES = [(row["name"], read_option(row)) for row in read_table(__file__, "flags.csv")]
+_TABLES += OPTIONS.items()
 
 
-def define_flags(command: str) -> list[flags.FlagHolder[Any]]:
-    """Define the flags that flags.csv has for a command; return them in its order."""
-    return [
-        define_flag(row["name"], read_option(row))
-        for row in read_table(__file__, "flags.csv")
-        if row["command"] == command
-    ]
+def define_flags(kind: str) -> list[flags.FlagHolder[Any]]:
+    """Define the flags of a kind; return them in their table's order."""
+    return [define_flag(name, option) for name, option in _TABLES if option.kind == kind]
 
 
 def define_flag(name: str, option: Option) -> flags.FlagHolder[Any]:

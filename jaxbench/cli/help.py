@@ -5,12 +5,12 @@ import sys
 
 from absl import flags
 
-from jaxbench.modes.options import PRICE, PRICED, modes_of_flags
+from jaxbench.modes.options import ALL, OPTIONS, RUNS
 from jaxbench.terminal import wrap
 
 _INDENT = 24
-_NAMES_ONLY = ("Price", "Several processes")
-_GROUPS = ("Flags", "Training", "Other modes", "Other machines", "Any run", *_NAMES_ONLY)
+_NAMES_ONLY = {"price": "Price", "processes": "Several processes"}
+_GROUPS = ("Flags", "Training", "Other modes", "Other machines", "Any run", *_NAMES_ONLY.values())
 _NO_DEFAULTS = ("", "false", "0", "[]")
 _EXPERIMENT = {
     "--experiment": "A name (list shows all), or the path of a .py file",
@@ -29,7 +29,7 @@ def help_text(takes_experiment: bool) -> str:
         is_text = not re.search(r"^([ *]|jaxbench )", part, re.MULTILINE)
         lines += ["", *(wrap(" ".join(part.split()), "") if is_text else [part])]
     for group, texts in groups.items():
-        if texts and group in _NAMES_ONLY:
+        if texts and group in _NAMES_ONLY.values():
             lines += ["", *wrap(f"{group}: {', '.join(texts)}")]
         elif texts:
             lines += ["", f"{group}:"]
@@ -47,13 +47,14 @@ def _first_sentence(flag: flags.Flag) -> str:
 
 
 def _group(flag: str) -> str:
-    module, modes = flags.FLAGS.find_module_defining_flag(flag), modes_of_flags().get(flag, ())
+    module = flags.FLAGS.find_module_defining_flag(flag)
     if not module.startswith("jaxbench.cli.") or flag in ("mode", "workdir"):
         return "Flags"
-    if not module.endswith(".main_flags"):
-        return "Price" if flag in PRICE else "Several processes"
-    if "describe" in modes:
-        return "Other machines"
-    if not modes or len(modes) > len(PRICED):
+    option = OPTIONS[flag]
+    if option.kind in _NAMES_ONLY:
+        return _NAMES_ONLY[option.kind]
+    if option.any_modes in (RUNS, ALL):
         return "Any run"
-    return "Training" if "train" in modes else "Other modes"
+    if "describe" in option.target_modes:
+        return "Other machines"
+    return "Training" if "train" in option.modes else "Other modes"

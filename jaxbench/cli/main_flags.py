@@ -12,24 +12,14 @@ from jaxbench.config import Config, Experiment
 from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import parse_target, split_targets
 from jaxbench.modes import find_mode
-from jaxbench.modes.options import (
-    OPTIONS,
-    PREDICTION,
-    PRICE,
-    RUNS,
-    TARGETED,
-    mode_keywords,
-    modes_of_flags,
-)
-
-# Flags for some modes that go with --target.
-_WITH_TARGET = ("target", "json", "workdir", "scaling", *PREDICTION, *PRICE)
+from jaxbench.modes.options import ALL, OPTIONS, RUNS, mode_keywords
 
 for _name, _option in OPTIONS.items():
-    _text, _modes = _option.help, modes_of_flags().get(_name, RUNS)
-    if _modes != RUNS and "--mode=" not in _text:
+    _text, _modes = _option.help, _option.any_modes
+    if _modes not in (RUNS, ALL) and "--mode=" not in _text:
         _text = f"With --mode={' or '.join(_modes)}: {_text[0].lower()}{_text[1:]}"
-    define_flag(_name, _option._replace(help=_text))
+    if _option.kind in ("main", "run"):
+        define_flag(_name, _option._replace(help=_text))
 # Recorded with the run.
 flags.adopt_module_key_flags(price_flags)
 flags.adopt_module_key_flags(process_flags)
@@ -50,15 +40,18 @@ def chosen_mode(experiment: Experiment) -> str:
     mode, target = find_mode(experiment, flags.FLAGS.mode), flags.FLAGS.target
     if target == "":
         raise BadInput("--target=: must name a machine; --target=list shows all")
-    for name, modes in modes_of_flags().items():
-        if not flags.FLAGS[name].present:
+    for name, option in OPTIONS.items():
+        modes = option.target_modes if target else option.modes
+        if not flags.FLAGS[name].present or mode in modes:
             continue
-        if target and name not in _WITH_TARGET:
+        if target and not modes:
             raise BadInput(f"--{name} with --target: compiling measures nothing")
-        if not target and mode in TARGETED and name in (*PREDICTION, *PRICE):
+        if mode in option.target_modes:
             raise BadInput(f"--{name} with --mode={mode}: it needs --target")
-        if mode not in modes:
-            raise BadInput(f"--{name} with --mode={mode}: it needs --mode={' or '.join(modes)}")
+        needed = f"--mode={' or '.join(modes)}"
+        if not modes:
+            needed = f"--target and --mode={' or '.join(option.target_modes)}"
+        raise BadInput(f"--{name} with --mode={mode}: it needs {needed}")
     return mode
 
 
@@ -80,8 +73,13 @@ def reads_data(experiment: Experiment, mode: str) -> bool:
     return True
 
 
+def cache_setting() -> str:
+    """Return the compile cache's folder: a compiler for a target writes to one, but reads none."""
+    return flags.FLAGS.compile_cache or ("off" if flags.FLAGS.target else "")
+
+
 def check_flags(experiment: Experiment, mode: str) -> dict[str, Any]:
-    """Check the flags before any device is needed, and set up the compile cache.
+    """Check the flags before any device is needed, and the compile cache's folder.
 
     Returns:
       The keywords of the mode's function, except the price.
@@ -104,8 +102,5 @@ def check_flags(experiment: Experiment, mode: str) -> dict[str, Any]:
     check_flag_variables()
     if flags.FLAGS.xla_flags:
         check_xla_flags(flags.FLAGS.xla_flags)
-    # A compiler for a target writes to a cache, and cannot read it.
-    default = "off" if target else ""
-    profiled = flags.FLAGS.profile is not None
-    use_compile_cache(flags.FLAGS.compile_cache or default, by_names=profiled)
+    use_compile_cache(cache_setting())
     return keywords

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 from absl import flags
 
-from jaxbench import fields
 from jaxbench.analysis.pricing import MOST, Price, find_price, load_prices, read_prices
 from jaxbench.cli.flag_table import define_flags
 from jaxbench.clock import now
@@ -73,10 +72,3 @@ def check_positive(*names: str) -> None:
         value = flags.FLAGS[name].value
         if value is not None and not 0 < value <= MOST:  # written so that nan fails it too
             raise BadInput(f"--{name}={value:g}: must be more than 0, at most {MOST:g}")
-
-
-def check_fraction(name: str) -> None:
-    """Raise BadInput if the flag of this name is given and is not a fraction."""
-    value = flags.FLAGS[name].value
-    if value is not None:
-        fields.check_fraction(name, value)

@@ -86,10 +86,12 @@ def load(spec: str) -> Any:
         if path.suffix != ".py" or not os.path.isfile(path):
             refuse(f"no such .py file: {file}")
     else:
+        files = _files()
         # Other files are not parsed: one that is half done concerns nobody who names another.
-        files, (stem, _, variant) = _files(), file.rpartition("_")
-        if file not in files and stem in files and file in _docstrings(files[stem]):
-            file, variants = stem, f"{variant}:{variants}".rstrip(":")
+        owners = [s for s in files if file.startswith(f"{s}_") and file in _docstrings(files[s])]
+        if owners and file not in files:
+            # Of two files that have it, `available` shows the later one's.
+            file, variants = owners[-1], file.removeprefix(f"{owners[-1]}_") + colon + variants
         if file not in files:
             refuse(
                 f"no experiment {file!r}; {one_of(file, available())} (--experiment=list shows "

@@ -1,14 +1,17 @@
 """What is set before JAX makes its devices: the platform, and the flags of backend_flags.csv."""
 
 import os
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxbench.files import read_table
-from jaxbench.hardware.accelerators import usable_plugins
+from jaxbench.hardware.accelerators import check_platforms, usable_plugins
 from jaxbench.hardware.system import installed_version
+from jaxbench.terminal import warn
+from jaxbench.xla.compile_cache import use_compile_cache
 from jaxbench.xla.flags import add_xla_flags, check_flag_variables
 from jaxbench.xla.variables import added_flags
 
@@ -27,6 +30,32 @@ def cpu_flags() -> list[str]:
         if row["platform"] == "cpu"
         and any(version.startswith(f"{release}.") for release in row["jaxlib"].split())
     ]
+
+
+def start_backend(
+    say: Callable[[str], None],
+    *,
+    profile: str | None = None,
+    compile_cache: str = "",
+    xla_flags: str | None = None,
+    backend_flags: bool = True,
+) -> None:
+    """Do what every command and function does before JAX makes its devices.
+
+    Args:
+      say: prints a line.
+      profile, compile_cache, xla_flags, backend_flags: the options of these names.
+
+    Raises:
+      BadInput: JAX or XLA would not take a variable or an option.
+    """
+    check_platforms()
+    use_compile_cache(compile_cache, by_names=profile is not None)
+    for flag in add_xla_flags(xla_flags) if xla_flags else ():
+        warn(f"jaxbench: XLA does not know {flag}: left out")
+    if profile is not None and (line := name_operations()):
+        say(line)
+    prepare_backend(backend_flags)
 
 
 def prepare_backend(add_flags: bool = True) -> list[str]:
@@ -62,21 +91,31 @@ def prepare_backend(add_flags: bool = True) -> list[str]:
     return added
 
 
-def name_operations() -> bool:
-    """Have a profile on a GPU name each operation, before JAX makes its devices.
+def name_operations() -> str:
+    """Have a profile on a GPU name each operation; return what a user must know of it.
 
     XLA starts many kernels at once from a command buffer. A trace then has no operation of theirs,
     and xprof's tables and roofline are empty (https://github.com/openxla/xprof/issues/3070).
-
-    Returns:
-      whether command buffers were turned off: not if no GPU can be used, nor against XLA_FLAGS.
+    Nothing is done if no GPU can be used, or against XLA_FLAGS.
     """
+    from jax._src import xla_bridge  # the question has no public name
+
     on_gpu = jax.config.jax_platforms != "cpu" and any(
         kind in name for name in usable_plugins() for kind in ("cuda", "rocm")
     )
     if not on_gpu or _COMMAND_BUFFERS in os.environ.get("XLA_FLAGS", ""):
-        return False
-    return not add_xla_flags(_COMMAND_BUFFERS)
+        return ""
+    if xla_bridge.backends_are_initialized():
+        return (
+            f"profile: the trace may not name each operation: set XLA_FLAGS={_COMMAND_BUFFERS} "
+            "before JAX makes its devices"
+        )
+    if add_xla_flags(_COMMAND_BUFFERS):  # this XLA does not know it
+        return ""
+    return (
+        "profile: XLA's command buffers are off, so that the trace names each operation; all "
+        "rates of this run may be lower"
+    )
 
 
 def wrong_sums(platform: str) -> list[str]:

@@ -28,6 +28,7 @@ from jaxbench.hardware.accelerators import (
     usable_plugins,
 )
 from jaxbench.hardware.system import (
+    BUSY_PERCENT,
     Check,
     available_cores,
     cpu_quota,
@@ -40,8 +41,8 @@ _PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin", "libtp
 # Less is a warning. A training run with data and checkpoints takes a few GiB of both.
 _DISK_GIB, _MEMORY_GIB = 5, 2
 _OPEN_FILES = 1024
-# Other processes disturb the figures from this share of the processors on.
-_BUSY_PERCENT, _BUSY_OVER_S = 10.0, 0.5
+# The processors' load is a mean over this time.
+_BUSY_OVER_S = 0.5
 
 
 def run_checks() -> Iterator[Check]:
@@ -172,7 +173,7 @@ def check_host() -> Iterator[Check]:
     yield Check("processor cores", "ok", cores)
     state = f"{busy_percent:.0f} % of the processors are in use"
     todo = "end other programs before measuring: they slow runs down"
-    yield _warn_if(busy_percent > _BUSY_PERCENT, "load", state, todo)
+    yield _warn_if(busy_percent > BUSY_PERCENT, "load", state, todo)
     total_gib, free_gib = (amount / 2**30 for amount in host_memory_bytes())
     state = f"{free_gib:,.1f} of {total_gib:,.1f} GiB available"
     yield _warn_if(free_gib < _MEMORY_GIB, "memory", state, "end other programs")

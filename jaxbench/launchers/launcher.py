@@ -3,7 +3,6 @@
 import dataclasses
 import importlib
 import json
-import os
 import pathlib
 import sys
 from collections.abc import Callable, Mapping
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from jaxbench.errors import BadInput, one_of
-from jaxbench.files import open_own, read_text
+from jaxbench.files import read_text, replace_file
 from jaxbench.parallel.child import ProcessResult
 
 # {launcher: its options, which are arguments of the class in its module}
@@ -125,10 +124,7 @@ def create_launcher(
 
 def write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
     """Replace a JSON file whole."""
-    partial = path.with_name(f"{path.name}.partial")
-    with open_own(partial, "w") as file:
-        file.write(json.dumps(content, indent=2) + "\n")
-    os.replace(partial, path)
+    replace_file(path, json.dumps(content, indent=2) + "\n")
 
 
 def read_json(path: pathlib.Path, kind: type[Content]) -> Content | None:

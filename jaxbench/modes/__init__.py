@@ -14,51 +14,40 @@ if TYPE_CHECKING:
     from jaxbench.config import Experiment
 
 
-CHECKPOINTS = ("checkpoint_minutes", "checkpoint_epochs", "keep_checkpoints")
-
-
 class Mode(NamedTuple):
     """The file and the function of a mode, what it does, and the experiments that it is for.
 
-    The function takes the experiment, the workdir, the console, and a keyword for each option.
+    The function takes the experiment, the workdir, the console, and a keyword for each of its
+    options in options.csv.
 
     Attributes:
-      options: those of modes/options.py that it takes, beside those that all modes take.
       experiments: those that it is for, by their `Experiment.default_mode`.
     """
 
     module: str
     function: str
     help: str
-    options: tuple[str, ...] = ()
     experiments: str = "train"
 
 
 MODES = {
-    "train": Mode(
-        "train",
-        "run_training",
-        "train, and evaluate after every epoch",
-        ("profile", "target_accuracy", "resume", "wandb", *CHECKPOINTS),
-    ),
+    "train": Mode("train", "run_training", "train, and evaluate after every epoch"),
     "throughput": Mode(
         "throughput",
         "measure_throughput",
         "measure how fast the devices train and evaluate",
-        ("feed", "rounds", "window_s"),
     ),
     "scaling": Mode(
         "scaling",
         "measure_scaling",
         "measure the training step on 1 to all devices",
-        ("rounds", "window_s", "scaling", "device_counts", "link_gb_per_s"),
     ),
     "input": Mode(
         "input_benchmark",
         "measure_input",
         "measure what the host can feed and what the devices can take",
     ),
-    "memory": Mode("memory", "measure_memory", "find out whether the batch fits", ("feed",)),
+    "memory": Mode("memory", "measure_memory", "find out whether the batch fits"),
     "conv2d": Mode("conv2d", "measure_conv2d", "measure single convolutions", experiments="conv2d"),
 }
 

@@ -13,32 +13,26 @@ from jaxbench.config import Experiment
 from jaxbench.errors import BadInput, one_of
 from jaxbench.fields import check_fraction, describe_type
 from jaxbench.files import read_table
-from jaxbench.modes import CHECKPOINTS, MODES
+from jaxbench.modes import MODES
 
-RUNS = tuple(MODES)
-PRICED = ("train", "throughput")
-# Modes that take --target, and flags that need it there.
-TARGETED = ("describe", "memory", "scaling")
-PREDICTION = ("calibration", "anchor")
-# The flags of cli/price_flags.py and cli/process_flags.py; they are for the modes in `PRICED`.
-PRICE = ("usd_per_hour", "offer", "prices")
+# The modes that record a run, and all modes.
+RUNS, ALL = tuple(MODES), (*MODES, "describe")
 # How processes join: each has other values.
 COORDINATOR_FLAGS = ("distributed", "coordinator_address", "num_processes", "process_id")
-_PROCESSES = (
-    *COORDINATOR_FLAGS,
-    *("local_processes", "initialization_timeout_s", "heartbeat_timeout_s"),
-)
+_CHECKPOINTS = ("checkpoint_minutes", "checkpoint_epochs", "keep_checkpoints")
 # The values that the Python API takes; a path is text.
 _VALUES: dict[Any, Any] = {bool: bool, int: int, float: (int, float), str: (str, os.PathLike)}
 
 
 class Option(NamedTuple):
-    """An option: a flag, and a keyword of the functions of the modes that take it.
+    """A line of options.csv, or of cli/flags.csv: a flag, and perhaps a keyword of functions.
 
     Attributes:
       type: bool, int, float, str, or the words that it may be.
       low, high: the bounds of a number.
       same: whether it decides which steps the devices take, so that all processes must agree.
+      kind: `run` if it is a keyword of the functions of its modes; else who has the flag.
+      modes, target_modes: the modes that take it without --target, and with it.
     """
 
     type: Any
@@ -47,12 +41,25 @@ class Option(NamedTuple):
     low: float | None = None
     high: float | None = None
     same: bool = False
+    kind: str = "main"
+    modes: tuple[str, ...] = ()
+    target_modes: tuple[str, ...] = ()
+
+    @property
+    def any_modes(self) -> tuple[str, ...]:
+        """Return the modes that take it at all."""
+        return tuple(dict.fromkeys(self.modes + self.target_modes))
 
 
 def read_option(row: dict[str, str]) -> Option:
     """Return the option that a line of a table describes."""
     kinds = {"bool": bool, "int": int, "float": float, "str": str}
     kind = kinds.get(row["type"], str)
+    names = {"runs": RUNS, "all": ALL}
+    modes, target_modes = (
+        names.get(text) or tuple(text.split())
+        for text in (row.get("modes", ""), row.get("target_modes", ""))
+    )
     default, low, high = (
         kind(row[name]) if row[name] else None for name in ("default", "low", "high")
     )
@@ -62,13 +69,18 @@ def read_option(row: dict[str, str]) -> Option:
         low=low,
         high=high,
         same=bool(row.get("same")),
+        kind=row["kind"],
+        modes=modes,
+        target_modes=target_modes,
         help=row["help"],
     )
 
 
 OPTIONS = {
     "mode": Option(
-        type=(*MODES, "describe"),
+        type=ALL,
+        modes=ALL,
+        target_modes=ALL,
         default=None,
         help="What to do; the default is the experiment's own mode. "
         + "".join(f"{name}: {mode.help}. " for name, mode in MODES.items())
@@ -78,20 +90,9 @@ OPTIONS = {
 }
 
 
-def modes_of_flags() -> dict[str, tuple[str, ...]]:
-    """Return {flag: the modes that it is for}, without the flags that every mode takes."""
-    limited = {"workdir": RUNS, "telemetry_s": RUNS, "json": ("describe",)}
-    limited |= dict.fromkeys(("target", *PREDICTION), TARGETED)
-    for mode, each in MODES.items():
-        limited |= {name: (*limited.get(name, ()), mode) for name in each.options}
-    limited |= dict.fromkeys(PRICE, (*PRICED, *TARGETED))
-    return limited | dict.fromkeys(_PROCESSES, PRICED)
-
-
 def options_of(mode: str) -> dict[str, Option]:
     """Return the options that are keywords of a mode."""
-    names = ("telemetry_s", *MODES[mode].options) if mode in MODES else ()
-    return {name: option for name, option in OPTIONS.items() if name in names}
+    return {name: one for name, one in OPTIONS.items() if one.kind == "run" and mode in one.modes}
 
 
 def mode_keywords(mode: str, experiment: Experiment, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +137,7 @@ def mode_keywords(mode: str, experiment: Experiment, values: Mapping[str, Any]) 
     if "resume" in keywords:
         keywords["resume"] = check_path("resume", keywords["resume"])
     if "checkpoint_minutes" in keywords:
-        keywords["checkpoints"] = Policy(*map(keywords.pop, CHECKPOINTS))
+        keywords["checkpoints"] = Policy(*map(keywords.pop, _CHECKPOINTS))
     accuracy = keywords.get("target_accuracy")
     if accuracy is not None and getattr(experiment, "replicas", "") == "independent":
         raise BadInput(

@@ -95,7 +95,7 @@ def run_training(
     config.validate()
     with contextlib.ExitStack() as stack:
         resumed = stack.enter_context(run_to_resume(workdir, resume, without_unused(config)[0]))
-        if processes.broadcast_value(resumed is not None and resumed.is_done):
+        if processes.broadcast_value(resumed is not None and resumed.is_done(config)):
             return _done_already(resumed, console or create_console())
         if import_s is not None:
             import_s += watch.elapsed_s()

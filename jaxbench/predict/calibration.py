@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from jaxbench.files import read_text
+from jaxbench.files import read_text, replace_file
 from jaxbench.predict.model import PARAMETERS, Model, errors, fit
 from jaxbench.predict.rates import Rate, Setting
 
@@ -190,7 +190,7 @@ def save(calibration: Calibration, path: pathlib.Path) -> None:
             return [short(one) for one in value]
         return float(f"{value:.6g}") if isinstance(value, float) else value
 
-    path.write_text(json.dumps(short(dataclasses.asdict(calibration)), indent=0) + "\n")
+    replace_file(path, json.dumps(short(dataclasses.asdict(calibration)), indent=0) + "\n")
 
 
 @functools.cache

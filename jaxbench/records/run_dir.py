@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from jaxbench.clock import now
 from jaxbench.errors import BadInput
-from jaxbench.files import open_own, read_text
+from jaxbench.files import PARTIAL, open_own, read_text, replace_file
 from jaxbench.paths import check_can_be_made, user_path
 from jaxbench.records.run_lock import LOCK, is_running, lock_run
 from jaxbench.schema import RunDocument, Status
@@ -23,9 +23,9 @@ from jaxbench.schema import RunDocument, Status
 RECORDS = ("metrics.jsonl", "epochs.csv", "telemetry.csv")
 EVENTS = "tensorboard"
 STATUSES = get_args(Status)
-_DOCUMENT, PARTIAL = "run.json", "run.json.partial"
+_DOCUMENT = "run.json"
 # What a process leaves that is killed in its first moment.
-_LEFTOVERS = {LOCK, PARTIAL}
+_LEFTOVERS = {LOCK, _DOCUMENT + PARTIAL}
 # Disks give room in blocks of this size. Blank lines at the end of run.json keep one to spare.
 _BLOCK_BYTES = 4096
 _FIELDS = {*RunDocument.__struct_fields__}
@@ -56,16 +56,11 @@ class RunDir:
             self._write()
 
     def _write(self) -> None:
-        partial, path = self.path / PARTIAL, self.path / _DOCUMENT
-        text = _to_json(self.document)
+        path, text = self.path / _DOCUMENT, _to_json(self.document)
+        blocks = len(text) // _BLOCK_BYTES + 2
         try:
-            # It may be a link to somewhere else, which is not written through.
-            partial.unlink(missing_ok=True)
-            blocks = len(text) // _BLOCK_BYTES + 2
-            partial.write_text(text.ljust(blocks * _BLOCK_BYTES, "\n"))
-            os.replace(partial, path)
+            replace_file(path, text.ljust(blocks * _BLOCK_BYTES, "\n"))
         except OSError:  # the disk is full
-            partial.unlink(missing_ok=True)
             if not path.exists():
                 raise
             _write_in_place(path, self.document)

@@ -16,7 +16,7 @@ from markupsafe import Markup
 import jaxbench
 from jaxbench.errors import BadInput, one_of
 from jaxbench.fields import check_fraction
-from jaxbench.files import open_regular
+from jaxbench.files import open_regular, replace_file
 from jaxbench.paths import user_path
 from jaxbench.reports.blocks import Answer, Banner, Block, Section
 from jaxbench.reports.collect import Collection, collect
@@ -204,8 +204,7 @@ def write_report(
         )
     path = user_path(out or f"report.{form}")
     _check_out(path)
-    if target_accuracy is not None:
-        check_fraction("target_accuracy", target_accuracy)
+    check_fraction("target_accuracy", target_accuracy)
     collection = collect(paths)
     if form == "csv" and collection.cards and not collection.all_runs:
         raise BadInput("--format=csv: is of runs; the figures of a card are in its card.json")
@@ -261,15 +260,8 @@ def _check_out(out: pathlib.Path) -> None:
 
 def _write_text(out: pathlib.Path, text: str) -> None:
     """Replace the file whole; of a link, the file that it leads to."""
-    out = pathlib.Path(os.path.realpath(out))
-    partial = out.with_name(f"{out.name}.partial")
     try:
-        partial.unlink(missing_ok=True)
         # What a record holds need not be text that can be written (lone surrogates).
-        # x: it is new, and no link that somebody has laid here.
-        with open(partial, "x", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-        os.replace(partial, out)
+        replace_file(pathlib.Path(os.path.realpath(out)), text, errors="replace")
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise BadInput(f"--out={out}: {error.strerror}") from error

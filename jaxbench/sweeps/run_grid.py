@@ -11,9 +11,9 @@ from jaxbench.launchers.launcher import Limits, create_launcher
 from jaxbench.modes import find_mode
 from jaxbench.modes.options import (
     COORDINATOR_FLAGS,
+    OPTIONS,
     check_choice,
     mode_keywords,
-    modes_of_flags,
 )
 from jaxbench.records.reader import flat
 from jaxbench.records.writers.console import create_console
@@ -24,7 +24,7 @@ from jaxbench.sweeps.tables import trial_table
 from jaxbench.sweeps.trials import run_trials, running_sweep
 
 # Options of jaxbench.main that cannot be for the trials of a sweep.
-_OF_ONE_RUN = {"resume", "workdir", "target", *COORDINATOR_FLAGS}
+_OF_ONE_RUN = {"resume", *COORDINATOR_FLAGS}
 
 
 def sweep(
@@ -102,7 +102,7 @@ def _check_options(trial: Trial, mode: str | None, options: Mapping[str, Any]) -
     mode = find_mode(trial.config, mode)
     if mode == "describe":
         raise BadInput("mode='describe' runs nothing; a sweep is for the other modes")
-    flags = {name for name, modes in modes_of_flags().items() if mode in modes}
+    flags = {name for name, one in OPTIONS.items() if one.kind != "main" and mode in one.modes}
     allowed = sorted(flags - _OF_ONE_RUN)
     for name in options:
         if name not in allowed:

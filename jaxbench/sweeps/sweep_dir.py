@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import fcntl
+import io
 import itertools
 import json
 import os
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxbench.errors import BadInput
-from jaxbench.files import end_of_lines, open_own
+from jaxbench.files import end_of_lines, open_own, replace_file
 from jaxbench.launchers.launcher import TrialJob
 from jaxbench.paths import check_can_be_made
 from jaxbench.records.reader import TRIALS, read_results
@@ -81,19 +82,22 @@ class SweepDir:
 
     def write_table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Replace a CSV file whole; all rows have the same columns."""
-        partial = self.path / f"{name}.partial"
-        partial.unlink(missing_ok=True)
-        self.add_rows(partial.name, rows)
-        os.replace(partial, self.path / name)
+        replace_file(self.path / name, _csv(rows, with_header=True), newline="")
 
     def add_rows(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append to a CSV file, or make it; all rows have the same columns."""
         with open_own(self.path / name, "a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            if not file.tell():
-                writer.writeheader()
-            for row in rows:
-                writer.writerow({name: inert_cell(value) for name, value in row.items()})
+            file.write(_csv(rows, with_header=not file.tell()))
+
+
+def _csv(rows: Sequence[Mapping[str, Any]], *, with_header: bool) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]))
+    if with_header:
+        writer.writeheader()
+    for row in rows:
+        writer.writerow({name: inert_cell(value) for name, value in row.items()})
+    return text.getvalue()
 
 
 @contextlib.contextmanager

@@ -229,7 +229,10 @@ class TrainRun:
     def check_progress(self, name: str) -> None:
         """Raise BadInput if the progress of a checkpoint is none that this run comes by."""
         progress, epoch, done = self.progress, self.progress.epoch_metrics, self.progress.epochs
-        step, fits = min(len(done) * self.plan.steps_per_epoch, self.plan.total_steps), True
+        total_steps, max_steps = self.plan.total_steps, self.program.config.max_steps
+        if progress.step > total_steps == max_steps:
+            raise BadInput(f"{max_steps=}: {name} is after step {progress.step} already")
+        step, fits = min(len(done) * self.plan.steps_per_epoch, total_steps), True
         if epoch:
             sums = dict.fromkeys(self.program.task.train_sums, (len(self.seeds_R),))
             shapes = [{n: s.shape for n, s in one.items()} for one in (epoch.total, epoch.interval)]
@@ -309,8 +312,23 @@ class TrainRun:
             return due
         return epochs_done is not None and processes.broadcast_value(due)
 
-    def save_checkpoint(self, state: Any) -> None:
-        """Save a checkpoint if any are written; nothing may be queued on the devices."""
+    def checkpoint_metadata(self) -> dict[str, Any] | None:
+        """Return what a checkpoint keeps beside the state; None if none are written."""
+        if self.checkpoints is None:
+            return None
+        with self.clock.phase("checkpoint"), defer_signals():
+            self.writer.flush()
+            return self.progress.to_json() | {
+                "records": mark_records(self.checkpoints.folder.parent),
+                "totals_s": self.clock.totals_s(),
+                "windows": [*self.telemetry.windows],
+            }
+
+    def save_checkpoint(self, state: Any, metadata: dict[str, Any] | None = None) -> None:
+        """Save a checkpoint if any are written; nothing may be queued on the devices.
+
+        `metadata` are those to resume from, if not the present ones.
+        """
         if self.program.is_state_across_processes:
             state = self.program.sharding.fetch(state)
         if self.checkpoints is None:
@@ -318,13 +336,8 @@ class TrainRun:
         epochs, score = self.progress.epochs, None
         if epochs and not self.progress.epoch_metrics:
             score = epochs[-1].evaluated(self.program.task.primary_metric)
+        metadata = metadata or self.checkpoint_metadata()
         with self.clock.phase("checkpoint"), defer_signals():
-            self.writer.flush()
-            metadata = self.progress.to_json() | {
-                "records": mark_records(self.checkpoints.folder.parent),
-                "totals_s": self.clock.totals_s(),
-                "windows": [*self.telemetry.windows],
-            }
             self.checkpoints.save(state, metadata, score)
 
     def wait_for_checkpoints(self) -> None:
@@ -440,18 +453,13 @@ class StepMeter:
         # One for the whole run: it knows from earlier steps how long a step takes.
         self._queue = MetricsQueue(one_by_one=run.program.config.step_log)
         self._windows = contextlib.ExitStack()
-        self._last_step = 0
         self._earlier_s = 0.0  # of measured steps, before the last `resume`
         self._has_said_time_left = False
         self.is_paused = True
 
     @contextlib.contextmanager
-    def timed(self, steps: Sequence[int] = ()) -> Iterator[None]:
-        """Count the time inside the `with` as the epoch's; no step may be queued at its ends.
-
-        The last of these steps gets a record in any case.
-        """
-        self._last_step = steps[-1] if steps else 0
+    def timed(self) -> Iterator[None]:
+        """Count the time inside the `with` as the epoch's; no step may be queued at its ends."""
         self.resume()
         try:
             yield
@@ -500,8 +508,7 @@ class StepMeter:
                 continue
             epoch.images += int(sums["count"].sum())
             epoch.interval_time_s += self._interval_watch.elapsed_s()
-            log_every_steps = run.program.config.log_every_steps
-            if progress.step % log_every_steps == 0 or progress.step == self._last_step:
+            if progress.step % run.program.config.log_every_steps == 0:
                 write_step_record(run)
             self._interval_watch = Stopwatch()
             timed_s = self._watch.elapsed_s()

@@ -1,13 +1,12 @@
 """card.json: what is written is read, and nothing else is."""
 
 import math
-import os
 
 import pytest
 
 from jaxbench.analysis.rate import Estimate
 from jaxbench.cards.card import measured
-from jaxbench.cards.card_file import CARD, is_card, read_card, write_card
+from jaxbench.cards.card_file import CARD, is_card, read_card
 from jaxbench.cards.check import check_card
 from jaxbench.cards.figures import share_of_measured
 from tests.cards import made
@@ -36,30 +35,6 @@ def test_devices_of_several_kinds_have_their_own_peaks():
         device["kind"] = "NVIDIA H200" if device["id"] % 2 else "NVIDIA H100 80GB HBM3"
     peaks = [card.peak_of(one) for one in card.named("triad_gb_per_s")]
     assert peaks == [3352.0, 4800.0] * 2
-
-
-def test_a_card_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
-    path = made.write(tmp_path)
-    before = path.read_bytes()
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        write_card(tmp_path, made.card())
-    assert path.read_bytes() == before
-    assert [child.name for child in tmp_path.iterdir() if "partial" in child.name] == []
-
-
-def test_a_link_is_not_written_through(tmp_path):
-    target = tmp_path / "target"
-    target.write_text("mine")
-    folder = tmp_path / "card"
-    folder.mkdir()
-    (folder / f"{CARD}.partial").symlink_to(target)
-    write_card(folder, made.card())
-    assert target.read_text() == "mine" and read_card(folder).minutes_taken == 8
 
 
 def _figure(content, name):

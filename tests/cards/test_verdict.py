@@ -7,6 +7,7 @@ from jaxbench.cards.expected import expect
 from jaxbench.cards.figures import MEMORY
 from jaxbench.cards.verdict import LIMITS, failures, judge
 from jaxbench.hardware.checks import Check
+from jaxbench.hardware.system import BUSY_PERCENT
 from tests.cards import made
 
 PEAK = made.PEAK_TFLOPS
@@ -82,6 +83,8 @@ def test_verdict_of_each_rule(part, rule, status):
 def test_every_rule_has_limits_and_a_case():
     rules = {one.rule for one in judge(made.card()).findings} - {"status"}
     assert rules | {"other_cpu_percent", "other_gpu_processes"} == {*LIMITS}
+    # The doctor and a run's warning have the limit of a card.
+    assert LIMITS["other_cpu_percent"] == {"inconclusive": BUSY_PERCENT}
     tried = {rule for _, rule, _ in CASES.values()}
     assert rules - tried == {"transfer_spread", "slower_than_fleet"}
 

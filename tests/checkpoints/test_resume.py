@@ -27,7 +27,7 @@ from jaxbench.checkpoints.checkpoint import (
 from jaxbench.checkpoints.resume import (
     CHECKPOINTS,
     Resume,
-    check_same,
+    check_same_experiment,
     find_resume,
     restore_records,
 )
@@ -102,6 +102,26 @@ def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(
     before = (run / "metrics.jsonl").read_bytes()
     assert trained(run, resume="auto", **fields).state is None
     assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_run_that_max_steps_ended_is_the_longer_one_once_it_is_continued(tmp_path):
+    """From within an epoch and from its end; evaluations that the longer run lacks are cut."""
+    fields = {"epochs": 3, "num_devices": 2, "eval_every_epochs": 2, "log_every_steps": 10}
+    whole = trained(tmp_path / "whole", max_steps=30, **fields)
+    run = tmp_path / "run"
+    for max_steps in (2, 4, 11, 30):
+        result = trained(run, resume="auto", max_steps=max_steps, **fields)
+        assert records(run, "epoch")[-1]["step"] == max_steps
+    assert_same_run(tmp_path / "whole", run)
+    assert_same_state(jax.device_get(result.state), jax.device_get(whole.state))
+    document = run_json(run)
+    assert document["config"]["max_steps"] == 30 and document["summary"]["steps"] == 30
+    assert_goodput(document)
+    # Done is done, its end has a score, and it has no end before that.
+    assert trained(run, resume="auto", max_steps=30, **fields).state is None
+    assert checkpoint.best_checkpoint(run / CHECKPOINTS) == "step-000000030.epoch-00002"
+    told = "max_steps=29: step-000000030.epoch-00002 is after step 30 already"
+    refusal(trained, run, resume="auto", max_steps=29, **fields, told=told)
 
 
 def test_telemetry_covers_all_processes(tmp_path, monkeypatch):
@@ -536,9 +556,9 @@ def test_smaller_copies_of_the_images_are_another_experiment(tmp_path):
     config = registry.load(MICRO)
     resumed = Resume(tmp_path, {"config": json.loads(json.dumps(dataclasses.asdict(config)))})
     config.data.path = "elsewhere"
-    check_same(resumed, config)
+    check_same_experiment(resumed, config)
     config.data.cache = "resized"
-    refusal(check_same, resumed, config, told="data.cache=none there, resized here")
+    refusal(check_same_experiment, resumed, config, told="data.cache=none there, resized here")
 
 
 def test_records_after_the_checkpoint_are_cut_and_damaged_curves_are_kept(undisturbed, tmp_path):

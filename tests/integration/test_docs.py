@@ -10,7 +10,7 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.fields import overridable
-from jaxbench.modes.options import modes_of_flags
+from jaxbench.modes.options import OPTIONS
 from tests.conftest import ROOT
 
 # A page that is longer is not read, and slow on a phone; without its style sheets.
@@ -40,7 +40,7 @@ def test_the_site_is_built_without_a_warning_and_names_everything(tmp_path):
         assert name == "conv2d" or name in text["what-fits.html"]
         for field in overridable(registry.load(name)):
             assert re.search(rf"\b{re.escape(field)}\b", text["reference/fields.html"]), field
-    for flag in {*modes_of_flags(), "grid", "baseline", "list_offers", "format"}:
+    for flag in {*OPTIONS, "grid", "baseline", "list_offers", "format"}:
         assert re.search(rf"--{flag}\b", text["reference/flags.html"]), flag
     assert "images_per_s_whole_run" in text["reference/records.html"]
     for word in ("eval_top1", "images/s", "report.html", "optimizer.learning_rate"):

@@ -154,15 +154,6 @@ def test_commands_to_copy_fit_the_line(fake, job, started):
     assert sorted(number for _, *numbers in words for number in numbers) == sorted(fake.jobs)
 
 
-def test_a_note_is_not_written_through_a_link(tmp_path):
-    """Such as one of a sweep's folder that somebody else made."""
-    (tmp_path / "kept").write_text("kept")
-    (tmp_path / "run1.job.json.partial").symlink_to(tmp_path / "kept")
-    with pytest.raises(OSError, match="is a link"):
-        write_json(tmp_path / "run1.job.json", {})
-    assert (tmp_path / "kept").read_text() == "kept"
-
-
 def test_a_trial_says_how_it_ended(fake, job, started):
     write_end(job, exit_code=3, reason="no data")
     # As long as Slurm says that it goes on, this is of an earlier start.

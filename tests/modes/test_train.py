@@ -1,7 +1,7 @@
 """A run's records, however it ends."""
 
 import errno
-import pathlib
+import os
 import re
 
 import cv2
@@ -137,7 +137,7 @@ def test_a_full_disk_is_in_the_record(train, tmp_path, monkeypatch):
 
         def write(self, record):
             if isinstance(record, EpochRecord) and record.epoch == 2:
-                monkeypatch.setattr(pathlib.Path, "write_text", full)
+                monkeypatch.setattr(os, "fsync", full)
                 full()
 
     monkeypatch.setattr("jaxbench.modes.train.TensorBoardWriter", lambda *_: FullDisk())

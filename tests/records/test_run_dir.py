@@ -5,7 +5,6 @@ import errno
 import fcntl
 import json
 import os
-import pathlib
 import threading
 
 import pytest
@@ -144,7 +143,7 @@ def test_a_full_disk_leaves_run_json_whole(tmp_path, monkeypatch, length):
     path = run_dir.path / "run.json"
     size = path.stat().st_size
     assert size % 4096 == 0 and size - len(path.read_text().rstrip()) >= 4096
-    monkeypatch.setattr(pathlib.Path, "write_text", full)
+    monkeypatch.setattr(os, "fsync", full)
     reason = "y\n" * (length // 2)
     run_dir.end("failed", reason, summary={"kind": "summary", "steps": [1] * 5000})
     assert path.stat().st_size == size and not (run_dir.path / "run.json.partial").exists()

@@ -542,17 +542,6 @@ def test_no_line_or_cell_of_a_csv_file_begins_with_a_formula(tmp_path, text):
     assert row["images_per_s"] == "5000.0"
 
 
-def test_the_report_follows_no_link_that_lies_in_its_way(run_cli, tmp_path):
-    trained(tmp_path / "run")
-    (tmp_path / "precious").write_text("kept")
-    (tmp_path / "report.html.partial").symlink_to("precious")
-    done = run_cli("run", module="jaxbench.report")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "precious").read_text() == "kept"
-    assert "<html" in (tmp_path / "report.html").read_text()
-    assert not (tmp_path / "report.html").is_symlink()
-
-
 def test_the_page_on_reports_names_the_columns():
     page = (ROOT / "docs/howto/report.md").read_text()
     assert not [name for name in COLUMNS if f"`{name}`" not in page]

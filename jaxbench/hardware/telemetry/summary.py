@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxbench.analysis.pricing import J_PER_KWH
 from jaxbench.analysis.statistics import drift
 from jaxbench.clock import seconds_since_1970
 from jaxbench.files import open_regular, read_lines
+from jaxbench.hardware.system import BUSY_PERCENT
 from jaxbench.hardware.telemetry.sensors import bounds, impossible
 
-JOULES_PER_KWH = 3.6e6
 # Reasons for lower clocks that slow a run down: not an idle GPU, clocks set by the user, or boards
 # that are clocked together.
 THROTTLING = (
@@ -40,9 +41,8 @@ _LOST_SAMPLES = 3
 _APART, _STILL_S = 2.0, 2.0
 # NVML's power reading may be a mean over the second before.
 _POWER_MEAN_S = 1.0
-# The host is busy with other work if that took more than this share of the processor, in
-# percent; beside GPUs and TPUs only if the whole processor was busier than this, too.
-_OTHERS, _FULL = 10.0, 90.0
+# Beside GPUs and TPUs a host is busy with other work only if its whole processor is, in percent.
+_FULL = 90.0
 _OTHER_WORK = (
     "other processes took {other_cpu_percent_mean:.0f} % of the host's processor: rates may be too "
     "low"
@@ -278,7 +278,7 @@ def _host_is_busy(devices: Mapping[str, Mapping[str, Any]]) -> bool | None:
     if "other_cpu_percent_mean" not in host:
         return None
     is_full = len(devices) == 1 or host["cpu_percent_mean"] > _FULL
-    return is_full and host["other_cpu_percent_mean"] > _OTHERS
+    return is_full and host["other_cpu_percent_mean"] > BUSY_PERCENT
 
 
 class _Meter(NamedTuple):
@@ -334,7 +334,7 @@ def _energy(
         images = sum(window.images for window in windows)
         if images and energy_j and not sliced:  # a board's energy is not known by slice
             energy["joules_per_image"] = energy_j / images
-            energy["images_per_kwh"] = JOULES_PER_KWH * images / energy_j
+            energy["images_per_kwh"] = J_PER_KWH * images / energy_j
     return energy, warnings
 
 
