@@ -56,7 +56,7 @@ def test_other_images_or_networks_are_in_no_chart_together(tmp_path):
     images = {"config": {"data": {"image_shape": [224, 224, 3]}}}
     throughput(tmp_path / "b", 10.0, environment=TPU, **images)
     throughput(tmp_path / "c", 500.0, environment=PAIR, parameters=9_000_000)
-    assert not charts(sections_of(tmp_path)["overview"], DotChart)
+    assert not charts(sections_of(tmp_path)["rates"], DotChart)
 
 
 def test_time_and_cost_to_the_target(tmp_path, snapshot):

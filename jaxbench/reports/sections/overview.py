@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from jaxbench.analysis.pricing import usd
 from jaxbench.analysis.rate import (
-    FEWEST_RUNS,
     FEWEST_SEEDS,
     Estimate,
     Outcome,
@@ -20,8 +19,8 @@ from jaxbench.analysis.rate import (
 from jaxbench.metrics import UNKNOWN, clock_time, percent, plain
 from jaxbench.records.same import chart_key, setting_key
 from jaxbench.reports import work
-from jaxbench.reports.blocks import Answer, Dot, DotChart, Section
-from jaxbench.reports.columns import run_cell, run_ids
+from jaxbench.reports.blocks import Answer, Section
+from jaxbench.reports.columns import run_cell
 from jaxbench.reports.context import STAGES, ReportContext, make_section
 from jaxbench.reports.prices import price_mark
 from jaxbench.reports.runs import SCORES, ReportedRun, TimeToTarget
@@ -36,11 +35,11 @@ from jaxbench.reports.sides import (
     ratio_words,
 )
 from jaxbench.schema import METRICS, ScalingRecord
-from jaxbench.tables.columns import Cell, Column, interval, metric_column, span
+from jaxbench.tables.columns import Cell, Column, interval, metric_column
 from jaxbench.tables.table import make_table
 
-# Machines with large values; settings in the chart, and in a sentence.
-_MOST_ANSWERS, _MOST_DOTS, _MOST_IN_SENTENCE = 3, 12, 3
+# Machines with large values; settings in a sentence.
+_MOST_ANSWERS, _MOST_IN_SENTENCE = 3, 3
 _NOTE = (
     "images/s: the highest rate of a setting, of all devices; the median of a run, or the "
     "geometric mean of several. Score, time and USD: geometric means over seeds; a median if a "
@@ -119,7 +118,7 @@ class _Rate(NamedTuple):
 
 
 def overview(context: ReportContext) -> Section | None:
-    """Return what each machine came to, a chart, warnings, and a table by experiment and feed."""
+    """Return warnings, what each machine came to, and a table by experiment and feed."""
     rows = _machines(context)
     first = {row["name"]: row for row in reversed(rows)}
     answered = [row for row in rows if first[row["name"]] is row][:_MOST_ANSWERS]
@@ -137,7 +136,6 @@ def overview(context: ReportContext) -> Section | None:
         [
             *trust(context),
             *answers,
-            *_chart(rows),
             table._replace(folded=len(rows) <= len(answers)),
         ],
     )
@@ -232,28 +230,6 @@ def _marks(rate: _Rate) -> list[str]:
     return [*(mark for mark, holds in marks.items() if holds), *doubts]
 
 
-def _chart(rows: Sequence[dict[str, Any]]) -> list[DotChart]:
-    """Return the settings of the first work that has several, each with its interval."""
-    works = work.grouped(rows, lambda row: _work(row["settings"][0])).values()
-    settings = ([r for row in same for r in row["settings"] if r.value] for same in works)
-    rates = next((rates for rates in settings if len(rates) > 1), None)
-    if rates is None:
-        return []
-    rates = sorted(rates, key=lambda rate: rate.value)[-_MOST_DOTS:]
-    dots = [
-        Dot(f"{label}, {run_ids(rate.runs)}", *rate.rate.span, tooltip=rate.rate.basis)
-        for label, rate in work.labelled(rates, lambda rate: rate.setting)
-    ]
-    run, x_label = rates[0].run, METRICS["images_per_s"].heading
-    note = (
-        f"{run.network}; {run.data_of(run.rate_feed)}; bars: 95 % interval, "
-        f"n = {span(rate.rate.n or 0 for rate in rates)} epochs, windows or runs; no bar: fewer "
-        f"than {FEWEST_RUNS} runs and too few epochs or windows"
-    )
-    title = f"{run.experiment} · {rates[0].stage} · {run.rate_feed} feed: {x_label} by setting"
-    return [DotChart(title, note, x_label, dots)]
-
-
 def _columns(rows: Sequence[dict[str, Any]]) -> list[Column]:
     titles = _titles(rows)
     return [
@@ -276,7 +252,6 @@ def _titles(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
         "score": f"{score} [%]",
         "time_s": f"{METRICS['duration_s'].title} to {target}",
         "usd": f"USD to {target}",
-        "joules_per_image": METRICS["joules_per_image"].heading,
     }
 
 
@@ -311,7 +286,6 @@ _SHOWS = {
     "score": percent,
     "time_s": _time,
     "usd": plain,
-    "joules_per_image": plain,
 }
 
 
@@ -392,7 +366,6 @@ def _compare(context: ReportContext, rates: Sequence[_Rate]) -> list[dict[str, A
             "score": _score([run for run in trained if run in runs]),
             "time_s": time_s,
             "usd": paid,
-            "joules_per_image": _energy(rates_of_machine),
         }
         if any(bests.values()):
             row = {"name": name, "settings": settings, "target": label}
@@ -454,12 +427,3 @@ def _to_target(
     paid = of_seeds([usd(times[run].paid_s, price.usd_per_hour) for run in bests[best]])
     counted = ", ".join(filter(None, [best.counted, price_mark(price, best.run)]))
     return best, best._replace(of=paid, counted=counted)
-
-
-def _energy(rates: Sequence[_Rate]) -> _Best | None:
-    bests = [
-        _Best(Estimate(joules), rate.run, "1 run", False)
-        for rate in rates
-        if (joules := rate.run.telemetry.get("joules_per_image")) is not None and not rate.lost
-    ]
-    return min(bests, key=lambda best: best.of.value, default=None)
