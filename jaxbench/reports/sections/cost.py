@@ -146,12 +146,12 @@ def _score_charts(targets: Sequence[TimeToTarget]) -> list[LineChart]:
     labels = (f"time since its start [{unit}]", f"{first.title} [%]")
     setting = lambda one: one.run.training_setting | {"seed": one.run.seed}  # noqa: E731
     charts = []
-    for part in work.in_parts(work.labelled(targets, setting)):
+    for which, part in work.in_parts(work.labelled(targets, setting)):
         series = [_series(one, label, unit_s) for label, one in part]
         furthest = max(line.points[-1].x for line in series)
         goal = [Point(x, 100 * first.target) for x in (0.0, furthest)]
         series.append(Series(f"target: {percent(first.target)} %", goal, reference=True))
-        charts.append(LineChart(title, note, *labels, series, from_zero=False))
+        charts.append(LineChart(title + which, note, *labels, series, from_zero=False))
     return charts
 
 

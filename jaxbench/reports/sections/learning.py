@@ -120,7 +120,7 @@ def learning(context: ReportContext) -> Section | None:
     trained = [run for run in context.runs if run.of_kind(EpochRecord)]
     groups = work.grouped(trained, lambda run: run.work)
     lines = [_lines(runs) for runs in groups.values()]
-    parts = [(p, len(work.in_parts(group)) > 1) for group in lines for p in work.in_parts(group)]
+    parts = [part for group in lines for part in work.in_parts(group)]
     charts = [chart for part in parts[:_MOST_GROUPS] for chart in _charts(*part)]
     shown = shared("run", "status", "experiment", "precision", "feed", "batch", "seed")
     columns = [*shown, *setting_column(context, "seed"), *_RESULTS]
@@ -167,9 +167,8 @@ def _courses(run: ReportedRun) -> list[_Course]:
     return [_Course(run, s, "diverged" if s in lost else run.status, True) for s in seeds]
 
 
-def _charts(lines: Sequence[_Line], is_part: bool) -> Iterator[LineChart]:
+def _charts(which: str, lines: Sequence[_Line]) -> Iterator[LineChart]:
     run = lines[0].run
-    which = f", {run.id} to {lines[-1][-1].run.id}" if is_part else ""
     settings = work.labelled(lines, lambda line: line.run.training_setting)
     # The metrics that a custom task computes.
     computed = [record.eval_metrics or {} for record in run.of_kind(EpochRecord)]

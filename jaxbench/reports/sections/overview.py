@@ -98,8 +98,6 @@ class _Rate(NamedTuple):
 
     run = property(lambda self: self.runs[0])
     value = property(lambda self: self.rate.value or 0.0)
-    # Whether its run is one of a setting's seeds, if it failed too.
-    counts = property(lambda self: self.run.ended and not self.run.changed_devices)
 
     @property
     def best(self) -> _Best | None:
@@ -351,7 +349,9 @@ def _compare(context: ReportContext, rates: Sequence[_Rate]) -> list[dict[str, A
 
     A value that nobody measured is None.
     """
-    trained = [rate.run for rate in rates if rate.run.mode == "train" and rate.counts]
+    # A seed that failed counts.
+    ended = [rate.run for rate in rates if rate.run.ended and not rate.run.changed_devices]
+    trained = [run for run in ended if run.mode == "train"]
     times = {run: t for run in trained if (t := context.times_to_target.get(run)) and t.ended}
     labels = collections.Counter((time.target, time.label) for time in times.values())
     target, label = max(labels, key=labels.get, default=(None, None))
