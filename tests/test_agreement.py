@@ -741,44 +741,12 @@ def test_the_page_shows_what_the_markdown_shows(folder):
         assert not missing, f"{one.title}: the page lacks {missing[:3]}"
 
 
-def test_no_faster_setting_is_hidden(folder):
-    """The highest rate of a machine is in its first sentence, with an interval or without."""
-    [sentence] = re.findall(
-        r"^### 1 × NVIDIA H200 · cnn10 · training · .*\n\n(.*)$", folder.texts["md"], re.MULTILINE
-    )
-    assert "fp16" in sentence and "2,000" in sentence, sentence
-    [row] = [
-        cells
-        for table in folder.tables
-        if table.title == MACHINES
-        for cells in table.rows
-        if "cnn10 · training ·" in cells[0]
-    ]
-    assert row[2].startswith("2,000"), row
-
-
-def test_a_feed_and_its_data_agree(folder):
-    """--mode=input: its training step is fed one batch."""
-    [runs] = [table for table in folder.tables if table.title == "Runs"]
-    on_page = [dict(zip(runs.columns, cells, strict=False)) for cells in runs.rows]
-    assert "synthetic" in {row["feed"] for row in on_page}
-    for row in [*folder.rows, *on_page]:
-        is_one_batch = row["feed"] == "synthetic"
-        assert is_one_batch == (row["data"] == "one synthetic batch"), row["name"]
-
-
 def test_the_csv_of_a_report_is_the_table_of_load_runs(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     rows = jaxbench.load_runs(folder.root)
     assert len(rows) > 20 and [*rows[0]] == [*folder.rows[0]]
     words = [{n: "" if v is None else str(v) for n, v in row.items()} for row in rows]
     assert words == folder.rows
-
-
-def test_an_idle_gpu_has_a_load(folder):
-    [table] = [t for t in folder.tables if t.section == "Telemetry" and t.title == "Summary"]
-    rows = [dict(zip(table.columns, cells, strict=False)) for cells in table.rows]
-    assert {row["load [%]"] for row in rows if row["device"] == "gpu0"} == {"0.00"}
 
 
 def test_rows_of_a_sweep_keep_text_as_text(folder):

@@ -33,6 +33,8 @@ from jaxbench.tables.spreadsheet import inert_cell, render_csv
 from tests.cards import made
 from tests.conftest import ROOT, refusal
 from tests.recorded import (
+    IMAGENET,
+    RESNET,
     change_json,
     epochs,
     on_the_way,
@@ -438,10 +440,6 @@ def test_history_dots_are_of_one_setting(tmp_path, snapshot):
     [chart] = charts(sections_of(tmp_path)["history"], DotChart)
     dots = [f"{dot.value:.2f} {dot.label}" for dot in chart.dots if dot.kind == "measured"]
     assert "\n".join(dots) == snapshot
-
-
-RESNET = {"model": "ResNet", "parameters": 25_557_032, "experiment": "resnet50_synthetic"}
-IMAGENET = {"image_shape": [224, 224, 3], "num_classes": 1000, "source": "synthetic"}
 
 
 @pytest.mark.parametrize("data", [{}, {"image_shape": [32, 32, 3]}, {"num_classes": 100}])

@@ -14,11 +14,16 @@ from jaxbench.records.run_lock import lock_run
 from jaxbench.reports.collect import collect
 from jaxbench.reports.prices import Prices
 from tests.conftest import refusal
-from tests.recorded import PRICE, on_the_way, throughput, trained, write_results
+from tests.recorded import (
+    IMAGENET,
+    PRICE,
+    RESNET,
+    on_the_way,
+    throughput,
+    trained,
+    write_results,
+)
 from tests.reports.pages import charts, rows_of, sections_of, shown, tables
-
-IMAGENET = {"image_shape": [224, 224, 3], "num_classes": 1000}
-RESNET = {"model": "ResNet", "parameters": 25_557_032, "experiment": "resnet50_synthetic"}
 
 
 def test_without_prices_and_targets_there_are_no_such_sections(tmp_path):
@@ -48,7 +53,7 @@ def test_published_rates_are_priced_by_the_offers_of_their_machine(tmp_path):
     ("data", "is_beside"),
     [
         (IMAGENET | {"source": "tfds", "name": "imagenet2012"}, True),
-        (IMAGENET | {"source": "synthetic"}, False),
+        (IMAGENET, False),
         ({"image_shape": [32, 32, 3], "num_classes": 10}, False),
     ],
 )
