@@ -221,6 +221,15 @@ def test_learning_curves_of_two_settings(tmp_path, config):
     assert any(name.partition("_")[0] in label for label in lines)
 
 
+def test_seeds_have_their_last_scores(tmp_path):
+    for seed, tta in enumerate((0.4, 0.9)):
+        records = epochs([1000.0] * 2, eval_top1=[0.7, tta - 0.1], eval_top1_tta=[0.1, tta])
+        recorded_run(tmp_path / f"{seed}", records, config={"seed": seed})
+    [row] = rows_of(tables(sections_of(tmp_path)["learning"])["Seeds together"])
+    mean = "[%], mean (95 % interval)"
+    assert (row[f"score {mean}"], row[f"top-1 with TTA {mean}"]) == ("48.99", "60.00")
+
+
 def test_every_chart_says_units_n_and_runs(everything):
     for section in sections_of(everything).values():
         for chart in (b for b in section.blocks if isinstance(b, LineChart | DotChart)):

@@ -245,20 +245,20 @@ def _seed_rows(context: ReportContext, runs: Sequence[ReportedRun]) -> Iterator[
     done = [course for course in of_seed if course.status == "done"]
     scores: dict[str, list[float]] = {}
     for field in (*SCORES, "eval_top1_tta"):
-        if done and all(course.values(field) for course in done):
-            scores[field] = [max(course.values(field).items())[1] for course in done]
-    score = next(iter(scores), "")
+        values = [course.values(field) for course in done]
+        scores[field] = [max(of_epochs.items())[1] for of_epochs in values] if all(values) else []
+    score = next((field for field in SCORES if scores[field]), "eval_top1")
     rates = [run.rate for run in runs if run.status == "done" and not run.changed_devices]
     row = {
         "run": runs[0],
         "runs": run_ids(runs),
         "failed_seeds": sum(one.ended and one.status != "done" for one in of_seed),
         "rate": of_repeats([rate for rate in rates if rate.value]),
-        "score": SCORES.get(score),
-        "scores": of_seeds(scores.get(score, ()), 1.0),
-        "least": min(scores.get(score, ()), default=None),
-        "most": max(scores.get(score, ()), default=None),
-        "tta": of_seeds(scores.get("eval_top1_tta", ()), 1.0),
+        "score": SCORES[score] if scores[score] else None,
+        "scores": of_seeds(scores[score], 1.0),
+        "least": min(scores[score], default=None),
+        "most": max(scores[score], default=None),
+        "tta": of_seeds(scores["eval_top1_tta"], 1.0),
     }
     times = filter(None, map(context.times_to_target.get, runs))
     for same in work.grouped(times, lambda one: one.target).values() or [[]]:
