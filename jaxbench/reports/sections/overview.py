@@ -131,11 +131,7 @@ def overview(context: ReportContext) -> Section | None:
         "Overview",
         "The values of each machine. Whole trainings are not mixed with single training "
         "steps, nor one feed with another.",
-        [
-            *trust(context),
-            *answers,
-            table._replace(folded=len(rows) <= len(answers)),
-        ],
+        [*trust(context), *answers, table._replace(folded=len(rows) <= len(answers))],
     )
 
 
@@ -279,12 +275,7 @@ def _time(time_s: float | None) -> str:
 
 
 # {value of a machine: how it is shown}.
-_SHOWS = {
-    "rate": plain,
-    "score": percent,
-    "time_s": _time,
-    "usd": plain,
-}
+_SHOWS = {"rate": plain, "score": percent, "time_s": _time, "usd": plain}
 
 
 def _machines(context: ReportContext) -> list[dict[str, Any]]:
@@ -323,14 +314,8 @@ def _rates(context: ReportContext) -> Iterator[_Rate]:
         has_content = run.mode == "train" or one.rate.value
         if one.stage in STAGES and has_content and (run.id or not one.usable):
             setting = {**one.setting, "batch_size": run.batch_size}
-            rate = one.rate if one.usable else Estimate()
-            lost = (
-                ""
-                if one.usable
-                else "resumed on other devices"
-                if run.status == "done"
-                else run.status
-            )
+            why = {"done": "resumed on other devices"}.get(run.status, run.status)
+            rate, lost = (one.rate, "") if one.usable else (Estimate(), why)
             stage, key = STAGES[one.stage], setting_key(setting)
             yield _Rate([run], run.machine, stage, one.stage, rate, setting, of=key, lost=lost)
     for run, record in context.of_kind(ScalingRecord):
@@ -361,12 +346,8 @@ def _compare(context: ReportContext, rates: Sequence[_Rate]) -> list[dict[str, A
         settings = _settings(rates_of_machine, context)
         times_here = {r: time for r, time in times.items() if r in runs and time.target == target}
         time_s, paid = _to_target(context, times_here)
-        bests = {
-            "rate": settings[0].best,
-            "score": _score([run for run in trained if run in runs]),
-            "time_s": time_s,
-            "usd": paid,
-        }
+        score = _score([run for run in trained if run in runs])
+        bests = {"rate": settings[0].best, "score": score, "time_s": time_s, "usd": paid}
         if any(bests.values()):
             row = {"name": name, "settings": settings, "target": label}
             machines.append(bests | row | {"runs": sum(run.status == "done" for run in runs)})
