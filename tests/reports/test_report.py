@@ -232,7 +232,9 @@ def test_seeds_have_their_last_scores(tmp_path):
 
 def test_every_chart_says_units_n_and_runs(everything):
     for section in sections_of(everything).values():
-        for chart in (b for b in section.blocks if isinstance(b, LineChart | DotChart)):
+        drawn = charts(section, LineChart | DotChart)
+        assert len({chart.title for chart in drawn}) == len(drawn)
+        for chart in drawn:
             note = r"\bn = \d|medians of windows|p50|predicted"
             assert re.search(note, chart.note), chart.title
             # A ceiling is of no run.

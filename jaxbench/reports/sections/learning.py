@@ -251,7 +251,7 @@ def _seed_rows(context: ReportContext, runs: Sequence[ReportedRun]) -> Iterator[
     rates = [run.rate for run in runs if run.status == "done" and not run.changed_devices]
     row = {
         "run": runs[0],
-        "runs": run_ids(runs),
+        "runs": Cell(run_ids(runs), run=runs[0].id if len(runs) == 1 else None),
         "failed_seeds": sum(one.ended and one.status != "done" for one in of_seed),
         "rate": of_repeats([rate for rate in rates if rate.value]),
         "score": SCORES[score] if scores[score] else None,
