@@ -56,6 +56,9 @@ PRICE = {
     "date": "2026-03-04",
     "source": "--usd_per_hour",
 }
+# A network of which rates are published, and its images.
+RESNET = {"model": "ResNet", "parameters": 25_557_032, "experiment": "resnet50_synthetic"}
+IMAGENET = {"image_shape": [224, 224, 3], "num_classes": 1000, "source": "synthetic"}
 
 
 def filled(cls: type[Filled], **fields: Any) -> Filled:

@@ -9,9 +9,6 @@ from typing import Literal
 
 import msgspec
 
-from jaxbench.errors import BadInput
-from jaxbench.files import open_regular
-
 # Other work that takes more than this percentage of the host's processors disturbs measurements.
 BUSY_PERCENT = 10.0
 _ROOT = pathlib.Path("/")

@@ -24,11 +24,14 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> dict[Any,
     return groups
 
 
-def in_parts(lines: Sequence[Item]) -> list[Sequence[Item]]:
-    """Return lines in equal parts, as few as one chart each has room for."""
+def in_parts(lines: Sequence[Item]) -> list[tuple[str, Sequence[Item]]]:
+    """Return lines in equal parts, as few as one chart each has room for, and which part it is."""
     parts = -(-len(lines) // MOST_SERIES)
     size = -(-len(lines) // max(1, parts))
-    return [lines[start : start + size] for start in range(0, len(lines), max(1, size))]
+    return [
+        (f" ({part + 1} of {parts})" * (parts > 1), lines[size * part : size * (part + 1)])
+        for part in range(parts)
+    ]
 
 
 def labelled(

@@ -91,8 +91,6 @@ def metric_column(
     name: str,
     value: str | Callable[[Any], Any] | None = None,
     more: str = "",
-    *,
-    left: bool | None = None,
     ends: str = "",
 ) -> Column:
     """Return the column of a metric, with its heading and format of schema.py.
@@ -101,10 +99,10 @@ def metric_column(
       name: the path of a row's value, of which the last part names the metric.
       value: what the rows have, if not that path.
       more: is added to the heading.
-      left, ends: as in `Column`.
+      ends: as in `Column`.
     """
     metric = METRICS[name.rpartition(".")[2]]
-    return Column(metric.heading + more, value or name, left=left, metric=metric, ends=ends)
+    return Column(metric.heading + more, value or name, metric=metric, ends=ends)
 
 
 def metric_columns(*names: str, of: str = "") -> list[Column]:

@@ -44,7 +44,7 @@ SECTIONS = [
     *("learning", "time", "scaling", "telemetry", "conv2d", "cost", "target"),
 ]
 # Those that are tables alone.
-WITHOUT_CHARTS = {"cards", "card-details", "runs", "time", "conv2d", "cost"}
+WITHOUT_CHARTS = {"overview", "cards", "card-details", "runs", "time", "conv2d", "cost"}
 DAMAGED = "corrupt <b>"
 MARKUP = '<script>alert(1)</script>/"><img src=x onerror=alert(2)>'
 CNN = "--experiment=cnn10:tiny"

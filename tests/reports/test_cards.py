@@ -39,8 +39,7 @@ def test_a_card_is_a_source_by_its_path_or_its_folder(tmp_path):
 def test_the_section_has_the_verdict_by_rule(tmp_path, snapshot):
     made.write(tmp_path / "card", made.judged(made.ceilings([700, 700, 200, 700])))
     assert shown(section_of(tmp_path, name="cards"), "Cards") == snapshot
-    rules = ("Verdict by rule", "Rules that were not judged")
-    assert shown(section_of(tmp_path), *rules) == snapshot
+    assert shown(section_of(tmp_path), "Verdict by rule") == snapshot
 
 
 def test_notes_of_other_parts_are_no_lines_of_the_doctor(tmp_path, snapshot):

@@ -20,7 +20,9 @@ from jaxbench.schema import (
 )
 from tests.cards import made
 from tests.recorded import (
+    IMAGENET,
     PRICE,
+    RESNET,
     attempts,
     change_json,
     compiled,
@@ -137,8 +139,7 @@ def write_ways_to_a_target(folder):
     on_the_way(folder / "longer", (0.9,), config={"epochs": 9}, **own)
     changed = {"step": 50, "elapsed_s": 5.0, "lost_s": 9.0, "price": PRICE | {"usd_per_hour": 10.0}}
     on_the_way(folder / "dearer", (0.5, 0.9), attempts=attempts(changed), **own)
-    network = {"model": "ResNet", "parameters": 25_557_032, "experiment": "resnet50"}
-    on_the_way(folder / "resnet", (0.76,), 0.757, **network)
+    on_the_way(folder / "resnet", (0.76,), 0.757, **RESNET | {"experiment": "resnet50"})
     lost = attempts({"step": 10, "elapsed_s": 5.0, "lost_s": 1000.0})
     on_the_way(folder.parent / "h200-1", (0.5, 0.9), price=PRICE, attempts=lost)
 
@@ -150,12 +151,10 @@ def write_measurements(folder):
         throughput(folder / f"tp{batch}", batch * 10.0, config={"batch_size": batch}, **own)
     forward = filled(ThroughputRecord, stage="forward", images_per_s=4000.0, windows_s=[1.0] * 3)
     step = filled(CompileRecord, function="train_step", compile_s=3.0, compile_cache="hit")
-    network = {"model": "ResNet", "parameters": 25_557_032, "experiment": "resnet50_synthetic"}
-    images = {"image_shape": [224, 224, 3], "num_classes": 1000, "source": "synthetic"}
     more = {"more": [forward, step], "price": PRICE}
-    throughput(folder / "resnet", 2500.0, config={"data": images}, **network, **more)
-    small = images | {"image_shape": [32, 32, 3]}
-    throughput(folder / "small", 9000.0, config={"data": small}, **network, price=PRICE)
+    throughput(folder / "resnet", 2500.0, config={"data": IMAGENET}, **RESNET, **more)
+    small = IMAGENET | {"image_shape": [32, 32, 3]}
+    throughput(folder / "small", 9000.0, config={"data": small}, **RESNET, price=PRICE)
     stages = [
         filled(
             InputRecord,
@@ -202,8 +201,7 @@ def write_compiled(folder):
     compiled(folder / "d", "gpu:h100:8", scaling="weak", record=scaled)
     peak = {"kind": "NVIDIA H100", "arithmetic": "bf16", "source": "made"}
     links = {"ceiling": {"images_per_s": 1e5, "bound_by": "links", "peak": peak}}
-    resnet = {"model": "ResNet", "parameters": 25_600_000, "experiment": "resnet50_synthetic"}
-    compiled(folder / "e", "tpu:v2:2x2", record=links, **resnet)
+    compiled(folder / "e", "tpu:v2:2x2", record=links, **RESNET)
     recorded_run(folder / "f", mode="compile", target="tpu:v2:2x2", status="failed")
 
 

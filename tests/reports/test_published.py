@@ -9,11 +9,9 @@ from jaxbench.analysis.published import published_rates
 from jaxbench.predict.rates import devices_of
 from jaxbench.reports.published import MOST, nearest, work_key
 from tests.cards import made
-from tests.recorded import compiled, throughput, trained
+from tests.recorded import IMAGENET, RESNET, compiled, throughput, trained
 from tests.reports.pages import rows_of, sections_of, tables
 
-RESNET = {"model": "ResNet", "parameters": 25_557_032, "experiment": "resnet50_synthetic"}
-IMAGENET = {"image_shape": [224, 224, 3], "num_classes": 1000, "source": "synthetic"}
 A100 = {"device_kind": "NVIDIA A100-SXM4-80GB", "num_devices": 1}
 V3 = {"device_kind": "TPU v3", "num_devices": 8}  # four chips
 BESIDE = "resnet50: published on the same devices, images/s"

@@ -33,6 +33,8 @@ from jaxbench.tables.spreadsheet import inert_cell, render_csv
 from tests.cards import made
 from tests.conftest import ROOT, refusal
 from tests.recorded import (
+    IMAGENET,
+    RESNET,
     attempts,
     change_json,
     epochs,
@@ -220,9 +222,20 @@ def test_learning_curves_of_two_settings(tmp_path, config):
     assert any(name.partition("_")[0] in label for label in lines)
 
 
+def test_seeds_have_their_last_scores(tmp_path):
+    for seed, tta in enumerate((0.4, 0.9)):
+        records = epochs([1000.0] * 2, eval_top1=[0.7, tta - 0.1], eval_top1_tta=[0.1, tta])
+        recorded_run(tmp_path / f"{seed}", records, config={"seed": seed})
+    [row] = rows_of(tables(sections_of(tmp_path)["learning"])["Seeds together"])
+    mean = "[%], mean (95 % interval)"
+    assert (row[f"score {mean}"], row[f"top-1 with TTA {mean}"]) == ("48.99", "60.00")
+
+
 def test_every_chart_says_units_n_and_runs(everything):
     for section in sections_of(everything).values():
-        for chart in (b for b in section.blocks if isinstance(b, LineChart | DotChart)):
+        drawn = charts(section, LineChart | DotChart)
+        assert len({chart.title for chart in drawn}) == len(drawn)
+        for chart in drawn:
             note = r"\bn = \d|medians of windows|p50|predicted"
             assert re.search(note, chart.note), chart.title
             # A ceiling is of no run.
@@ -439,10 +452,6 @@ def test_history_dots_are_of_one_setting(tmp_path, snapshot):
     [chart] = charts(sections_of(tmp_path)["history"], DotChart)
     dots = [f"{dot.value:.2f} {dot.label}" for dot in chart.dots if dot.kind == "measured"]
     assert "\n".join(dots) == snapshot
-
-
-RESNET = {"model": "ResNet", "parameters": 25_557_032, "experiment": "resnet50_synthetic"}
-IMAGENET = {"image_shape": [224, 224, 3], "num_classes": 1000, "source": "synthetic"}
 
 
 @pytest.mark.parametrize("data", [{}, {"image_shape": [32, 32, 3]}, {"num_classes": 100}])

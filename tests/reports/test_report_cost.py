@@ -14,12 +14,17 @@ from jaxbench.records.run_lock import lock_run
 from jaxbench.reports.collect import collect
 from jaxbench.reports.prices import Prices
 from tests.conftest import refusal
-from tests.recorded import PRICE, attempts, on_the_way, throughput, trained, write_results
+from tests.recorded import (
+    IMAGENET,
+    PRICE,
+    RESNET,
+    attempts,
+    on_the_way,
+    throughput,
+    trained,
+    write_results,
+)
 from tests.reports.pages import charts, rows_of, sections_of, shown, tables
-
-IMAGENET = {"image_shape": [224, 224, 3], "num_classes": 1000}
-RESNET = {"model": "ResNet", "parameters": 25_557_032, "experiment": "resnet50_synthetic"}
-SEEDS = "Time to the target, seeds together"
 
 
 def test_without_prices_and_targets_there_are_no_such_sections(tmp_path):
@@ -49,7 +54,7 @@ def test_published_rates_are_priced_by_the_offers_of_their_machine(tmp_path):
     ("data", "is_beside"),
     [
         (IMAGENET | {"source": "tfds", "name": "imagenet2012"}, True),
-        (IMAGENET | {"source": "synthetic"}, False),
+        (IMAGENET, False),
         ({"image_shape": [32, 32, 3], "num_classes": 10}, False),
     ],
 )
@@ -147,15 +152,10 @@ def test_a_price_that_changed_leaves_the_cost_unknown(tmp_path, run_cli):
     assert Prices(stated).of(run) == [stated] and Prices().of(run) == []
 
 
-def test_offers_of_one_price_are_told_apart(tmp_path):
-    listed = [Price(name, "NVIDIA H200", 1, 3.6, "2026", "web") for name in ("spot", "flex")]
-    on_the_way(tmp_path / "run", (0.5, 0.9))
-    cell = "0.02000 (at 3.600 USD/h, spot); 0.02000 (at 3.600 USD/h, flex)"
-    assert cell in seeds_of(tmp_path, prices=Prices(listed=listed))
-
-
 def seeds_of(folder, *titles, **asked):
-    return shown(sections_of(folder, **asked)["target"], SEEDS, *titles)
+    sections = sections_of(folder, **asked)
+    told = [shown(sections["target"], *titles)] if titles else []
+    return "\n\n".join([shown(sections["learning"], "Seeds together"), *told])
 
 
 def test_another_target_may_be_asked_for(tmp_path, snapshot):
@@ -210,7 +210,7 @@ def test_the_command_line_says_prices_and_target(tmp_path, run_cli, refused):
     done = report("--usd_per_hour=3.6", "--target_accuracy=0.9", "--out=r.md")
     assert done.returncode == 0, done.stderr
     told = (tmp_path / "r.md").read_text()
-    assert "## Cost" in told and "0.02000 (at 3.600 USD/h)" in told
+    assert "## Cost" in told and "| 0.02000 | 3.600 USD/h |" in told
     own = tmp_path / "own.csv"
     own.write_text("offer,hardware,devices,usd_per_hour,date,source\nx,NVIDIA H200,1,7.2,2026,me\n")
     assert report("--prices=own.csv", "--out=p.md").returncode == 0

@@ -1,19 +1,16 @@
 """What rates and runs cost, and what it takes to reach an accuracy."""
 
-import collections
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from jaxbench.analysis import pricing
 from jaxbench.analysis.pricing import J_PER_KWH, S_PER_HOUR, Price, usd
-from jaxbench.analysis.rate import FEWEST_SEEDS, Estimate, of_seeds
 from jaxbench.metrics import percent, plain
 from jaxbench.reports import work
 from jaxbench.reports.blocks import LineChart, Point, Section, Series
-from jaxbench.reports.columns import run_cell, run_ids, setting_column, shared
+from jaxbench.reports.columns import setting_column, shared
 from jaxbench.reports.context import STAGES, Measurement, ReportContext, make_section
-from jaxbench.reports.prices import at_price, price_label, price_mark, price_words
+from jaxbench.reports.prices import at_price, price_mark, price_words
 from jaxbench.reports.runs import ReportedRun, TimeToTarget
 from jaxbench.tables.columns import Cell, Column, estimate_columns, metric_column, metric_columns
 from jaxbench.tables.table import Table, make_table
@@ -121,22 +118,10 @@ _RUNS = (
     Column("USD", "usd", left=False),
     Column("price", "prices"),
 )
-_TOGETHER = (
-    Column("setting", "setting"),
-    Column("target", "target"),
-    Column("n seeds that ended", "ended", left=False),
-    metric_column("reached"),
-    metric_column("time_s", more=" (95 % interval)", ends="too"),
-    metric_column("time_s", "range_s", ", least to most", ends="only"),
-    *metric_columns("epochs_s", "images", "training_flops", "energy_j"),
-    Column("USD", "usd"),
-    Column("caveat", "caveat", left=True),
-    Column("runs", "runs", left=True),
-)
 
 
 def to_target(context: ReportContext) -> Section | None:
-    """Return score over time, and each run's and all seeds' time and cost to the target."""
+    """Return score over time, and each run's time and cost to the target."""
     targets = [*context.times_to_target.values()]
     if not any(one.evaluations for one in targets):
         return None
@@ -151,9 +136,8 @@ def to_target(context: ReportContext) -> Section | None:
         "Time and cost to accuracy",
         "Time is from the start of the run to the end of the first evaluation at or above the "
         "target, with reading, compilation and evaluations. A run that ended below the target "
-        "has infinite time and cost (∞). An interrupted run is not counted among those that "
-        "ended.",
-        [_seeds_table(context, targets), _runs_table(context, targets)],
+        "has infinite time and cost (∞). The means over seeds are in “Seeds together”.",
+        [_runs_table(context, targets)],
         charts,
     )
 
@@ -168,12 +152,12 @@ def _score_charts(targets: Sequence[TimeToTarget]) -> list[LineChart]:
     labels = (f"time since its start [{unit}]", f"{first.title} [%]")
     setting = lambda one: one.run.training_setting | {"seed": one.run.seed}  # noqa: E731
     charts = []
-    for part in work.in_parts(work.labelled(targets, setting)):
+    for which, part in work.in_parts(work.labelled(targets, setting)):
         series = [_series(one, label, unit_s) for label, one in part]
         furthest = max(line.points[-1].x for line in series)
         goal = [Point(x, 100 * first.target) for x in (0.0, furthest)]
         series.append(Series(f"target: {percent(first.target)} %", goal, reference=True))
-        charts.append(LineChart(title, note, *labels, series, from_zero=False))
+        charts.append(LineChart(title + which, note, *labels, series, from_zero=False))
     return charts
 
 
@@ -187,77 +171,6 @@ def _series(one: TimeToTarget, label: str, unit_s: float) -> Series:
         if (time_s, value) in drawn or time_s == one.time_s
     ]
     return Series(f"{one.run.id} {label}{status}", points)
-
-
-def _seeds_table(context: ReportContext, targets: Sequence[TimeToTarget]) -> Table:
-    """Return the runs that differ in nothing but their seed, together."""
-    same = work.grouped(targets, lambda one: (one.run.training_key, one.target))
-    groups = work.labelled(same.values(), lambda group: group[0].run.training_setting)
-    return make_table(
-        _TOGETHER,
-        [_together(context, group, label) for label, group in groups],
-        title="Time to the target, seeds together",
-        note="The geometric mean of the seeds; their median if one never reached the target, which "
-        "is ∞ if half did not. Epochs alone: with evaluations, without start-up, reading and "
-        "compilation.",
-    )
-
-
-def _together(context: ReportContext, group: Sequence[TimeToTarget], label: str) -> dict[str, Any]:
-    first, ids = group[0], run_ids(group)
-    seeds = work.one_of_each_seed(group)
-    counted = [one for one in seeds if one.ended]
-    row = {
-        "setting": f"{first.run.experiment}, {label}",
-        "target": first.label,
-        "ended": f"{len(counted)} of {len(seeds)}",
-        "reached": sum(one.reached for one in counted),
-        "runs": run_cell(ids) if len(group) == 1 else ids,
-    }
-    if not counted:
-        return row | {"caveat": Cell("none has ended", "soft")}
-    times_s = [one.time_s for one in counted]
-    images = [one.images if one.reached else math.inf for one in counted]
-    flops = [one.training_flops if one.reached else math.inf for one in counted]
-    costs = _costs(context, counted)
-    caveats = _caveats(counted, [one.run for one in group if one not in seeds])
-    return row | {
-        "time_s": of_seeds(times_s),
-        "range_s": Estimate(low=min(times_s), high=max(times_s)),
-        "epochs_s": _of_all([one.epochs_s for one in counted]),
-        "images": _of_all(images),
-        "training_flops": _of_all(flops),
-        "energy_j": _of_all([one.energy_j for one in counted]),
-        "usd": "; ".join(f"{plain(_of_all(paid))} (at {price})" for price, paid in costs.items()),
-        "caveat": Cell("; ".join(caveats), "soft"),
-    }
-
-
-def _of_all(values: Sequence[Any]) -> float | None:
-    return None if None in values else of_seeds(values).value
-
-
-def _caveats(counted: Sequence[TimeToTarget], repeats: Sequence[ReportedRun]) -> Iterator[str]:
-    if len(counted) < FEWEST_SEEDS:
-        yield f"fewer than {FEWEST_SEEDS} seeds: no result yet"
-    # Some seeds compiled, and others fetched their programs.
-    outcomes = collections.Counter(one.run.compile_cache or "unknown" for one in counted)
-    if len(outcomes) > 1:
-        listed = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items())
-        yield f"compilation cache differs ({listed}): compare the epochs alone"
-    if repeats:
-        yield f"{run_ids(repeats)}: a seed run again, not counted"
-
-
-def _costs(context: ReportContext, targets: Sequence[TimeToTarget]) -> dict[str, list[float]]:
-    """Return {price: USD of each}, for prices that all have."""
-    costs: dict[str, list[float]] = {}
-    for one in targets:
-        # Two offers may have one label.
-        by_label = {price_label(price, one.run): price for price in context.prices.of(one.run)}
-        for label, price in by_label.items():
-            costs.setdefault(label, []).append(usd(one.paid_s, price.usd_per_hour))
-    return {label: amounts for label, amounts in costs.items() if len(amounts) == len(targets)}
 
 
 def _runs_table(context: ReportContext, targets: Sequence[TimeToTarget]) -> Table:

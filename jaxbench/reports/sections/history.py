@@ -83,6 +83,12 @@ def history(context: ReportContext) -> Section | None:
     )
 
 
+def _of_work(rows: Sequence[Measurement], dataset: str) -> list[Measurement]:
+    """Return the rows that may stand beside what was published of their network on a data set."""
+    same = lambda row: is_published_work(row.setting, row.run.train_examples, dataset)  # noqa: E731
+    return [*filter(same, rows)] if dataset else []
+
+
 def _trainings(network: str, rows: Sequence[Measurement]) -> _Blocks:
     """Return epoch times, whole runs and accuracy, as in the published tables."""
     sources = published.Sources()
@@ -90,10 +96,9 @@ def _trainings(network: str, rows: Sequence[Measurement]) -> _Blocks:
     dataset = theirs[0]["dataset"] if theirs else ""
     rows = [
         row
-        for row in rows
+        for row in _of_work(rows, dataset)
         if (row.usable and value_of(row.run.summary, "median_epoch_s")) or row.run.status == "oom"
         # Nobody learns from synthetic images.
-        if theirs and is_published_work(row.setting, row.run.train_examples, dataset)
         if not is_synthetic(row.setting)
     ]
     if not rows:
@@ -138,12 +143,7 @@ def _rates(context: ReportContext, network: str, rows: Sequence[Measurement]) ->
     sources = published.Sources()
     theirs = sources.rates(published.article_rates([network]))
     dataset = theirs[0]["dataset"] if theirs else ""
-    rows = [row for row in rows if row.usable and row.rate.value is not None]
-    rows = [
-        row
-        for row in rows
-        if theirs and is_published_work(row.setting, row.run.train_examples, dataset)
-    ]
+    rows = [row for row in _of_work(rows, dataset) if row.usable and row.rate.value is not None]
     if not rows:
         return []
     lines = []
@@ -192,14 +192,9 @@ def _is_offer_of(price: Price, row: Mapping[str, Any]) -> bool:
 
 def _to_accuracy(network: str, rows: Sequence[Measurement]) -> _Blocks:
     """Return the time and cost to an accuracy, if the same was trained here."""
-    dataset = published.dataset_of(network)
-    trained = [
-        row
-        for row in rows
-        if dataset and row.run.mode == "train" and not is_synthetic(row.setting)
-        if is_published_work(row.setting, row.run.train_examples, dataset)
-    ]
-    if not trained:
+    dataset = published.dataset_of(network) or ""
+    trained = (row for row in _of_work(rows, dataset) if row.run.mode == "train")
+    if all(is_synthetic(row.setting) for row in trained):
         return []
     sources, prices, lines = published.Sources(), load_prices(), []
     for row in sources.rows("time_to_accuracy", lambda row: row["model"] == network):

@@ -1,18 +1,21 @@
 """Loss and accuracy, epoch by epoch."""
 
 import collections
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from jaxbench.analysis.rate import FEWEST_RUNS, of_seeds
+from jaxbench.analysis.pricing import usd
+from jaxbench.analysis.rate import FEWEST_RUNS, FEWEST_SEEDS, of_repeats, of_seeds
 from jaxbench.metrics import count
 from jaxbench.reports import work
 from jaxbench.reports.blocks import LineChart, Point, Section, Series
 from jaxbench.reports.columns import run_ids, setting_column, shared
 from jaxbench.reports.context import ReportContext, left_out, make_section
-from jaxbench.reports.runs import NEVER_REACHED, SCORES, ReportedRun
+from jaxbench.reports.prices import price_label
+from jaxbench.reports.runs import NEVER_REACHED, SCORES, ReportedRun, TimeToTarget
 from jaxbench.schema import METRICS, EpochRecord, value_of
-from jaxbench.tables.columns import Column, metric_column, metric_columns, span
+from jaxbench.tables.columns import Cell, Column, metric_column, metric_columns
 from jaxbench.tables.table import Table, make_table
 
 # At most this many epochs are drawn; the last one always is.
@@ -30,7 +33,6 @@ _CURVES = {
     "eval_loss": "loss on the test split",
     "train_loss": "loss in training",
 }
-_SEED_SCORES = {**SCORES, "eval_top1_tta": METRICS["eval_top1_tta"].title}
 _RESULTS = (
     Column("epochs", "epochs", left=False),
     *metric_columns("last.train_loss", "evaluated.eval_loss"),
@@ -39,16 +41,26 @@ _RESULTS = (
     *metric_columns("first_epoch_with_compile_s", "median_epoch_s", of="run.summary."),
     metric_column("duration_s", "run.total_s", ", all epochs"),
 )
+_MEAN = ", mean (95 % interval)"
 _SEEDS = (
-    Column("runs", "runs"),
-    *shared("experiment", "precision", "feed", "batch"),
-    metric_column("n", "scores.n"),
-    Column("last epoch", "epochs", left=False),
+    Column("setting", "setting"),
+    Column("seeds that ended", "ended", left=False),
+    metric_column("failed_seeds"),
+    metric_column("images_per_s", "rate", _MEAN, ends="too"),
     Column("score", "score"),
-    metric_column("score", "scores", ", mean (95 % interval)", ends="too"),
+    metric_column("n", "scores.n"),
+    metric_column("score", "scores", _MEAN, ends="too"),
     metric_column("score", "least", ", least"),
     metric_column("score", "most", ", most"),
-    metric_column("failed_seeds"),
+    metric_column("eval_top1_tta", "tta", _MEAN, ends="too"),
+    Column("target", "target"),
+    metric_column("reached"),
+    metric_column("time_s", more=_MEAN, ends="too"),
+    *metric_columns("epochs_s", "images", "training_flops", "energy_j"),
+    metric_column("target_usd", "usd", _MEAN, ends="too"),
+    Column("price", "price"),
+    Column("caveat", "caveat", left=True),
+    Column("runs", "runs", left=True),
 )
 
 
@@ -85,7 +97,7 @@ class _Course(NamedTuple):
 
 
 class _Line(list[_Course]):
-    """Courses that differ only in their seed: a band, if they are several."""
+    """_Courses that differ only in their seed: a band, if they are several."""
 
     run = property(lambda self: self[0].run)
     runs = property(lambda self: [*dict.fromkeys(course.run for course in self)])
@@ -108,13 +120,11 @@ def learning(context: ReportContext) -> Section | None:
     trained = [run for run in context.runs if run.of_kind(EpochRecord)]
     groups = work.grouped(trained, lambda run: run.work)
     lines = [_lines(runs) for runs in groups.values()]
-    parts = [(p, len(work.in_parts(group)) > 1) for group in lines for p in work.in_parts(group)]
+    parts = [part for group in lines for part in work.in_parts(group)]
     charts = [chart for part in parts[:_MOST_GROUPS] for chart in _charts(*part)]
     shown = shared("run", "status", "experiment", "precision", "feed", "batch", "seed")
     columns = [*shown, *setting_column(context, "seed"), *_RESULTS]
     results = make_table(columns, map(_results, trained), "Final results")
-    # A seed that left no run directory failed, too.
-    seeds = _seeds_table([line for group in lines for line in group], context.collection.all_runs)
     return make_section(
         "learning",
         "Learning, epoch by epoch",
@@ -123,7 +133,7 @@ def learning(context: ReportContext) -> Section | None:
         "model. Test figures cover every example of the test split. A run that is still running "
         "or ended early is a line of its own, and in no band."
         + left_out(len(parts), _MOST_GROUPS, "groups of runs"),
-        [*charts, seeds, results],
+        [*charts, _seeds_table(context), results],
     )
 
 
@@ -157,9 +167,8 @@ def _courses(run: ReportedRun) -> list[_Course]:
     return [_Course(run, s, "diverged" if s in lost else run.status, True) for s in seeds]
 
 
-def _charts(lines: Sequence[_Line], is_part: bool) -> Iterator[LineChart]:
+def _charts(which: str, lines: Sequence[_Line]) -> Iterator[LineChart]:
     run = lines[0].run
-    which = f", {run.id} to {lines[-1][-1].run.id}" if is_part else ""
     settings = work.labelled(lines, lambda line: line.run.training_setting)
     # The metrics that a custom task computes.
     computed = [record.eval_metrics or {} for record in run.of_kind(EpochRecord)]
@@ -211,26 +220,86 @@ def _note(lines: Sequence[_Line]) -> str:
     return note + ("; without a band n = 1" if len(bands) < len(lines) else "")
 
 
-def _seeds_table(lines: Sequence[_Line], runs: Sequence[ReportedRun]) -> Table:
-    courses = work.grouped((c for run in runs for c in _courses(run)), lambda c: c.run.training_key)
-    failed = {
-        key: sum(c.ended and c.status != "done" for c in work.one_of_each_seed(same))
-        for key, same in courses.items()
-    }
-    rows = []
-    for line in filter(lambda line: line.is_band, lines):
-        for field, score in _SEED_SCORES.items():
-            ends = [max(values.items()) for course in line if (values := course.values(field))]
-            if len(ends) == len(line):
-                epochs, scores = zip(*ends, strict=True)
-                row = {"run": line.run, "runs": run_ids(line.runs), "score": score}
-                row["failed_seeds"] = failed[line.run.training_key]
-                row |= {"scores": of_seeds(scores, 1.0), "least": min(scores), "most": max(scores)}
-                rows.append(row | {"epochs": span(epochs)})
-    note = "Each seed's last test score; seeds that failed or diverged have none. "
-    note += "The mean is geometric (the median if a score is 0) and has an interval from "
-    note += f"{FEWEST_RUNS} seeds on."
+def _seeds_table(context: ReportContext) -> Table:
+    """Return a row for each setting with several seeds, or with a target."""
+    trained = [run for run in context.collection.all_runs if run.mode == "train"]
+    groups = work.grouped(trained, lambda run: run.training_key).values()
+    rows = [row for runs in groups for row in _seed_rows(context, runs)]
+    always = ("experiment", "precision", "batch_size")
+    labels = work.labelled(rows, lambda row: row["run"].training_setting, always)
+    note = (
+        "Each mean is geometric, with an interval from "
+        f"{FEWEST_RUNS} seeds on; the median if a value is 0 or ∞. Score: the last of each seed; "
+        "seeds that failed or diverged have none. From the time on: to the target, which takes "
+        "endlessly if it was never reached. Epochs alone: with evaluations, without start-up, "
+        "reading and compilation. USD: at the lowest known price."
+    )
+    rows = [row | {"setting": label} for label, row in labels]
     return make_table(_SEEDS, rows, "Seeds together", note)
+
+
+def _seed_rows(context: ReportContext, runs: Sequence[ReportedRun]) -> Iterator[dict[str, Any]]:
+    """Yield a row of runs of one setting for each target that they have."""
+    courses = [course for run in runs for course in _courses(run)]
+    of_seed = work.one_of_each_seed(courses)
+    done = [course for course in of_seed if course.status == "done"]
+    scores: dict[str, list[float]] = {}
+    for field in (*SCORES, "eval_top1_tta"):
+        values = [course.values(field) for course in done]
+        scores[field] = [max(of_epochs.items())[1] for of_epochs in values] if all(values) else []
+    score = next((field for field in SCORES if scores[field]), "eval_top1")
+    rates = [run.rate for run in runs if run.status == "done" and not run.changed_devices]
+    row = {
+        "run": runs[0],
+        "runs": Cell(run_ids(runs), run=runs[0].id if len(runs) == 1 else None),
+        "failed_seeds": sum(one.ended and one.status != "done" for one in of_seed),
+        "rate": of_repeats([rate for rate in rates if rate.value]),
+        "score": SCORES[score] if scores[score] else None,
+        "scores": of_seeds(scores[score], 1.0),
+        "least": min(scores[score], default=None),
+        "most": max(scores[score], default=None),
+        "tta": of_seeds(scores["eval_top1_tta"], 1.0),
+    }
+    times = filter(None, map(context.times_to_target.get, runs))
+    for same in work.grouped(times, lambda one: one.target).values() or [[]]:
+        if same or len(done) > 1:
+            yield row | _counts(same or courses) | (_to_target(context, same) if same else {})
+
+
+def _counts(tried: Sequence[_Course | TimeToTarget]) -> dict[str, Any]:
+    """Return how many seeds ended, and what makes them no result."""
+    of_seed = work.one_of_each_seed(tried)
+    ended, repeats = [one for one in of_seed if one.ended], [o for o in tried if o not in of_seed]
+    caveats = []
+    if len(ended) < FEWEST_SEEDS:
+        few = f"fewer than {FEWEST_SEEDS} seeds: no result yet" if ended else "none has ended"
+        caveats.append(few)
+    # Some seeds compiled, and others fetched their programs.
+    outcomes = collections.Counter(one.run.compile_cache or "unknown" for one in ended)
+    if len(outcomes) > 1:
+        listed = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items())
+        caveats.append(f"compilation cache differs ({listed}): compare the epochs alone")
+    if repeats:
+        caveats.append(f"{run_ids(repeats)}: a seed run again, not counted")
+    return {
+        "ended": f"{len(ended)} of {len(of_seed)}",
+        "caveat": Cell("; ".join(caveats), "soft"),
+    }
+
+
+def _to_target(context: ReportContext, times: Sequence[TimeToTarget]) -> dict[str, Any]:
+    """Return what seeds took to their target, and what that costs."""
+    ended = [one for one in work.one_of_each_seed(times) if one.ended]
+    row: dict[str, Any] = {"target": times[0].label}
+    if not ended:
+        return row
+    for name in ("time_s", "epochs_s", "images", "training_flops", "energy_j"):
+        values = [getattr(one, name) if one.reached else math.inf for one in ended]
+        row[name] = None if None in values else of_seeds(values)
+    if price := context.prices.lowest(run := ended[0].run):
+        paid = of_seeds([usd(one.paid_s, price.usd_per_hour) for one in ended])
+        row |= {"usd": paid, "price": price_label(price, run)}
+    return row | {"reached": sum(one.reached for one in ended)}
 
 
 def _results(run: ReportedRun) -> dict[str, Any]:

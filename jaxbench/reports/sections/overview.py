@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from jaxbench.analysis.pricing import usd
 from jaxbench.analysis.rate import (
-    FEWEST_RUNS,
     FEWEST_SEEDS,
     Estimate,
     Outcome,
@@ -20,8 +19,8 @@ from jaxbench.analysis.rate import (
 from jaxbench.metrics import UNKNOWN, clock_time, percent, plain
 from jaxbench.records.same import chart_key, setting_key
 from jaxbench.reports import work
-from jaxbench.reports.blocks import Answer, Dot, DotChart, Section
-from jaxbench.reports.columns import run_cell, run_ids
+from jaxbench.reports.blocks import Answer, Section
+from jaxbench.reports.columns import run_cell
 from jaxbench.reports.context import STAGES, ReportContext, make_section
 from jaxbench.reports.prices import price_mark
 from jaxbench.reports.runs import SCORES, ReportedRun, TimeToTarget
@@ -36,11 +35,11 @@ from jaxbench.reports.sides import (
     ratio_words,
 )
 from jaxbench.schema import METRICS, ScalingRecord
-from jaxbench.tables.columns import Cell, Column, interval, metric_column, span
+from jaxbench.tables.columns import Cell, Column, interval, metric_column
 from jaxbench.tables.table import make_table
 
-# Machines with large values; settings in the chart, and in a sentence.
-_MOST_ANSWERS, _MOST_DOTS, _MOST_IN_SENTENCE = 3, 12, 3
+# Machines with large values; settings in a sentence.
+_MOST_ANSWERS, _MOST_IN_SENTENCE = 3, 3
 _NOTE = (
     "images/s: the highest rate of a setting, of all devices; the median of a run, or the "
     "geometric mean of several. Score, time and USD: geometric means over seeds; a median if a "
@@ -99,8 +98,6 @@ class _Rate(NamedTuple):
 
     run = property(lambda self: self.runs[0])
     value = property(lambda self: self.rate.value or 0.0)
-    # Whether its run is one of a setting's seeds, if it failed too.
-    counts = property(lambda self: self.run.ended and not self.run.changed_devices)
 
     @property
     def best(self) -> _Best | None:
@@ -119,7 +116,7 @@ class _Rate(NamedTuple):
 
 
 def overview(context: ReportContext) -> Section | None:
-    """Return what each machine came to, a chart, warnings, and a table by experiment and feed."""
+    """Return warnings, what each machine came to, and a table by experiment and feed."""
     rows = _machines(context)
     first = {row["name"]: row for row in reversed(rows)}
     answered = [row for row in rows if first[row["name"]] is row][:_MOST_ANSWERS]
@@ -134,12 +131,7 @@ def overview(context: ReportContext) -> Section | None:
         "Overview",
         "The values of each machine. Whole trainings are not mixed with single training "
         "steps, nor one feed with another.",
-        [
-            *trust(context),
-            *answers,
-            *_chart(rows),
-            table._replace(folded=len(rows) <= len(answers)),
-        ],
+        [*trust(context), *answers, table._replace(folded=len(rows) <= len(answers))],
     )
 
 
@@ -232,28 +224,6 @@ def _marks(rate: _Rate) -> list[str]:
     return [*(mark for mark, holds in marks.items() if holds), *doubts]
 
 
-def _chart(rows: Sequence[dict[str, Any]]) -> list[DotChart]:
-    """Return the settings of the first work that has several, each with its interval."""
-    works = work.grouped(rows, lambda row: _work(row["settings"][0])).values()
-    settings = ([r for row in same for r in row["settings"] if r.value] for same in works)
-    rates = next((rates for rates in settings if len(rates) > 1), None)
-    if rates is None:
-        return []
-    rates = sorted(rates, key=lambda rate: rate.value)[-_MOST_DOTS:]
-    dots = [
-        Dot(f"{label}, {run_ids(rate.runs)}", *rate.rate.span, tooltip=rate.rate.basis)
-        for label, rate in work.labelled(rates, lambda rate: rate.setting)
-    ]
-    run, x_label = rates[0].run, METRICS["images_per_s"].heading
-    note = (
-        f"{run.network}; {run.data_of(run.rate_feed)}; bars: 95 % interval, "
-        f"n = {span(rate.rate.n or 0 for rate in rates)} epochs, windows or runs; no bar: fewer "
-        f"than {FEWEST_RUNS} runs and too few epochs or windows"
-    )
-    title = f"{run.experiment} · {rates[0].stage} · {run.rate_feed} feed: {x_label} by setting"
-    return [DotChart(title, note, x_label, dots)]
-
-
 def _columns(rows: Sequence[dict[str, Any]]) -> list[Column]:
     titles = _titles(rows)
     return [
@@ -276,7 +246,6 @@ def _titles(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
         "score": f"{score} [%]",
         "time_s": f"{METRICS['duration_s'].title} to {target}",
         "usd": f"USD to {target}",
-        "joules_per_image": METRICS["joules_per_image"].heading,
     }
 
 
@@ -306,13 +275,7 @@ def _time(time_s: float | None) -> str:
 
 
 # {value of a machine: how it is shown}.
-_SHOWS = {
-    "rate": plain,
-    "score": percent,
-    "time_s": _time,
-    "usd": plain,
-    "joules_per_image": plain,
-}
+_SHOWS = {"rate": plain, "score": percent, "time_s": _time, "usd": plain}
 
 
 def _machines(context: ReportContext) -> list[dict[str, Any]]:
@@ -351,14 +314,8 @@ def _rates(context: ReportContext) -> Iterator[_Rate]:
         has_content = run.mode == "train" or one.rate.value
         if one.stage in STAGES and has_content and (run.id or not one.usable):
             setting = {**one.setting, "batch_size": run.batch_size}
-            rate = one.rate if one.usable else Estimate()
-            lost = (
-                ""
-                if one.usable
-                else "resumed on other devices"
-                if run.status == "done"
-                else run.status
-            )
+            why = {"done": "resumed on other devices"}.get(run.status, run.status)
+            rate, lost = (one.rate, "") if one.usable else (Estimate(), why)
             stage, key = STAGES[one.stage], setting_key(setting)
             yield _Rate([run], run.machine, stage, one.stage, rate, setting, of=key, lost=lost)
     for run, record in context.of_kind(ScalingRecord):
@@ -377,7 +334,9 @@ def _compare(context: ReportContext, rates: Sequence[_Rate]) -> list[dict[str, A
 
     A value that nobody measured is None.
     """
-    trained = [rate.run for rate in rates if rate.run.mode == "train" and rate.counts]
+    # A seed that failed counts.
+    ended = [rate.run for rate in rates if rate.run.ended and not rate.run.changed_devices]
+    trained = [run for run in ended if run.mode == "train"]
     times = {run: t for run in trained if (t := context.times_to_target.get(run)) and t.ended}
     labels = collections.Counter((time.target, time.label) for time in times.values())
     target, label = max(labels, key=labels.get, default=(None, None))
@@ -387,13 +346,8 @@ def _compare(context: ReportContext, rates: Sequence[_Rate]) -> list[dict[str, A
         settings = _settings(rates_of_machine, context)
         times_here = {r: time for r, time in times.items() if r in runs and time.target == target}
         time_s, paid = _to_target(context, times_here)
-        bests = {
-            "rate": settings[0].best,
-            "score": _score([run for run in trained if run in runs]),
-            "time_s": time_s,
-            "usd": paid,
-            "joules_per_image": _energy(rates_of_machine),
-        }
+        score = _score([run for run in trained if run in runs])
+        bests = {"rate": settings[0].best, "score": score, "time_s": time_s, "usd": paid}
         if any(bests.values()):
             row = {"name": name, "settings": settings, "target": label}
             machines.append(bests | row | {"runs": sum(run.status == "done" for run in runs)})
@@ -454,12 +408,3 @@ def _to_target(
     paid = of_seeds([usd(times[run].paid_s, price.usd_per_hour) for run in bests[best]])
     counted = ", ".join(filter(None, [best.counted, price_mark(price, best.run)]))
     return best, best._replace(of=paid, counted=counted)
-
-
-def _energy(rates: Sequence[_Rate]) -> _Best | None:
-    bests = [
-        _Best(Estimate(joules), rate.run, "1 run", False)
-        for rate in rates
-        if (joules := rate.run.telemetry.get("joules_per_image")) is not None and not rate.lost
-    ]
-    return min(bests, key=lambda best: best.of.value, default=None)

@@ -79,10 +79,8 @@ def _charts(rows: Sequence[Measurement]) -> Iterator[LineChart | DotChart]:
     """Yield rates over the batch, a line for each setting; of a single batch, a dot for each."""
     rows = sorted(rows, key=lambda row: row.run.batch_size)
     lines = grouped(rows, key=lambda row: setting_key(row.setting)).values()
-    parts = in_parts(labelled(lines, lambda line: line[0].setting))
     run = rows[0].run
-    for number, part in enumerate(parts, 1):
-        which = f" ({number} of {len(parts)})" if len(parts) > 1 else ""
+    for which, part in in_parts(labelled(lines, lambda line: line[0].setting)):
         title = f"{run.experiment} · {rows[0].stage} · {rows[0].feed} feed: {_RATE}{which}"
         drawn = [row for _, line in part for row in line]
         note = (

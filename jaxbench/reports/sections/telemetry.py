@@ -218,10 +218,8 @@ def _panels(run: ReportedRun, readings: _Readings, skipped: int) -> Iterator[Lin
         }
         # gpu10 comes after gpu9.
         devices = sorted(curves, key=lambda name: (name.rstrip("0123456789"), len(name), name))
-        parts = in_parts(devices)
-        for part, names in enumerate(parts, 1):
+        for which, names in in_parts(devices):
             series = [Series(name, curves[name], band=True) for name in names]
-            which = f" ({part} of {len(parts)})" if len(parts) > 1 else ""
             title_of = f"{run.id} {run.experiment} {run.mode}: {title}{which}"
             labels = (f"since the run began [{unit}]", y_label)
             banded = any(point.low is not None for one in series for point in one.points)
