@@ -114,7 +114,6 @@ def jaxbench_batches(files: list[str], threads: int) -> Iterator[Any]:
         random_resized_crop=True,
         flip=True,
         num_threads=threads,
-        max_corrupt=count,
     )
     layout = BatchLayout(
         global_batch=BATCH,

@@ -1,46 +1,30 @@
-"""Show what runs cost: `jaxbench cost RUN... --usd_per_hour=6.7`.
+"""Show what runs cost, as the report does: `jaxbench cost DIR [DIR ...] --usd_per_hour=6.7`.
 
-Or what would be: `--images_per_s=2796 --epochs=64 --images_per_epoch=1281167 --offer=...` in place
-of runs; or `--experiment=NAME --target=gpu:a100:8,gpu:h100:8 --prices=FILE`, by predicted rates.
-`--list_offers` shows the prices that are known.
+DIR is as in `jaxbench report`. `--list_offers` shows the prices that are known.
 """
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
-from absl import flags
-
 from jaxbench.analysis import pricing
-from jaxbench.analysis.pricing import Price
 from jaxbench.analysis.published import PublishedRate
 from jaxbench.analysis.rate import Estimate, describe_steady_rate
 from jaxbench.cli import entry_point
 from jaxbench.cli.flag_table import define_flags
-from jaxbench.cli.price_flags import (
-    PRICES,
-    check_fraction,
-    check_positive,
-    stated_price,
-    target_prices,
-)
+from jaxbench.cli.price_flags import PRICES, check_fraction, check_positive, run_prices
 from jaxbench.errors import BadInput
-from jaxbench.hardware.targets.target import split_targets
 from jaxbench.metrics import UNKNOWN, words
-from jaxbench.paths import user_path
 from jaxbench.records.run_dir import finite
 from jaxbench.reports import published
-from jaxbench.reports.prices import Prices, at_price, price_mark
-from jaxbench.reports.runs import ReportedRun, read_run, time_to_target
+from jaxbench.reports.collect import collect
+from jaxbench.reports.prices import Prices, price_mark
+from jaxbench.reports.runs import ReportedRun, time_to_target
+from jaxbench.reports.sections.cost import cost_of
 from jaxbench.schema import value_of
 from jaxbench.tables.columns import Column, metric_column, metric_columns
-from jaxbench.terminal import print_wrapped, printable
+from jaxbench.terminal import print_wrapped, printable, warn
 
-_LIST_OFFERS, _TARGET_ACCURACY, _USD_PER_KWH, *_OF_A_RATE, _TARGET, _JSON = define_flags("cost")
-_IMAGES_PER_S, _EPOCHS, _IMAGES_PER_EPOCH = _OF_A_RATE
-
-_NO_PRICE = "give --usd_per_hour or --offer (--list_offers shows them)"
-_HYPOTHETICAL = ("images_per_s", "epochs", "images_per_epoch")
+_LIST_OFFERS, _TARGET_ACCURACY, _USD_PER_KWH, _JSON = define_flags("cost")
 
 
 def _describe(price: dict[str, Any] | None) -> str:
@@ -61,36 +45,39 @@ _LINES = (
     *metric_columns("images_per_s", "images_per_s_whole_run"),
     Column("rate", "rate_is"),
     *metric_columns("images_per_s_per_usd_per_hour", "usd_per_million_images"),
-    *metric_columns("usd_per_billion_tokens", "wall_s", "paid_s", "wall_usd", "time_s", "usd"),
+    *metric_columns("usd_per_billion_tokens", "wall_s", "paid_s", "wall_usd"),
     Column("published images/s", "published", _beside),
     metric_column("target_accuracy"),
     *metric_columns("target_epoch", "target_s", "target_usd"),
     *metric_columns("energy_j"),
     Column("energy covers, while training or measuring", "energy_covers"),
-    *metric_columns("electricity_usd", "target_energy_j", "target_electricity_usd"),
+    *metric_columns("electricity_usd", "target_energy_j"),
 )
 
 
-def main(spec: str | None, overrides: Sequence[str], paths: list[str]) -> int:
+def main(paths: list[str]) -> int:
     """Do what the flags say; return the exit code."""
-    if spec is not None or _TARGET.value is not None:
-        return _predict(spec, overrides, paths)
-    if overrides:
-        raise BadInput(f"{overrides[0]}: it needs --experiment and --target")
-    _check(paths)
+    check_positive("usd_per_kwh")
+    check_fraction("target_accuracy")
     if _LIST_OFFERS.value:
         for price in pricing.load_prices(PRICES.value):
             print_wrapped(printable(f"{price.offer}: {_describe(vars(price))}"))
         return 0
-    price = stated_price()
-    if paths:
-        runs = [read_run(path, path, user_path(path)) for path in paths]
-        Prices(price).check(runs)
-        costs = {run.name: cost_of_run(run, price) for run in runs}
-    elif price is None:
-        raise BadInput(_NO_PRICE)
-    else:
-        costs = {"as stated": cost_of_rate(price)}
+    if not paths:
+        raise BadInput("give at least one DIR: a run directory, a sweep, or a folder that has any")
+    prices, collection = Prices(*run_prices(), _USD_PER_KWH.value), collect(paths)
+    prices.check(collection.runs)
+    costs, problems = {}, []
+    for run in collection.all_runs:
+        try:
+            costs[str(run.path)] = cost_of_run(run, prices)
+        except BadInput as problem:
+            problems.append(str(problem))
+    if not costs:
+        raise BadInput(problems[0] if problems else f"{paths[0]}: has no run directory")
+    notes = [*collection.notes, *(sweep.problem for sweep in collection.sweeps if sweep.problem)]
+    for problem in [*notes, *problems]:
+        warn(f"jaxbench: {problem}")
     if _JSON.value:
         print(json.dumps({"costs": finite(costs)}))
         return 0
@@ -103,119 +90,57 @@ def main(spec: str | None, overrides: Sequence[str], paths: list[str]) -> int:
     return 0
 
 
-def _predict(spec: str | None, overrides: Sequence[str], paths: Sequence[str]) -> int:
-    """Print what the training of an experiment would cost on machines that are not here."""
-    others = ("list_offers", "target_accuracy", "usd_per_kwh", *_HYPOTHETICAL)
-    others = [f"--{name}" for name in others if flags.FLAGS[name].present]
-    if refused := [*paths, *others]:
-        raise BadInput(f"{refused[0]}: not with --experiment and --target, which predict")
-    if _TARGET.value is None:
-        raise BadInput(
-            "--experiment: needs --target=gpu:h100:8,...; --target=list of jaxbench.main"
-        )
-    experiment = entry_point.load_experiment(spec, overrides)
-    # They import JAX.
-    from jaxbench.modes.predictions import Predictor, ranked, ranking_lines
-    from jaxbench.modes.targets import check_target
-
-    targets = [check_target(experiment, name) for name in split_targets(_TARGET.value)]
-    prices = target_prices(targets)
-    if not prices:
-        raise BadInput(
-            "give --usd_per_hour, --offer, or --prices=FILE with an offer of each machine"
-        )
-    predictor = Predictor(experiment)
-    answers = [predictor.predict(target, prices.get(target.name)) for target in targets]
-    if not any(answer["predicted"] for answer in answers):
-        raise BadInput(
-            f"{answers[0]['target']}: not predicted, because {answers[0]['not_predicted']}"
-        )
-    if _JSON.value:
-        rows = [
-            {**answer, "rank": rank, "price": vars(price) if price else None}
-            for rank, answer in ranked(answers)
-            for price in [prices.get(answer["target"])]
-        ]
-        print(json.dumps({"costs": {row["target"]: row for row in rows}}))
-        return 0
-    for line in ranking_lines(experiment, answers):
-        print_wrapped(line)
-    return 0
-
-
-def _check(paths: list[str]) -> None:
-    hypothetical = [name for name in _HYPOTHETICAL if flags.FLAGS[name].present]
-    check_positive("usd_per_hour", "usd_per_kwh", *_HYPOTHETICAL)
-    check_fraction("target_accuracy")
-    if _LIST_OFFERS.value:
-        return
-    if missing := [path for path in paths if not user_path(path).is_dir()]:
-        raise BadInput(f"{missing[0]}: no such folder")
-    if bool(paths) == bool(hypothetical):
-        raise BadInput("give run directories, or --images_per_s")
-    if hypothetical and not _IMAGES_PER_S.value:
-        raise BadInput(f"--{hypothetical[0]}: needs --images_per_s")
-    if (_EPOCHS.value is None) != (_IMAGES_PER_EPOCH.value is None):
-        raise BadInput("--epochs and --images_per_epoch go together")
-    for name in ("target_accuracy", "usd_per_kwh"):
-        if not paths and flags.FLAGS[name].present:
-            raise BadInput(f"--{name}: it is for run directories")
-
-
-def cost_of_rate(price: Price) -> dict[str, Any]:
-    """Return what the stated rate costs."""
-    rate = _IMAGES_PER_S.value
-    costs = {"price": vars(price), "images_per_s": rate, **_per_price(Estimate(rate), price)}
-    if _EPOCHS.value is not None:
-        time_s = pricing.training_s(_EPOCHS.value, _IMAGES_PER_EPOCH.value, rate)
-        costs |= {"time_s": time_s, "usd": _usd(time_s, price)}
-    return costs
-
-
-def cost_of_run(run: ReportedRun, stated: Price | None) -> dict[str, Any]:
-    """Return what a run and its rate cost; None for what its record does not have.
-
-    A stated price takes the place of the one in its record.
-    """
+def cost_of_run(run: ReportedRun, prices: Prices) -> dict[str, Any]:
+    """Return what a run and its rate cost; None for what its record does not have."""
     run.check_measured()
-    rate, costs = rate_of(run)
+    rate, costs = _rate_of(run)
     if run.status != "done" or not rate.value:
         reason = f" ({run.reason})" if run.reason else ""
         raise BadInput(
             f"{run.name}: its status is {run.status}{reason}, and it has "
             f"{'a' if rate.value else 'no'} rate; only a run that is done and has a rate has costs"
         )
+    # One that is of other hardware is marked.
+    price = prices.lowest(run) or next(iter(prices.of(run)), None)
+    changed_price = None if price else run.changed_price
     # Without a price only electricity can be asked for.
-    price = stated or run.price
-    changed_price = None if stated else run.changed_price
-    if price is None and _USD_PER_KWH.value is None and not changed_price:
-        raise BadInput(f"{run.name}: its record has no price; {_NO_PRICE}")
+    if price is None and prices.usd_per_kwh is None and not changed_price:
+        raise BadInput(
+            f"{run.name}: its record has no price; give --usd_per_hour, --prices or --offer "
+            "(--list_offers shows them)"
+        )
     costs = {"price": price and vars(price), **costs}
     if note := changed_price or (price and price_mark(price, run)):
         costs["price_note"] = note
-    costs |= _per_price(rate, price, run.sequence_length) if price else {}
+    cost = cost_of(run, rate, price)
+    costs |= {
+        name: value
+        for of, amount in cost.items()
+        if isinstance(amount, Estimate)
+        for name, value in amount.fields(of).items()
+    }
     if beside := published.nearest(published.run_key(run), [run.batch_size]):
         costs["published"] = [*map(vars, beside)]
-    wall_s = run.summary.wall_s
-    paid_s = None if wall_s is None else run.paid_s(wall_s)
-    costs |= {"wall_s": wall_s, "paid_s": paid_s, "wall_usd": _usd(paid_s, price)}
-    energy = {name: run.telemetry.get(name) for name in ("energy_j", "energy_covers")}
+    costs |= {name: cost[name] for name in ("wall_s", "paid_s")} | {"wall_usd": cost["usd"]}
+    to_target = None
     if _TARGET_ACCURACY.value is not None:
         to_target = time_to_target(run, _TARGET_ACCURACY.value)
         if to_target is None or not to_target.evaluations:
             raise BadInput(f"{run.name}: has no evaluations to look for --target_accuracy in")
-        costs |= {"target_accuracy": _TARGET_ACCURACY.value, "target_epoch": to_target.epoch}
-        costs |= {"target_s": to_target.time_s, "target_usd": _usd(to_target.paid_s, price)}
-        energy["target_energy_j"] = to_target.energy_j
-    if _USD_PER_KWH.value is not None:
-        costs |= energy
-        costs["electricity_usd"] = _electricity(energy["energy_j"])
-        if "target_energy_j" in energy:
-            costs["target_electricity_usd"] = _electricity(energy["target_energy_j"])
+        costs |= {"target_accuracy": to_target.target, "target_epoch": to_target.epoch}
+        paid = price and pricing.usd(to_target.paid_s, price.usd_per_hour)
+        costs |= {"target_s": to_target.time_s, "target_usd": paid}
+    if prices.usd_per_kwh is not None:
+        energy_j = run.telemetry.get("energy_j")
+        costs |= {"energy_j": energy_j, "energy_covers": run.telemetry.get("energy_covers")}
+        costs |= {"target_energy_j": to_target.energy_j} if to_target else {}
+        costs["electricity_usd"] = energy_j and pricing.electricity_usd(
+            energy_j, prices.usd_per_kwh
+        )
     return costs
 
 
-def rate_of(run: ReportedRun) -> tuple[Estimate, dict[str, Any]]:
+def _rate_of(run: ReportedRun) -> tuple[Estimate, dict[str, Any]]:
     """Return the images/s that a run's costs are of, and the fields that say which rate it is."""
     definition = "median of windows"
     if run.mode == "train":
@@ -227,18 +152,5 @@ def rate_of(run: ReportedRun) -> tuple[Estimate, dict[str, Any]]:
     return run.rate, run.rate.fields("images_per_s") | {"rate_is": definition}
 
 
-def _usd(time_s: float | None, price: Price | None) -> float | None:
-    return None if None in (time_s, price) else pricing.usd(time_s, price.usd_per_hour)
-
-
-def _electricity(energy_j: float | None) -> float | None:
-    return None if energy_j is None else pricing.electricity_usd(energy_j, _USD_PER_KWH.value)
-
-
-def _per_price(rate: Estimate, price: Price, tokens: int | None = None) -> dict[str, float]:
-    costs = at_price(rate, price, tokens)
-    return {name: value for cost in costs for name, value in costs[cost].fields(cost).items()}
-
-
 if __name__ == "__main__":
-    entry_point.run_with_experiment(main, takes_arguments=True)
+    entry_point.run_with_arguments(main)

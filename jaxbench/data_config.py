@@ -58,7 +58,6 @@ class DataConfig(HoldsCode):
         zeros.
       random_resized_crop: Crop 8 to 100 % of a training image, decoded on the fly, at random and
         resize that.
-      max_corrupt: Corrupt images that a run skips and records; one more ends the run.
       cache: Cache for images decoded on the fly. resized: smaller JPEGs in `data.cache_dir`.
       cache_dir: Folder of the smaller copies; empty takes `~/.cache/jaxbench/images`.
       cache_side: Shorter side of the smaller copies, in pixels.
@@ -100,7 +99,6 @@ class DataConfig(HoldsCode):
     crop_padding: int = number(0, only_with={"sequence_length": [0], "decodes_on_the_fly": [False]})
     padding_mode: str = choice("reflect", "black", only_with={"crops": [True]})
     random_resized_crop: bool = plain(False, only_with={"decodes_on_the_fly": [True]})
-    max_corrupt: int = number(0, only_with={"decodes_on_the_fly": [True]})
     cache: str = choice("none", "resized", only_with={"decodes_on_the_fly": [True]})
     cache_dir: str = plain("", only_with={"cache": ["resized"]})
     cache_side: int = number(256, low=8, only_with={"cache": ["resized"]})

@@ -1,9 +1,9 @@
 """Write tasks that rent machines: `jaxbench offers --experiment=cnn10 --accelerator=...`.
 
-Each accelerator gets a task for SkyPilot and one for dstack. It installs this checkout, runs the
-experiment with the flags that are given here (or the card, with --qualify), and gives the machine
-back. Nothing is rented: the commands that launch, fetch the results and tear down are printed,
-below a table of the rates to expect, the lowest predicted cost by --prices first.
+Each accelerator gets a task for SkyPilot. It installs this checkout, runs the experiment with the
+flags that are given here (or the card, with --qualify), and gives the machine back. Nothing is
+rented: the commands that launch, fetch the results and tear down are printed, below a table of the
+rates to expect, the lowest predicted cost by --prices first.
 """
 
 import pathlib
@@ -70,10 +70,9 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
     command = shlex.join(["jaxbench", "offers", *sys.argv[1:]])
     tasks = write_offers(out, work, accelerators, predictions, command, user_file)
     print(f"cd {shlex.quote(str(out))}")
-    for name, both in tasks.items():
-        for engine, task in zip(("SkyPilot", "dstack"), both, strict=True):
-            print(f"\n# {name} with {engine}: launch, fetch the results, give the machine back")
-            print("\n".join(task.commands))
+    for name, task in tasks.items():
+        print(f"\n# {name} with SkyPilot: launch, fetch the results, give the machine back")
+        print("\n".join(task.commands))
     print()
     print_wrapped(f"# Afterwards: jaxbench report {shlex.quote(str(out))}")
     return 0
@@ -124,7 +123,7 @@ def _run(
         if experiment.data.path:
             warn(
                 f"jaxbench: data.path={experiment.data.path}: has to be on the rented machines; "
-                "add file_mounts (SkyPilot) or volumes (dstack) to the tasks"
+                "add file_mounts to the tasks"
             )
         elif experiment.data.source == "tfds":
             extras = ["prepare"]

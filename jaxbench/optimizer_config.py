@@ -7,12 +7,11 @@ from jaxbench.errors import BadInput
 from jaxbench.fields import choice, custom, fraction, number
 
 # The update rules that treat groups of parameters differently; a custom rule gets all of them.
-_RULES = ("sgd", "nesterov", "adam", "adamw", "adadelta", "lars", "muon")
+_RULES = ("sgd", "nesterov", "adam", "adamw", "adadelta", "muon")
 _SHIPPED = {"name": _RULES}
 _ADAM = {"name": ("adam", "adamw")}
 _MUON = {"name": ("muon",)}
 _STEP = {"schedule": ("step",)}
-_TRIANGLE = {"schedule": ("triangle",)}
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -45,7 +44,7 @@ class OptimizerConfig(HoldsCode):
         in between they grow linearly, rounded down. (1,1) rescales in every step, () never.
       sgd_momentum: Momentum of the parameters that take Nesterov steps under Muon.
       weight_decay: Weight decay, as an L2 penalty added to the gradient, like torch.optim.SGD.
-        adamw and lars decay parameters by their own rules.
+        adamw decays parameters by its own rule.
       weight_decay_mode: How weight decay depends on the learning rate. coupled: in proportion to
         it. decoupled: a step at the full rate takes the fraction `optimizer.weight_decay` off a
         parameter, however high that rate is (before momentum).
@@ -55,14 +54,9 @@ class OptimizerConfig(HoldsCode):
         all else; 0 is off.
       schedule: How the learning rate changes during training. step: multiplied by
         `optimizer.decay_factor` at each of `optimizer.decay_at`. cosine, linear: falls to 0.
-        one_cycle: rises from 1/25 of the full rate and falls, both along a cosine, as in PyTorch's
-        OneCycleLR. triangle: rises and falls linearly.
       decay_at: Fractions of all steps after which the learning rate is multiplied by
         `optimizer.decay_factor`: (0.3,0.6,0.8) is after 60, 120 and 160 of 200 epochs.
       decay_factor: Factor by which the learning rate is multiplied at each of `optimizer.decay_at`.
-      pct_start: Fraction of all steps in which the learning rate rises.
-      start_factor: Learning rate at the first step, as a fraction of the full rate.
-      end_factor: Learning rate after the last step, as a fraction of the full rate.
       warmup_epochs: Epochs in which the learning rate rises linearly from 0 to the full rate.
     """
 
@@ -72,7 +66,7 @@ class OptimizerConfig(HoldsCode):
     bias_learning_rate: float = number(0.0, only_with=_SHIPPED)
     head_learning_rate: float = number(0.0, only_with=_SHIPPED)
     base_batch_size: int = number(128, low=1)
-    momentum: float = fraction(0.9, only_with={"name": ("sgd", "nesterov", "lars", "muon")})
+    momentum: float = fraction(0.9, only_with={"name": ("sgd", "nesterov", "muon")})
     b1: float = fraction(0.9, only_with=_ADAM)
     b2: float = fraction(0.999, only_with=_ADAM)
     rho: float = fraction(0.95, only_with={"name": ("adadelta",)})
@@ -89,15 +83,10 @@ class OptimizerConfig(HoldsCode):
     )
     weight_decay_on: str = choice("all", "kernels", only_with={**_SHIPPED, "decays": [True]})
     max_gradient_norm: float = number(0.0, only_with=_SHIPPED)
-    schedule: str = choice(*("constant", "step", "cosine", "linear", "one_cycle", "triangle"))
+    schedule: str = choice("constant", "step", "cosine", "linear")
     decay_at: tuple[float, ...] = fraction((), only_with=_STEP)
     decay_factor: float = fraction(0.1, only_with=_STEP)
-    pct_start: float = fraction(0.3, only_with={"schedule": ("one_cycle", "triangle")})
-    start_factor: float = fraction(0.0, only_with=_TRIANGLE)
-    end_factor: float = fraction(0.0, only_with=_TRIANGLE)
-    warmup_epochs: float = number(
-        0.0, only_with={"schedule": ("constant", "step", "cosine", "linear")}
-    )
+    warmup_epochs: float = number(0.0)
 
     @property
     def decays(self) -> bool:

@@ -4,7 +4,6 @@ DIR is a run directory, a sweep's folder, a card, or a folder with some of them 
 measured, and nothing is changed in them.
 """
 
-from jaxbench.analysis.pricing import read_prices
 from jaxbench.cli import entry_point, price_flags
 from jaxbench.cli.flag_table import define_flags
 from jaxbench.errors import BadInput
@@ -21,12 +20,13 @@ def main(paths: list[str]) -> int:
         raise BadInput(
             "give at least one DIR: a run directory, a sweep, a card, or a folder that holds any"
         )
+    price_flags.check_positive("usd_per_kwh")
     out, collection = write_report(
         paths,
         _OUT.value,
         _FORMAT.value,
         title=_TITLE.value,
-        prices=_prices(),
+        prices=Prices(*price_flags.run_prices(), _USD_PER_KWH.value),
         target_accuracy=_TARGET_ACCURACY.value,
         section=_SECTION.value,
     )
@@ -34,16 +34,6 @@ def main(paths: list[str]) -> int:
     cards = f", {len(collection.cards)} card(s)" if collection.cards else ""
     print(printable(f"{len(collection.runs)} run(s){sweeps}{cards}: {out}"))
     return 0
-
-
-def _prices() -> Prices:
-    price_flags.check_positive("usd_per_kwh")
-    listed = []
-    if price_flags.PRICES.value and price_flags.OFFER.value is None:
-        listed = read_prices(price_flags.PRICES.value)
-        if price_flags.USD_PER_HOUR.value is not None:
-            raise BadInput("--prices and --usd_per_hour: give one of them")
-    return Prices(None if listed else price_flags.stated_price(), listed, _USD_PER_KWH.value)
 
 
 if __name__ == "__main__":

@@ -128,23 +128,21 @@ class AttemptDescription(TypedDict, total=False):
     price: RecordedPrice | None
 
 
-class Resumption(AttemptDescription, total=False):
-    """What a resumed process ran on, and the work that it repeated."""
+class Attempt(AttemptDescription, total=False):
+    """A process of a training run: its time, see records/goodput.py, and on what it ran.
 
-    step: Required[Count]
-    elapsed_s: Required[Amount]
-    lost_s: Required[Amount]
-    before: AttemptDescription | None
+    Of the first one, what it ran on is in run.json itself. The others say what they resumed: from
+    which step on, and the time of the work that they repeated.
+    """
 
-
-class Attempt(TypedDict):
-    """A process of a training run, see records/goodput.py."""
-
-    started_at: Date
-    import_s: float
-    resumed_phases_s: dict[str, float]
-    phases_s: dict[str, float]
-    doing: str
+    started_at: Required[Date]
+    import_s: Required[float]
+    resumed_phases_s: Required[dict[str, Amount]]
+    phases_s: Required[dict[str, Amount]]
+    doing: Required[str]
+    step: Count
+    lost_s: Amount
+    branched: bool
 
 
 class Readings(TypedDict, total=False):
@@ -325,7 +323,6 @@ METRICS = {
     "paid_s": Metric("seconds of all processes of a run", "paid, with the work that was lost", "s", better="lower"),
     "wall_usd": Metric("price of all processes of a run", "paid", "USD", better="lower"),
     "electricity_usd": Metric("price of the energy", "electricity", "USD", better="lower"),
-    "target_electricity_usd": Metric("price of the energy up to the target accuracy", "electricity to target", "USD", better="lower"),
     "score": Metric("top-1 or Dice of the last evaluation", "score", "%", better="higher"),
     "last_score": Metric("the same of one model", "last", "%", better="higher"),
     "best_score": Metric("best evaluation of a run or of one model", "best", "%", better="higher"),
@@ -368,7 +365,6 @@ class Summary(Record, frozen=True, kw_only=True):
     status: Annotated[Status, Metric("how it ended: done, failed, oom, interrupted, preempted, diverged or invalid; a run that has not ended is running")]
     phases_s: Annotated[dict[str, float] | None, Metric("seconds of each phase of the run; they add up to `wall_s`")] = None
     telemetry: Annotated[Telemetry | None, Metric("readings of devices and host over what was measured; absent if nothing was read")] = None
-    corrupt: Annotated[dict[str, str] | None, Metric("{image: reason} of the corrupt images that were skipped")] = None
     invalid: Annotated[list[str], Metric("reasons why metrics fail a sanity check")] = msgspec.field(default_factory=list)
     compile_s: Annotated[Amount | None, Here("seconds of lowering and compiling, over all programs; what is compiled at the same time counts once")] = None
     peak_memory_bytes: Annotated[Count | None, Metric("most memory in use on a device; absent if the device does not report it", "memory, most", "MiB", better="lower")] = None
@@ -491,7 +487,7 @@ class EpochRecord(Record, frozen=True, kw_only=True):
 
 
 class ThroughputRecord(Record, frozen=True, kw_only=True):
-    """One stage of --mode=throughput: train_step, train_step_xN or forward. Latencies are of single steps, each waited for, in the stage train_step."""
+    """One stage of --mode=throughput: train_step or forward. Latencies are of single steps, each waited for, in the stage train_step."""
 
     stage: Annotated[str, Metric("name of the stage", "stage", "text", shown="throughput input")]
     num_devices: Positive
@@ -502,7 +498,6 @@ class ThroughputRecord(Record, frozen=True, kw_only=True):
     flops_per_byte: Annotated[Amount | None, Metric("operations of a step for each byte of memory traffic that XLA counts", "FLOP/byte")] = None
     flops_per_byte_at_ridge: Annotated[Amount | None, Metric("the same ratio at which the device's arithmetic and memory are in balance", "at the ridge")] = None
     bound_by: Annotated[str | None, Metric("what bounds the step: arithmetic or memory", "bound by", "text")] = None
-    steps_per_call: Annotated[Positive, Metric("training steps in one call of a program")]
     warmup_steps: Annotated[Count, Metric("steps before the measurement")]
     warmup_settled: Annotated[bool, Metric("whether throughput stabilised during warm-up")]
     sync_residual_s: Annotated[Amount, Metric("seconds that work continued after the windows' ends, in sum")]
@@ -760,7 +755,6 @@ class ThroughputSummary(Summary, frozen=True, kw_only=True):
     """--mode=throughput; the rate is that of the stage train_step."""
 
     first_step_s: Amount | None = None
-    profile: dict[str, Any] | None = None
     first_loss: Annotated[float | None, Metric("loss of the first window's last step")] = None
     last_loss: Annotated[float | None, Metric("loss of the last window's last step")] = None
     images_per_s: Amount | None = None
@@ -814,7 +808,7 @@ class RunDocument(Struct, frozen=True, kw_only=True):
     """What a run is, on what it ran, and how it ended.
 
     Optional fields are absent if they are unknown: `finished_at` and `summary` until the end,
-    `resumes` of a run that was not resumed, and what belongs to other modes.
+    and what belongs to other modes.
     """
 
     experiment: Annotated[str, Metric("what followed `--experiment=`")]
@@ -836,8 +830,6 @@ class RunDocument(Struct, frozen=True, kw_only=True):
     config: Annotated[Settings, Metric("all fields of the experiment")]
     target_accuracy: Annotated[Fraction | None, Metric("value of the flag of this name", "target accuracy", "%")] = None
     rounds: Annotated[Count | None, Metric("value of the flag of this name")] = None
-    steps_per_call: Annotated[Positive | None, Here("value of the flag of this name")] = None
-    page_cache: Annotated[str | None, Metric("value of the flag of this name")] = None
     scaling: Annotated[str | None, Here("value of the flag of this name")] = None
     reason: str | None = None
     started_at: Annotated[Date, Metric("date and time of the start (UTC, ISO 8601)")]
@@ -851,8 +843,7 @@ class RunDocument(Struct, frozen=True, kw_only=True):
     working_directory: Annotated[str, Metric("folder in which the command ran")]
     pid: Annotated[Count, Metric("process id")]
     environment: Annotated[Environment, Metric("hardware, driver, versions, environment variables and commit")]
-    resumes: Annotated[list[Resumption] | None, Metric("one entry for each time the run was resumed: when, on what, and which work was lost")] = None
-    attempts: Annotated[list[Attempt] | None, Metric("one entry for each process of a training run, one after another: when it started, and its time by phase; see records/goodput.py")] = None
+    attempts: Annotated[list[Attempt] | None, Metric("one entry for each process of a training run, in order: when it started and its time by phase (see records/goodput.py); if it resumed the run, also what it ran on and the work that was lost")] = None
     summary: Annotated[dict[str, Any] | None, Metric("the summary record, without its kind")] = None
 
     def to_json(self) -> dict[str, Any]:
@@ -1095,6 +1086,9 @@ def decode_document(document: Mapping[str, Any]) -> RunDocument:
     Raises:
       ValueError: a field is missing or has a wrong value.
     """
+    # It would be dropped as unknown, and so the time that was lost.
+    if "resumes" in document:
+        raise ValueError("`resumes` was written by a jaxbench between two releases; run it again")
     decoded = _decode(document, RunDocument)
     if f"{decoded.mode}_summary" not in RECORDS:
         raise ValueError(f"no such mode: {decoded.mode!r} - at `$.mode`")

@@ -429,9 +429,9 @@ def evaluate(run: TrainRun, state: TrainState) -> tuple[dict[str, np.ndarray], f
                 sums[name] += sums_R
             title = f"evaluating epoch {len(run.progress.epochs) + 1}/{run.plan.num_epochs}"
             run.console.progress(title, done, feed.eval_steps, "")
-        if (sums["count"] != feed.eval_count).any():
+        if (sums["count"] != feed.num_eval).any():
             raise AssertionError(
-                f"evaluated {sums['count']} examples, the split has {feed.eval_count}"
+                f"evaluated {sums['count']} examples, the split has {feed.num_eval}"
             )
         # The last update of all may have broken the network, after the last training loss.
         run.check_losses("evaluation", sums)
@@ -452,7 +452,7 @@ def write_epoch_record(
     evaluated = {}
     if eval_sums:
         evaluated = means_over_models(run, "eval_", eval_sums, program.task.eval_metrics)
-        evaluated["eval_count"] = run.feed.eval_count
+        evaluated["eval_count"] = run.feed.num_eval
     record = EpochRecord(
         epoch=trained.epoch + 1,
         epochs=run.plan.num_epochs,
@@ -477,10 +477,9 @@ def write_epoch_record(
         elapsed_s=run.clock.wall_s(),
     )
     images = timed_steps * program.layout.images_per_step
-    corrupt_images = len(run.corrupt) * program.layout.num_models
     # In one piece: an epoch is either under way or has its record.
     with defer_signals():
         run.progress.epochs.append(record)
-        run.progress.invalid += impossible_epoch(record, images, corrupt_images)
+        run.progress.invalid += impossible_epoch(record, images)
         run.write(record)
         run.progress.epoch_metrics = None

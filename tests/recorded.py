@@ -83,6 +83,15 @@ def _plain_values(cls: type) -> dict[str, Any]:
     return values
 
 
+def attempts(*resumed: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return run.json's entries of a first process and of those that resumed it at `elapsed_s`."""
+    first = {"started_at": STARTED, "import_s": 0.0, "phases_s": {}, "doing": "train"}
+    return [
+        {**first, "resumed_phases_s": {"train": one.get("elapsed_s", 0.0)}, **one}
+        for one in ({}, *resumed)
+    ]
+
+
 def recorded_run(
     folder: pathlib.Path,
     records: Sequence[Record] = (),

@@ -33,6 +33,7 @@ from tests.cards import made
 from tests.in_process import run_command
 from tests.recorded import (
     PRICE,
+    attempts,
     filled,
     recorded_run,
     scaling_record,
@@ -707,7 +708,7 @@ def test_every_output_is_read(read):
 def test_a_value_with_an_interval_has_one_form(folder, read):
     """NAME with NAME_low and NAME_high: in records, cards, comparisons, costs and predictions."""
     predicted = ("--experiment=cnn10", "--target=gpu:h100", "--usd_per_hour=2", "--json")
-    folder.command("cost", *predicted)
+    folder.command("main", "--mode=describe", *predicted)
     files = [*folder.root.rglob("run.json"), *folder.root.rglob("card.json")]
     documents = [*folder.documents, *(json.loads(file.read_text()) for file in files)]
     found = set()
@@ -986,14 +987,14 @@ def three_each(folder, first=(1000.0, 1010.0, 990.0), second=(1200.0, 1210.0, 11
     return [str(folder / name) for name in "ab"]
 
 
-ELSEWHERE = [{"step": 300, "elapsed_s": 5.0, "lost_s": 1.0, "num_devices": 4}]
+ELSEWHERE = attempts({"step": 300, "elapsed_s": 5.0, "lost_s": 1.0, "num_devices": 4})
 
 
 @pytest.mark.parametrize(
     ("epochs", "fields", "told"),
     [
         (12, {"status": "interrupted"}, "its status is interrupted"),
-        (12, {"resumes": ELSEWHERE}, "was resumed on other devices"),
+        (12, {"attempts": ELSEWHERE}, "was resumed on other devices"),
         # The first epoch is warm-up: it has no rate, and is no repeat.
         (1, {}, "bf16, batch 128 is fastest: 1,200"),
     ],
@@ -1015,7 +1016,7 @@ def test_what_is_no_repeat_is_none_in_every_output(tmp_path, epochs, fields, tol
     [
         ({"status": "interrupted"}, "interrupted"),
         ({"status": "invalid"}, "invalid"),
-        ({"resumes": ELSEWHERE}, "resumed on other devices"),
+        ({"attempts": ELSEWHERE}, "resumed on other devices"),
     ],
 )
 @pytest.mark.parametrize("write", [write_training, throughput])

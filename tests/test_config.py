@@ -72,13 +72,11 @@ def test_a_variant_that_does_not_exist_is_one_line_with_those_that_do(spec):
 @pytest.mark.parametrize(
     ("spec", "override", "unused"),
     [
-        ("quickstart", "optimizer.schedule=one_cycle", "optimizer.warmup_epochs=1"),
         ("gpt_bytes", "optimizer.name=sgd", "optimizer.b2=0.99"),
         ("cifar10_speedrun94", "optimizer.name=nesterov", "optimizer.sgd_momentum=0.85"),
         ("cifar10_speedrun94", "optimizer.name=adam", "optimizer.weight_decay_mode=decoupled"),
         ("resnet50", "data.source=synthetic", "data.random_resized_crop=True"),
         ("cnn10", "data.source=npz", "data.name=cifar10"),
-        ("quickstart", "data.max_corrupt=5", "data.max_corrupt=5"),
         ("cifar10_speedrun94", "optimizer.weight_decay=0", "optimizer.weight_decay_mode=decoupled"),
         ("resnet50", "data.feed=resident", "data.random_resized_crop=True"),
         ("wrn28_10", "optimizer.schedule=cosine", "optimizer.decay_at=(0.3, 0.6, 0.8)"),

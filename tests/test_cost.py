@@ -10,9 +10,8 @@ from jaxbench.analysis.pricing import Price, add_costs, find_price, load_prices,
 from jaxbench.errors import BadInput
 from jaxbench.sweeps.grid import make_trials
 from tests.conftest import MICRO, refusal, run_json
-from tests.recorded import epochs, recorded_run
+from tests.recorded import attempts, epochs, recorded_run
 
-IMAGENET = 1_281_167
 TPU, AWS = "Google Cloud TPU v2-8, on demand", "AWS p3.8xlarge, on demand"
 
 
@@ -123,7 +122,7 @@ def test_all_processes_of_a_resumed_run_are_paid_for(run_cost, tmp_path):
         {"step": 100, "elapsed_s": 5.0, "lost_s": 1800.0},
         {"step": 900, "elapsed_s": 25.0, "lost_s": 3600.0},
     ]
-    run = write_run(tmp_path / "run", (0.8, 0.95, 0.96), resumes=resumes)
+    run = write_run(tmp_path / "run", (0.8, 0.95, 0.96), attempts=attempts(*resumes))
     args = ("--usd_per_hour=3.6", "--target_accuracy=0.94")
     cost = cost_of(run_cost(run, *args, "--json"))
     assert (cost["wall_s"], cost["paid_s"], cost["wall_usd"]) == (3600, 9000, 9)
@@ -133,14 +132,13 @@ def test_all_processes_of_a_resumed_run_are_paid_for(run_cost, tmp_path):
     assert "paid, with the work that was lost [s]: 9,000\n  paid [USD]: 9.000\n" in told
     # The last process went back before the target: it reached it again.
     back = {"step": 100, "elapsed_s": 5.0, "lost_s": 0.0}
-    run = write_run(tmp_path / "back", (0.8, 0.95, 0.96), resumes=[*resumes, back])
+    run = write_run(tmp_path / "back", (0.8, 0.95, 0.96), attempts=attempts(*resumes, back))
     assert cost_of(run_cost(run, *args, "--json"))["target_usd"] == pytest.approx(5.42)
 
 
 def test_a_run_that_was_resumed_records_what_it_cost():
-    resumes = [{"elapsed_s": 5.0, "lost_s": 1800.0}]
     summary = {"wall_s": 3600.0, "target_accuracy": {"reached": True, "time_s": 1800.0}}
-    add_costs(summary, 3.0, resumes)
+    add_costs(summary, 3.0, attempts({"elapsed_s": 5.0, "lost_s": 1800.0}))
     assert summary["usd"] == 4.5 and summary["target_accuracy"]["usd"] == 3.0
 
 
@@ -168,51 +166,33 @@ def test_costs_by_the_reports_rate_and_electricity_without_a_price(run_cost, tmp
     run = write_run(tmp_path / "run", (0.5, 0.8, 0.95), [100.0, 1000.0, 1200.0], summary)
     cost = cost_of(run_cost(run, *_EACH, "--json"))
     assert (cost["images_per_s"], cost["price"], cost["wall_s"]) == (1100.0, None, None)
-    assert cost["electricity_usd"] == 0.5 and cost["target_electricity_usd"] == 0.25
+    assert cost["electricity_usd"] == 0.5 and cost["target_energy_j"] == 3.6e6
     name, *told = run_cost(run, *_EACH).stdout.splitlines()
     assert name == run and max(map(len, told)) <= 80
     assert "\n".join(told) == snapshot
 
 
-def test_the_command_says_what_would_be(run_cost):
-    args = ("--images_per_s=2796", "--epochs=64", f"--images_per_epoch={IMAGENET}")
-    done = run_cost(*args, f"--offer={TPU}")
-    assert "time [s]: 29,326\n  whole run [USD]: 54.58" in done.stdout and "2018" in done.stdout, (
-        done.stderr
-    )
-    huge = run_cost("--images_per_s=1e-300", "--usd_per_hour=1e10").stdout
-    assert max(map(len, huge.splitlines())) < 120
-
-
-def test_what_training_would_cost_elsewhere(run_cost, refused, tmp_path):
-    (tmp_path / "prices.csv").write_text(
-        HEADER + "a,NVIDIA H200,1,3.6,2026,web\nb,NVIDIA A100-SXM4-80GB,8,36,2026,web\n"
-    )
-    experiment = ("--experiment=resnet50_synthetic", "--experiment.epochs=2")
-    args = (*experiment, "--target=gpu:a100:8,gpu:h200,gpu:a100", "--prices=prices.csv")
-    done = run_cost(*args, "--json")
-    assert done.returncode == 0, done.stderr
+def test_what_the_report_takes_has_costs(run_cost, refused, tmp_path):
+    """A folder with a run that was measured elsewhere, and one that failed."""
+    here, there = {"device_kind": "NVIDIA H200", "num_devices": 1}, {"device_kind": "TPU v4"}
+    write_run(tmp_path / "runs/a", environment=here)
+    write_run(tmp_path / "runs/b/c", environment=there | {"num_devices": 4})
+    failed = write_run(tmp_path / "runs/failed", environment=here, status="failed")
+    own = tmp_path / "own.csv"
+    own.write_text(HEADER + "h,NVIDIA H200,1,3.6,2026,web\nt,TPU v4,4,7.2,2026,web\n")
+    done = run_cost("runs", "--prices=own.csv", "--json")
     costs = json.loads(done.stdout)["costs"]
-    assert [*costs] == ["gpu:h200", "gpu:a100:8", "gpu:a100"]
-    assert [one["rank"] for one in costs.values()] == ["1", "2", "–"]
-    best = costs["gpu:h200"]["predicted"]
-    assert best["training_usd"] == pytest.approx(best["training_s"] / 1000)
-    assert best["training_usd_low"] < best["training_usd"] < best["training_usd_high"]
-    assert costs["gpu:a100"]["price"] is None  # that of eight is none of one
-    assert "training_usd" not in costs["gpu:a100"]["predicted"]
-    lines = run_cost(*args).stdout.splitlines()
-    assert [line.split()[:2] for line in lines if " gpu:" in line][0] == ["1", "gpu:h200"]
-    for wrong, told in (
-        ((*experiment, "--target=gpu:h20", "--usd_per_hour=1"), "did you mean 'h200'"),
-        ((*experiment, "--usd_per_hour=1"), "needs --target"),
-        ((*experiment, "--target=gpu:h200"), "give --usd_per_hour"),
-        ((*experiment, "--target=gpu:h100", "--prices=prices.csv"), "no offer of just gpu:h100"),
-        ((*args, "--usd_per_hour=1"), "--usd_per_hour and --prices: give one"),
-        ((*args, "--epochs=3"), "--epochs: not with --experiment"),
-        (("--target=gpu:h200", "--usd_per_hour=1"), "give --experiment=NAME"),
-        (("--experiment.epochs=2",), "needs --experiment and --target"),
-    ):
-        refused(*wrong, told=told, module="jaxbench.cost")
+    assert {name: cost["wall_usd"] for name, cost in costs.items()} == {
+        "runs/a": 3.6,
+        "runs/b/c": 7.2,
+    }
+    assert re.fullmatch(r"jaxbench: failed: its status is failed.*\n", done.stderr)
+    refused(
+        "runs", "--usd_per_hour=1", told="one price, but the runs are on", module="jaxbench.cost"
+    )
+    refused(failed, "--usd_per_hour=1", told="its status is failed", module="jaxbench.cost")
+    (tmp_path / "none").mkdir()
+    refused("none", told="holds no run directory", module="jaxbench.cost")
 
 
 def test_a_run_records_its_price_and_what_its_way_cost(run_cli, run_cost, tmp_path):
@@ -242,18 +222,17 @@ def test_another_price_or_project_is_no_other_trial():
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        ((), "give run directories, or --images_per_s"),
+        ((), "give at least one DIR"),
         (("nowhere", "--usd_per_hour=1"), "nowhere: no such folder"),
-        (("--images_per_s=1",), "give --usd_per_hour or --offer"),
-        (("--images_per_s=1", "--usd_per_hour=0"), "--usd_per_hour=0: must be more than 0"),
-        (("--images_per_s=1", "--usd_per_hour=1e300"), "must be more than 0, at most 1e+12"),
-        (("--images_per_s=nan", "--usd_per_hour=1"), "--images_per_s=nan: must be more"),
-        (("--images_per_s=1", "--usd_per_hour=1", "--epochs=3"), "go together"),
-        (("--images_per_s=1", "--usd_per_hour=1", "--target_accuracy=0.5"), "for run directories"),
-        (("x", "--usd_per_hour=1", "--target_accuracy=94"), "must be a fraction"),
-        (("--images_per_s=1", "--offer=none"), "no such offer"),
-        (("--epochs=3", "--images_per_epoch=5", "--usd_per_hour=1"), "needs --images_per_s"),
+        (("run",), "its record has no price; give --usd_per_hour, --prices or --offer"),
+        (("run", "--usd_per_hour=0"), "--usd_per_hour=0: must be more than 0"),
+        (("run", "--usd_per_hour=1e300"), "must be more than 0, at most 1e+12"),
+        (("run", "--usd_per_kwh=nan"), "--usd_per_kwh=nan: must be more"),
+        (("run", "--usd_per_hour=1", "--target_accuracy=94"), "must be a fraction"),
+        (("run", "--offer=none"), "no such offer"),
+        (("run", "--prices=own.csv", "--usd_per_hour=1"), "--usd_per_hour and --prices: give one"),
     ],
 )
-def test_what_makes_no_sense_is_refused(refused, args, told):
+def test_what_makes_no_sense_is_refused(refused, tmp_path, args, told):
+    write_run(tmp_path / "run")
     refused(*args, told=told, module="jaxbench.cost")

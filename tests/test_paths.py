@@ -70,7 +70,7 @@ RESIZED = ("--experiment=resnet50", "--experiment.data.cache=resized")
         ["report", "gs://b/x"],
         ["report", ".", "--out=gs://b/x.html"],
         ["compare", "gs://b/x", "gs://b/y"],
-        ["cost", "--images_per_s=10", "--offer=a", "--prices=gs://b/x"],
+        ["cost", ".", "--offer=a", "--prices=gs://b/x"],
         ["calibrate", "--out=gs://b/x"],
         ["calibrate", "gs://b/x"],
         ["new", "data", "gs://b/x.py"],

@@ -138,7 +138,8 @@ def compare() -> int:
                 given.rounds,
             )
             contestant.calls = found.calls_per_window
-            warmups[contestant.name] = found, found.calls + FIRST_STEPS
+            calls = found.calls + FIRST_STEPS
+            warmups[contestant.name] = dataclasses.replace(found, calls=calls)
         for number in range(given.rounds):
             # Forwards, then backwards: what drifts hits all alike.
             for contestant in field if number % 2 == 0 else field[::-1]:

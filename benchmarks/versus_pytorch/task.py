@@ -45,7 +45,7 @@ def load_config(experiment: str, batch_size: int, precision: str) -> Config:
     )
     held = {"schedule": "constant", "warmup_epochs": 0.0}
     for field in dataclasses.fields(config.optimizer):
-        if field.name in ("decay_at", "decay_factor", "pct_start", "start_factor", "end_factor"):
+        if field.name in ("decay_at", "decay_factor"):
             held[field.name] = field.default
     config.optimizer = dataclasses.replace(config.optimizer, **held)
     config.batch_size = batch_size or config.batch_size

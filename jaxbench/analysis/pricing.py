@@ -171,22 +171,23 @@ def electricity_usd(energy_j: float, usd_per_kwh: float) -> float:
     return energy_j / J_PER_KWH * usd_per_kwh
 
 
-def lost_s(resumes: Sequence[Mapping[str, Any]] | None, elapsed_s: float = math.inf) -> float:
+def lost_s(attempts: Sequence[Mapping[str, Any]] | None, elapsed_s: float = math.inf) -> float:
     """Return the seconds that the processes of a resumed run took and its clock leaves out.
 
     Processes that were killed took them for work that was lost. They were paid for.
 
     Args:
-      resumes: run.json's.
+      attempts: run.json's.
       elapsed_s: up to which moment of the run's clock.
     """
-    entries = resumes or ()
+    entries = attempts or ()
     # A process may go on before the place where an earlier one did.
-    before = [i for i, one in enumerate(entries) if one["elapsed_s"] < elapsed_s]
-    return sum(one["lost_s"] for one in entries[: max(before, default=-1) + 1])
+    starts_s = [sum(one["resumed_phases_s"].values()) for one in entries]
+    before = [i for i, start_s in enumerate(starts_s) if start_s < elapsed_s]
+    return sum(one.get("lost_s", 0.0) for one in entries[: max(before, default=-1) + 1])
 
 
-def add_costs(summary: dict[str, Any], usd_per_hour: float | None, resumes: Any = None) -> None:
+def add_costs(summary: dict[str, Any], usd_per_hour: float | None, attempts: Any = None) -> None:
     """Add to a summary record what the run took: USD, and energy and USD up to its target.
 
     The time of all processes is paid for, that of lost work too, but none between two processes.
@@ -194,7 +195,7 @@ def add_costs(summary: dict[str, Any], usd_per_hour: float | None, resumes: Any 
     ended there, so that all of it was spent on the way.
 
     Args:
-      resumes: run.json's, of a run that was resumed.
+      attempts: run.json's, of a training run.
     """
     target = summary.get("target_accuracy")
     if target is not None:
@@ -203,9 +204,9 @@ def add_costs(summary: dict[str, Any], usd_per_hour: float | None, resumes: Any 
             target[name] = telemetry.get(name) if target["reached"] else None
         time_s = target["time_s"]
         known = time_s is not None and usd_per_hour is not None
-        target["usd"] = usd(time_s + lost_s(resumes), usd_per_hour) if known else None
+        target["usd"] = usd(time_s + lost_s(attempts), usd_per_hour) if known else None
     if usd_per_hour is not None and "wall_s" in summary:
-        summary["usd"] = usd(summary["wall_s"] + lost_s(resumes), usd_per_hour)
+        summary["usd"] = usd(summary["wall_s"] + lost_s(attempts), usd_per_hour)
 
 
 def costs_to_expect(

@@ -75,7 +75,6 @@ class _Metadata(TypedDict, total=False):
     compile_cache: list[str]
     first_step_s: Amount | None
     invalid: list[str]
-    corrupt: dict[str, str]
     traced: list[Count]
     records: dict[str, _Mark]
     totals_s: dict[str, Amount]

@@ -26,7 +26,7 @@ from jaxbench.checkpoints.checkpoint import (
     read_checkpoint,
     read_newest,
 )
-from jaxbench.clock import Clock, now
+from jaxbench.clock import Clock
 from jaxbench.config import Config
 from jaxbench.custom import config_record
 from jaxbench.errors import BadInput
@@ -34,7 +34,7 @@ from jaxbench.files import end_of_lines, open_own, read_lines, read_text
 from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import broadcast_arrays
 from jaxbench.paths import user_path
-from jaxbench.records.attempts import describe_attempt, last_attempt
+from jaxbench.records.attempts import attempts_of, describe_attempt
 from jaxbench.records.goodput import end_attempt
 from jaxbench.records.reader import flat
 from jaxbench.records.run_dir import (
@@ -150,7 +150,7 @@ def _open(
             decode_document(document)
             if document["mode"] != "train":
                 raise ValueError("it is not that of a training run")
-            if document.get("data") is None or document.get("attempts") == []:
+            if document.get("data") is None or not document.get("attempts"):
                 raise ValueError("it lacks data or attempts")
             if document["status"] == "diverged" and checkpoint is None:
                 raise BadInput(
@@ -254,23 +254,22 @@ def resume_run_dir(
     """
     path, old = resume.path, resume.document
     marks = checkpoint.metadata["records"] if checkpoint else {}
-    entry = _resume_entry(resume, checkpoint, document)
-    attempts = _attempts(resume, document)
+    *_, last, entry = attempts = _attempts(resume, checkpoint, document)
     for name in ("train_examples", "eval_examples", "train_checksum", "eval_checksum"):
         before, here = (data.get(name) for data in (old["data"], document.data))
         if before != here:
             raise BadInput(
                 f"{path}: was made with another data set: {name}={before} there, {here} here"
             )
-    before, here = last_attempt(old)["batch_norm_examples"], document.batch_norm_examples
-    if before != here:
+    there, here = last.get("batch_norm_examples"), document.batch_norm_examples
+    if there != here:
         say(
             f"warning: batch norm takes its statistics from {here} images now, it took them from "
-            f"{before}: losses are not those of an undisturbed run (batch_norm=sync keeps them)"
+            f"{there}: losses are not those of an undisturbed run (batch_norm=sync keeps them)"
         )
     if workdir and user_path(workdir).resolve() != path.resolve():
         entry["from"] = str(path)
-        begun = msgspec.structs.replace(document, resumes=[entry], attempts=attempts)
+        begun = msgspec.structs.replace(document, attempts=attempts)
         run_dir = create_run_dir(workdir, run_name, begun)
         for name in measure_records(path).keys() & marks.keys():  # up to the checkpoint
             (run_dir.path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -278,7 +277,7 @@ def resume_run_dir(
                 file.writelines(first_blocks(path / name, marks[name][0]))
         if checkpoint:  # the new run may end before it has written one
             copy_checkpoint(path / CHECKPOINTS, run_dir.path / CHECKPOINTS, checkpoint.name)
-        changes: dict[str, Any] = {"resumes": [entry]}
+        changes: dict[str, Any] = {}
     else:  # in its own folder it stays the same run
         before, here = old.get("target_accuracy"), document.target_accuracy
         if before != here:
@@ -288,51 +287,43 @@ def resume_run_dir(
             )
         run_dir = RunDir(path, old)
         changes = dict.fromkeys(("reason", "finished_at", "summary")) | {"status": "running"}
-        changes |= {"resumes": [*(old.get("resumes") or ()), entry], "attempts": attempts}
     entry["short"] = restore_records(run_dir.path, marks, say)
-    run_dir.update(**changes)
+    run_dir.update(**changes, attempts=attempts)
     return run_dir
 
 
-def _resume_entry(
+def _attempts(
     resume: Resume, checkpoint: Checkpoint | None, document: RunDocument
-) -> dict[str, Any]:
-    """Return the entry of run.json's `resumes` about this process."""
-    elapsed_s = sum(checkpoint.metadata["totals_s"].values()) if checkpoint else 0.0
-    return {
-        "started_at": now().isoformat(),
-        "checkpoint": checkpoint and checkpoint.name,
-        "step": checkpoint.metadata["step"] if checkpoint else 0,
-        "elapsed_s": elapsed_s,
-        # The time of the work after the checkpoint, which is lost, by the records that are left.
-        "lost_s": max(0.0, _last_elapsed_s(resume.path) - elapsed_s),
-        "damaged_checkpoints": checkpoint.damaged if checkpoint else {},
-        "before": {
-            **{name: resume.document.get(name) for name in ("status", "reason", "finished_at")},
-            **last_attempt(resume.document),
-        },
-        **{name: getattr(document, name) for name in ("command_line", "pid")},
-        "hostname": document.environment.get("hostname"),
-        **describe_attempt(document.environment, document.price, document.batch_norm_examples),
-    }
+) -> list[dict[str, Any]]:
+    """Return the entries of all processes so far, with this one's.
 
-
-def _attempts(resume: Resume, document: RunDocument) -> list[dict[str, Any]] | None:
-    """Return the entries of all processes so far, with this one's; None if they are unknown.
-
-    A process that was not killed has its phases in its summary. What a run did after a checkpoint
-    from which another one branches off is not lost.
+    A process that was not killed has its phases in its summary. A run that branches off from
+    another one's checkpoint keeps only on what the other's last process ran.
     """
-    earlier = resume.document.get("attempts")
-    if earlier is None or resume.checkpoint is not None:
-        return None
-    [this], (*before, last) = document.attempts, earlier
+    (*before, last), [this] = attempts_of(resume.document), document.attempts
+    resumed_s, elapsed_s = this["resumed_phases_s"], _last_elapsed_s(resume.path)
     summary = resume.document.get("summary")
     if summary and summary.get("phases_s"):
         last = {**last, "phases_s": summary["phases_s"]}
     else:
-        last = end_attempt(last, this["resumed_phases_s"], _last_elapsed_s(resume.path))
-    return [*before, last, this]
+        last = end_attempt(last, resumed_s, elapsed_s)
+    last |= {name: resume.document.get(name) for name in ("status", "reason", "finished_at")}
+    branched = resume.checkpoint is not None
+    if branched:
+        before, last = [], last | {"step": 0, "lost_s": 0.0}
+    entry = {
+        **this,
+        "branched": branched,
+        "checkpoint": checkpoint and checkpoint.name,
+        "step": checkpoint.metadata["step"] if checkpoint else 0,
+        # The time of the work after the checkpoint, which is lost, by the records that are left.
+        "lost_s": max(0.0, elapsed_s - sum(resumed_s.values())),
+        "damaged_checkpoints": checkpoint.damaged if checkpoint else {},
+        **{name: getattr(document, name) for name in ("command_line", "pid")},
+        "hostname": document.environment.get("hostname"),
+        **describe_attempt(document.environment, document.price, document.batch_norm_examples),
+    }
+    return [*before, last, entry]
 
 
 def _last_elapsed_s(path: pathlib.Path) -> float:

@@ -8,7 +8,7 @@ COMMANDS = {
     "compare": "Compare the rates of runs, or cards, with intervals.",
     "report": "Make a report of runs, sweeps and cards, one HTML page.",
     "cost": "Show what runs cost: time, money, electricity.",
-    "offers": "Write tasks that rent machines for a run (SkyPilot, dstack).",
+    "offers": "Write tasks that rent machines for a run, by SkyPilot.",
     "calibrate": "Fit the model of predicted rates again, with your own rates too.",
     "new": "Write a template for a custom network, optimizer, data or task.",
     "doctor": "Check this machine: versions, devices, driver, disk, host.",

@@ -91,23 +91,15 @@ def run_with_arguments(
         terminal.flush_streams()
 
 
-def run_with_experiment(
-    main: Callable[..., int | None],
-    argv: Sequence[str] | None = None,
-    *,
-    takes_arguments: bool = False,
-) -> None:
-    """Do as `run_with_arguments`, but call `main` with the arguments of `load_experiment`.
-
-    If it takes arguments, what is no flag is a third one.
-    """
+def run_with_experiment(main: Callable[..., int | None], argv: Sequence[str] | None = None) -> None:
+    """Do as `run_with_arguments`, but call `main` with the arguments of `load_experiment`."""
     experiment: list[Any] = []
 
     def parse(argv: Sequence[str]) -> list[str]:
         argv, *experiment[:] = take_experiment(argv)
         arguments, spec = _parse_flags(argv, experiment[0])[1:], experiment[0]
-        if takes_arguments or not arguments:
-            return [argv[0], *arguments]
+        if not arguments:
+            return [argv[0]]
         name, equals, value = arguments[0].partition("=")
         meant = [f"experiment={name}"] if name.split(":")[0] in registry.available() else []
         if equals:
@@ -115,10 +107,7 @@ def run_with_experiment(
         hint = f"; did you mean --{' or --'.join(meant)}?" if meant else ""
         raise BadInput(f"{arguments[0]!r}: flags begin with --{hint}")
 
-    def run(arguments: list[str]) -> int | None:
-        return main(*experiment, *([arguments] if takes_arguments else []))
-
-    run_with_arguments(run, argv, parse)
+    run_with_arguments(lambda _: main(*experiment), argv, parse)
 
 
 def exit_code(error: BaseException) -> tuple[int, str | None]:

@@ -23,13 +23,10 @@ def target_prices(targets: Iterable[Target]) -> dict[str, Price]:
     Raises:
       BadInput: see `stated_price`, or --prices has no offer of any of them.
     """
-    targets = [*targets]
-    if not PRICES.value or OFFER.value is not None:
-        price = stated_price()
-        return {target.name: price for target in targets if price}
-    if USD_PER_HOUR.value is not None:
-        raise BadInput("--usd_per_hour and --prices: give one of them")
-    prices, listed = {}, read_prices(PRICES.value)
+    targets, (stated, listed) = [*targets], run_prices()
+    if not listed:
+        return {target.name: stated for target in targets if stated}
+    prices = {}
     for target in targets:
         if price := lowest_price(listed, target.kind, target.num_devices):
             prices[target.name] = price
@@ -37,6 +34,19 @@ def target_prices(targets: Iterable[Target]) -> dict[str, Price]:
         names = ", ".join(target.name for target in targets)
         raise BadInput(f"--prices={PRICES.value}: has no offer of just {names}")
     return prices
+
+
+def run_prices() -> tuple[Price | None, list[Price]]:
+    """Return the price that is stated for all runs, or else the offers of --prices.
+
+    Raises:
+      BadInput: see `stated_price`.
+    """
+    if not PRICES.value or OFFER.value is not None:
+        return stated_price(), []
+    if USD_PER_HOUR.value is not None:
+        raise BadInput("--usd_per_hour and --prices: give one of them")
+    return None, read_prices(PRICES.value)
 
 
 def stated_price() -> Price | None:

@@ -1,18 +1,13 @@
 """What the operating system tells and does, without JAX."""
 
-import contextlib
 import importlib.metadata
 import math
 import os
 import pathlib
 import re
-from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
-
-from jaxbench.errors import BadInput
-from jaxbench.files import open_regular
 
 _ROOT = pathlib.Path("/")
 
@@ -155,17 +150,3 @@ def storage_read_bytes() -> int | None:
     except (AttributeError, psutil.Error):  # not on this system, or a child that has just ended
         return None
     return total
-
-
-def drop_from_page_cache(paths: Iterable[str]) -> None:
-    """Drop files from the page cache, so that they are read from storage again.
-
-    Raises:
-      BadInput: this system cannot do that.
-    """
-    if not hasattr(os, "posix_fadvise"):
-        raise BadInput("files cannot be read anew: this system cannot be told to forget them")
-    for path in paths:
-        # One that cannot be opened is named when it is read.
-        with contextlib.suppress(OSError), open_regular(path, "rb", most_bytes=math.inf) as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -104,14 +104,9 @@ class Interleaved(abc.ABC):
         return watch.elapsed_s()
 
 
-def in_turn(stages: Sequence[Any], round_number: int) -> Sequence[Any]:
-    """Return the stages in the order of this round: forwards, then backwards."""
-    return stages if round_number % 2 == 0 else stages[::-1]
-
-
-def unsettled_warnings(warmups: Mapping[str, tuple[WarmUp, int]]) -> list[str]:
-    """Return the warning about windows that never agreed, from {stage: (warm-up, its steps)}."""
-    named = [f"{name} ({steps})" for name, (warmup, steps) in warmups.items() if not warmup.settled]
+def unsettled_warnings(warmups: Mapping[str, WarmUp | None]) -> list[str]:
+    """Return the warning about windows that never agreed, from {stage: its warm-up so far}."""
+    named = [f"{name} ({one.calls})" for name, one in warmups.items() if one and not one.settled]
     text = "throughput did not stabilise during warm-up, in (steps): "
     return [text + ", ".join(named)] if named else []
 
@@ -152,14 +147,19 @@ class Calls(Interleaved):
 
 
 def measure_in_turn(
-    turns: Sequence[Interleaved], rounds: int, show: Callable[[str], object]
+    turns: Sequence[Interleaved],
+    rounds: int,
+    show: Callable[[str], object] = lambda activity: None,
+    end_round: Callable[[int], object] = lambda number: None,
 ) -> None:
-    """Warm everything up, then take `rounds` windows of each, in turn."""
+    """Warm up what is cold, then take `rounds` windows of each: forwards, then backwards."""
     for turn in turns:
-        show(f"{turn.name}, warm-up")
-        turn.warm_up(rounds)
+        if not turn.warmup:
+            show(f"{turn.name}, warm-up")
+            turn.warm_up(rounds)
     for number in range(rounds):
-        for turn in in_turn(turns, number):
+        for turn in turns if number % 2 == 0 else turns[::-1]:
             show(f"{turn.name}, window {number + 1} of {rounds}")
             with turn.around_window():
                 turn.measure()
+        end_round(number + 1)

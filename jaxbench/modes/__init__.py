@@ -45,7 +45,7 @@ MODES = {
         "throughput",
         "measure_throughput",
         "measure how fast the devices train and evaluate",
-        ("feed", "steps_per_call", "rounds", "window_s", "profile"),
+        ("feed", "rounds", "window_s"),
     ),
     "scaling": Mode(
         "scaling",
@@ -57,7 +57,6 @@ MODES = {
         "input_benchmark",
         "measure_input",
         "measure what the host can feed and what the devices can take",
-        ("page_cache",),
     ),
     "memory": Mode("memory", "measure_memory", "find out whether the batch fits", ("feed",)),
     "conv2d": Mode("conv2d", "measure_conv2d", "measure single convolutions", experiments="conv2d"),

@@ -20,7 +20,7 @@ from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peaks import flops_limit
-from jaxbench.hardware.system import available_cores, drop_from_page_cache, storage_read_bytes
+from jaxbench.hardware.system import available_cores, storage_read_bytes
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.metrics import plain
 from jaxbench.modes.runner import Measurement, RunResult, prepare_run, run_mode
@@ -41,13 +41,9 @@ def measure_input(
     workdir: str | None = None,
     console: Console | None = None,
     *,
-    page_cache: str = "as_is",
     telemetry_s: float = INTERVAL_S,
 ) -> RunResult:
-    """Measure the three stages of an experiment whose `data.feed` is `stream`.
-
-    With `page_cache="cold"` the system forgets the training images before every window.
-    """
+    """Measure the three stages of an experiment whose `data.feed` is `stream`."""
     config.validate()
     if config.data.feed != "stream":
         raise BadInput(
@@ -55,27 +51,15 @@ def measure_input(
             "it needs data.feed=stream"
         )
     with prepare_run(config, workdir, console) as setup:
-        cold_files = ()
-        if page_cache == "cold":
-            cold_files = setup.dataset.train.files() if setup.dataset.encoded else ()
-            if not cold_files:
-                raise BadInput(
-                    f"--page_cache=cold: {setup.dataset.description} is in memory, nothing is read "
-                    "from storage; it is for images decoded on the fly"
-                )
-        return run_mode(InputBenchmark(setup, cold_files), workdir, telemetry_s=telemetry_s)
+        return run_mode(InputBenchmark(setup), workdir, telemetry_s=telemetry_s)
 
 
 @dataclasses.dataclass
 class InputBenchmark(Measurement):
     """Time preparing batches, preparing and sending them, and the step, interleaved."""
 
-    cold_files: Sequence[str]
     next_batch: int = 0
     mode = "input"
-
-    def document(self) -> dict[str, Any]:
-        return {"page_cache": "cold" if self.cold_files else "as_is"}
 
     def measure(self, recorder: Recorder) -> None:
         setup, feed, step = self.setup, self.setup.feed, self.setup.program.train_step
@@ -123,8 +107,6 @@ class InputBenchmark(Measurement):
         first, fill = self.next_batch, self.setup.config.data.prefetch_batches + 2
         if name != "train_step":
             self.next_batch += fill + count
-            if self.cold_files:
-                drop_from_page_cache(self.cold_files)
         with contextlib.closing(create(first)) as batches:
             _take(batches, fill)  # the pipeline fills
             before_bytes, watch = storage_read_bytes(), Stopwatch()
@@ -149,7 +131,6 @@ class InputBenchmark(Measurement):
         return InputSummary(
             status=status,
             verdict=verdict(stages),
-            corrupt=self.setup.feed.corrupt,
             invalid=invalid,
             warnings=warnings,
         )

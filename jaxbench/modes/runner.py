@@ -181,7 +181,7 @@ class RunSetup(RunContext):
     def _least_flops(self, record: CompileRecord) -> float:
         """Return the least FLOPs of the network on a device in a call of a compiled step.
 
-        Bodies of loops count once, gradient accumulation's too; 0 for steps that are such a loop.
+        Bodies of loops count once, gradient accumulation's too.
         """
         program, layout = self.program, self.program.layout
         images = layout.batch_per_device
@@ -189,13 +189,11 @@ class RunSetup(RunContext):
             images = record.batch_size // record.num_devices
         if record.function == "train_step":
             macs = program.work.step_macs_once / layout.gradient_accumulation_steps
-        elif record.function == "eval_step":
+        else:
             macs = program.analysis.macs_once
             # The evaluation batch may be smaller than the training batch, or not full.
             per_device = (layout.global_eval_batch, self.feed.num_eval)
             images = min(images, *(count // layout.devices_per_model for count in per_device))
-        else:
-            return 0.0
         return FLOPS_PER_MAC * macs * images
 
     def _exchange_warnings(self, record: CompileRecord) -> list[str]:
@@ -279,11 +277,6 @@ def prepare_run(
             raise BadInput(
                 f"replicas='independent' {across}: each would know its own models only; give each "
                 "seed a run, or each process a run of its own"
-            )
-        if config.data.max_corrupt:
-            raise BadInput(
-                f"data.max_corrupt={config.data.max_corrupt} {across}: each would count its own "
-                "corrupt images; it must be 0"
             )
     clock = Clock()
     with contextlib.ExitStack() as stack:

@@ -26,7 +26,7 @@ from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.system import available_cores
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.microbench.collectives import Collective
-from jaxbench.microbench.interleaved import in_turn
+from jaxbench.microbench.interleaved import measure_in_turn, unsettled_warnings
 from jaxbench.modes.runner import (
     Measurement,
     RunResult,
@@ -40,7 +40,6 @@ from jaxbench.modes.windows import (
     Stepper,
     StepWindows,
     falling_loss_warnings,
-    unsettled_stages,
     window_warnings,
 )
 from jaxbench.parallel.mesh import create_mesh, mixed_devices, unequal_copies
@@ -167,15 +166,15 @@ class ScalingBenchmark(Measurement):
                     all_reduce.warm_up(self.rounds)
             stages = [trial for trial in self.trials if trial.status == "done"]
             stages += self.all_reduces
-            total, watch, done = self.rounds * len(stages), Stopwatch(), 0
+            watch = Stopwatch()
+
+            def end_round(number: int) -> None:
+                left_s = watch.elapsed_s() / number * (self.rounds - number)
+                left = f"rounds  {rough_duration(left_s)} left"
+                console.progress("measuring", number, self.rounds, left)
+
             with clock.phase("measure"):
-                for number in range(self.rounds):
-                    for stage in in_turn(stages, number):
-                        stage.measure()
-                        done += 1
-                        left_s = watch.elapsed_s() / done * (total - done)
-                        left = f"windows  {rough_duration(left_s)} left"
-                        console.progress("measuring", done, total, left)
+                measure_in_turn(stages, self.rounds, end_round=end_round)
             with clock.phase("compare"), console.phase("comparing the replicas"):
                 for trial in self.trials:
                     if trial.status == "done" and len(trial.devices) > 1:
@@ -268,7 +267,7 @@ class ScalingBenchmark(Measurement):
         elif alone and alone[0].device_id == devices[0].id:
             predictions = self._predict(alone[0], all_reduces)
         stages = [*self.trials, *self.all_reduces]
-        warnings += unsettled_stages(stages)
+        warnings += unsettled_warnings({stage.name: stage.warmup for stage in stages})
         for trial in self.trials:
             warnings += falling_loss_warnings(trial.stepper.losses, trial.name)
         for stage in stages:

@@ -101,7 +101,7 @@ def run_training(
             import_s += watch.elapsed_s()
         setup = stack.enter_context(prepare_run(config, workdir, console, checked=True))
         plan = _plan(setup, target_accuracy)
-        check_end(profiled_steps, plan.total_steps, "this run")
+        check_end(profiled_steps, plan.total_steps)
         saved = restore(setup.program, setup.clock, setup.console, resumed, workdir)
         run = TrainRun(
             program=setup.program,
@@ -218,7 +218,10 @@ class Training(Measurement):
             with run.clock.phase("records"), defer_signals():
                 for record in compiled:
                     recorder.write(record)
-                for writer in () if run.program.config.data.sequence_length else image_writers:
+                example_shape = run.program.config.data.example_shape
+                # Nothing shows tokens, nor images of other channels.
+                is_shown = len(example_shape) == 3 and example_shape[-1] in (1, 3)
+                for writer in image_writers if is_shown else ():
                     writer.add_images("train/images", run.sample_images(), step=0)
         del saved
         barrier_before_first_step(run.clock)
@@ -245,7 +248,7 @@ class Training(Measurement):
         epochs = run.progress.epochs
         attempts = self.run_dir.document.get("attempts") if self.run_dir else None
         goodput = attempts and measure_goodput(attempts, run.clock.totals_s())
-        if goodput:  # unknown of a run that branched off from another
+        if goodput:
             goodput = {"num_resumes": len(attempts) - 1, **goodput._asdict()}
         is_evaluated = any(epoch.eval_count is not None for epoch in epochs)
         warnings = dataset.eval_split_warnings() if dataset and is_evaluated else []
@@ -259,7 +262,6 @@ class Training(Measurement):
             loss_scales=run.loss_scales,
             target_accuracy=run.plan.describe_target(epochs, program.layout.images_per_step),
             profile=run.profiler.summary(),
-            corrupt=run.corrupt or None,
             warnings=warnings + (run.checkpoints.warnings if run.checkpoints else []),
             **(goodput or {}),
         )

@@ -10,8 +10,9 @@ import numpy as np
 
 from jaxbench.analysis.rate import estimate
 from jaxbench.analysis.statistics import autocorrelation, dependent, effective_size, held_up
+from jaxbench.clock import Stopwatch
 from jaxbench.errors import Diverged
-from jaxbench.microbench.interleaved import Interleaved, unsettled_warnings
+from jaxbench.microbench.interleaved import Interleaved
 from jaxbench.modes.runner import RunSetup
 from jaxbench.training.loss_scale import LOWEST_SCALE, describe_scales
 from jaxbench.training.run import DispatchLimiter
@@ -84,9 +85,8 @@ class StepWindows(Interleaved):
       batches: the batch of each call.
       images_per_step: over all devices and models.
       steps: taken so far, in and between windows.
+      sync_residual_s: how long work continued after the windows: not, if they waited for it.
     """
-
-    steps_per_call = 1
 
     def __init__(
         self,
@@ -101,11 +101,11 @@ class StepWindows(Interleaved):
         self.setup, self.stepper = setup, stepper
         self.step, self.batches = step, batches
         self.images_per_step = setup.program.layout.images_per_step
-        self.steps = 0
+        self.steps, self.sync_residual_s = 0, 0.0
 
     @property
     def steps_per_window(self) -> int:
-        return self.warmup.calls_per_window * self.steps_per_call
+        return self.warmup.calls_per_window
 
     @property
     def flops_per_image(self) -> int:
@@ -114,8 +114,18 @@ class StepWindows(Interleaved):
     def run(self, calls: int) -> None:
         for _ in range(calls):
             self.stepper.queue(self.step, next(self.batches))
-        self.steps += calls * self.steps_per_call
+        self.steps += calls
         self.stepper.wait()
+
+    def measure(self) -> None:
+        super().measure()
+        watch = Stopwatch()
+        jax.block_until_ready(self.results())
+        self.sync_residual_s += watch.elapsed_s()
+
+    def results(self) -> Any:
+        """Return what is ready once every call has ended."""
+        return self.stepper.state, self.stepper.metrics
 
     def describe_steps(self) -> dict[str, Any]:
         """Return the fields that the records of all stages share; no rate from a single window."""
@@ -124,7 +134,7 @@ class StepWindows(Interleaved):
             "precision": config.precision,
             "num_devices": self.setup.mesh.num_devices,
             "batch_size": config.batch_size,
-            "warmup_steps": self.warmup and self.warmup.calls * self.steps_per_call,
+            "warmup_steps": self.warmup and self.warmup.calls,
             "warmup_settled": self.warmup and self.warmup.settled,
         }
         if len(self.windows_s) < 2:
@@ -155,16 +165,6 @@ def window_warnings(name: str, windows_s: Sequence[float]) -> list[str]:
     """Return the warnings about windows that depend on one another, or that were held up."""
     numbered = dict(enumerate(windows_s, 1))
     return [*dependent(f"{name}: windows", windows_s), *held_up(f"{name}: window", numbered)]
-
-
-def unsettled_stages(stages: Sequence[Interleaved]) -> list[str]:
-    """Return the warning about stages whose windows never agreed in the warm-up."""
-    warmups = {
-        stage.name: (stage.warmup, stage.warmup.calls * getattr(stage, "steps_per_call", 1))
-        for stage in stages
-        if stage.warmup
-    }
-    return unsettled_warnings(warmups)
 
 
 def falling_loss_warnings(losses: Sequence[float], name: str = "") -> list[str]:

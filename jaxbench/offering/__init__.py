@@ -1,1 +1,1 @@
-"""Offers: the same run on rented machines, as tasks for the engines that rent them."""
+"""Offers: the same run on rented machines, as tasks for SkyPilot."""

@@ -1,6 +1,6 @@
 """Look up accelerators by the names that clouds' offers have: H100:8, tpu-v5e-8.
 
-`accelerators.csv` has the names of SkyPilot 0.14.1 and dstack 0.22.5 for machines of one host that
+`accelerators.csv` has the names of SkyPilot 0.14.1 for machines of one host that
 `jaxbench.hardware.targets` describes. A name may stand for several devices, such as an H100 on SXM
 or PCIe; its first target is the one that it is compiled for.
 """
@@ -28,7 +28,6 @@ class Accelerator:
 
     name: str  # `H100:1` or `tpu-v5e-8`
     skypilot: str  # what SkyPilot's `accelerators` takes
-    dstack: str  # what dstack's `gpu` takes
     target: Target  # what jaxbench compiles for
 
     @property
@@ -117,7 +116,6 @@ def _parse(text: str) -> Accelerator:
     return Accelerator(
         row["name"] + suffix,
         f"{row['skypilot']}:{count}",
-        row["dstack"] + suffix,
         parse_target(target + suffix),
     )
 

@@ -9,11 +9,10 @@ from typing import Any
 
 from jaxbench.errors import BadInput
 from jaxbench.offering.accelerators import Accelerator
-from jaxbench.offering.tasks import ARCHIVE, SENT, Task, Work, dstack_task, skypilot_task
+from jaxbench.offering.tasks import ARCHIVE, SENT, Task, Work, skypilot_task
 from jaxbench.paths import check_can_be_made
 
 OFFERS = "offers.json"
-_IGNORE_FILES = (".skyignore", ".dstackignore")
 _CHECKOUT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
@@ -42,8 +41,8 @@ def write_offers(
     predictions: Mapping[str, Mapping[str, Any]],
     command: str,
     user_file: pathlib.Path | None = None,
-) -> dict[str, list[Task]]:
-    """Write the folder; return the tasks of each accelerator, by its name.
+) -> dict[str, Task]:
+    """Write the folder; return the task of each accelerator, by its name.
 
     Args:
       out: new or empty, see `check_new`.
@@ -51,7 +50,7 @@ def write_offers(
       command: what makes it again, for people.
       user_file: the user's experiment file, which is sent too.
     """
-    tasks = {one.name: [skypilot_task(work, one), dstack_task(work, one)] for one in accelerators}
+    tasks = {one.name: skypilot_task(work, one) for one in accelerators}
     offers = [
         {"name": one.name, "folder": one.folder, "target": one.target.name}
         | {name: predictions.get(one.name, {}).get(name) for name in ("predicted", "not_predicted")}
@@ -60,16 +59,14 @@ def write_offers(
     document = {"command": command, "label": work.label, "offers": offers}
     try:
         (out / SENT).mkdir(parents=True)
-        # SkyPilot and dstack would leave out what a .gitignore above leaves out.
-        for name in _IGNORE_FILES:
-            (out / SENT / name).write_text("!*\n")
+        # SkyPilot would leave out what a .gitignore above leaves out.
+        (out / SENT / ".skyignore").write_text("!*\n")
         if work.requirement is None:
             _git("archive", f"--output={(out / SENT / ARCHIVE).absolute()}", "HEAD")
         if user_file is not None:
             shutil.copy(user_file, out / SENT / user_file.name)
-        for name, both in tasks.items():
-            for task in both:
-                (out / task.file).write_text(task.text(f"{name}: {command}"))
+        for name, task in tasks.items():
+            (out / task.file).write_text(task.text(f"{name}: {command}"))
         # Last: a folder that has it is whole.
         (out / OFFERS).write_text(json.dumps(document, indent=1) + "\n")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Tasks for SkyPilot and dstack: what each rents, installs and runs."""
+"""Tasks for SkyPilot: what each rents, installs and runs."""
 
 import dataclasses
 import hashlib
@@ -12,8 +12,9 @@ import yaml
 from jaxbench.offering.accelerators import Accelerator
 from jaxbench.terminal import printable
 
-# What both engines bring to the machine, beside the tasks; its folder for the source code there.
+# What SkyPilot brings to the machine, beside the tasks; its folder for the source code there.
 SENT, ARCHIVE, SOURCE = "sent", "jaxbench.tar.gz", "src"
+_PYTHON = "~/jaxbench-env/bin/python"  # there
 # The images of TPU VMs as Google names them.
 _RUNTIMES = {
     "v2": "tpu-ubuntu2204-base",
@@ -23,9 +24,6 @@ _RUNTIMES = {
     "v5p": "v2-alpha-tpuv5",
     "v6e": "v2-alpha-tpuv6e",
 }
-# dstack's own image has CUDA 13, which leaves V100 and older ones out; pip brings the CUDA that JAX
-# needs.
-_IMAGE = "python:3.12"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Work:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task of an engine."""
+    """A task of SkyPilot."""
 
     file: str
     document: Mapping[str, Any]  # as YAML holds it
@@ -88,60 +86,27 @@ def skypilot_task(work: Work, accelerator: Accelerator) -> Task:
         'export PATH="$HOME/.local/bin:$PATH"',
         "command -v uv >/dev/null || python3 -m pip install -q uv",
         "[ -d ~/jaxbench-env ] || uv venv -q --seed --python 3.12 ~/jaxbench-env",
-        *_install("~/jaxbench-env/bin/python", work, accelerator),
+        *_install(work, accelerator),
     ]
     # A folder of its own for a task that is launched again on the same machine.
     results = '"$HOME/results/$(date +%Y%m%d-%H%M%S)"'
+    arguments = shlex.join([*work.arguments, work.folder_flag])
     document = {
         "name": name,
         "resources": resources,
         "workdir": SENT,
         "setup": "\n".join(setup) + "\n",
-        "run": f"{_run('~/jaxbench-env/bin/python', work)}={results}\n",
+        "run": f"{_PYTHON} -u -m {work.module} {arguments}={results}\n",
     }
     file = f"{folder}.sky.yaml"
     fetch = f"rsync -a {name}:results/ {folder}/"
     return Task(file, document, [f"sky launch -c {name} {file}", fetch, f"sky down {name}"])
 
 
-def dstack_task(work: Work, accelerator: Accelerator) -> Task:
-    """Return the task for `dstack apply`.
-
-    What a container holds is lost when its run ends, so the run waits for its results to be
-    fetched.
-    """
-    name, folder = _name(work, accelerator), accelerator.folder
-    fetch, stop = f"scp -r {name}:/results {folder}", f"dstack stop {name}"
-    minutes = work.idle_minutes
-    script = [
-        f"{' && '.join(_install('python', work, accelerator))} || exit 1",
-        "code=0",
-        f"{_run('python', work)}=/results || code=$?",
-        f'echo "jaxbench ended with $code. Within {minutes} minutes, in another terminal:"',
-        f'echo "  {fetch}"',
-        f'echo "  {stop}"',
-        f"sleep {60 * minutes}",
-        "exit $code",
-    ]
-    document = {
-        "type": "task",
-        "name": name,
-        "image": _IMAGE,
-        "files": [{"local_path": SENT, "path": f"/{SENT}"}],
-        "working_dir": f"/{SENT}",
-        "commands": ["\n".join(script) + "\n"],
-        # Docker gives 64 MB, too little for batches between processes.
-        "resources": {"gpu": accelerator.dstack, "shm_size": "8GB"},
-        "idle_duration": "1m",
-    }
-    file = f"{folder}.dstack.yaml"
-    return Task(file, document, [f"dstack apply -f {file}", fetch, stop])
-
-
-def _install(python: str, work: Work, accelerator: Accelerator) -> list[str]:
+def _install(work: Work, accelerator: Accelerator) -> list[str]:
     # CUDA 12 serves older drivers and all GPUs of the table.
     extras = ",".join(["tpu" if accelerator.is_tpu else "cuda12", *work.extras])
-    pip = f"{python} -m pip install -q"
+    pip = f"{_PYTHON} -m pip install -q"
     if work.requirement is not None:
         return [f"{pip} {shlex.quote(f'jaxbench[{extras}] @ {work.requirement}')}"]
     # Editable, so that the run records the commit, which stands in the archive.
@@ -149,12 +114,8 @@ def _install(python: str, work: Work, accelerator: Accelerator) -> list[str]:
     return [unpack, f"{pip} -e {shlex.quote(f'{SOURCE}[{extras}]')}"]
 
 
-def _run(python: str, work: Work) -> str:
-    return f"{python} -u -m {work.module} {shlex.join([*work.arguments, work.folder_flag])}"
-
-
 def _name(work: Work, accelerator: Accelerator) -> str:
-    """Return a name of this work that both engines take: dstack's have at most 41 characters."""
+    """Return a name of this work that SkyPilot takes for a cluster; clouds take few characters."""
     label = "-".join(re.findall("[a-z0-9]+", work.label.lower()))[:13].strip("-")
     work_hash = hashlib.sha256(repr(work).encode()).hexdigest()[:6]
     return "-".join(filter(None, ("jb", label, work_hash, accelerator.folder)))

@@ -5,8 +5,8 @@ the network reads a parameter through `Shard.unbox`, which gathers it there and 
 transpose is a reduce-scatter: the gradient of a split parameter arrives summed and split.
 
 The optimizer runs outside of the per-device function, on the split arrays of all devices, and XLA
-divides its work. So update rules that look at whole arrays, such as LARS, Muon or a clipped global
-norm, are right without knowing of any of this.
+divides its work. So update rules that look at whole arrays, such as Muon or a clipped global norm,
+are right without knowing of any of this.
 """
 
 import dataclasses

@@ -7,7 +7,6 @@ each burst.
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from jaxbench.analysis.rate import Estimate, of_windows
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, held_up
@@ -70,26 +69,21 @@ class Soak(Measurement):
     train: TrainStage | None = None
     mode = "throughput"
 
-    def document(self) -> dict[str, Any]:
-        return {"steps_per_call": 1}
-
     def measure(self, recorder: Recorder) -> None:
         setup, program, feed = self.setup, self.setup.program, self.setup.feed
         state, batch = setup.place_train_state(), next(feed.train_batches(0, 1))
         compiled = setup.compile("train_step", program.train_step, state, feed.train_data, batch)
         recorder.write(compiled)
         window_s = max(_SHORTEST_WINDOW_S, min(_LONGEST_WINDOW_S, self.left_s() / _WINDOWS))
-        self.train = train = TrainStage(setup, Stepper(setup, state), window_s)
+        self.train = train = TrainStage(setup, Stepper(setup, state), window_s, recorder.telemetry)
         with setup.clock.phase("warm_up"):
             train.warm_up(_WARM_UP_ROUNDS)
-        images = train.steps_per_window * train.images_per_step
         with setup.clock.phase("measure"):
             watch, every_s = Stopwatch(), self.left_s() / _BURSTS
             # No burst between where the set-up has used up the time.
             next_s = every_s if every_s > 0 else math.inf
             while len(train.windows_s) < _FEWEST_WINDOWS or self.left_s() > window_s:
-                with recorder.telemetry.measured(images):
-                    train.measure()
+                train.measure()
                 setup.console.progress("training", 0, 0, "")
                 if watch.elapsed_s() >= next_s:
                     burst = Stopwatch()

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from jaxbench.schema import RunDocument
 
 _COMPARED = ("device_kind", "num_devices", "batch_norm_examples", "XLA_FLAGS", "price")
@@ -13,7 +15,7 @@ def describe_attempt(
     price: Mapping[str, Any] | None,
     batch_norm_examples: int | None,
 ) -> dict[str, Any]:
-    """Return the software, devices and price of one process, for run.json's `resumes`."""
+    """Return the software, devices and price of one process, for run.json's `attempts`."""
     versions, git = environment.get("versions") or {}, environment.get("git") or {}
     commit, changed = git.get("commit"), " with changes" if git.get("dirty") else ""
     return {
@@ -31,14 +33,11 @@ def describe_attempt(
     }
 
 
-def last_attempt(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same of the last process of a run."""
-    last = describe_attempt(
-        document["environment"], document.get("price"), document.get("batch_norm_examples")
-    )
-    for entry in document.get("resumes") or ():
-        last |= {name: entry[name] for name in last if name in entry}
-    return last
+def attempts_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the entries of a run's processes, each with what it ran on."""
+    first, *later = document.get("attempts") or [{}]
+    settings = (document.get("price"), document.get("batch_norm_examples"))
+    return [{**describe_attempt(document["environment"], *settings), **first}, *later]
 
 
 def changes(document: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -46,14 +45,8 @@ def changes(document: Mapping[str, Any]) -> dict[str, list[Any]]:
 
     An attempt counts if a step of it is left: a later one did again what was lost.
     """
-    entries = document.get("resumes") or []
-    if not entries:
-        return {}
-    first = last_attempt({**document, "resumes": None})
-    if "from" in entries[0]:  # run.json describes the second attempt
-        first |= entries[0].get("before") or {}
-    attempts = [first, *entries]
-    starts = [0, *(entry["step"] for entry in entries)]
+    attempts = attempts_of(document)
+    starts = [attempt.get("step", 0) for attempt in attempts]
     changed: dict[str, list[Any]] = {}
     for position, attempt in enumerate(attempts):
         if starts[position] >= min(starts[position + 1 :], default=float("inf")):
@@ -70,7 +63,7 @@ def changes(document: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 def distorters_of(document: RunDocument) -> list[str]:
     """Return the settings for debugging of all processes, see hardware/distorters.py."""
-    attempts = [document.environment, *(document.resumes or ())]
+    attempts = attempts_of(msgspec.structs.asdict(document))
     return [*dict.fromkeys(one for a in attempts for one in a.get("distorters") or ())]
 
 

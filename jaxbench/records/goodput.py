@@ -104,10 +104,14 @@ def measure_goodput(
 ) -> Goodput | None:
     """Return the goodput up to now; None if the dates of two processes contradict each other.
 
+    It is unknown of a run that branched off from another: what that one did later is not lost.
+
     Args:
       attempts: an entry for each process, in order; all but the last have ended.
       phases_s: the run's clock now.
     """
+    if any(attempt.get("branched") for attempt in attempts):
+        return None
     badput_s = dict.fromkeys(CAUSES, 0.0)
     for phase, spent_s in phases_s.items():
         if phase != _STEPS:

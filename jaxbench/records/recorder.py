@@ -97,8 +97,8 @@ class Recorder:
             change = describe_changes({"usd_per_hour": self.changes["price"]})
             fields["warnings"] = [*fields["warnings"], f"{change}: what it cost is unknown"]
         usd_per_hour = None if "price" in self.changes else self._usd_per_hour
-        resumes = self.run_dir.document.get("resumes") if self.run_dir else None
-        add_costs(fields, usd_per_hour, resumes)
+        attempts = self.run_dir.document.get("attempts") if self.run_dir else None
+        add_costs(fields, usd_per_hour, attempts)
         return type(summary)(**fields)
 
 

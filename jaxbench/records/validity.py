@@ -74,14 +74,14 @@ def _impossible_times(record: ThroughputRecord) -> list[str]:
     return reasons
 
 
-def impossible_epoch(record: EpochRecord, images: int, corrupt: int = 0) -> list[str]:
+def impossible_epoch(record: EpochRecord, images: int) -> list[str]:
     """Return why a training epoch's record cannot be true.
 
-    Its timed steps have places for `images` images, of which at most `corrupt` were left out.
+    Its timed steps have `images` images.
     """
     reasons = []
     epoch = f"epoch {record.epoch}"
-    if not images - corrupt <= record.images <= images:
+    if record.images != images:
         reasons.append(f"{epoch}: {record.images} images trained in steps of {images}")
     if record.mfu is not None and record.mfu > 1:
         reasons.append(f"{epoch}: {record.mfu:.0%} of what the devices can do at most")

@@ -156,7 +156,7 @@ class ReportedRun:
 
     def paid_s(self, elapsed_s: float) -> float:
         """Return what is paid for up to a moment of the run's clock: lost work, too."""
-        return elapsed_s + lost_s(self.document.resumes, elapsed_s)
+        return elapsed_s + lost_s(self.document.attempts, elapsed_s)
 
     def check_measured(self) -> None:
         """Raise BadInput for a run that was compiled for a machine that is not here."""

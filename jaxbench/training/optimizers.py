@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -45,17 +45,6 @@ def create_schedule(config: Config, steps_per_epoch: int) -> optax.Schedule:
             schedule = optax.cosine_decay_schedule(peak, decay_steps)
         case "linear":
             schedule = optax.linear_schedule(peak, 0.0, decay_steps)
-        case "one_cycle" | "triangle" if total_steps == 1:  # no room to rise and fall
-            schedule = optax.constant_schedule(peak)
-        case "one_cycle":
-            schedule = _one_cycle(peak, optimizer.pct_start, total_steps)
-        case "triangle":
-            # The peak is neither at the first step nor after the last.
-            peak_step = min(max(1, round(optimizer.pct_start * total_steps)), total_steps - 1)
-            rise = optax.linear_schedule(optimizer.start_factor * peak, peak, peak_step)
-            end = optimizer.end_factor * peak
-            fall = optax.linear_schedule(peak, end, total_steps - peak_step)
-            schedule = optax.join_schedules([rise, fall], [peak_step])
     if not warmup_steps:
         return schedule
     # The first step already moves: the rate reaches its peak in `warmup_steps` equal rises.
@@ -63,22 +52,6 @@ def create_schedule(config: Config, steps_per_epoch: int) -> optax.Schedule:
     if optimizer.schedule == "step":  # decays count from the start, also those inside warm-up
         return lambda step: schedule(step) * (warmup(step) / peak if peak else 1.0)
     return optax.join_schedules([warmup, schedule], [warmup_steps])
-
-
-def _one_cycle(peak: float, pct_start: float, total_steps: int) -> optax.Schedule:
-    """Return PyTorch's OneCycleLR: a cosine up to the peak, another down to the last step."""
-    peak_step, last = pct_start * total_steps - 1, total_steps - 1
-
-    def between(start, end, progress):
-        return end + (start - end) / 2 * (1 + jnp.cos(jnp.pi * progress))
-
-    def schedule(step):
-        step = jnp.minimum(step, last)
-        rise = between(peak / 25, peak, step / peak_step if peak_step > 0 else 1.0)
-        progress = (step - peak_step) / (last - peak_step) if last > peak_step else 0.0
-        return jnp.where(step <= peak_step, rise, between(peak, peak / 25 / 1e4, progress))
-
-    return schedule
 
 
 def num_updates(opt_state: optax.OptState) -> jax.Array:
@@ -234,10 +207,6 @@ def _create_rule(
             update = optax.adadelta(schedule, rho=optimizer.rho, eps=optimizer.eps)
         case "adamw":
             return optax.adamw(schedule, **moments, weight_decay=decay, mask=mask)
-        case "lars":
-            # Layer-wise rates suit kernels; norms' parameters and biases take plain steps.
-            masks = {"weight_decay_mask": mask or True, "trust_ratio_mask": _are_matrices}
-            return optax.lars(schedule, weight_decay=decay, momentum=momentum, **masks)
         case "muon":
             # As published, momentum is a plain sum: optax's own is corrected for its start.
             rules = [
@@ -286,18 +255,13 @@ def _orthogonalize(
     return optax.stateless(lambda updates, _: orthogonalize(updates))
 
 
-class NormState(NamedTuple):
-    """How many updates there were, and at which of them kernels were last scaled to their norms."""
-
-    count: jax.Array
-    scaled_at: jax.Array
-
-
 def _keep_norms(interval: tuple[int, ...], total_steps: int) -> optax.GradientTransformation:
     """Scale every kernel to a Frobenius norm of the root of its outputs, before the step is added.
 
     Batch norm takes no notice of a kernel's length, but the angle that a step of fixed length turns
     it by depends on it (Jordan, airbench94_muon). `interval` is `OptimizerConfig.norm_interval`.
+
+    The state is how many updates there were, and at which of them kernels were last scaled.
     """
     first, last = interval
 
@@ -308,16 +272,17 @@ def _keep_norms(interval: tuple[int, ...], total_steps: int) -> optax.GradientTr
         return update + jnp.where(is_due, factor - 1, 0) * kernel_KxKxIxO
 
     def keep_all(updates, state, params):
-        count = optax.safe_increment(state.count)
+        count = optax.safe_increment(state["count"])
         progress = jnp.minimum(count.astype(jnp.float32) / total_steps, 1)
         every = first + jnp.floor((last - first) * progress).astype(count.dtype)
-        is_due = count - state.scaled_at >= every
+        is_due = count - state["scaled_at"] >= every
         # A choice rather than a branch: on a GPU the host would wait to learn which one it is.
         updates = jax.tree.map(functools.partial(keep, is_due), updates, params)
-        return updates, NormState(count, jnp.where(is_due, count, state.scaled_at))
+        scaled_at = jnp.where(is_due, count, state["scaled_at"])
+        return updates, {"count": count, "scaled_at": scaled_at}
 
     def init(params):
-        return NormState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+        return {name: jnp.zeros((), jnp.int32) for name in ("count", "scaled_at")}
 
     return optax.GradientTransformation(init, keep_all)
 

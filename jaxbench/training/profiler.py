@@ -42,11 +42,11 @@ def parse_steps(text: str | None) -> range:
     return steps
 
 
-def check_end(steps: range, last_step: int, name: str) -> None:
-    """Raise BadInput if some of the steps come after the last one of `name`."""
+def check_end(steps: range, last_step: int) -> None:
+    """Raise BadInput if some of the steps come after the last one of the run."""
     if steps and steps[-1] > last_step:
         raise BadInput(
-            f"--profile={steps.start}:{steps.stop}: the last step of {name} is {last_step:,}, so "
+            f"--profile={steps.start}:{steps.stop}: the last step of this run is {last_step:,}, so "
             f"STOP is at most {last_step + 1}"
         )
 

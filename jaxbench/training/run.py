@@ -176,8 +176,6 @@ class RunProgress:
     startup_s: float | None = None
     # Metrics that fail a sanity check.
     invalid: list[str] = dataclasses.field(default_factory=list)
-    # {name: reason} of images that earlier processes could not decode.
-    corrupt: dict[str, str] = dataclasses.field(default_factory=dict)
     # The numbers of the steps that the profiler has traced.
     traced: list[int] = dataclasses.field(default_factory=list)
 
@@ -227,11 +225,6 @@ class TrainRun:
     def seeds_R(self) -> tuple[int, ...]:
         """Return the seed of each model."""
         return self.program.config.seeds(self.program.mesh.num_devices)
-
-    @property
-    def corrupt(self) -> dict[str, str]:
-        """Return {name: reason} of the images that could not be decoded so far."""
-        return {**self.progress.corrupt, **self.feed.corrupt}
 
     def check_progress(self, name: str) -> None:
         """Raise BadInput if the progress of a checkpoint is none that this run comes by."""
@@ -325,7 +318,6 @@ class TrainRun:
         epochs, score = self.progress.epochs, None
         if epochs and not self.progress.epoch_metrics:
             score = epochs[-1].evaluated(self.program.task.primary_metric)
-        self.progress.corrupt = self.corrupt
         with self.clock.phase("checkpoint"), defer_signals():
             self.writer.flush()
             metadata = self.progress.to_json() | {

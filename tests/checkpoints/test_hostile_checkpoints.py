@@ -37,7 +37,6 @@ METADATA = {
     "compile_cache": ["miss"],
     "first_step_s": 1.0,
     "invalid": ["a"],
-    "corrupt": {"a": "b"},
     "traced": [1],
     "records": {"metrics.jsonl": [1, "00"]},
     "totals_s": {"train": 1.0},

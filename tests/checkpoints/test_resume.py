@@ -49,6 +49,7 @@ from tests.checkpoints.runs import (
 )
 from tests.conftest import LOOP, MICRO, assert_same_state, records, refusal, run_json
 from tests.in_process import fresh_process_state
+from tests.recorded import STARTED, change_json
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def undisturbed(tmp_path_factory):
 def assert_goodput(document):
     """The account of the run's whole time agrees with its dates and its epochs."""
     summary, first = document["summary"], document["attempts"][0]
-    assert summary["num_resumes"] == len(document["attempts"]) - 1 == len(document["resumes"])
+    assert summary["num_resumes"] == len(document["attempts"]) - 1
     assert all(spent_s >= 0 for spent_s in summary["badput_s"].values())
     steps_s = summary["goodput"] * summary["total_wall_s"]
     assert steps_s == pytest.approx(summary["phases_s"]["train"], rel=0.05)
@@ -93,8 +94,8 @@ def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(
     assert_same_run(whole, run)
     assert_same_state(jax.device_get(resumed.state), state)
     document = run_json(run)
-    [entry] = document["resumes"]
-    assert document["status"] == "done" and entry["before"]["status"] == "failed"
+    first, entry = document["attempts"]
+    assert document["status"] == "done" and first["status"] == "failed"
     assert 0 < entry["step"] <= step and entry["lost_s"] >= 0
     assert_goodput(document)
     # Done is done: nothing is touched.
@@ -129,8 +130,8 @@ def test_a_run_is_resumed_on_another_number_of_devices(tmp_path, monkeypatch):
     assert ours[0] == theirs[0] and ours[1:] != theirs[1:]
     np.testing.assert_allclose(ours, theirs, rtol=1e-4)
     document = run_json(run)
-    [entry] = document["resumes"]
-    assert (entry["before"]["num_devices"], entry["num_devices"]) == (4, 1)
+    first, entry = document["attempts"]
+    assert (first["num_devices"], entry["num_devices"]) == (4, 1)
     assert entry["versions"]["jax"] == jax.__version__ and {"price", "XLA_FLAGS"} <= entry.keys()
     assert set(entry["versions"]) == {"python", "jax", "jaxlib", "jaxbench", "commit"}
     # What was done on four devices is no rate of one.
@@ -150,8 +151,8 @@ def test_a_resume_that_changes_batch_norms_statistics_is_warned_of(tmp_path, mon
     assert "from 128 images now, it took them from 64" in line
     changed = "batch_norm_examples 64, then 128: losses are not those of an undisturbed run"
     assert changed in summary["warnings"]
-    [entry] = run_json(run)["resumes"]
-    assert (entry["before"]["batch_norm_examples"], entry["batch_norm_examples"]) == (64, 128)
+    counts = [entry["batch_norm_examples"] for entry in run_json(run)["attempts"]]
+    assert counts == [64, 128]
     steps = [record["step"] for record in records(run, "step")]
     assert steps == [4, 8, 11, 12, 14, 16, 18, 20, 22]
 
@@ -190,7 +191,7 @@ def test_the_loss_scale_is_resumed(tmp_path, monkeypatch):
     ours, theirs = (jax.device_get(result.state) for result in (resumed, whole))
     assert_same_state(ours, theirs)
     scales = [record["loss_scale"] for record in records(run, "step")]
-    assert run_json(run)["resumes"][0]["step"] < 9 and scales[-1] < scales[0] < 2.0**34
+    assert run_json(run)["attempts"][-1]["step"] < 9 and scales[-1] < scales[0] < 2.0**34
     assert ours.loss_scale.scale == scales[-1] and ours.loss_scale.skipped_steps > 4
 
 
@@ -219,7 +220,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_taken(undisturbed,
     said = []
     trained(run, resume="auto", epochs=3, num_devices=2, say=said)
     assert_same_run(undisturbed[0], run)
-    [entry] = run_json(run)["resumes"]
+    _, entry = run_json(run)["attempts"]
     assert entry["checkpoint"] == before and list(entry["damaged_checkpoints"]) == [newest]
     assert any(newest in line and "damaged" in line for line in said)
     assert (run / CHECKPOINTS / f"{newest}.damaged").exists()
@@ -236,7 +237,7 @@ def test_with_no_checkpoint_auto_begins_again_and_a_path_is_refused(undisturbed,
     trained(run, resume="auto", epochs=3, num_devices=2, say=said)
     assert any("beginning again" in line for line in said)
     assert_same_run(undisturbed[0], run)
-    assert run_json(run)["resumes"][0]["checkpoint"] is None
+    assert run_json(run)["attempts"][-1]["checkpoint"] is None
 
 
 def test_a_checkpoint_of_another_shape_is_refused(undisturbed):
@@ -410,7 +411,7 @@ def test_a_signal_saves_what_has_been_done(
     assert run_json(run)["status"] == ("preempted" if error is Terminated else "interrupted")
     assert list_checkpoints(run / CHECKPOINTS) == [f"step-{step:09d}.epoch-00001"]
     trained(run, resume="auto", epochs=3, num_devices=2)
-    assert run_json(run)["resumes"][0]["step"] == step
+    assert run_json(run)["attempts"][-1]["step"] == step
     assert_same_run(undisturbed[0], run)
 
 
@@ -459,6 +460,9 @@ def test_a_run_branches_off_into_a_new_folder(undisturbed, tmp_path):
     whole, branch, copied = copy_of(undisturbed, tmp_path), tmp_path / "branch", tmp_path / "copied"
     fields = {"epochs": 3, "num_devices": 2}
     first, *_ = list_checkpoints(whole / CHECKPOINTS)
+    [process] = run_json(whole)["attempts"]
+    earlier, process = process | {"started_at": STARTED}, process | {"step": 11, "lost_s": 7.0}
+    change_json(whole / "run.json", attempts=[earlier, process])
     before = {path: path.read_bytes() for path in files_of(whole)}
     source = str(whole / CHECKPOINTS / first)
     with pytest.raises(BadInput, match="would be lost; give a new --workdir"):
@@ -467,12 +471,14 @@ def test_a_run_branches_off_into_a_new_folder(undisturbed, tmp_path):
     trained(copied, resume=str(whole), **fields)
     assert {path: path.read_bytes() for path in files_of(whole)} == before
     assert_same_run(undisturbed[0], branch)
-    assert run_json(branch)["resumes"][0]["from"] == str(whole)
+    assert run_json(branch)["attempts"][-1]["from"] == str(whole)
     # It has that checkpoint too, to resume from.
     assert first in list_checkpoints(branch / CHECKPOINTS)
     # What the other run did after the checkpoint is not lost. A copy is the same run.
     assert "goodput" not in run_json(branch)["summary"]
-    assert run_json(copied)["summary"]["goodput"] > 0 and len(run_json(copied)["attempts"]) == 2
+    assert [one.get("lost_s") for one in run_json(branch)["attempts"]][:-1] == [0.0]
+    assert [one.get("lost_s") for one in run_json(copied)["attempts"]][:-1] == [None, 7.0]
+    assert run_json(copied)["summary"]["goodput"] > 0
 
 
 def another_data_set(monkeypatch, run):
@@ -549,7 +555,7 @@ def test_records_after_the_checkpoint_are_cut_and_damaged_curves_are_kept(undist
     tables = [(folder / "epochs.csv").read_text() for folder in (run, undisturbed[0])]
     assert tables[0].splitlines()[:3] == tables[1].splitlines()[:3]
     assert len(tables[0].splitlines()) == 4
-    assert run_json(run)["resumes"][0]["short"] == [f"tensorboard/{events.name}"]
+    assert run_json(run)["attempts"][-1]["short"] == [f"tensorboard/{events.name}"]
     [line] = [line for line in said if line.startswith("warning: kept, but not as")]
     assert events.name in line
 

@@ -5,7 +5,6 @@ import gzip
 import hashlib
 import http.server
 import io
-import re
 import struct
 import tarfile
 import threading
@@ -46,13 +45,11 @@ def mnist_files(count=10):
 
 
 class Server:
-    """Serves `files` under each of its ways: /WAY/FILE. `requests` has (way, file, Range).
+    """Serves `files` under each of its ways: /WAY/FILE. `requests` has (way, file).
 
-    whole: all that is asked for. norange: the whole file, whatever is asked for. cut: a third of
-    the file in each answer. broken: a third, and nothing of the rest. stalled: the same, but the
-    connection stays open. slow: 4 kB in 10 ms. drip: a byte in 10 ms; drip_head: of the head, too.
-    unsatisfied: 416 for any part. odd_part: a part of another size. wrong: other bytes. long: more
-    bytes. gone: 404. moved: to `whole`. portal: a page.
+    whole: the file. broken: a third of it. stalled: the same, but the connection stays open. slow:
+    4 kB in 10 ms. drip: a byte in 10 ms; drip_head: of the head, too. wrong: other bytes. long:
+    more bytes. gone: 404. moved: to `whole`. portal: a page.
     """
 
     def __init__(self, files):
@@ -81,14 +78,10 @@ class Server:
 
     def _serve(self, handler):
         _, way, name = handler.path.split("/")
-        asked = handler.headers.get("Range")
-        self.requests.append((way, name, asked))
+        self.requests.append((way, name))
         content = self.files[name]
         if way == "gone":
             handler.send_error(404)
-            return
-        if way == "unsatisfied" and asked:
-            handler.send_error(416)
             return
         if way == "drip_head":
             self._drip(handler, b"HTTP/1.1 200 OK\r\nX-Padding: " + bytes(10**6))
@@ -104,20 +97,14 @@ class Server:
                 "long": content + bytes(10**6),
                 "portal": b"<html>sign in",
             }[way]
-        begin = int(re.fullmatch(r"bytes=(\d+)-", asked)[1]) if asked and way != "norange" else 0
-        handler.send_response(206 if begin else 200)
-        if begin:
-            handler.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
+        handler.send_response(200)
         if way != "long":
-            odd = way == "odd_part" and begin > 0
-            handler.send_header("Content-Length", str(len(content) - begin + odd))
+            handler.send_header("Content-Length", str(len(content)))
         handler.end_headers()
         if way == "drip":
-            self._drip(handler, content[begin:])
+            self._drip(handler, content)
             return
-        part = content[begin:]
-        if way in ("cut", "broken", "stalled"):
-            part = part[: 0 if begin and way != "cut" else len(content) // 3]
+        part = content[: len(content) // 3] if way in ("broken", "stalled") else content
         for start in range(0, len(part), 4096):
             handler.wfile.write(part[start : start + 4096])
             time.sleep(0.01 if way == "slow" else 0)

@@ -1,4 +1,4 @@
-"""Folders streamed: the same batches whoever decodes them, every example and corrupt one once."""
+"""Folders streamed: the same batches whoever decodes them, every example once."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ from jaxbench.data.sources.load import load_dataset
 from jaxbench.errors import RunFailed
 from jaxbench.modes.train import run_training
 from jaxbench.parallel.mesh import create_mesh, create_training_mesh
-from tests.conftest import records, refusal, run_json
+from tests.conftest import refusal, run_json
 from tests.data.encoded_images import (
     EVAL,
     TRAIN,
@@ -79,7 +79,6 @@ def test_every_test_image_is_decoded_once(folder, num_devices, eval_batch_size):
     feed = feed_of(config)
     indices = np.concatenate([batch["indices"] for batch in global_batches(feed.eval_batches())])
     assert sorted(indices[indices >= 0]) == list(range(EVAL))
-    assert feed.eval_count == EVAL
 
 
 def test_training_images_are_windows_of_their_own_file(folder):
@@ -96,25 +95,18 @@ def test_tfds_images_of_any_size_are_decoded_on_the_fly(tmp_path):
     check_tfds_images(tmp_path, num_workers=0)
 
 
-def test_corrupt_images_are_left_out_up_to_a_limit_and_named(folder, tmp_path):
-    bad = ["train/bee/005.jpg", "train/ape/000.jpg", "val/ape/002.jpg"]
-    root = spoil(folder, tmp_path / "corrupt", bad)
-    config = config_of(root, max_corrupt=3, epochs=2, standardization="dataset")
-    config.optimizer.base_batch_size = 8
-    result = run_training(config, str(tmp_path / "run"))
+@pytest.mark.parametrize("name", ["train/bee/005.jpg", "val/ape/002.jpg"])
+@pytest.mark.parametrize("fields", [{}, {"replicas": "independent", "num_devices": 2}])
+def test_a_corrupt_image_ends_the_run_in_one_line_that_names_it(folder, tmp_path, name, fields):
+    root = spoil(folder, tmp_path / "corrupt", [name])
+    config = config_of(root, batch_size=TRAIN, standardization="dataset", **fields)
+    with pytest.raises(RunFailed) as error:
+        run_training(config, str(tmp_path / "run"))
+    line = str(error.value)
+    assert line.startswith(f"{root / name}: ") and "JPEG" in line and "\n" not in line
     document = run_json(tmp_path / "run")
-    assert document["data"]["statistics"] == "ImageNet's"
+    assert document["reason"] == line and document["data"]["statistics"] == "ImageNet's"
     assert document["data"]["mean"] == [123.675, 116.28, 103.53]
-    summary = document["summary"]
-    assert sorted(summary["corrupt"]) == sorted(str(root / name) for name in bad)
-    assert all("JPEG" in reason for reason in summary["corrupt"].values())
-    assert result.summary["eval_count"] == EVAL - 1
-    # Another image takes a corrupt one's place: training batches stay full.
-    assert [epoch["images"] for epoch in records(tmp_path / "run", "epoch")] == [16, 16]
-    with pytest.raises(RunFailed, match="max_corrupt=2") as error:
-        run_training(config_of(root, max_corrupt=2, epochs=2), str(tmp_path / "other"))
-    assert any(name in str(error.value) for name in bad)
-    assert run_json(tmp_path / "other")["reason"] == str(error.value)
 
 
 @pytest.mark.parametrize("fields", [{}, RESIDENT, {"cache": "resized", "cache_side": 25}])
@@ -193,7 +185,7 @@ def test_what_limits_make_of_workers_is_explained(folder, monkeypatch, error, to
     feed.close()
 
 
-@pytest.mark.parametrize("fields", [{"max_corrupt": 50}, RESIDENT])
+@pytest.mark.parametrize("fields", [{}, RESIDENT])
 def test_no_image_is_corrupt_because_too_many_files_are_open(folder, monkeypatch, fields):
     def no_more(path, *args, **options):
         raise OSError(errno.EMFILE, "Too many open files", path)
@@ -203,37 +195,23 @@ def test_no_image_is_corrupt_because_too_many_files_are_open(folder, monkeypatch
         list(feed_of(config_of(folder, **fields)).train_batches(0, 1))
 
 
-def test_where_nothing_can_be_decoded_that_is_said(folder, tmp_path):
-    for split, reason in (("train", "training"), ("val", "evaluation")):
-        root = spoil(folder, tmp_path / split, [])
-        for file in (root / split).rglob("*.jpg"):
-            file.write_bytes(b"")
-        feed = feed_of(config_of(root, max_corrupt=50))
-        with pytest.raises(RunFailed, match=f"no image of the {reason} split"):
-            list(feed.train_batches(0, 2)) + list(feed.eval_batches())
-        assert set(feed.corrupt.values()) == {"an empty file"}
-
-
-def test_each_evaluation_counts_its_own_corrupt_images(folder, tmp_path):
-    root = spoil(folder, tmp_path / "corrupt", ["val/ape/002.jpg"])
-    feed = feed_of(config_of(root, max_corrupt=1))
-    list(feed.eval_batches())
-    assert feed.eval_count == EVAL - 1
-    shutil.copy(folder / "val" / "ape" / "002.jpg", root / "val" / "ape" / "002.jpg")
-    list(feed.eval_batches())
-    assert feed.eval_count == EVAL and len(feed.corrupt) == 1
-
-
-def test_a_pipe_and_a_label_of_no_class_are_corrupt(folder, tmp_path):
+def test_an_empty_file_a_pipe_and_a_label_of_no_class_are_corrupt(folder, tmp_path):
     root = spoil(folder, tmp_path / "corrupt", [])
-    os.mkfifo(root / "val" / "ape" / "zz.jpg")
-    dataset = load_dataset(config_of(root))
-    dataset.eval.source.labels_N[0] = 2
-    config = config_of(root, max_corrupt=2)
+    file, pipe = root / "train/ape/000.jpg", root / "val/ape/zz.jpg"
+    file.write_bytes(b"")
+    os.mkfifo(pipe)
+    config = config_of(root, batch_size=TRAIN)
+    dataset = load_dataset(config)
     feed = create_feed(config, dataset, *create_training_mesh(config), jnp.float32)
-    list(feed.eval_batches())
-    assert sorted(feed.corrupt.values()) == ["is no regular file", "label 2 is not within 0 to 1"]
-    assert feed.eval_count == EVAL - 1  # 14 with the pipe, less these two
+    with pytest.raises(RunFailed, match=re.escape(f"{file}: an empty file")):
+        list(feed.train_batches(0, 1))
+    with pytest.raises(RunFailed, match=re.escape(f"{pipe}: is no regular file")):
+        list(feed.eval_batches())
+    pipe.unlink()
+    shutil.copy(folder / "train/ape/000.jpg", pipe)
+    dataset.eval.source.labels_N[0] = 2
+    with pytest.raises(RunFailed, match="jpg: label 2 is not within 0 to 1"):
+        list(feed.eval_batches())
 
 
 @pytest.mark.parametrize(("replicas", "models"), [("data_parallel", 1), ("independent", 4)])
@@ -353,22 +331,19 @@ def test_stale_and_half_written_copies_are_made_again(writable, tmp_path, spoil)
 def test_a_corrupt_image_is_told_by_its_originals_name(writable, tmp_path):
     bad = writable / "train" / "bee" / "005.jpg"
     bad.write_bytes(bad.read_bytes()[:200])
-    feed = feed_of(resized(writable, tmp_path, max_corrupt=1, batch_size=TRAIN - 1))
-    list(feed.train_batches(0, 1))
-    list(feed.train_batches(1, 1))
-    assert list(feed.corrupt) == [str(bad)] and "JPEG" in feed.corrupt[str(bad)]
-    # The copy itself is corrupt: its checksums tell.
-    config = resized(writable, tmp_path, max_corrupt=1, batch_size=22)
+    config = resized(writable, tmp_path, batch_size=TRAIN)
+    named = f"{re.escape(str(bad))}: .*JPEG"
+    with pytest.raises(RunFailed, match=named):
+        list(feed_of(config).train_batches(0, 1))
+    # The copy itself is corrupt: its checksums tell, and the original replaces it.
     dataset, _ = load(config)
     [name] = dataset.train.files()
     path = pathlib.Path(name)
     whole = path.read_bytes()
     at = whole.index(dataset.train.source.read(7)[0]) + 200
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
-    # The original replaces it.
-    feed = feed_of(config)
-    list(feed.train_batches(0, 1))
-    assert list(feed.corrupt) == [str(bad)]
+    with pytest.raises(RunFailed, match=named):
+        list(feed_of(config).train_batches(0, 1))
     path.write_bytes(whole[:100] + bytes(len(whole) - 100))
     again, _ = load(config)
     assert again.cache["train"]["made"] == "now"
@@ -379,10 +354,12 @@ def test_a_missing_file_is_a_corrupt_image_and_any_name_will_do(writable, tmp_pa
     missing.symlink_to(writable / "nowhere")
     odd = writable / "train" / "ape" / os.fsdecode(b"caf\xe9.jpg")
     shutil.copy(writable / "train" / "ape" / "000.jpg", odd)
-    feed = feed_of(resized(writable, tmp_path, max_corrupt=1, batch_size=TRAIN + 1, epochs=4))
-    for epoch in range(4):
-        list(feed.train_batches(epoch, 1))
-    assert list(feed.corrupt) == [str(missing)]
+    config = resized(writable, tmp_path, batch_size=TRAIN + 2)
+    with pytest.raises(RunFailed, match=f"{re.escape(str(missing))}: No such file"):
+        list(feed_of(config).train_batches(0, 1))
+    missing.unlink()
+    config.batch_size = TRAIN + 1
+    assert len(list(feed_of(config).train_batches(0, 1))) == 1
 
 
 def test_a_full_disk_is_told_and_leaves_no_half_made_copy(writable, tmp_path, monkeypatch):

@@ -1,9 +1,7 @@
-"""The scripts of launch/, run for real against a stand-in for gcloud."""
+"""The scripts of launch/, run for real against stand-ins for uv and Python."""
 
 import json
 import os
-import pathlib
-import shlex
 import shutil
 import signal
 import subprocess
@@ -17,13 +15,30 @@ from tests.conftest import ROOT
 from tests.integration.conftest import run_program
 
 LAUNCH = ROOT / "launch"
-STAND_IN = pathlib.Path(__file__).with_name("fake_gcloud.py")
 SCRIPTS = [*LAUNCH.glob("*.sh"), *LAUNCH.glob("*.sbatch"), ROOT / ".ci" / "run"]
 
 
 def executable(path, text):
     path.write_text(text)
     path.chmod(0o755)
+
+
+# Notes the arguments of each call. As jaxbench it makes a run, and ends as settings.json says.
+PYTHON = """#!{python} -ISu
+import json, pathlib, sys, time
+cloud, argv = pathlib.Path({cloud!r}), sys.argv[1:]
+with open(cloud / "calls.jsonl", "a") as file:
+    print(json.dumps(argv), file=file)
+settings = json.loads((cloud / "settings.json").read_text())
+if argv[:2] == ["-u", "-m"]:
+    [folder] = [word.partition("=")[2] for word in argv if word.startswith("--workdir=")]
+    pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+    print("begins")
+    time.sleep(settings.get("job_s", 0))
+    print("ends")
+    sys.exit(settings.get("code", 0))
+sys.exit(settings.get("pip", 0) if "-e" in argv else 0)
+"""
 
 
 class Worker:
@@ -33,16 +48,15 @@ class Worker:
         self.cloud, self.home, binaries = (tmp_path / name for name in ("cloud", "home", "bin"))
         for folder in (self.cloud, self.home, binaries):
             folder.mkdir()
-        for name, role in {"gcloud": "gcloud", "python3.12": "python"}.items():
-            stand_in = shlex.join([sys.executable, "-I", "-S", str(STAND_IN), role])
-            executable(binaries / name, f'#!/bin/sh\nexec {stand_in} "$@"\n')
+        python = PYTHON.format(python=sys.executable, cloud=str(self.cloud))
+        executable(self.cloud / "python", python)
+        make = f'mkdir -p venv/bin && cp {self.cloud}/python venv/bin && echo "$@" >venv/uv'
+        executable(binaries / "uv", f"#!/bin/sh\n{make}\n")
+        self.set()
         with tarfile.open(self.home / "jaxbench.tgz", "w:gz") as archive:
             archive.add(ROOT / "setup.cfg", "setup.cfg")
-        self.environment = os.environ | {
-            "PATH": f"{binaries}:{os.environ['PATH']}",
-            "FAKE_CLOUD": str(self.cloud),
-            "HOME": str(self.home),
-        }
+        path = f"{binaries}:{os.environ['PATH']}"
+        self.environment = os.environ | {"PATH": path, "HOME": str(self.home)}
 
     def set(self, **settings):
         (self.cloud / "settings.json").write_text(json.dumps(settings))
@@ -63,13 +77,12 @@ class Worker:
         out, err = process.communicate(timeout=60)
         return subprocess.CompletedProcess(flags, process.returncode, out, err)
 
-    def lines(self, name):
-        return [json.loads(line) for line in (self.cloud / name).read_text().splitlines()]
+    def calls(self):
+        return [json.loads(line) for line in (self.cloud / "calls.jsonl").read_text().splitlines()]
 
     def jobs(self):
         """The arguments that jaxbench.main got in every start."""
-        start = ["-u", "-m", "jaxbench.main"]
-        return [argv[3:] for argv in self.lines("python.jsonl") if argv[:3] == start]
+        return [argv[3:] for argv in self.calls() if argv[:3] == ["-u", "-m", "jaxbench.main"]]
 
 
 @pytest.fixture
@@ -104,9 +117,10 @@ def test_a_run_from_nothing(worker):
     assert done.returncode == 0 and done.stdout == "begins\nends\n", done.stderr
     assert worker.jobs() == [given]
     assert (worker.home / "jaxbench/src/setup.cfg").exists()
-    assert (worker.home / "jaxbench/runs/a/run.json").exists()
-    pip = ["-m", "pip", "install", "-q", "--disable-pip-version-check", "-e", "src[tpu,prepare]"]
-    assert pip in worker.lines("python.jsonl")
+    assert (worker.home / "jaxbench/runs/a").is_dir()
+    # The images have Python 3.10.
+    assert "--python 3.12" in (worker.home / "jaxbench/venv/uv").read_text()
+    assert ["-m", "pip", "install", "-q", "-e", "src[tpu,prepare]"] in worker.calls()
 
 
 def test_the_same_command_joins_the_job(worker):
@@ -129,82 +143,23 @@ def test_the_same_command_joins_the_job(worker):
     assert {path.name for path in (worker.home / "jaxbench/runs").iterdir()} == {"a", "b"}
 
 
-def test_a_bucket_outlives_a_preempted_tpu(worker):
+def test_a_stopped_job_starts_again_and_keeps_its_runs(worker):
     worker.set(code=143)
-    command = ("--experiment=quickstart", "--workdir=runs/a", "--resume=auto")
-    assert worker.run(*command, BUCKET="gs://b/x").returncode == 143
-    kept = worker.cloud / "bucket/b/x/runs/a"
-    assert json.loads((kept / "run.json").read_text()) == {"resumed": False}
-    assert (kept / "checkpoints/2").is_dir()
-    rsyncs = [argv[2:] for argv in worker.lines("calls.jsonl") if argv[1] == "rsync"]
-    to = "gs://b/x/runs/a/checkpoints"
-    assert rsyncs == [
-        ["runs/a", "gs://b/x/runs/a", "--recursive", "--exclude=^checkpoints/"],
-        ["held/checkpoints", to, "--recursive"],
-        ["held/checkpoints", to, "--recursive", "--delete-unmatched-destination-objects"],
-    ]
-    # The disk goes with the TPU.
-    shutil.rmtree(worker.home / "jaxbench")
-    worker.set()
-    assert worker.run(*command, BUCKET="gs://b/x").returncode == 0
-    assert json.loads((kept / "run.json").read_text()) == {"resumed": True}
-
-
-def test_a_stopped_job_starts_again_and_is_copied_meanwhile(worker):
-    worker.set(code=143, job_s=3)
-    command = ("--experiment=quickstart", "--workdir=runs/a", "--resume=auto")
+    command = ("--experiment=quickstart", "--workdir=a run", "--resume=auto")
     for _ in range(2):
-        assert worker.run(*command, BUCKET="gs://b", SYNC_S="1").returncode == 143
-    assert len(worker.jobs()) == 2
-    records = [argv for argv in worker.lines("calls.jsonl") if argv[2] == "runs/a"]
-    assert len(records) >= 4
+        assert worker.run(*command).returncode == 143
+    assert len(worker.jobs()) == 2 and (worker.home / "jaxbench/a run").is_dir()
 
 
-@pytest.mark.parametrize(
-    ("flags", "bucket"),
-    [
-        ((), ""),
-        (("--workdir=/tmp/a",), ""),
-        (("--workdir=runs/../a",), ""),
-        (("--workdir=runs/a",), "b"),
-    ],
-)
-def test_bad_input_is_told_in_one_line(worker, flags, bucket):
-    done = worker.run("--experiment=quickstart", *flags, BUCKET=bucket)
-    said = "on_tpu_vm.sh: give --workdir=runs/NAME, and BUCKET=gs://BUCKET/FOLDER or none\n"
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
-    assert not (worker.home / "jaxbench").exists()
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_python_of_an_old_image_is_replaced(worker, tmp_path, there):
-    """Where there is only Python 3.10, apt is asked for 3.12, then with the archive that has it."""
-    binaries = tmp_path / "old"
-    binaries.mkdir()
-    log = tmp_path / "apt"
-    tools = (
-        "bash cat cp flock gzip kill ln mkdir nohup realpath rm setsid sleep tail tar timeout true"
-    )
-    for tool in tools.split():
-        (binaries / tool).symlink_to(shutil.which(tool))
-    executable(binaries / "python3", "#!/bin/sh\nexit 1\n")
-    later = tmp_path / "bin/python3.12" if there else "/nowhere"
-    executable(
-        binaries / "sudo",
-        f'#!/bin/sh\necho "$@" >> {log}\ncase "$*" in\n'
-        f"add-apt*) true > {log}.added ;;\n"
-        f"*install*) [ -e {log}.added ] && cp {later} {binaries}/python3.12 ;;\nesac\n",
-    )
-    done = worker.run("--workdir=runs/a", PATH=str(binaries))
-    apt = "apt-get -q -y -o DPkg::Lock::Timeout=300"
-    assert log.read_text().splitlines() == [
-        f"{apt} update",
-        f"{apt} install python3.12 python3.12-venv",
-        "add-apt-repository -y ppa:deadsnakes/ppa",
-        f"{apt} install python3.12 python3.12-venv",
-    ]
-    assert done.returncode == (0 if there else 1), done.stdout
-    assert ("could not be installed" in done.stdout) is not there
+def test_what_fails_before_the_run_is_told(worker):
+    worker.set(pip=3)
+    assert worker.run("--workdir=runs/a").returncode == 3 and not worker.jobs()
+    worker.set()
+    assert worker.run("--workdir=runs/a").returncode == 0  # not the old failure again
+    jobs = worker.jobs()
+    (worker.home / "jaxbench.tgz").write_text("cut off")
+    done = worker.run("--workdir=runs/b")
+    assert done.returncode and "tar:" in done.stdout and worker.jobs() == jobs
 
 
 def test_a_jobset_begins_again_where_pip_fails(tmp_path):

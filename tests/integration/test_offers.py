@@ -1,4 +1,4 @@
-"""Offers, read by the engines themselves, and a rented machine's part run here."""
+"""Offers, read by SkyPilot itself, and a rented machine's part run here."""
 
 import json
 import os
@@ -14,42 +14,30 @@ import yaml
 from tests.conftest import ROOT
 from tests.integration.conftest import program, run_program
 
-# Pythons that have SkyPilot and dstack.
-ENGINES = {name: os.environ.get(f"JAXBENCH_TEST_{name.upper()}") for name in ("sky", "dstack")}
+# A Python that has SkyPilot.
+SKY = os.environ.get("JAXBENCH_TEST_SKY")
 ACCELERATORS = "H100:1,A100-80GB:8,V100:4,tpu-v5e-8,tpu-v2-8"
-_READ = {
-    "sky": """
-import sky
+_READ = """
+import json, sky
 for file in files:
     task = sky.Task.from_yaml(file)
     [resources] = task.resources
     stop = resources.autostop_config
     [(name, count)] = resources.accelerators.items()
     read[file] = [task.name, name, count, stop.down and stop.idle_minutes, task.workdir]
-""",
-    "dstack": """
-import yaml
-from dstack._internal.core.models.configurations import parse_run_configuration
-for file in files:
-    with open(file) as stream:
-        task = parse_run_configuration(yaml.safe_load(stream))
-    gpu = task.resources.gpu
-    memory = gpu.memory and gpu.memory.min
-    read[file] = [task.name, *gpu.name, gpu.count.min, memory, task.files[0].local_path]
-""",
-}
+print(json.dumps(read))
+"""
 
 
-def read_by(engine, folder):
-    """Returns what an engine reads in its files of a folder, by their accelerators."""
-    if not ENGINES[engine]:
-        pytest.skip(f"JAXBENCH_TEST_{engine.upper()} names no Python that has it")
-    files = [path.name for path in folder.glob(f"*.{engine}.yaml")]
-    code = f"files, read = {files!r}, {{}}\n{_READ[engine]}\nimport json\nprint(json.dumps(read))"
+def read_by_skypilot(folder):
+    """Returns what SkyPilot reads in its files of a folder, by their accelerators."""
+    if not SKY:
+        pytest.skip("JAXBENCH_TEST_SKY names no Python that has it")
+    files = [path.name for path in folder.glob("*.sky.yaml")]
     # Its own files and settings stay as they are.
     variables = {"HOME": str(folder.parent), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
     done = subprocess.run(
-        [ENGINES[engine], "-c", code],
+        [SKY, "-c", f"files, read = {files!r}, {{}}\n{_READ}"],
         cwd=folder,
         env={"PATH": os.environ["PATH"], **variables},
         capture_output=True,
@@ -76,7 +64,7 @@ def offers(tmp_path_factory):
 
 
 def test_skypilot_takes_them(offers):
-    assert read_by("sky", offers) == {
+    assert read_by_skypilot(offers) == {
         "h100-1": ["jb-cnn10-h100-1", "H100", 1, 30, "sent"],
         "a100-80gb-8": ["jb-cnn10-a100-80gb-8", "A100-80GB", 8, 30, "sent"],
         "v100-4": ["jb-cnn10-v100-4", "V100", 4, 30, "sent"],
@@ -85,22 +73,12 @@ def test_skypilot_takes_them(offers):
     }
 
 
-def test_dstack_takes_them(offers):
-    assert read_by("dstack", offers) == {
-        "h100-1": ["jb-cnn10-h100-1", "H100", 1, None, "sent"],
-        "a100-80gb-8": ["jb-cnn10-a100-80gb-8", "A100", 8, 80, "sent"],
-        "v100-4": ["jb-cnn10-v100-4", "V100", 4, 16, "sent"],
-        "tpu-v5e-8": ["jb-cnn10-tpu-v5e-8", "v5litepod-8", 1, None, "sent"],
-        "tpu-v2-8": ["jb-cnn10-tpu-v2-8", "v2-8", 1, None, "sent"],
-    }
-
-
 def test_their_scripts_are_what_shells_read(offers):
     scripts = []
     for path in offers.glob("*.yaml"):
         task = yaml.safe_load(path.read_text())
-        scripts += task.get("commands") or [task["setup"], task["run"]]
-    assert len(scripts) == 15
+        scripts += [task["setup"], task["run"]]
+    assert len(scripts) == 10
     for script in scripts:
         checked = subprocess.run(["sh", "-n"], input=script, capture_output=True, text=True)
         assert checked.returncode == 0, checked.stderr

@@ -330,7 +330,7 @@ def test_a_job_that_lost_a_process_is_resumed_bit_for_bit(tmp_path, together):
         def there():
             assert started.running[0].poll() is None, started.log(0)
             with contextlib.suppress(FileNotFoundError):
-                restarted = len(run_json(run).get("resumes", ())) == resumes
+                restarted = len(run_json(run)["attempts"]) == 1 + resumes
                 return restarted and set(list_checkpoints(run / "checkpoints")) - before
             return False
 
@@ -350,7 +350,7 @@ def test_a_job_that_lost_a_process_is_resumed_bit_for_bit(tmp_path, together):
     assert done.wait() == [0, 0], done.log(0)
     document = run_json(run)
     assert document["status"] == "done"
-    lost_at, stopped_at = (entry["step"] for entry in document["resumes"])
+    lost_at, stopped_at = (entry["step"] for entry in document["attempts"][1:])
     assert 0 < lost_at < stopped_at < 300
     # Nothing is there twice, and the losses are those of the run that nobody stopped.
     same(run, whole.folders[0] / "run")

@@ -219,7 +219,7 @@ def test_the_goodput_is_that_of_a_clock_outside(forks, tmp_path):
     # An epoch's time holds the records and checkpoints that were written in it.
     assert steps_s <= epochs_s <= steps_s + badput_s["other"] + badput_s["checkpoint"]
     # As much as came after the checkpoints, and no start-up of it.
-    lost_s = sum(entry["lost_s"] for entry in run_json(run)["resumes"])
+    lost_s = sum(entry["lost_s"] for entry in run_json(run)["attempts"][1:])
     assert 0 < badput_s["lost_work"] <= lost_s * 1.01
 
 
@@ -263,7 +263,7 @@ def test_a_run_that_is_killed_again_and_again(forks, tmp_path, kills, epochs):
     assert killed >= kills - 2, f"the run was done after {killed} kills at steps {steps}"
     assert_same_run(tmp_path / "whole", run)
     document = run_json(run)
-    assert document["status"] == "done" and len(document["resumes"]) >= killed * 3 / 4
+    assert document["status"] == "done" and len(document["attempts"]) - 1 >= killed * 3 / 4
     # The last states are the same, bit for bit.
     found = [
         {path.name: path for path in (tmp_path / name / CHECKPOINTS).iterdir()}

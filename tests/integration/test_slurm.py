@@ -105,7 +105,7 @@ def test_runs_go_on_when_their_jobs_are_requeued_and_not_after_scancel(tmp_path,
         slurm.run("scontrol", "requeue", job)
         for number, run in runs.items():
             wait_for_steps(slurm, number, run, "1")
-            assert [each["before"]["status"] for each in run_json(run)["resumes"]] == ["preempted"]
+            assert [each["status"] for each in run_json(run)["attempts"][:-1]] == ["preempted"]
         # The jobs do not end with the sweep.
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=60)

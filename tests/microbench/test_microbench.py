@@ -13,8 +13,9 @@ from jaxbench.hardware.targets.target import l2_bytes
 from jaxbench.microbench import collectives, matmul, memory_bandwidth, transfer
 from jaxbench.microbench.collectives import Collective
 from jaxbench.microbench.interleaved import (
+    Interleaved,
     WarmUp,
-    in_turn,
+    measure_in_turn,
     unsettled_warnings,
     warm_up,
 )
@@ -101,14 +102,26 @@ def test_a_warm_up_ends_when_windows_agree_or_gives_up():
 
 
 def test_stages_that_did_not_stabilise_are_told():
-    found = {"a": (WarmUp(2, 8, settled=True), 8), "b": (WarmUp(2, 9, settled=False), 27)}
+    found = {"a": WarmUp(2, 8, settled=True), "b": WarmUp(2, 27, settled=False), "c": None}
     [warning] = unsettled_warnings(found)
     assert "did not stabilise during warm-up" in warning and warning.endswith(": b (27)")
     assert unsettled_warnings({"a": found["a"]}) == []
 
 
 def test_stages_take_turns_forwards_then_backwards():
-    assert [in_turn("abc", number) for number in range(3)] == ["abc", "cba", "abc"]
+    """What is warm is not warmed up again."""
+    taken = []
+
+    class Turn(Interleaved):
+        def run(self, calls):
+            taken.append(self.name)
+
+    cold, *warm = turns = [Turn(name, window_s=0.0) for name in "abc"]
+    for turn in warm:
+        turn.warmup = WarmUp(1, 1, settled=True)
+    measure_in_turn(turns, 3, end_round=lambda number: taken.append(str(number)))
+    assert "".join(taken) == cold.name * cold.warmup.calls + "abc1cba2abc3"
+    assert [len(turn.windows_s) for turn in turns] == [3, 3, 3]
 
 
 _SHAPE = (64, 32, 128)

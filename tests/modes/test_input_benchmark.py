@@ -1,5 +1,7 @@
 """--mode=input: what the host can feed and what the devices can take."""
 
+import itertools
+
 import pytest
 
 from jaxbench.modes import input_benchmark
@@ -16,10 +18,9 @@ def measure(tmp_path, monkeypatch):
     monkeypatch.setattr(input_benchmark, "_WINDOW_S", 0.05)
     monkeypatch.setattr(input_benchmark, "_ROUNDS", 6)
 
-    def run(page_cache="as_is", **fields):
+    def run(**fields):
         config = config_of(MICRO, **{"data__feed": "stream", "batch_size": 64} | fields)
-        workdir = str(tmp_path / "run")
-        return input_benchmark.measure_input(config, workdir, Console(), page_cache=page_cache)
+        return input_benchmark.measure_input(config, str(tmp_path / "run"), Console())
 
     return run
 
@@ -43,6 +44,19 @@ def test_a_slow_host_is_named_as_the_bottleneck(measure, tmp_path, slow_feed):
     assert document["status"] == "done" and document["data"]["num_threads"] == 1
     [compiled] = records(tmp_path / "run", "compile")
     assert result.summary["compile_s"] == compiled["lower_s"] + compiled["compile_s"] > 0
+
+
+@pytest.mark.parametrize("at_each_call", [lambda: next(COUNT), lambda: None])
+def test_a_window_says_what_storage_delivered(measure, monkeypatch, at_each_call):
+    """From its begin to its end; null on a system that does not count."""
+    monkeypatch.setattr(input_benchmark, "storage_read_bytes", at_each_call)
+    *on_host, step = measure().of_kind(InputRecord)
+    told = None if at_each_call() is None else 4096
+    assert [stage.windows_storage_read_bytes for stage in on_host] == [[told] * 6] * 2
+    assert step.windows_storage_read_bytes is None
+
+
+COUNT = itertools.count(step=4096)
 
 
 def test_steps_do_not_pile_up_on_simulated_devices(measure, monkeypatch):
@@ -95,6 +109,5 @@ def test_a_language_models_rates_are_of_sequences_and_tokens():
 
 
 def test_an_input_that_cannot_be_measured_is_refused(measure, tmp_path):
-    assert "is in memory" in refusal(measure, page_cache="cold", told="--page_cache=cold: ")
     refusal(measure, data__feed="resident", told="it needs data.feed=stream")
     assert not (tmp_path / "run").exists()

@@ -265,6 +265,24 @@ def test_a_target_is_for_a_network_and_its_grid_for_its_fields(children, refused
         refused(*sweep, f"--grid={axis}", module="jaxbench.sweep", told=told)
 
 
+def test_a_training_has_the_price_of_just_its_machine(run_cli, refused, tmp_path):
+    (tmp_path / "prices.csv").write_text(
+        "offer,hardware,devices,usd_per_hour,date,source\n"
+        "a,NVIDIA H200,1,3.6,2026,web\nb,NVIDIA A100-SXM4-80GB,8,36,2026,web\n"
+    )
+    args = ("--experiment=resnet50_synthetic", "--experiment.epochs=2", "--mode=describe")
+    targets = ("--target=gpu:a100:8,gpu:h200,gpu:a100", "--prices=prices.csv")
+    done = run_cli(*args, *targets, "--json")
+    assert done.returncode == 0, done.stderr
+    eight, h200, one = (answer["predicted"] for answer in json.loads(done.stdout))
+    assert h200["training_usd"] == pytest.approx(h200["training_s"] / 1000)
+    assert h200["training_usd_low"] < h200["training_usd"] < h200["training_usd_high"]
+    assert eight["training_usd"] == pytest.approx(eight["training_s"] / 100)
+    assert "training_usd" not in one
+    refused(*args, "--target=gpu:h100", "--prices=prices.csv", told="no offer of just gpu:h100")
+    refused(*args, *targets, "--usd_per_hour=1", told="--usd_per_hour and --prices: give one")
+
+
 def test_without_a_compiler_the_rate_is_predicted(run_cli, refused, monkeypatch, tmp_path):
     package = tmp_path / "packages" / "jax_cuda12_plugin-0.1.0.dist-info"
     package.mkdir(parents=True)

@@ -10,20 +10,16 @@ import pytest
 from flax import linen as nn
 
 from jaxbench import clock
-from jaxbench.cli import registry
 from jaxbench.clock import pause
-from jaxbench.data.feeds.feed import create_feed
 from jaxbench.errors import Diverged
 from jaxbench.modes import throughput
 from jaxbench.modes.throughput import ForwardStage, TrainStage
 from jaxbench.modes.windows import Stepper, describe_windows, falling_loss_warnings, wait_for_steps
-from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.records.writers.console import Console
 from jaxbench.schema import ThroughputRecord
-from jaxbench.train import build_program
 from jaxbench.training.loss_scale import LOWEST_SCALE
 from jaxbench.xla.compile_cache import without_cache
-from tests.conftest import MICRO, config_of, records, refusal, run_json
+from tests.conftest import MICRO, config_of, records, run_json
 from tests.micro import MasksConfig, config_for
 
 
@@ -43,7 +39,7 @@ def test_the_devices_alone_need_no_data(measure, tmp_path):
     """A folder that is not there is never looked at. Rates of 64 images a step on two devices."""
     fields = {"data__source": "folder", "data__path": "/nowhere", "data__feed": "stream"}
     fields |= {"data__image_shape": (8, 8, 3), "batch_size": 64}
-    stages = measure({"steps_per_call": 3}, **fields).of_kind(ThroughputRecord)
+    stages = measure(**fields).of_kind(ThroughputRecord)
     assert records(tmp_path / "run", "throughput") == [stage.to_json() for stage in stages]
     for stage in stages:
         assert stage.feed == "synthetic" and len(stage.windows_s) == 6
@@ -54,9 +50,9 @@ def test_the_devices_alone_need_no_data(measure, tmp_path):
         slowest = 64 * stage.steps_per_window / max(stage.windows_s)
         assert slowest <= stage.images_per_s_mean <= fastest
         assert stage.warmup_steps > 0
-    assert [stage.stage for stage in stages] == ["train_step", "train_step_x3", "forward"]
+    assert [stage.stage for stage in stages] == ["train_step", "forward"]
     compiled = {record["function"] for record in records(tmp_path / "run", "compile")}
-    assert compiled == {"train_step", "train_step_x3", "eval_step"}
+    assert compiled == {"train_step", "eval_step"}
     step = stages[0]
     assert step.latency_p50_s <= step.latency_p95_s <= step.latency_p99_s
     assert step.latency_steps >= 6
@@ -103,30 +99,6 @@ def test_a_loss_that_is_no_number_ends_it(measure, tmp_path):
     with pytest.raises(Diverged, match="rates of such steps mean nothing"):
         measure(optimizer__learning_rate=1e30)
     assert run_json(tmp_path / "run")["status"] == "diverged"
-
-
-def test_several_steps_a_call_need_no_batch_from_the_host(measure, tmp_path):
-    how = {"feed": "stream", "steps_per_call": 2}
-    refusal(measure, how, told="--steps_per_call=2 with --feed=stream")
-    assert not (tmp_path / "run").exists()
-
-
-def test_several_steps_a_call_are_the_same_steps():
-    config = registry.load(MICRO)
-    # What is dropped follows the number of the step.
-    config.model.dropout, config.data.feed = 0.5, "synthetic"
-    mesh, layout = create_training_mesh(config)
-    feed = create_feed(config, None, mesh, layout, np.float32)
-    program = build_program(config, mesh, layout, feed.steps_per_epoch)
-    row = next(feed.train_batches(0, 1))
-    one, three = program.place_train_state(), program.place_train_state()
-    for _ in range(3):
-        one, metrics = program.train_step(one, feed.train_data, row)
-    three, last = throughput.repeat_train_step(program, 3)(three, feed.train_data, row)
-    assert int(three.step) == 3
-    np.testing.assert_allclose(metrics, last, rtol=1e-4)
-    for left, right in zip(jax.tree.leaves(one), jax.tree.leaves(three), strict=True):
-        np.testing.assert_allclose(left, right, rtol=1e-3, atol=1e-5)
 
 
 class Unfinished:
@@ -216,12 +188,11 @@ def short_sleep(monkeypatch):
 def test_a_kernel_of_known_cost_costs_as_much(measure, tmp_path, short_sleep):
     """What sleeps 0.15 s a step takes that long, whichever way it is measured."""
     # Without telemetry, whose thread would move the clock on as well.
-    how = {"steps_per_call": 2, "telemetry_s": 0}
     model = config_for(lambda num_classes, **_: Sleeping(num_classes))
-    result = measure(how, num_devices=1, model=model, batch_size=4)
+    result = measure({"telemetry_s": 0}, num_devices=1, model=model, batch_size=4)
     assert run_json(tmp_path / "run")["status"] == "done"
     stages = result.of_kind(ThroughputRecord)
-    assert [stage.stage for stage in stages] == ["train_step", "train_step_x2", "forward"]
+    assert [stage.stage for stage in stages] == ["train_step", "forward"]
     for stage in stages:
         # Never less, and most of it is that.
         assert SLEEP_S <= stage.step_s < 1.5 * SLEEP_S, stage.stage

@@ -95,6 +95,10 @@ def test_tensorboard_shows_the_records_and_the_feeds_images(train, feed):
     [images] = events.Images("train/images")
     row_HxWxC = cv2.imdecode(np.frombuffer(images.encoded_image_string, np.uint8), -1)
     assert row_HxWxC.shape == (32, 16 * 32, 3) and row_HxWxC.std() > 0
+    # Images that nothing shows are trained, too.
+    for channels in (2, 5):
+        fields["data__image_shape"] = (32, 32, channels)
+        train(MICRO, data__train_examples=128, max_steps=1, **fields)
 
 
 def test_max_steps_ends_a_run_in_the_middle_of_an_epoch(train):

@@ -12,9 +12,9 @@ from tests.conftest import refusal
 
 def test_names_lead_to_machines_that_are_compiled_for():
     h100, eight, tpu = parse_accelerators(["h100", "A100-80GB:8", "tpu-v5e-8"])
-    assert (h100.name, h100.skypilot, h100.dstack) == ("H100:1", "H100:1", "H100:1")
-    assert (eight.dstack, eight.target.name) == ("A100:80GB:8", "gpu:a100:8")
-    assert (tpu.skypilot, tpu.dstack) == ("tpu-v5litepod-8:1", "tpu:v5litepod-8")
+    assert (h100.name, h100.skypilot) == ("H100:1", "H100:1")
+    assert (eight.skypilot, eight.target.name) == ("A100-80GB:8", "gpu:a100:8")
+    assert tpu.skypilot == "tpu-v5litepod-8:1"
     assert (tpu.target.name, tpu.target.num_devices, tpu.is_tpu) == ("tpu:v5e:2x4", 8, True)
     assert [one.folder for one in (h100, eight, tpu)] == ["h100-1", "a100-80gb-8", "tpu-v5e-8"]
     # As SkyPilot calls it.

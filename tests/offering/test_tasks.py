@@ -1,4 +1,4 @@
-"""The tasks that are written for SkyPilot and dstack, read again."""
+"""The tasks that are written for SkyPilot, read again."""
 
 import dataclasses
 import shlex
@@ -9,7 +9,7 @@ import yaml
 
 from jaxbench.offering import folder
 from jaxbench.offering.accelerators import parse_accelerators
-from jaxbench.offering.tasks import Work, dstack_task, skypilot_task
+from jaxbench.offering.tasks import Work, skypilot_task
 from tests.conftest import refusal
 
 WORK = Work(
@@ -24,58 +24,49 @@ WORK = Work(
 GPU, TPU = parse_accelerators(["V100:4", "tpu-v5e-8"])
 
 
-def both(accelerator, **changes):
-    work = dataclasses.replace(WORK, **changes)
-    return skypilot_task(work, accelerator), dstack_task(work, accelerator)
+def task_of(accelerator, **changes):
+    return skypilot_task(dataclasses.replace(WORK, **changes), accelerator)
 
 
 @pytest.mark.parametrize("accelerator", ["V100:4", "tpu-v5e-8"])
-@pytest.mark.parametrize("engine", ["sky", "dstack"])
-def test_task_of_each_engine(engine, accelerator, snapshot):
+def test_the_task_of_an_accelerator(accelerator, snapshot):
     """Read it for: the archive's installation with the accelerator's extra, a folder of results for
     each launch, autostop, and how results are fetched and the machine is ended."""
-    task = both(parse_accelerators([accelerator])[0])[engine == "dstack"]
+    task = task_of(parse_accelerators([accelerator])[0])
     text = task.text("title")
     assert yaml.safe_load(text) == task.document
     assert text == snapshot
     head = [line for line in text.splitlines() if line.startswith("#")]
     assert [line.removeprefix("#   ") for line in head[-3:]] == [*task.commands]
-    script = task.document.get("run") or task.document["commands"][0]
-    assert "--experiment=cnn10:tiny" in shlex.split(script)
-    assert "--xla_flags=--a=1 --b=2" in shlex.split(script)
+    script = shlex.split(task.document["run"])
+    assert "--experiment=cnn10:tiny" in script and "--xla_flags=--a=1 --b=2" in script
 
 
 def test_pip_is_given_a_source_of_the_users_own():
     source = "git+https://git.example.com/you/jaxbench.git@v1"
-    for task in both(TPU, requirement=source, extras=()):
-        assert f"pip install -q 'jaxbench[tpu] @ {source}'" in task.text("")
-        assert "jaxbench.tar.gz" not in task.text("")
+    text = task_of(TPU, requirement=source, extras=()).text("")
+    assert f"pip install -q 'jaxbench[tpu] @ {source}'" in text and "jaxbench.tar.gz" not in text
 
 
 def test_every_setting_has_its_own_machine():
-    for one, other in zip(both(GPU), both(GPU, arguments=["--seed=1"]), strict=True):
-        assert one.document["name"] != other.document["name"]
-    names = [[one.document["name"] for one in both(GPU)] for _ in range(2)]
-    assert names[0] == names[1]
+    name, other = (task_of(GPU, arguments=[f"--seed={n}"]).document["name"] for n in range(2))
+    assert name != other and name == task_of(GPU, arguments=["--seed=0"]).document["name"]
 
 
 @pytest.mark.parametrize("text", ["a\nrun: evil", "a\r- b", "a\x1b[0m", "a\u2028b: c", "'\" : # "])
 def test_whatever_a_flag_holds_stays_in_it(text):
     arguments = [f"--xla_flags={text}"]
-    for task in both(GPU, arguments=arguments):
-        document = yaml.safe_load(task.text(f"H100:1: jaxbench offers {arguments[0]}"))
-        assert document == task.document
-        script = document.get("run") or document["commands"][0]
-        assert arguments[0] in shlex.split(script)
+    task = task_of(GPU, arguments=arguments)
+    document = yaml.safe_load(task.text(f"H100:1: jaxbench offers {arguments[0]}"))
+    assert document == task.document and arguments[0] in shlex.split(document["run"])
 
 
 @pytest.mark.parametrize("label", ["my_own-NETWORK.of many words and more", "10", "Ä"])
-def test_names_are_what_both_engines_take(label):
+def test_names_are_what_clouds_take(label):
     [longest] = parse_accelerators(["A100-80GB:16"])
-    for task in both(longest, label=label):
-        name = task.document["name"]
-        assert name.isascii() and name == name.lower() and len(name) <= 41
-        assert all(one.isalnum() or one == "-" for one in name) and "--" not in name
+    name = task_of(longest, label=label).document["name"]
+    assert name.isascii() and name == name.lower() and len(name) <= 41
+    assert all(one.isalnum() or one == "-" for one in name) and "--" not in name
 
 
 @pytest.mark.parametrize("somebody_elses", [False, True])

@@ -72,12 +72,12 @@ def test_each_device_has_its_part_of_parameters_and_moments():
     "fields",
     [
         {"optimizer__max_gradient_norm": 0.01, "gradient_accumulation_steps": 2},
-        {"optimizer__name": "lars", "batch_norm": "sync", "model__dropout": 0.5},
+        {"batch_norm": "sync", "model__dropout": 0.5},
         {"optimizer__name": "muon", "remat": "save_dots"},
     ],
 )
 def test_the_numbers_are_those_of_pmap(train, fields):
-    """With clipped norms, LARS and Muon, which look at whole arrays."""
+    """With clipped norms and Muon, which look at whole arrays."""
     fields |= {"num_devices": 8, "precision": "fp64", "log_every_steps": 1, "max_steps": 3}
     pmap = train(MICRO, **fields)
     fsdp = train(MICRO, parallelism="fsdp", **fields)

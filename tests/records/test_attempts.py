@@ -5,7 +5,7 @@ import pytest
 from jaxbench.analysis.pricing import Price
 from jaxbench.clock import Clock
 from jaxbench.hardware.telemetry.sampler import Telemetry
-from jaxbench.records.attempts import changes, describe_attempt, describe_changes, last_attempt
+from jaxbench.records.attempts import changes, describe_attempt, describe_changes
 from jaxbench.records.recorder import Recorder
 from jaxbench.schema import Summary
 
@@ -21,10 +21,8 @@ def entry(step, *args, price=None, **more):
 
 
 def resumed(*entries, price=None):
-    return {
-        **{"environment": environment(), "price": price, "batch_norm_examples": 64},
-        "resumes": list(entries),
-    }
+    document = {"environment": environment(), "price": price, "batch_norm_examples": 64}
+    return document | {"attempts": [{}, *entries]}
 
 
 @pytest.mark.parametrize(
@@ -43,18 +41,15 @@ def resumed(*entries, price=None):
         # Nothing is left of what the first process did, or the second.
         (resumed(entry(0, 2)), ""),
         (resumed(entry(5, 2), entry(5)), ""),
-        # Of before there was more than the devices in it.
-        (resumed({"step": 5, "num_devices": 2}), "num_devices 4, then 2"),
-        # In a folder of its own.
-        (resumed({**entry(5), "from": "a", "before": entry(0, 2)}), "num_devices 2, then 4"),
+        # In a folder of its own, run.json is of the last process; a third one is no first one.
+        (
+            {"environment": environment(), "attempts": [entry(0, 2), entry(5, 3), entry(9)]},
+            "num_devices 2, then 3, then 4",
+        ),
     ],
 )
 def test_what_changed_within_a_run_is_told(document, told):
     assert describe_changes(changes(document)) == told
-
-
-def test_the_last_process_counts():
-    assert last_attempt(resumed(entry(5, 2), {"step": 7}))["num_devices"] == 2
 
 
 def test_what_two_prices_make_is_unknown():

@@ -51,7 +51,7 @@ def test_summaries(snapshot):
     badput_s = {"startup": 10.0, "lost_work": 30.04, "down": 0.0}
     goodput = {"goodput": 0.6, "badput_s": badput_s, "total_wall_s": 100.1}
     records = [
-        Summary(status="failed", invalid=["one"], warnings=WARNINGS, corrupt={"a": "b"}),
+        Summary(status="failed", invalid=["one"], warnings=WARNINGS),
         # Short phases are not listed.
         Summary(status="done", phases_s={"eval": 0.04, "train": 0.2}),
         # Only a run that was resumed has a goodput.

@@ -16,7 +16,7 @@ from jaxbench.modes import MODES
 from jaxbench.records.reader import load_run, read_records
 from jaxbench.schema import RECORDS, StepRecord
 from tests.conftest import refusal, run_document
-from tests.recorded import epochs, filled, recorded_run
+from tests.recorded import change_json, epochs, filled, recorded_run
 from tests.strategies import changed
 
 [EPOCH] = epochs([320.0])
@@ -109,7 +109,7 @@ PREDICTION = {
         (("environment", "num_devices"), -1),
         *((("started_at",), value) for value in ("yesterday", "2026-02-30T00:00:00+00:00")),
         *((("price", "usd_per_hour"), value) for value in (-1, 0, "1")),
-        *((("resumes",), value) for value in ([1], [{"step": 1, "elapsed_s": 1.0}])),
+        *((("attempts",), value) for value in ([1], [{"step": 1, "lost_s": 1.0}])),
     ],
 )
 def test_a_wrong_value_in_run_json_is_one_line(tmp_path, path, value):
@@ -122,6 +122,13 @@ def test_a_wrong_value_in_run_json_is_one_line(tmp_path, path, value):
     (run / "run.json").write_text(json.dumps(changed(document, path, value)))
     line = refusal(load_run, str(run), told="run.json: ")
     assert "`$" in line and line[-1] == "`" and len(line) < 300
+
+
+def test_a_resumed_run_of_a_version_between_two_releases_is_refused(tmp_path):
+    """Else its `resumes`, an unknown field, would be dropped, and with it what was lost."""
+    run = recorded_run(tmp_path / "run")
+    change_json(run / "run.json", resumes=[{"step": 1, "elapsed_s": 1.0, "lost_s": 9.0}])
+    refusal(load_run, str(run), told="run.json: `resumes` was written by a jaxbench between")
 
 
 def test_modes_of_records_are_those_of_the_program():

@@ -21,6 +21,7 @@ from jaxbench.schema import (
 from tests.cards import made
 from tests.recorded import (
     PRICE,
+    attempts,
     change_json,
     compiled,
     conv2d_record,
@@ -92,10 +93,10 @@ def write_trainings(folder):
             "git": {"commit": "beef" * 10, "dirty": True},
             "compile_cache": None,
         },
-        resumes=[
+        attempts=attempts(
             {"step": 300, "elapsed_s": 5.0, "lost_s": 12.5},
             {"step": 500, "elapsed_s": 20.0, "lost_s": 1.5, "versions": {"jax": "0.10.2"}},
-        ],
+        ),
     )
     models = [{"seed": n, "top1": 0.5 - n / 10, "loss": 1.0 + n} for n in range(3)]
     spread = {"eval_top1_std": [0.1], "eval_top1_min": [0.3], "eval_top1_max": [0.5]}
@@ -135,11 +136,11 @@ def write_ways_to_a_target(folder):
     on_the_way(folder / "again", (0.9,), config={"seed": 0}, **own)
     on_the_way(folder / "longer", (0.9,), config={"epochs": 9}, **own)
     changed = {"step": 50, "elapsed_s": 5.0, "lost_s": 9.0, "price": PRICE | {"usd_per_hour": 10.0}}
-    on_the_way(folder / "dearer", (0.5, 0.9), resumes=[changed], **own)
+    on_the_way(folder / "dearer", (0.5, 0.9), attempts=attempts(changed), **own)
     network = {"model": "ResNet", "parameters": 25_557_032, "experiment": "resnet50"}
     on_the_way(folder / "resnet", (0.76,), 0.757, **network)
-    lost = [{"step": 10, "elapsed_s": 5.0, "lost_s": 1000.0}]
-    on_the_way(folder.parent / "h200-1", (0.5, 0.9), price=PRICE, resumes=lost)
+    lost = attempts({"step": 10, "elapsed_s": 5.0, "lost_s": 1000.0})
+    on_the_way(folder.parent / "h200-1", (0.5, 0.9), price=PRICE, attempts=lost)
 
 
 def write_measurements(folder):

@@ -33,6 +33,7 @@ from jaxbench.tables.spreadsheet import inert_cell, render_csv
 from tests.cards import made
 from tests.conftest import ROOT, refusal
 from tests.recorded import (
+    attempts,
     change_json,
     epochs,
     on_the_way,
@@ -104,7 +105,7 @@ def test_a_run_is_distorted_if_one_of_its_processes_was(tmp_path):
     write_run(tmp_path / "a", 100.0, busy=True, distorters=["A=1 (slow)"])
     write_run(tmp_path / "b", 100.0)
     resumed = {"step": 1, "elapsed_s": 1.0, "lost_s": 0.0, "distorters": ["B=1 (slower)"]}
-    change_json(tmp_path / "a" / "run.json", resumes=[resumed])
+    change_json(tmp_path / "a" / "run.json", attempts=attempts(resumed))
     distorted = ["distorted by A=1 (slow)", "distorted by B=1 (slower)"]
     assert read_run("R1", "a", tmp_path / "a").doubts == ["the host was busy", *distorted]
     text = " ".join(page_of(tmp_path).split())

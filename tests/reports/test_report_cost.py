@@ -14,7 +14,7 @@ from jaxbench.records.run_lock import lock_run
 from jaxbench.reports.collect import collect
 from jaxbench.reports.prices import Prices
 from tests.conftest import refusal
-from tests.recorded import PRICE, on_the_way, throughput, trained, write_results
+from tests.recorded import PRICE, attempts, on_the_way, throughput, trained, write_results
 from tests.reports.pages import charts, rows_of, sections_of, shown, tables
 
 IMAGENET = {"image_shape": [224, 224, 3], "num_classes": 1000}
@@ -136,7 +136,7 @@ def test_a_stated_price_is_of_one_kind_of_hardware(tmp_path, environments, told)
 def test_a_price_that_changed_leaves_the_cost_unknown(tmp_path, run_cli):
     changed = {"elapsed_s": 20.0, "lost_s": 0.0, "step": 150}
     changed["price"] = PRICE | {"usd_per_hour": 10.0}
-    run = on_the_way(tmp_path / "run", (0.5, 0.9), price=PRICE, resumes=[changed])
+    run = on_the_way(tmp_path / "run", (0.5, 0.9), price=PRICE, attempts=attempts(changed))
     done = run_cli("run", "--target_accuracy=0.9", "--json", module="jaxbench.cost")
     [cost] = json.loads(done.stdout)["costs"].values()
     assert (cost["price"], cost["wall_usd"], cost["target_usd"]) == (None, None, None)

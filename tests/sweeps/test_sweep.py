@@ -149,7 +149,7 @@ _BAD = [
     ((*QUICK, "--repeats=2", "--find_max_batch"), "the largest batch is the same"),
     ((*QUICK, "--repeats=1"), "repeats"),
     # Flags of the trials are checked before one is started.
-    ((QUICK[0], "--mode=throughput", "--grid=seed=1", "--profile=9:3"), "must be START:STOP"),
+    ((QUICK[0], "--mode=train", "--grid=seed=1", "--profile=9:3"), "must be START:STOP"),
     *(
         ((*QUICK, "--grid=seed=1", flag), told)
         for flag, told in (

@@ -10,13 +10,8 @@ import warnings
 import jax
 import pytest
 
-from jaxbench.cli import registry
-from jaxbench.modes.throughput import measure_throughput
-from jaxbench.records.writers.console import Console
-from jaxbench.schema import ThroughputRecord
 from jaxbench.training.profiler import parse_steps
 from jaxbench.training.run import MetricsQueue
-from jaxbench.xla.compile_cache import without_cache
 from tests.conftest import MICRO, records, refusal, run_json, table
 
 
@@ -181,22 +176,6 @@ def test_ctrl_c_in_the_middle_of_a_trace(run_cli, tmp_path, monkeypatch, where):
     # begun ends after the step under way.
     last_step = {"start_trace": 3, "stop_trace": 5}.get(where)
     assert document["summary"].get("profile", {}).get("last_step") == last_step
-
-
-def test_throughput_traces_a_stretch_after_its_measurements(tmp_path):
-    how = {"feed": "stream", "rounds": 6, "window_s": 0.02, "profile": "3:6"}
-    # With a cache every step is compiled two or three times.
-    with without_cache():
-        config = registry.load(MICRO)
-        result = measure_throughput(config, str(tmp_path / "run"), Console(), **how)
-    [session] = traces(tmp_path / "run")
-    assert traced_steps(session) == [3, 4, 5]
-    profile = run_json(tmp_path / "run")["summary"]["profile"]
-    assert (profile["first_step"], profile["last_step"]) == (3, 5)
-    phases_s = result.summary["phases_s"]
-    assert sum(phases_s.values()) == pytest.approx(result.summary["wall_s"], abs=0.05)
-    windows_s = sum(sum(stage.windows_s) for stage in result.of_kind(ThroughputRecord))
-    assert phases_s["profile"] > 0 and windows_s <= phases_s["measure"]
 
 
 @pytest.mark.parametrize("steps", ["", "7", "1:2:3", "-1:3", "0:3", "5:5", "1:32"])

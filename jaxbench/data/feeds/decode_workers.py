@@ -17,6 +17,7 @@ from jaxbench.config import DataConfig
 from jaxbench.data.images.decode import CorruptImageError
 from jaxbench.data.images.encoded import EncodedSplit, ExampleDraws
 from jaxbench.data.sampler import PADDING, EpochSampler
+from jaxbench.errors import RunFailed
 from jaxbench.parallel.signals import LIKE_SIGTERM
 
 # Examples that one thread decodes in one go: few enough that all threads share a batch.
@@ -27,11 +28,7 @@ _WATCH_S = 1.0
 
 @dataclasses.dataclass
 class ChunkDecoder:
-    """Decodes chunks by number; can be sent to another process.
-
-    An example whose label is not within 0 to `num_classes` - 1 is corrupt. A chunk with more than
-    `data.max_corrupt` corrupt examples is given up: the run ends there anyway.
-    """
+    """Decodes chunks by number; can be sent to another process."""
 
     data: DataConfig
     split: EncodedSplit
@@ -51,12 +48,15 @@ class ChunkDecoder:
         self.chunks_per_batch = num_devices * self._per_device // self.chunk_size
 
     def __call__(self, number: int) -> dict[str, Any]:
-        """Decode a chunk; the next example, or padding, replaces a corrupt one.
+        """Decode a chunk.
 
         Returns:
           `batch`, its number; `images`, uint8; `labels` and `indices`, int32 of shape (B,);
-          `corrupt` and `warnings`, libjpeg's: JSON of {name: reason}, because text goes from
-          process to process unchanged.
+          `warnings`, libjpeg's: JSON of {name: warning}, because text goes from process to process
+          unchanged.
+
+        Raises:
+          RunFailed: an image is corrupt, or its label is not within 0 to `num_classes` - 1.
         """
         batch, chunk = divmod(number, self.chunks_per_batch)
         epoch, step = divmod(batch, self._steps)
@@ -65,56 +65,36 @@ class ChunkDecoder:
         order_LxSxB = sampler.train_LxSxB(epoch) if self.training else sampler.eval_LxSxB
         if self.training and (self.data.random_resized_crop or self.data.flip):
             draws = ExampleDraws(int(sampler.seeds_L[device]), epoch)
-        indices_B = order_LxSxB[device, step, first : first + self.chunk_size].copy()
+        indices_B = order_LxSxB[device, step, first : first + self.chunk_size]
         labels_B = np.zeros(self.chunk_size, np.int32)
         images_BxHxWx3 = np.zeros((self.chunk_size, *self.split.image_shape), np.uint8)
-        corrupt: dict[str, str] = {}
         warnings: dict[str, str] = {}
-        for row, index in enumerate(indices_B):
-            indices_B[row], labels_B[row] = self._decode(
-                int(index), draws, images_BxHxWx3[row], corrupt, warnings
-            )
-            if indices_B[row] == PADDING:
-                images_BxHxWx3[row] = 0
+        for row, index in enumerate(indices_B.tolist()):
+            if index == PADDING:
+                continue
+            name = self.split.source.name(index)
+            try:
+                label, warning = self.split.decode(
+                    index,
+                    draws.of(index) if draws else None,
+                    images_BxHxWx3[row],
+                    random_crop=self.data.random_resized_crop,
+                    flip=self.data.flip,
+                )
+            except CorruptImageError as error:
+                raise RunFailed(f"{name}: {error}") from error
+            if not 0 <= label < self.num_classes:
+                raise RunFailed(f"{name}: label {label} is not within 0 to {self.num_classes - 1}")
+            labels_B[row] = label
+            if warning:
+                warnings[name] = warning
         return {
             "batch": batch,
             "images": images_BxHxWx3,
             "labels": labels_B,
             "indices": indices_B,
-            "corrupt": json.dumps(corrupt),
             "warnings": json.dumps(warnings),
         }
-
-    def _decode(
-        self,
-        index: int,
-        draws: ExampleDraws | None,
-        out_HxWx3: np.ndarray,
-        corrupt: dict[str, str],
-        warnings: dict[str, str],
-    ) -> tuple[int, int]:
-        """Decode an example or its replacement; return that one's index and label."""
-        tries = len(self.split) if self.training else 1
-        for attempt in range(tries if index != PADDING else 0):
-            replacement = (index + attempt) % len(self.split)
-            try:
-                label, warning = self.split.decode(
-                    replacement,
-                    draws.of(replacement) if draws else None,
-                    out_HxWx3,
-                    random_crop=self.data.random_resized_crop,
-                    flip=self.data.flip,
-                )
-                if warning:
-                    warnings[self.split.source.name(replacement)] = warning
-                if 0 <= label < self.num_classes:
-                    return replacement, label
-                raise CorruptImageError(f"label {label} is not within 0 to {self.num_classes - 1}")
-            except CorruptImageError as error:
-                corrupt[self.split.source.name(replacement)] = str(error)
-                if len(corrupt) > self.data.max_corrupt:
-                    break
-        return PADDING, 0
 
 
 def begin_worker(*_: int) -> None:

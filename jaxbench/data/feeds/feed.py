@@ -35,8 +35,6 @@ class Feed(Protocol):
     steps_per_epoch: int  # full training batches in the split
     eval_steps: int
     num_eval: int  # examples of the evaluation split
-    eval_count: int  # those that an evaluation counts: all but the corrupt ones
-    corrupt: dict[str, str]  # {name: reason} of the images that could not be decoded so far
     # For the record: num_threads (of each worker process, None if no thread prepares batches),
     # num_workers, resident_bytes_per_device, and sent_bytes_per_step (to all devices).
     resources: dict[str, int | float | None]
@@ -125,10 +123,9 @@ class ResidentFeed(Feed):
     def __init__(self, dataset: Dataset, mesh: DataMesh, sampler: EpochSampler, param_dtype: Any):
         self._mesh = mesh
         self._sampler = sampler
-        self.corrupt: dict[str, str] = {}
         self.steps_per_epoch = sampler.steps_per_epoch
         self.eval_steps = sampler.eval_steps
-        self.num_eval = self.eval_count = sampler.num_eval
+        self.num_eval = sampler.num_eval
         # Arguments of the step rather than constants in it: one executable serves every seed
         # and every data set of the same shape.
         statistics = dataset.normalization(param_dtype)
@@ -173,7 +170,6 @@ class SyntheticFeed(Feed):
     eval_steps = 1
 
     def __init__(self, config: Config, mesh: DataMesh, layout: BatchLayout, param_dtype: Any):
-        self.corrupt: dict[str, str] = {}
         data, process = config.data, layout.process_index
         label_shape = get_task(config.task).label_shape(data.example_shape)
         statistics, shapes = abstract_args(config, layout, label_shape, param_dtype)
@@ -201,7 +197,7 @@ class SyntheticFeed(Feed):
             for name, channels in statistics.items()
         }
         self.train_data = self.eval_data = mesh.replicate(statistics_C)
-        self.num_eval = self.eval_count = layout.images_per_step
+        self.num_eval = layout.images_per_step
         resident = [*statistics_C.values(), *(leaf[0] for leaf in batch.values())]
         self.resources = {
             "num_threads": None,

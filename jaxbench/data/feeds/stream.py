@@ -79,8 +79,7 @@ class StreamFeed:
         self._data, self._dataset, self._mesh, self._sampler = data, dataset, mesh, sampler
         self._num_steps = num_steps
         self.steps_per_epoch, self.eval_steps = sampler.steps_per_epoch, sampler.eval_steps
-        self.num_eval = self.eval_count = sampler.num_eval
-        self.corrupt: dict[str, str] = {}
+        self.num_eval = sampler.num_eval
         self.image_warnings: dict[str, str] = {}
         self.train_data = self.eval_data = mesh.replicate(dataset.normalization(param_dtype))
         if dataset.encoded:
@@ -115,7 +114,7 @@ class StreamFeed:
         If this continues the previous call, the batches prepared ahead are used.
 
         Raises:
-          RunFailed: more images are corrupt than the config allows, or a worker process was killed.
+          RunFailed: an image is corrupt, or a worker process was killed.
         """
         start = epoch * self.steps_per_epoch + first_step
         with self._explained():
@@ -167,9 +166,8 @@ class StreamFeed:
         """Yield the batches of the evaluation.
 
         Raises:
-          RunFailed: too many images are corrupt, or all.
+          RunFailed: an image is corrupt.
         """
-        self.eval_count = self.num_eval  # an image may be readable again
         # Closed also if the loop ends early: the threads would go on for ever.
         with (
             self._explained(),
@@ -177,10 +175,6 @@ class StreamFeed:
         ):
             _start(batches)
             yield from batches
-        if not self.eval_count:
-            raise RunFailed(
-                f"{list(self.corrupt)[-1]}: no image of the evaluation split can be decoded"
-            )
 
     def _sent_ahead(self, start: int, stop: int, *, training: bool) -> Any:
         """Return an iterator over batches, which another thread sends to the devices."""
@@ -209,7 +203,6 @@ class StreamFeed:
         def join(chunks: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
             for chunk in chunks:
                 self.image_warnings |= json.loads(chunk["warnings"])
-                self._count_corrupt(chunk, training)
             batch = {}
             for name in ("images", "labels", "indices"):
                 array = np.stack([chunk[name] for chunk in chunks])
@@ -248,24 +241,6 @@ class StreamFeed:
         images, labels = split.inputs_Nx[order_LxB], split.labels_Nx[order_LxB]
         keys = self._sampler.keys(epoch)
         return {"images": images, "labels": labels, "indices": order_LxB, **keys}
-
-    def _count_corrupt(self, chunk: dict[str, Any], training: bool) -> None:
-        """Count a chunk's corrupt images; raise RunFailed if there are too many."""
-        corrupt, limit = json.loads(chunk["corrupt"]), self._data.max_corrupt
-        self.corrupt = self.corrupt | corrupt
-        if not training:  # an evaluation reads each image once
-            self.eval_count -= len(corrupt)
-        if len(self.corrupt) > limit:
-            name, reason = list(self.corrupt.items())[limit]
-            raise RunFailed(
-                f"{name}: {reason} (corrupt images so far: {len(self.corrupt)}; "
-                f"data.max_corrupt={limit} allows no more)"
-            )
-        if training and (chunk["indices"] == PADDING).any():
-            raise RunFailed(
-                f"{list(self.corrupt)[-1]}: no image of the training split is left that can be "
-                "decoded"
-            )
 
 
 def _check_open_files(num_workers: int) -> None:

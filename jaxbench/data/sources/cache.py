@@ -18,10 +18,9 @@ from typing import Any
 
 from jaxbench.clock import Stopwatch
 from jaxbench.config import DataConfig
-from jaxbench.data.dataset import Dataset
+from jaxbench.data.dataset import Dataset, as_bad_input
 from jaxbench.data.images.decode import CorruptImageError, shrink
 from jaxbench.data.images.encoded import EncodedSplit
-from jaxbench.errors import BadInput
 from jaxbench.files import read_text
 from jaxbench.hardware.system import available_cores
 from jaxbench.paths import locked, user_cache, user_path
@@ -85,7 +84,7 @@ def _copy(
     root = user_path(data.cache_dir) if data.cache_dir else user_cache("images", "give cache_dir")
     folder = root.resolve() / f"{name}-{data.cache_side}px-{_digest(split, data)}"
     building = folder.with_name(folder.name + ".building")
-    try:
+    with as_bad_input(folder, "cannot hold copies"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         waiting = f"waiting for another process that makes copies in {folder}"
         with locked(folder, lambda: progress(waiting)):
@@ -106,9 +105,6 @@ def _copy(
                 f"{about['bytes'] / 1e6:,.0f} MB of {about['original_bytes'] / 1e6:,.0f} MB"
             )
             copy = dataclasses.replace(split, source=SmallerCopies(split.source, folder))
-    except (OSError, RuntimeError) as error:  # the latter is what ArrayRecord raises
-        message = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
-        raise BadInput(f"{folder}: cannot hold copies: {message}") from error
     return copy, {"folder": str(folder), "made": made, **about}
 
 

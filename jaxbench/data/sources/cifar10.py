@@ -6,14 +6,13 @@ import io
 import pickle
 import struct
 import tarfile
-import zlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from jaxbench.config import DataConfig
-from jaxbench.data.dataset import Dataset, Split
+from jaxbench.data.dataset import Dataset, Split, as_bad_input
 from jaxbench.data.sources import download
 from jaxbench.errors import BadInput, first_line
 from jaxbench.files import open_regular
@@ -50,13 +49,12 @@ def load(data: DataConfig, **unused: Any) -> Dataset:
             if data.path and (folder / f"data_batch_1{suffix}").is_file():
                 batches = {}
                 for name in _PICKLES_MD5:
-                    try:
-                        file = folder / f"{name}{suffix}"
-                        with open_regular(file, "rb", most_bytes=_MAX_BYTES) as stream:
-                            batches[name] = parse(stream.read(), name)
-                    except (OSError, ValueError) as error:
-                        reason = getattr(error, "strerror", None) or first_line(error)
-                        raise BadInput(f"{file}: {reason}") from error
+                    file = folder / f"{name}{suffix}"
+                    with (
+                        as_bad_input(file),
+                        open_regular(file, "rb", most_bytes=_MAX_BYTES) as stream,
+                    ):
+                        batches[name] = parse(stream.read(), name)
                 train, test = _join(batches)
                 return Dataset(f"CIFAR-10 (cifar-10-batches-{version})", train, test, 10)
     raise BadInput(
@@ -122,7 +120,6 @@ def load_official(data: DataConfig, progress: Callable[[str], None], bar: downlo
                     raise download.Unreachable(download.FORBIDDEN)
                 content = download.fetch(file, folder, progress, bar)
             contents[file.name] = content
-        train, test = READERS[data.name](contents)
     except download.Unreachable as error:
         raise BadInput(
             f"data.name={data.name!r} is not prepared, and the published {file.name} is not in "
@@ -131,8 +128,8 @@ def load_official(data: DataConfig, progress: Callable[[str], None], bar: downlo
     except OSError as error:
         reason = error.strerror or first_line(error)
         raise BadInput(f"{folder}: {reason}; data.path names another folder") from error
-    except (ValueError, KeyError, struct.error, EOFError, tarfile.TarError, zlib.error) as error:
-        raise BadInput(f"{folder}: cannot be read: {first_line(error)}") from error
+    with as_bad_input(folder):
+        train, test = READERS[data.name](contents)
     digests = ", ".join(f"{file.name} sha256 {file.sha256[:12]}" for file in files)
     splits = {"train": train, "test": test}
     return Dataset(

@@ -17,22 +17,19 @@ import pathlib
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from typing import Any
 from urllib.parse import urlsplit
 
 from jaxbench import __version__
 from jaxbench.clock import Stopwatch, ask
-from jaxbench.errors import BadInput, first_line
+from jaxbench.data.dataset import as_bad_input
+from jaxbench.errors import first_line
 from jaxbench.files import open_own, open_regular
 from jaxbench.paths import locked
-from jaxbench.terminal import printable
 
 _TABLE = pathlib.Path(__file__).with_name("downloads.csv")
 # A server that sends nothing for so long is given up, and one that sends less than this.
 _TIMEOUT_S = 30.0
 _LEAST_BYTES_PER_S = 1000
-# How often an address is tried again that was interrupted after it had sent something.
-_MAX_ATTEMPTS = 5
 _CHUNK_BYTES = 2**18
 
 # For the error that a data set is missing.
@@ -49,10 +46,6 @@ Bar = Callable[[str, int, int, str], None]
 
 class Unreachable(Exception):
     """A file cannot be fetched; the text says why."""
-
-
-class TooSlow(Unreachable):
-    """A server sends so little that it is not asked again."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,17 +66,13 @@ def listed_files(dataset: str) -> list[RemoteFile]:
     """
     table = os.environ.get("JAXBENCH_DOWNLOADS") or _TABLE
     files: dict[str, RemoteFile] = {}
-    try:
-        with open(table) as stream:
-            for row in csv.DictReader(stream):
-                if row["dataset"] == dataset:
-                    name, size_bytes = row["file"], int(row["size_bytes"])
-                    earlier = files[name].urls if name in files else ()
-                    urls = (*earlier, row["url"])
-                    files[name] = RemoteFile(name, size_bytes, row["sha256"], urls)
-    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
-        reason = printable(first_line(error))
-        raise BadInput(f"JAXBENCH_DOWNLOADS={table}: cannot be read: {reason}") from error
+    with as_bad_input(f"JAXBENCH_DOWNLOADS={table}"), open(table) as stream:
+        for row in csv.DictReader(stream):
+            if row["dataset"] == dataset:
+                name, size_bytes = row["file"], int(row["size_bytes"])
+                earlier = files[name].urls if name in files else ()
+                urls = (*earlier, row["url"])
+                files[name] = RemoteFile(name, size_bytes, row["sha256"], urls)
     return list(files.values())
 
 
@@ -107,7 +96,7 @@ def fetch(
 ) -> bytes:
     """Fetch a file into a folder, unless another process is faster, and return its bytes.
 
-    What an interrupted process has fetched stays in a `.partial` file, and the next one resumes it.
+    A file gets its name once it is complete and verified; a fetch that is interrupted begins again.
 
     Raises:
       Unreachable: no address serves the file.
@@ -121,86 +110,21 @@ def fetch(
             return content
         progress(f"fetching {file.name} ({_megabytes(file.size_bytes)} MB) into {folder}")
         for url in file.urls:
-            for _ in range(_MAX_ATTEMPTS):
-                begun = _size(partial)
-                try:
-                    content = _fetch_from(url, file, partial, bar)
-                    partial.replace(path)
-                    return content
-                except Unreachable as error:
-                    reason = f"{urlsplit(url).hostname}: {error}"
-                    if isinstance(error, TooSlow):
-                        break
-                except OSError:
-                    partial.unlink(missing_ok=True)
-                    raise
-                if _size(partial) == begun:
-                    break
-                progress(f"{reason}; trying again")
-            reasons.append(reason)
-    kept = _size(partial)
-    rest = f"; {_megabytes(kept)} MB are kept, the next start resumes there" if kept else ""
-    raise Unreachable("; ".join(reasons) + rest)
-
-
-def _fetch_from(url: str, file: RemoteFile, partial: pathlib.Path, bar: Bar) -> bytes:
-    """Fetch what is missing of a file, or all of it if the server cannot send a part."""
-    done = _size(partial)
-    if done < file.size_bytes:
+            try:
+                content = _fetch_from(url, file, bar)
+                break
+            except Unreachable as error:
+                reasons.append(f"{urlsplit(url).hostname}: {error}")
+        else:
+            raise Unreachable("; ".join(reasons))
         try:
-            response, done = _open(url, file, done)
-        except Unreachable:
-            if not done:
-                raise
-            response, done = _open(url, file, 0)  # a server may refuse any part
-        with response, open_own(partial, "ab") as stream:
-            stream.truncate(done)
-            watch, seen = Stopwatch(), done
-            while done < file.size_bytes:
-                with _network_errors():
-                    chunk = response.read1(min(_CHUNK_BYTES, file.size_bytes - done))
-                if not chunk:
-                    raise Unreachable(f"it ended after {done:,} of {file.size_bytes:,} bytes")
-                stream.write(chunk)
-                done += len(chunk)
-                counts = _megabytes(done), _megabytes(file.size_bytes)
-                bar(f"fetching {file.name}", *counts, "MB")
-                if (elapsed_s := watch.elapsed_s()) > _TIMEOUT_S:
-                    if done - seen < _LEAST_BYTES_PER_S * elapsed_s:
-                        raise TooSlow(f"it sent only {done - seen:,} bytes in {elapsed_s:.0f} s")
-                    watch, seen = Stopwatch(), done
-    content = read_verified(partial, file)
-    if content is None:
-        partial.unlink()
-        raise Unreachable("its bytes are not the published ones")
-    return content
-
-
-def _open(url: str, file: RemoteFile, done: int) -> tuple[Any, int]:
-    """Ask a server for a file without its first `done` bytes.
-
-    Returns:
-      The response, and how many bytes are missing in front of it: 0 if it is the whole file.
-    """
-    headers = {"User-Agent": f"jaxbench/{__version__}", "Accept-Encoding": "identity"}
-    if done:
-        headers["Range"] = f"bytes={done}-"
-    request = urllib.request.Request(url, headers=headers)
-    with _network_errors():
-        # The timeout of urllib is that of a single byte.
-        urlopen = functools.partial(urllib.request.urlopen, request, timeout=_TIMEOUT_S)
-        response = ask(url, urlopen, 2 * _TIMEOUT_S)
-    if response.status != 206:
-        done = 0
-    length = response.headers.get("Content-Length", "")
-    if length.isdecimal() and done + int(length) != file.size_bytes:
-        response.close()
-        raise Unreachable(f"it has {done + int(length):,} bytes, not {file.size_bytes:,}")
-    return response, done
-
-
-def _size(path: pathlib.Path) -> int:
-    return path.stat().st_size if path.exists() else 0
+            with open_own(partial, "wb") as stream:
+                stream.write(content)
+            partial.replace(path)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
+        return content
 
 
 def _megabytes(size_bytes: int) -> int:
@@ -219,3 +143,35 @@ def _network_errors() -> Iterator[None]:
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise Unreachable(first_line(reason)[:200] if str(reason) else repr(reason)) from error
+
+
+def _fetch_from(url: str, file: RemoteFile, bar: Bar) -> bytes:
+    """Return a file's bytes from one server, verified."""
+    headers = {"User-Agent": f"jaxbench/{__version__}", "Accept-Encoding": "identity"}
+    request = urllib.request.Request(url, headers=headers)
+    # The timeout of urllib is that of a single byte.
+    urlopen = functools.partial(urllib.request.urlopen, request, timeout=_TIMEOUT_S)
+    with _network_errors():
+        response = ask(url, urlopen, 2 * _TIMEOUT_S)
+    with response:
+        length = response.headers.get("Content-Length", "")
+        if length.isdecimal() and int(length) != file.size_bytes:
+            raise Unreachable(f"it has {int(length):,} bytes, not {file.size_bytes:,}")
+        chunks, done = [], 0
+        watch, seen = Stopwatch(), 0
+        while done < file.size_bytes:
+            with _network_errors():
+                chunk = response.read1(min(_CHUNK_BYTES, file.size_bytes - done))
+            if not chunk:
+                raise Unreachable(f"it ended after {done:,} of {file.size_bytes:,} bytes")
+            chunks.append(chunk)
+            done += len(chunk)
+            bar(f"fetching {file.name}", _megabytes(done), _megabytes(file.size_bytes), "MB")
+            if (elapsed_s := watch.elapsed_s()) > _TIMEOUT_S:
+                if done - seen < _LEAST_BYTES_PER_S * elapsed_s:
+                    raise Unreachable(f"it sent only {done - seen:,} bytes in {elapsed_s:.0f} s")
+                watch, seen = Stopwatch(), done
+    content = b"".join(chunks)
+    if hashlib.sha256(content).hexdigest() != file.sha256:
+        raise Unreachable("its bytes are not the published ones")
+    return content

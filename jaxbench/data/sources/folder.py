@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from jaxbench.config import DataConfig
-from jaxbench.data.dataset import Dataset, Split, check_fits_in_memory
-from jaxbench.data.images.decode import SUFFIXES, CorruptImageError, describe_warnings
+from jaxbench.data.dataset import Dataset, Split, as_bad_input, check_fits_in_memory
+from jaxbench.data.images.decode import SUFFIXES, describe_warnings
 from jaxbench.data.images.encoded import EncodedSplit, Files
 from jaxbench.errors import BadInput
 from jaxbench.paths import user_path
@@ -148,10 +148,8 @@ def _decode(
     image_warnings = {}
     for row, out_HxWxC in enumerate(images_NxHxWxC):
         path = split.source.name(row)
-        try:
+        with as_bad_input(path, "cannot be decoded as an image"):
             _, warning = split.decode(row, None, out_HxWxC, random_crop=False, flip=False)
-        except CorruptImageError as error:
-            raise BadInput(f"{path}: cannot be decoded as an image: {error}") from error
         if warning:
             image_warnings[path] = warning
         if (row + 1) % _REPORT_EVERY == 0:

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from jaxbench.config import DataConfig
-from jaxbench.data.dataset import Dataset, Split, check_fits_in_memory
+from jaxbench.data.dataset import Dataset, Split, as_bad_input, check_fits_in_memory
 from jaxbench.data_config import is_channels_first
-from jaxbench.errors import BadInput, first_line
+from jaxbench.errors import BadInput
 from jaxbench.paths import user_path
 from jaxbench.terminal import printable
 
@@ -47,30 +47,31 @@ def load(data: DataConfig, *, masks: bool = False, **unused: Any) -> Dataset:
     if not data.path or not file.is_file():
         raise BadInput(f"data.path={data.path!r}: data.source=npz needs the path of an .npz file")
     arrays: dict[str, np.ndarray] = {}
-    try:
-        with np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:  # type: ignore[arg-type]
-            names = archive.files
-            pairs = _MASKED if masks and {"image", "mask"} <= set(names) else _SPLITS
-            needed = [name for pair in pairs.items() for name in pair]
-            others = printable(", ".join(sorted({*names} - {*needed})))[:_LONGEST]
-            # A few bytes unpack to many. No array takes more than its part of the archive.
-            unpacked_bytes = sum(info.file_size for info in archive.zip.infolist())
-            check_fits_in_memory(str(file), unpacked_bytes)
-            for name in needed:
+    with (
+        as_bad_input(file, "cannot be read as .npz"),
+        np.lib.npyio.NpzFile(file, allow_pickle=False) as archive,  # type: ignore[arg-type]
+    ):
+        names = archive.files
+        pairs = _MASKED if masks and {"image", "mask"} <= set(names) else _SPLITS
+        needed = [name for pair in pairs.items() for name in pair]
+        others = printable(", ".join(sorted({*names} - {*needed})))[:_LONGEST]
+        # A few bytes unpack to many. No array takes more than its part of the archive.
+        unpacked_bytes = sum(info.file_size for info in archive.zip.infolist())
+        check_fits_in_memory(str(file), unpacked_bytes)
+        if missing := [name for name in needed if name not in names]:
+            raise BadInput(
+                f"{file}: has no {missing[0]}; needed are x_train, y_train, x_test, y_test"
+                + " (or image, mask)" * masks
+                + (f"; it has {others}" if others else "")
+            )
+        for name in needed:
+            try:
                 arrays[name] = np.asarray(archive[name])
-    except BadInput:
-        raise
-    except KeyError as error:
-        raise BadInput(
-            f"{file}: {error.args[0]}; needed are x_train, y_train, x_test, y_test"
-            + " (or image, mask)" * masks
-            + (f"; it has {others}" if others else "")
-        ) from error
-    except Exception as error:  # a damaged archive can raise nearly anything
-        reason = first_line(error)
-        if reason.startswith("Object arrays"):
-            reason = f"{name}: {reason}; convert: {name} = np.array({name}.tolist())"
-        raise BadInput(f"{file}: cannot be read as .npz: {reason}") from error
+            except ValueError as error:
+                advice = ""
+                if str(error).startswith("Object arrays"):
+                    advice = f"; convert: {name} = np.array({name}.tolist())"
+                raise ValueError(f"{name}: {error}{advice}") from error
     for pair in pairs.items():
         if problem := _problem(arrays, *pair, masks, data.image_shape):
             raise BadInput(f"{file}: {problem}")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxbench.config import DataConfig
-from jaxbench.data.dataset import Dataset, Split, check_fits_in_memory
+from jaxbench.data.dataset import Dataset, Split, as_bad_input, check_fits_in_memory
 from jaxbench.errors import BadInput
 from jaxbench.files import open_regular
 from jaxbench.paths import user_path
@@ -67,10 +67,7 @@ def _standard_library() -> tuple[bytes, str]:
 
 
 def _read_file(path: str) -> tuple[bytes, str]:
-    file = user_path(path)
-    try:
-        with open_regular(file, "rb", most_bytes=math.inf) as stream:
-            check_fits_in_memory(str(file), os.fstat(stream.fileno()).st_size)
-            return stream.read(), file.name
-    except OSError as error:
-        raise BadInput(f"data.path={path!r} cannot be read: {error.strerror}") from error
+    file, subject = user_path(path), f"data.path={path!r}"
+    with as_bad_input(subject), open_regular(file, "rb", most_bytes=math.inf) as stream:
+        check_fits_in_memory(str(file), os.fstat(stream.fileno()).st_size)
+        return stream.read(), file.name

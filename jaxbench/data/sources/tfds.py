@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from jaxbench.config import DataConfig
-from jaxbench.data.dataset import Dataset, Split, check_fits_in_memory
+from jaxbench.data.dataset import Dataset, Split, as_bad_input, check_fits_in_memory
 from jaxbench.data.images.decode import MAX_PIXELS
 from jaxbench.data.images.encoded import EncodedSplit, TfdsExamples
 from jaxbench.data.sources import cifar10, download
@@ -78,7 +78,7 @@ def load(
     os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(MAX_PIXELS))
     import tensorflow_datasets as tfds
 
-    with _unreadable_is_bad_input(folder):
+    with as_bad_input(folder):
         check_feature_classes(folder)
         # It prints at length that it lacks TensorFlow for some features.
         with contextlib.redirect_stdout(io.StringIO()):
@@ -109,7 +109,7 @@ def load(
                 raise BadInput(
                     f"{printable(str(shard))[:300]}: no such file, of the split {split!r}"
                 )
-        with _unreadable_is_bad_input(folder):
+        with as_bad_input(folder):
             if not data.decodes_on_the_fly:
                 mask_shape = data.image_shape[:2] if masks else None
                 return _read_split(builder, split, limit, mask_shape, progress)
@@ -131,7 +131,7 @@ def load(
 
 def _shards(builder, split: str, folder: pathlib.Path) -> list[pathlib.Path]:
     """Return the files of a split; raise BadInput for one elsewhere, which a name may lead to."""
-    with _unreadable_is_bad_input(folder):
+    with as_bad_input(folder):
         paths = [pathlib.Path(path) for path in builder.info.splits[split].filepaths]
     if outside := [
         str(path) for path in paths if os.path.abspath(path.parent) != os.path.abspath(folder)
@@ -189,18 +189,6 @@ def _resize_masked(
     )
 
 
-@contextlib.contextmanager
-def _unreadable_is_bad_input(folder: pathlib.Path):
-    """Raise BadInput for anything that TFDS and the readers below it raise for damaged files."""
-    try:
-        yield
-    except BadInput:
-        raise
-    except Exception as error:
-        message = " ".join(str(error).split())[:300]
-        raise BadInput(f"{folder}: corrupt or unreadable: {message}") from error
-
-
 def check_feature_classes(folder: pathlib.Path) -> None:
     """Raise BadInput if a prepared folder names classes that are not TFDS's.
 
@@ -231,19 +219,17 @@ def check_feature_classes(folder: pathlib.Path) -> None:
 def _find(name: str, data_dir: pathlib.Path) -> pathlib.Path | None:
     """Return the folder of a prepared data set, the newest version if none is named."""
     path, _, version = name.partition(":")
-    try:
+    with as_bad_input(f"data.name={name[:100]!r}"):
         folders = [
             info.parent
             for info in (data_dir / path).glob("*/dataset_info.json")
             if version in ("", info.parent.name)
             and re.fullmatch(r"\d+(\.\d+)*", info.parent.name, re.ASCII)
         ]
-    except (OSError, ValueError) as error:
-        raise BadInput(f"data.name={name[:100]!r}: {printable(str(error))[:200]}") from error
     if not folders:
         return None
     folder = max(folders, key=lambda folder: tuple(map(int, folder.name.split("."))))
-    with _unreadable_is_bad_input(folder):
+    with as_bad_input(folder):
         information = json.loads(read_text(folder / "dataset_info.json"))
         file_format = information.get("fileFormat", "tfrecord")
     if file_format != "array_record":
@@ -265,7 +251,7 @@ def _prepare(data: DataConfig, data_dir: pathlib.Path) -> pathlib.Path:
     elif importlib.util.find_spec("tensorflow") is None:
         reason = "TensorFlow, which prepares it, is not installed: pip install 'jaxbench[prepare]'"
     else:
-        with _unreadable_is_bad_input(root):
+        with as_bad_input(root):
             for features in root.rglob("features.json"):
                 check_feature_classes(features.parent)
         child = subprocess.run(

@@ -123,9 +123,6 @@ def _describe_summary(record: Summary) -> list[str]:
         ending += f" {'in' if ending == 'done' else 'after'} {rough_duration(total_s)}"
     problems = [f"invalid: {line}" for line in record.invalid]
     problems += [f"warning: {line}" for line in _join_stages(record.warnings)]
-    if record.corrupt:
-        corrupt = f"{len(record.corrupt)} corrupt images left out (run.json names them)"
-        problems.insert(0, corrupt)
     result = "; ".join(results)
     ending += f": {result}" if result else ""
     return [ending, *details, *_costs(record), *_times(record), *problems]

@@ -73,15 +73,21 @@ def cost(context: ReportContext) -> Section | None:
 
 def _measured(row: Measurement, price: Price) -> _Priced:
     run = row.run
-    wall_s = run.summary.wall_s
-    return at_price(row.rate, price, run.sequence_length) | {
+    return cost_of(run, row.rate, price) | {
         "price": price,
         "measurement": row,
         "run": run,
-        "wall_s": wall_s,
-        "usd": None if wall_s is None else usd(run.paid_s(wall_s), price.usd_per_hour),
         "origin": Cell(price_words(price, run), "bad" if price_mark(price, run) else ""),
     }
+
+
+def cost_of(run: ReportedRun, rate: Estimate, price: Price | None) -> dict[str, Any]:
+    """Return what a rate of a run and its whole time cost; lost work is paid for, too."""
+    wall_s = run.summary.wall_s
+    paid_s = None if wall_s is None else run.paid_s(wall_s)
+    paid = None if None in (paid_s, price) else usd(paid_s, price.usd_per_hour)
+    costs = at_price(rate, price, run.sequence_length) if price else {}
+    return costs | {"wall_s": wall_s, "paid_s": paid_s, "usd": paid}
 
 
 def _electricity(context: ReportContext, asked: set[ReportedRun]) -> Table:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from jaxbench.analysis.pricing import lost_s
 from jaxbench.metrics import UNKNOWN, plain, words
 from jaxbench.records.attempts import changes, describe_changes
 from jaxbench.reports.blocks import Banner, Section
@@ -112,12 +113,12 @@ def _warnings_of(run: ReportedRun) -> list[str]:
     if run.status != "done":
         shown = {"oom": "out of memory"}.get(run.status, run.status)
         lines.insert(0, f"{shown}: {run.reason or 'no reason given'}")
-    resumes = run.document.resumes
-    if resumes:
-        lost_s = sum(entry["lost_s"] for entry in resumes)
+    resumes = len(run.document.attempts or ()) - 1
+    if resumes > 0:
         lines.append(
-            f"resumed {len(resumes)} time{'s' if len(resumes) > 1 else ''}; "
-            f"{plain(lost_s)} s of work was lost and done again, and is in none of its times"
+            f"resumed {resumes} time{'s' if resumes > 1 else ''}; "
+            f"{plain(lost_s(run.document.attempts))} s of work was lost and done again, "
+            "and is in none of its times"
         )
     if changed := changes(msgspec.structs.asdict(run.document)):
         lines.append(f"was resumed on something else: {words(describe_changes(changed))}")
