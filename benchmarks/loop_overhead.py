@@ -69,7 +69,7 @@ def main(spec: str | None, overrides: list[str]) -> int:
         run = TrainRun(
             program=program,
             feed=feed,
-            plan=TrainPlan(config.epochs * steps, steps),
+            plan=TrainPlan(config.num_steps(steps), steps),
             clock=setup.clock,
             console=console,
             writer=writers,

@@ -181,15 +181,6 @@ class Peak(TypedDict, total=False):
     bytes_per_s: Amount | None
 
 
-class Ceiling(TypedDict, total=False):
-    """The most images/s of a compiled step, see analysis/ceiling.py."""
-
-    images_per_s: Amount | None
-    bound_by: str | None
-    assumptions: str
-    peak: Peak | None
-
-
 class Predicted(TypedDict, total=False):
     """The rate to expect of a step, see modes/predictions.py.
 
@@ -323,6 +314,8 @@ METRICS = {
     "flops_per_s": Metric("peak arithmetic of a device, of hardware/peaks.csv", "peak", "GFLOP/s", better="higher"),
     "images_per_s_no_overlap": Metric("predicted images/s if nothing of the all-reduce overlaps with the step", "images/s, nothing hidden", better="higher"),
     "images_per_s_full_overlap": Metric("predicted images/s if all of it overlaps", "images/s, all hidden", better="higher"),
+    "efficiency_no_overlap": Metric("predicted scaling efficiency if nothing of the all-reduce overlaps with the step", "efficiency, nothing hidden", "%", better="higher"),
+    "efficiency_full_overlap": Metric("the same if all of it overlaps", "efficiency, all hidden", "%", better="higher"),
     "link_bytes_per_s": Metric("bandwidth of a link between two devices", "link", "GB/s", better="higher"),
     "images_per_s_per_usd_per_hour": Metric("images per second for each USD an hour", "images/s per USD/h", better="higher"),
     "usd_per_million_images": Metric("price of training on a million images", "USD per million images", better="lower"),
@@ -363,7 +356,6 @@ METRICS = {
     "value": Metric("a metric of a card, in the unit of its name", "value", "any"),
     "nominal": Metric("what the maker publishes of it", "published peak", "any"),
     "share_of_nominal": Metric("value over the published peak", "of it", "%", better="higher"),
-    "bytes_over_least": Metric("moved_bytes over bytes_lower_bound", "bytes moved, times the least", better="lower"),
     "exchanged_bytes": Metric("bytes of all collectives of a step", "exchanged", "MB", better="lower"),
 }
 
@@ -674,7 +666,7 @@ class TargetRecord(Record, frozen=True, kw_only=True):
     """A training step for a target: what is predicted, and what its compiler reports."""
 
     target: Annotated[str, Metric("the machine that is compiled for, as `gpu:h100:8`")]
-    origin: Annotated[str, Metric("compiled, or predicted if the compiler is not installed; that of the ceiling is predicted")]
+    origin: Annotated[str, Metric("compiled, or predicted if the compiler is not installed")]
     compiler: Annotated[str | None, Metric("the package and version that compiled")] = None
     device_kind: Annotated[str, Metric("the devices, as JAX names them", "device kind", "text", shown="device")]
     num_devices: Positive
@@ -693,15 +685,8 @@ class TargetRecord(Record, frozen=True, kw_only=True):
     collectives: dict[str, dict[str, int]] | None = None
     flops_per_image: Count | None = None
     custom_calls: Annotated[dict[str, int] | None, Metric("calls of libraries by name")] = None
-    transposes: Annotated[dict[str, int] | None, Metric("activations written, to memory or on the chip, only to change their layout")] = None
-    converts: Annotated[dict[str, int] | None, Metric("activations written, to memory or on the chip, only to change their type")] = None
-    moved_bytes: Annotated[Count | None, Metric("read from memory and written to it by all instructions of a step on one device, without the padding of a TPU's tiles; the ceiling's `least_moved_bytes` may have it, and be more", "memory traffic", "MiB", better="lower")] = None
-    bytes_lower_bound: Annotated[Count | None, Metric("predicted: the least that a step of this network moves on a device if no whole activation stays on the chip: the operands and outputs of its convolutions and matrix products, forward and for both gradients, and the state")] = None
-    ceiling: Annotated[Ceiling | None, Metric("the most images/s, what it is bound by, the least seconds by cause, the assumptions")] = None
     estimated_cycles: Annotated[Count | None, Metric("cycles of a step on one device, the sum of what a TPU's compiler estimates for its fusions; nothing is fitted")] = None
     estimated_images_per_s: Annotated[Amount | None, Metric("the rate if a step takes these cycles at the device's clock; it is shown beside the predicted rate, and no part of it")] = None
-    efficiency_no_overlap: Annotated[Amount | None, Metric("scaling efficiency at the ceiling, predicted against the smallest size, if nothing of the all-reduce overlaps with the step", "efficiency, nothing hidden", "%", better="higher")] = None
-    efficiency_full_overlap: Annotated[Amount | None, Metric("the same if all of it overlaps", "efficiency, all hidden", "%", better="higher")] = None
     predicted: Annotated[Predicted | None, Metric("the rate to expect with its intervals, the times and prices that follow, and what they rest on")] = None
     not_predicted: Annotated[str | None, Metric("why no rate is predicted")] = None
 
@@ -818,8 +803,6 @@ class CompileSummary(Summary, frozen=True, kw_only=True):
     predicted_images_per_s: Annotated[Amount | None, Metric("the images/s to expect, predicted from published rates", "predicted images/s", better="higher", shown="trial")] = None
     predicted_images_per_s_low: Annotated[Amount | None, Metric("lower end of its 80 % interval", "predicted images/s, low end", shown="trial")] = None
     predicted_images_per_s_high: Annotated[Amount | None, Metric("upper end of its 80 % interval", "predicted images/s, high end")] = None
-    ceiling_images_per_s: Annotated[Amount | None, Metric("the most images/s, predicted", "ceiling images/s", better="higher", shown="trial")] = None
-    ceiling_bound_by: Annotated[str | None, Metric("what bounds it: compute, memory or links", "bound by", "text", shown="trial")] = None
 
 
 class RunDocument(Struct, frozen=True, kw_only=True):
@@ -903,8 +886,6 @@ class TrialFigures(Struct, frozen=True, kw_only=True):
     predicted_images_per_s: Amount | None = None
     predicted_images_per_s_low: Amount | None = None
     predicted_images_per_s_high: Amount | None = None
-    ceiling_images_per_s: Amount | None = None
-    ceiling_bound_by: str | None = None
     prepare_images_per_s: Annotated[Amount | None, Metric("images per second that the host prepares", "prepare images/s", better="higher")] = None
     training_flops: Annotated[Count | None, Metric("floating-point operations of the network (forward and backward) in all training", "training", "TFLOP", shown="seeds")] = None
     target_value: Annotated[Fraction | None, Metric("target accuracy")] = None

@@ -355,12 +355,6 @@ def compiled(
             "images_per_s_90_low": 2_000.0 * devices,
             "images_per_s_90_high": 4_500.0 * devices,
         },
-        "ceiling": {
-            "images_per_s": 20_000.0 * devices,
-            "bound_by": "memory",
-            "assumptions": "all at once",
-            "peak": {"kind": kind, "arithmetic": "fp32", "source": "made"},
-        },
     }
     record = filled(TargetRecord, **usual | fields.pop("record", {}))
     own = {
@@ -368,7 +362,7 @@ def compiled(
         "target": target,
         "status": "done" if fits else "oom",
         "reason": None if fits else f"{target}: the step needs more",
-        "summary": {"compile_s": 12.5, "ceiling_images_per_s": 1.0, "phases_s": {"compile": 12.5}},
+        "summary": {"compile_s": 12.5, "phases_s": {"compile": 12.5}},
         **fields,
         "config": {"batch_size": batch} | fields.get("config", {}),
         "environment": {"device_kind": kind, "num_devices": devices},

@@ -244,9 +244,8 @@ def _schedule(config: Config, prediction: Prediction, price: Price | None) -> di
     paid_s = {"usd_per_million_images": takes(1e6)}
     if examples := config.data.train_examples or _published_examples(config):
         steps = max(1, examples // config.batch_size)
-        total_steps = min(math.ceil(steps * config.epochs), config.max_steps or math.inf)
         fields["train_examples"] = examples
-        paid_s["training_usd"] = takes(total_steps * config.batch_size)
+        paid_s["training_usd"] = takes(config.num_steps(steps) * config.batch_size)
         fields |= takes(steps * config.batch_size).fields("epoch_s")
         fields |= paid_s["training_usd"].fields("training_s")
     if price is not None:

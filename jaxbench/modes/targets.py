@@ -2,9 +2,8 @@
 
 A compiler runs in a child process (`ask_compiler`): its variables must be set before JAX is
 imported, and its crash is a result. `describe_targets` prints the answers, `compile_for` records
-them. Nothing is measured: what the compiler reports is `compiled`, and a ceiling on the rate is
-`predicted` from it and the machine's peak rates. The rate to expect is predicted without a
-compiler, and if none is installed, that is all.
+them. Nothing is measured: what the compiler reports is `compiled`. The rate to expect is predicted
+without a compiler, and if none is installed, that is all.
 """
 
 import contextlib
@@ -23,7 +22,6 @@ import jax
 import msgspec
 from jax.experimental import topologies
 
-from jaxbench.analysis.ceiling import all_reduced_bytes, ceiling, least_traffic
 from jaxbench.analysis.pricing import Price
 from jaxbench.analysis.rate import Estimate
 from jaxbench.batch_layout import BatchLayout, batch_multiple
@@ -32,13 +30,11 @@ from jaxbench.config import Config, Experiment
 from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.errors import OUT_OF_MEMORY, BadInput, DoesNotFit, RunFailed, first_line
 from jaxbench.fields import without_unused
-from jaxbench.hardware.peak_table import find_bandwidth, find_peak
 from jaxbench.hardware.targets.target import (
     Target,
     compiler_version,
     describe_gpu,
     environment,
-    l2_bytes,
     parse_target,
     smaller_targets,
     split_targets,
@@ -56,8 +52,7 @@ from jaxbench.records.writers.targets import compiled_facts, target_table
 from jaxbench.schema import CompileSummary, TargetRecord, decode_record
 from jaxbench.train import build_program
 from jaxbench.training.compilation import begin_compile
-from jaxbench.training.program import Program
-from jaxbench.xla.hlo import count_work
+from jaxbench.xla.hlo import count_calls
 
 # The bytes that a step needs of a device's memory, such as `7.48G`, in XLA's words.
 _NEEDED = re.compile(
@@ -173,9 +168,6 @@ def create_devices(target: Target) -> tuple[Any, ...]:
         raise BadInput(f"--target={target.name}: {first_line(error)}") from error
 
 
-_WORK = ("custom_calls", "transposes", "converts", "moved_bytes")
-
-
 def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, dict[str, Any]]:
     """Return what the compiler reports about a training step on a target, and `Answer.network`.
 
@@ -219,26 +211,9 @@ def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, di
                 record, refusal=words, needed_bytes=needed_bytes(words)
             )
             return refused, network
-        cache_bytes = l2_bytes(target.kind) or 0  # between cores and memory
-        work = count_work(text, _activation_sizes(program, network["layers"]), cache_bytes)
-        memory, state_bytes = compiled.memory, program.state_bytes_per_device()
-        batch, precision = layout.batch_per_device, program.main_precision
-        peak = find_peak(target.kind, precision)
-        fast_rate = fast_convolution_rate(target, precision)
-        least_moved_bytes = least_traffic(memory, work["uncached_bytes"], cache_bytes)
-        limits = ceiling(
-            images_per_step=layout.images_per_step,
-            flops_per_device=program.least_training_flops(fast_rate) * batch,
-            bytes_per_device=least_moved_bytes,
-            exchanged_bytes=all_reduced_bytes(compiled.collectives or {}, layout.num_devices),
-            num_devices=layout.num_devices,
-            peak_flops_per_s=peak.flops_per_s if peak else None,
-            memory_bytes_per_s=find_bandwidth(target.kind),
-            link_bytes_per_s=target.link_bytes_per_s,
-        )
-        limits |= {"origin": "predicted", "peak": peak and peak._asdict(), "link": target.link}
+        memory, calls = compiled.memory, count_calls(text)
         clock_hz = 1e6 * float(target.specs.get("clock_mhz") or 0)
-        cycles = work["estimated_cycles"] if clock_hz else 0
+        cycles = calls.estimated_cycles if clock_hz else 0
         compiled_record = msgspec.structs.replace(
             record,
             # A TPU's compiler has refused what does not fit.
@@ -247,41 +222,14 @@ def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, di
             lower_s=compiled.lower_s,
             compile_s=compiled.compile_s,
             memory=memory,
-            state_donated=memory["alias_bytes"] >= state_bytes,
+            state_donated=memory["alias_bytes"] >= program.state_bytes_per_device(),
             collectives=compiled.collectives or {},
             flops_per_image=program.training_flops,
-            bytes_lower_bound=program.bytes_lower_bound(batch, state_bytes),
-            ceiling=limits | {"least_moved_bytes": least_moved_bytes},
+            custom_calls=calls.custom_calls,
             estimated_cycles=cycles or None,
             estimated_images_per_s=layout.images_per_step * clock_hz / cycles if cycles else None,
-            **{name: work[name] for name in _WORK},
         )
         return compiled_record, network
-
-
-def fast_convolution_rate(target: Target, precision: str) -> float:
-    """Return how fast a target may compute Winograd's or Fourier's convolutions, in peaks.
-
-    cuDNN has them for fp32. They run outside of tensor cores, at the rate of IEEE fp32.
-    """
-    peak = find_peak(target.kind, precision)
-    ieee = find_peak(target.kind, "fp32", "highest")
-    if target.platform != "gpu" or precision != "fp32" or not (peak and ieee):
-        return 0.0
-    return ieee.flops_per_s / peak.flops_per_s
-
-
-def _activation_sizes(program: Program, layers: Sequence[dict[str, Any]]) -> set[int]:
-    """Return how many values the activations have in a step on one device.
-
-    Sizes that a parameter has too are excluded: the two look alike in the compiled step.
-    """
-    layout = program.layout
-    images = layout.batch_per_device // layout.gradient_accumulation_steps
-    shapes = [program.config.data.example_shape, *(row["output_shape"] for row in layers)]
-    rank = 2 if program.config.data.sequence_length else 3
-    sizes = {images * math.prod(shape) for shape in shapes if len(shape) == rank}
-    return sizes - {leaf.size for leaf in jax.tree.leaves(program.abstract_train_state().params)}
 
 
 class StandIn(NamedTuple):
@@ -407,7 +355,6 @@ class Compilation(Measurement):
         if self.not_compiled:
             self.setup.console.say(f"not compiled: {self.not_compiled}")
         records: list[TargetRecord] = []
-        smallest: dict[str | None, TargetRecord] = {}
         failed = []
         for (scaling, machine, batch_size), predicted in zip(self.sizes, predictions, strict=True):
             record = TargetRecord(
@@ -420,9 +367,8 @@ class Compilation(Measurement):
                     continue
                 record = _with_prediction(answer.record, predicted)
             record = msgspec.structs.replace(record, scaling=scaling)
-            base = smallest.setdefault(scaling, record)
-            records.append(msgspec.structs.replace(record, **_efficiency(record, base)))
-            recorder.write(records[-1])
+            records.append(record)
+            recorder.write(record)
         if self.not_compiled is None:
             for line in [*target_table(records), *compiled_facts(records[-1:])]:
                 self.setup.console.say(line)
@@ -443,15 +389,12 @@ class Compilation(Measurement):
         if not records:
             return CompileSummary(status=status)
         last = records[-1]
-        ceiling: Mapping[str, Any] = last.ceiling or {}
         rate = Estimate.of_fields(last.predicted, "images_per_s")
         return CompileSummary(
             status=status,
             planned_bytes_per_device=last.needed_bytes,
             device_memory_bytes=last.device_memory_bytes,
             **rate.fields("predicted_images_per_s"),
-            ceiling_images_per_s=ceiling.get("images_per_s"),
-            ceiling_bound_by=ceiling.get("bound_by"),
             compile_s=sum((r.lower_s or 0.0) + (r.compile_s or 0.0) for r in records) or None,
         )
 
@@ -467,24 +410,6 @@ def _with_prediction(record: TargetRecord, answer: Mapping[str, Any]) -> TargetR
     else:
         expected = {"not_predicted": "the compiler says that it does not fit"}
     return msgspec.structs.replace(record, **expected)
-
-
-def _efficiency(record: TargetRecord, base: TargetRecord) -> dict[str, Any]:
-    """Return the scaling efficiency against the smallest size, from the least times of a step."""
-    ceilings: list[Any] = [record.ceiling, base.ceiling]
-    times_s = [one["least_s"] if one else {} for one in ceilings]
-    if not all({"compute", "memory"} <= least_s.keys() for least_s in times_s):
-        return {}
-    step_and_links_s, base_s = (
-        (max(least_s["compute"], least_s["memory"]), least_s.get("links", 0.0))
-        for least_s in times_s
-    )
-    images = record.batch_per_device / base.batch_per_device
-    # The smallest size may have links too, and overlaps alike: a chip of TPU v2 is two devices.
-    return {
-        "efficiency_no_overlap": images * sum(base_s) / sum(step_and_links_s),
-        "efficiency_full_overlap": images * max(base_s) / max(step_and_links_s),
-    }
 
 
 def describe_targets(

@@ -71,15 +71,6 @@ class NetworkShape(NamedTuple):
         kept = sum(layer.times * (layer.inputs + layer.outputs) for layer in self.layers)
         return kept * element_bytes
 
-    def least_bytes(self, element_bytes: int) -> int:
-        """Return the least bytes that training on an example moves if none stays on the chip.
-
-        A product's forward pass and its two gradients each move its input and output once, and all
-        else is fused into them. The first product has only one gradient.
-        """
-        first = self._replace(layers=self.layers[:1])
-        return 3 * self.kept_bytes(element_bytes) - first.kept_bytes(element_bytes)
-
     @property
     def family(self) -> str:
         """Residual, plain, thin, unet or transformer, by rules for custom networks too."""

@@ -38,7 +38,7 @@ _MAIN = ("images_per_s", "eval_top1", "eval_dice", "needed_bytes_per_device")
 # Metrics whose best trial is marked.
 _MARKED = ("images_per_s", "eval_top1", "eval_dice")
 _MOST_WARNINGS = 3
-_MAIN += ("predicted_images_per_s", "ceiling_images_per_s")
+_MAIN += ("predicted_images_per_s",)
 
 
 def figures_of(run: RunRecords, status: str | None = None) -> TrialFigures:

@@ -130,10 +130,8 @@ class TrainingWork(NamedTuple):
     """The multiply-accumulates of training on one image."""
 
     training_macs: int  # of the forward and the backward pass, for MFU
-    # Those that a step must do, {`MatmulOrConv.reduction`: count}: without gradients that no update
-    # needs, and without what a causal mask hides from cuDNN's attention.
-    step_macs: dict[float, int]
-    step_macs_once: int  # those with each loop's body counted once
+    # Of a step, without gradients that no update needs; each loop's body counts once.
+    step_macs_once: int
 
 
 def count_training(traced: Any, updates: Sequence[bool]) -> TrainingWork:
@@ -184,15 +182,14 @@ def count_training(traced: Any, updates: Sequence[bool]) -> TrainingWork:
             macs = op.macs // op.times
             yield op, min(forward_macs[op.sizes] or {macs}, key=lambda near: abs(near - macs))
 
-    step_macs, trained, once = Counter(), set(), 0
+    trained, once = set(), 0
     for op, macs in find_needed(by_images=False):
-        step_macs[op.reduction] += op.times * macs - op.masked_macs
         once += macs
         trained.add(op.scope)
     training_macs = sum(
         op.times * macs for op, macs in find_needed(by_images=True) if op.scope in trained
     )
-    return TrainingWork(training_macs, dict(step_macs), once)
+    return TrainingWork(training_macs, once)
 
 
 def _without_remat(value: Any) -> Any:

@@ -224,14 +224,6 @@ class Program:
         """The network's layers, from which its memory is estimated."""
         return read_network(self._traced.jaxpr.jaxpr)
 
-    def bytes_lower_bound(self, images: int, state_bytes: int) -> int:
-        """Return the least bytes that a step of this many images moves on a device.
-
-        The state on the device is read and written once.
-        """
-        element_bytes = np.dtype(self.precision.compute_dtype).itemsize
-        return images * self.shape.least_bytes(element_bytes) + 2 * state_bytes
-
     @functools.cached_property
     def work(self) -> TrainingWork:
         """What training computes. It takes seconds to count, so no start waits for it."""
@@ -277,18 +269,6 @@ class Program:
     def training_flops(self) -> int:
         """How many floating-point operations training takes for one image, as MFU counts them."""
         return self.work.training_macs * FLOPS_PER_MAC
-
-    def least_training_flops(self, fast_rate: float = 0.0) -> float:
-        """Return how many floating-point operations a step must at least do for one image.
-
-        Args:
-          fast_rate: the rate of fast algorithms for convolutions, which need fewer operations (see
-            `MatmulOrConv.reduction`), as a fraction of the peak; 0 if there are none.
-        """
-        return FLOPS_PER_MAC * sum(
-            macs / max(1.0, reduction * fast_rate)
-            for reduction, macs in self.work.step_macs.items()
-        )
 
 
 def _create_network(config: Config, mesh: DataMesh, precision: Precision) -> NetworkAdapter:

@@ -38,8 +38,6 @@ class MatmulOrConv(NamedTuple):
       macs: multiply-accumulates, of all the times that it runs.
       dtype: of its operands.
       times: how often it runs.
-      masked_macs: those of `macs` that a causal mask hides and cuDNN's attention need not do.
-      reduction: how many times fewer multiplications fast algorithms need, see `_reduction`.
       sizes: of its operands and its output, in order: its gradients have the same.
     """
 
@@ -48,8 +46,6 @@ class MatmulOrConv(NamedTuple):
     macs: int
     dtype: str
     times: int
-    masked_macs: int
-    reduction: float
     sizes: tuple[int, ...]
 
 
@@ -66,16 +62,13 @@ def find_matmuls_and_convs(jaxpr: Any, scope: str = "", times: int = 1) -> Itera
         inner_scope = "/".join(filter(None, (scope, str(equation.source_info.name_stack))))
         if name in _MACS:
             operands = [operand.aval for operand in equation.invars[:2]]
-            macs = times * _MACS[name](equation)
             yield MatmulOrConv(
                 name,
                 inner_scope,
-                macs,
+                times * _MACS[name](equation),
                 # The wider one: some pairs of narrow types have no common type.
                 max((operand.dtype for operand in operands), key=lambda dtype: dtype.itemsize).name,
                 times,
-                _masked_macs(equation, macs),
-                _reduction(equation),
                 tuple(sorted(aval.size for aval in (*operands, equation.outvars[0].aval))),
             )
         repeats = equation.params["length"] if name == "scan" else 1
@@ -182,30 +175,3 @@ _MACS = {
     "dot_product_attention_bwd_wrapper": lambda equation: 2 * _attention_macs(equation),
 }
 MATMULS_AND_CONVS = frozenset(_MACS)
-
-
-def _masked_macs(equation: Any, macs: int) -> int:
-    """Return how many of an operation's `macs` a causal mask of cuDNN's hides."""
-    if "CAUSAL" not in getattr(equation.params.get("mask_type"), "name", ""):
-        return 0
-    tokens = equation.invars[0].aval.shape[1]
-    return macs * (tokens - 1) // (2 * tokens)
-
-
-def _reduction(equation: Any) -> float:
-    """Return how many times fewer multiplications a convolution needs by fast algorithms.
-
-    A Fourier transform leaves, for each pair of channels, a complex product for every two pixels of
-    the larger operand or output: two real ones a pixel, in place of one for each pixel and tap of
-    the kernel. Transforms count nothing. Winograd's algorithms that libraries have (tiles of 4x4
-    for 3x3 kernels, of 5x5 for 5x5) need more. Libraries have neither for strides and dilations.
-    The gradient of a kernel is such a convolution too, whose output has the kernel's size.
-    """
-    params = equation.params
-    names = ("window_strides", "lhs_dilation", "rhs_dilation")
-    if any(math.prod(params.get(name, (2,))) > 1 for name in names):
-        return 1.0
-    spec = params["dimension_numbers"]
-    kernel, output = equation.invars[1].aval.shape, equation.outvars[0].aval.shape
-    taps = math.prod(kernel[axis] for axis in spec.rhs_spec[2:])
-    return max(1.0, min(taps, math.prod(output[axis] for axis in spec.out_spec[2:])) / 2)

@@ -247,9 +247,6 @@ def test_products_inside_cudnns_attention_count_like_those_outside(monkeypatch):
     assert sum(product.macs for product in products("xla")) == 2 * 2 * 3 * 16 * 16 * 8
     [product] = products("cudnn")
     assert (product.macs, product.dtype) == (2 * 2 * 3 * 16 * 16 * 8, "bfloat16")
-    # Each of 16 tokens sees itself and those before it; XLA multiplies what the mask hides, too.
-    assert product.macs - product.masked_macs == 2 * 2 * 3 * (16 * 17 // 2) * 8
-    assert not any(product.masked_macs for product in products("xla"))
     # The backward pass has twice as much, by either implementation.
     for implementation in ("cudnn", "xla"):
         trained = sum(each.macs for each in products(implementation, differentiated=True))

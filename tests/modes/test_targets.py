@@ -7,23 +7,18 @@ from unittest import mock
 import jax
 import pytest
 
-from jaxbench.analysis.ceiling import ceiling
 from jaxbench.cli import entry_point
 from jaxbench.errors import RunFailed
-from jaxbench.hardware.peak_table import find_peak
 from jaxbench.hardware.targets import target
 from jaxbench.hardware.targets.target import parse_target
 from jaxbench.launchers import local
-from jaxbench.models.vgg import VggConfig
 from jaxbench.modes import targets
-from jaxbench.modes.targets import fast_convolution_rate, is_refusal, needed_bytes
+from jaxbench.modes.targets import is_refusal, needed_bytes
 from jaxbench.parallel.child import ProcessResult
 from jaxbench.records.reader import load_run
 from jaxbench.schema import TargetRecord, decode_record
-from jaxbench.training.program import Program
-from tests.conftest import MICRO, program_of, table
+from tests.conftest import MICRO, table
 from tests.launchers.fakes import fake_child
-from tests.published_rates import published_rates
 
 DESCRIBE = (f"--experiment={MICRO}", "--mode=describe")
 MEMORY = (f"--experiment={MICRO}", "--mode=memory")
@@ -89,11 +84,6 @@ def test_a_step_is_described_for_a_target(cpus):
     assert record.fits and record.refusal is None and record.state_donated
     assert record.needed_bytes == record.memory["total_bytes"]
     assert record.batch_per_device == 32 and record.collectives["all-reduce"]["count"] >= 1
-    ceiling = record.ceiling
-    assert ceiling["origin"] == "predicted" and ceiling["peak"]["kind"] == "GeForce RTX 2080 Ti"
-    least_s = record.flops_per_image * 32 / 13.4e12
-    assert ceiling["least_s"]["compute"] == pytest.approx(least_s)
-    assert ceiling["images_per_s"] == pytest.approx(64 / max(ceiling["least_s"].values()))
 
 
 @pytest.fixture
@@ -125,8 +115,7 @@ def test_a_step_larger_than_what_jax_takes_of_a_gpu_does_not_fit(
     monkeypatch.setattr("jaxbench.hardware.targets.target._GPU_MEMORY_SHARE", 1e-6)
     done = run_cli(*MEMORY, "--target=gpu:h100", "--workdir=run")
     assert done.returncode == 1 and "GiB on each device and may use 0.00" in done.stderr
-    row = next(line for line in done.stdout.splitlines() if line.split()[2:3] == ["no"])
-    assert row.split().count("-") == 2, row  # no ceiling of what does not fit
+    assert any(line.split()[2:3] == ["no"] for line in done.stdout.splitlines())
     run = load_run(str(tmp_path / "run"))
     [record] = run.of_kind(TargetRecord)
     assert not record.fits and record.needed_bytes > record.device_memory_bytes
@@ -140,7 +129,7 @@ def test_a_run_directory_of_a_target(children, run_cli, tmp_path):
     run = load_run(str(tmp_path / "run"))
     assert (run.document.mode, run.document.target) == ("compile", "gpu:h100:2")
     summary, [record] = run.document.summary, run.of_kind(TargetRecord)
-    assert summary["ceiling_images_per_s"] == record.ceiling["images_per_s"]
+    assert summary["planned_bytes_per_device"] == record.needed_bytes
     assert "images_per_s" not in summary and summary["compile_s"] > 0
     assert summary["phases_s"]["compile"] > 0 and run.document.parameters > 0
     environment = run.document.environment
@@ -177,26 +166,10 @@ def test_ever_more_devices_of_a_target(children, run_cli, tmp_path):
         *(("strong", f"gpu:h100:{size}", 64) for size in ("1x1", "1x2", "2x2")),
     ]
     for record in records:
-        low, high = record.efficiency_no_overlap, record.efficiency_full_overlap
-        assert 0 < low <= high
-        if record.num_devices == 1:
-            assert low == high == 1.0
-        else:
-            assert low < 1.0 and record.collectives["all-reduce"]["bytes"] > 0
+        if record.num_devices > 1:
+            assert record.collectives["all-reduce"]["bytes"] > 0
     # Weak and strong scaling end in the same step: it is compiled once.
     assert done.stdout.count("compiling for gpu:h100:2x2, batch 64 ...") == 1
-    # Of weak scaling the arithmetic of a device stays the same.
-    weak = [r.ceiling["least_s"]["compute"] for r in records if r.scaling == "weak"]
-    assert len(set(weak)) == 1
-
-
-def test_the_smallest_size_has_an_efficiency_of_one(children, run_cli, tmp_path):
-    """A chip of TPU v2 is two devices, so that the smallest size has an all-reduce too."""
-    args = ("--mode=scaling", "--scaling=weak", "--target=tpu:v2:2x2")
-    assert run_cli(f"--experiment={MICRO}", *args, "--workdir=run").returncode == 0
-    first, _ = load_run(str(tmp_path / "run")).of_kind(TargetRecord)
-    assert first.num_devices == 2 and first.ceiling["least_s"]["links"] > 0
-    assert first.efficiency_no_overlap == first.efficiency_full_overlap == 1.0
 
 
 def test_a_table_over_targets(children, run_cli, monkeypatch):
@@ -212,7 +185,7 @@ def test_a_table_over_targets(children, run_cli, monkeypatch):
     assert any(line.split()[:2] == ["layer", "kind"] for line in lines)
     facts = lines[lines.index("gpu:h100:2: the step on each device") :]
     assert facts[1].startswith("  collectives: ") and "all-reduce (0.0" in facts[1]
-    assert facts[5] == "  state: donated whole"
+    assert facts[3] == "  state: donated whole"
     done = run_cli(*DESCRIBE, "--target=gpu:h100:2", "--json")
     record = json.loads(done.stdout.splitlines()[-1])
     assert record["num_devices"] == 2 and done.returncode == 0
@@ -231,10 +204,10 @@ def test_a_sweep_over_targets(children, run_cli, tmp_path):
         ("128", "gpu:h100:2", "done"),
         ("128", "gpu:l4", "failed"),
     ]
-    assert float(rows[0]["ceiling_images_per_s"]) > 0 and rows[0]["images_per_s"] == ""
+    assert rows[0]["images_per_s"] == ""
     assert rows[0]["device_kind"] == "NVIDIA H100 80GB HBM3"
     assert int(rows[0]["needed_bytes_per_device"]) > 0
-    assert "needed [GiB]" in done.stdout and "ceiling images/s" in done.stdout
+    assert "needed [GiB]" in done.stdout
 
 
 def test_a_machine_that_only_its_compiler_does_not_know(children, run_cli, tmp_path):
@@ -381,68 +354,3 @@ def test_a_compilers_other_refusals_and_what_is_none():
     ):
         assert is_refusal(text) and needed_bytes(text) is None
     assert not is_refusal("INTERNAL: Mosaic failed to compile TPU kernel")
-
-
-# VGG-16 at 224x224 in fp32 without TF32, whose convolutions cuDNN computes by Winograd's
-# algorithm: images/s of one GPU, the batch, and the fraction of the peak that they seem to reach.
-_WINOGRAD = {
-    "gpu:v100": (249, 192, 1.47),  # Lambda, TensorFlow 1.15
-    "gpu:rtx2080ti": (190, 56, 1.32),  # the same
-}
-
-
-def ceiling_of(
-    program: Program, target_name: str, precision: str, peak_flops_per_s: float, batch: int
-) -> float:
-    """Images/s that the arithmetic allows; the peak is that of all devices."""
-    target = parse_target(target_name)
-    fast_rate = fast_convolution_rate(target, precision)
-    return ceiling(
-        images_per_step=batch,
-        flops_per_device=program.least_training_flops(fast_rate) * batch / target.num_devices,
-        bytes_per_device=0,
-        exchanged_bytes=0,
-        num_devices=target.num_devices,
-        peak_flops_per_s=peak_flops_per_s / target.num_devices,
-        memory_bytes_per_s=None,
-        link_bytes_per_s=None,
-    )["images_per_s"]
-
-
-@pytest.mark.parametrize(
-    ("experiment", "rows"),
-    [
-        ("cnn10", 14),
-        ("wrn28_10_2019", 8),
-        ("mnist_cnn", 1),
-        ("vgg_cifar10", 2),
-        ("resnet50_synthetic", 5),
-    ],
-)
-def test_published_rates_lie_below_their_machines_arithmetic(experiment, rows):
-    program = program_of(experiment)
-    rates = [rate for rate in published_rates() if rate.experiment == experiment]
-    assert len(rates) == rows
-    for rate in rates:
-        allowed = ceiling_of(
-            program, rate.target, rate.precision, rate.peak_flops_per_s, rate.batch_size
-        )
-        # Nothing published is so slow that a factor of 1000 would hide in it.
-        assert 0.01 < rate.images_per_s / allowed < 1, rate
-
-
-def test_winograds_convolutions_lie_between_the_peak_and_the_ceiling():
-    model = VggConfig(width=64, hidden=4096, norm="none")
-    program = program_of("resnet50_synthetic", model=model, precision="fp32")
-    for name, (images_per_s, batch, peaks) in _WINOGRAD.items():
-        peak = find_peak(parse_target(name).kind, "fp32").flops_per_s
-        reached = images_per_s * program.training_flops / peak
-        assert reached == pytest.approx(peaks, abs=0.01) and peaks > 1
-        assert images_per_s < ceiling_of(program, name, "fp32", peak, batch)
-    # TF32 is faster than Winograd's algorithm in fp32 where its peak is several times that of fp32.
-    rates = {
-        name: fast_convolution_rate(parse_target(name), "fp32")
-        for name in ("gpu:a100", "tpu:v3:2x2")
-    }
-    assert rates == {"gpu:a100": 19.5 / 156, "tpu:v3:2x2": 0.0}
-    assert fast_convolution_rate(parse_target("gpu:v100"), "fp16") == 0.0

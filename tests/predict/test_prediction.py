@@ -12,7 +12,6 @@ from jaxbench.hardware.targets.target import parse_target
 from jaxbench.modes import predictions
 from jaxbench.modes.predictions import Predictor, read_shape
 from jaxbench.predict.calibration import ANCHOR_WEIGHT, FILE, LEVELS, error_quantile, load
-from jaxbench.predict.layers import Layer, NetworkShape
 from jaxbench.predict.model import fit
 from jaxbench.predict.networks import NETWORKS, identify
 from jaxbench.predict.prediction import predict, setting_of
@@ -90,13 +89,6 @@ def test_a_traced_network_is_read_as_the_public_one_is_described(resnet50):
     assert identify(traced.macs, traced.weights) == "resnet50" and traced.family == "residual"
 
 
-def test_the_least_bytes_are_those_of_the_products():
-    first = Layer(rows=1, cols=8, depth=2, groups=1, inputs=2, outputs=8, weights=16)
-    second = Layer(rows=1, cols=4, depth=8, groups=1, inputs=8, outputs=4, weights=32, times=5)
-    shape = NetworkShape((first, second), touched=100)
-    assert shape.least_bytes(element_bytes=4) == 4 * (2 * (2 + 8) + 3 * 5 * (8 + 4))
-
-
 def test_the_shipped_calibration_is_the_fit_to_the_shipped_rates():
     rates, calibration = read_rates(), load()
     again = fit(rates, start=calibration.model, steps=2)
@@ -142,6 +134,18 @@ def test_the_quantile_of_errors_counts_groups_alike():
     few = [rows[0]._replace(group=name, error=0.5) for name in "abc"]
     assert error_quantile([*many, *few], 0.2) == 0.1
     assert error_quantile([*many, *few], 0.5) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("epochs", "max_steps", "steps"), [(2.2, 0, 858), (1.1, 0, 429), (2.3, 0, 897), (2.2, 7, 7)]
+)
+def test_a_training_is_predicted_for_the_steps_that_it_takes(resnet50, epochs, max_steps, steps):
+    """2.2 * 390 is a little more than 858 in floating-point numbers."""
+    data = dataclasses.replace(resnet50.data, train_examples=390 * 256)
+    config = dataclasses.replace(resnet50, data=data, epochs=epochs, max_steps=max_steps)
+    assert config.num_steps(390) == steps
+    answer = predicted(config, "gpu:a100")["gpu:a100"]["predicted"]
+    assert answer["training_s"] == pytest.approx(steps * answer["step_s"], rel=1e-6)
 
 
 def test_a_prediction_has_intervals_a_basis_and_a_schedule(resnet50):

@@ -121,11 +121,11 @@ def test_the_cheapest_is_first_and_overlapping_intervals_share_ranks(tmp_path):
 
 
 def test_a_prediction_without_a_compiler_is_not_shown_as_compiled(tmp_path):
-    nothing = dict.fromkeys(("compiler", "ceiling", "needed_bytes", "collectives", "compile_s"))
+    nothing = dict.fromkeys(("compiler", "needed_bytes", "collectives", "compile_s"))
     compiled(tmp_path / "a", record=nothing | {"origin": "predicted", "fits": None})
     table = tables(section_of(tmp_path))[SAYS]
     [row] = rows_of(table)
-    assert row["fits (compiled)"] == "not compiled" and "ceiling" not in table.note
+    assert row["fits (compiled)"] == "not compiled" and "Compiled with" not in table.note
     assert row["predicted images/s"] == "6,000"
 
 
@@ -157,7 +157,7 @@ def test_what_was_measured_of_the_same_work_stands_beside(tmp_path):
     ("target", "fields", "published"),
     [
         ("gpu:rtx2080ti:2", {}, "3,516"),  # 50,000 images in 14.22 s
-        ("gpu:rtx2080ti:2", {"config": {"precision": "fp16"}, "record": {"ceiling": None}}, "–"),
+        ("gpu:rtx2080ti:2", {"config": {"precision": "fp16"}}, "–"),
         ("gpu:h100:8", {}, "–"),
         ("gpu:rtx2080ti:2", {"config": {"model": {"channels": 8}}, "parameters": 300_000}, "–"),
         ("gpu:rtx2080ti:2", {"experiment": "cnn10:tiny", "model": "Mlp"}, "–"),

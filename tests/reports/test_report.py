@@ -238,7 +238,7 @@ def test_every_chart_says_units_n_and_runs(everything):
         for chart in drawn:
             note = r"\bn = \d|medians of windows|p50|predicted"
             assert re.search(note, chart.note), chart.title
-            # A ceiling is of no run.
+            # A prediction is of no run.
             assert "predicted" in chart.note or re.search(r"\bR\d", str(chart)), chart.title
             assert chart.x_label
 

@@ -49,21 +49,3 @@ def test_of_branches_the_one_with_the_least_counts():
         return lax.cond(x[0, 0] > 0, big, small, x)
 
     assert macs_of(either, (3, 8), (8, 8)) == 3 * 8 * 8
-
-
-@pytest.mark.parametrize(
-    ("kernel", "stride", "reduction"), [(1, 1, 1.0), (3, 1, 4.5), (5, 1, 12.5), (3, 2, 1.0)]
-)
-def test_fast_algorithms_leave_two_multiplications_a_pixel(kernel, stride, reduction):
-    """For the gradients too; libraries have none for strides."""
-
-    def convolve(images, weights):
-        return lax.conv_general_dilated(
-            images, weights, (stride, stride), "SAME", dimension_numbers=NHWC
-        )
-
-    shapes = (2, 16, 16, 3), (kernel, kernel, 3, 5)
-    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-    gradient = jax.jit(jax.grad(lambda *args: convolve(*args).sum(), (0, 1))).trace(*args)
-    products = find_matmuls_and_convs(gradient.jaxpr.jaxpr)
-    assert {product.reduction for product in products} == {reduction}

@@ -11,7 +11,7 @@ bandwidth and devices of a chip are only in peaks.csv.
 
 `host_gb_per_s` is the link to the host in one direction. Google publishes none for TPUs: theirs is
 a PCIe 5.0 x16 slot's, which none exceeds. `bridge_gb_per_s` is an optional NVLink bridge, which
-bounds measurements but is in no ceiling.
+bounds measurements.
 
 XLA's compilers for TPUs and GPUs need no such device. A process makes devices of one kind, in an
 environment that is set before it imports JAX: see `environment`. JAX is not imported here.

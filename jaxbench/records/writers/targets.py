@@ -1,15 +1,15 @@
 """The tables of what compilers say of a step on machines that are not here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from jaxbench.metrics import plain
 from jaxbench.schema import METRICS, TargetRecord
 from jaxbench.tables.text import text_table
 
-TITLE = "Compiled, not measured. The ceilings, in images/s or sequences/s, are predicted."
-_SHARED = ("batch", "fits", "needed [GiB]", "ceiling", "bound by")
+TITLE = "Compiled, not measured."
+_SHARED = ("batch", "fits", "needed [GiB]")
 _HEADINGS = ("target", *_SHARED, "compile", "lowering")
-_SCALED = ("devices", *_SHARED, "exchanged", "efficiency", "compile", "lowering")
+_SCALED = ("devices", *_SHARED, "exchanged", "compile", "lowering")
 _SPARE = ("lowering", "compile", "batch")
 
 
@@ -30,15 +30,15 @@ def compiled_facts(records: Sequence[TargetRecord]) -> list[str]:
 
 
 def _facts(record: TargetRecord) -> list[str]:
-    collectives = [_sized(name, count) for name, count in record.collectives.items()]
+    collectives = [
+        f"{each['count']} {name} ({plain(each['bytes'] / 1e6)} MB)"
+        for name, each in record.collectives.items()
+    ]
     calls = [f"{count} {name}" for name, count in sorted(record.custom_calls.items())]
     return [
         f"{record.target}: the step on each device",
         f"  collectives: {', '.join(collectives) or 'none'}",
         f"  library calls: {', '.join(calls) or 'none'}",
-        f"  activations: {_sized('transposes', record.transposes)}, "
-        + _sized("converts", record.converts),
-        f"  memory traffic: {plain(record.moved_bytes / 1e6)} MB{_distance(record)}",
         "  state: " + ("donated whole" if record.state_donated else "not donated whole"),
         *_cycles(record),
     ]
@@ -54,39 +54,20 @@ def _cycles(record: TargetRecord) -> list[str]:
     ]
 
 
-def _distance(record: TargetRecord) -> str:
-    if not record.bytes_lower_bound:
-        return ""
-    ratio = record.moved_bytes / record.bytes_lower_bound
-    least = f"{plain(record.bytes_lower_bound / 1e6)} MB"
-    return f", {ratio:.2f} times the least of {least} (predicted)"
-
-
 def _row(record: TargetRecord) -> list[str]:
     show = METRICS["device_memory_bytes"].show
-    row = [f"{record.batch_size:,}", "yes" if record.fits else "no"]
-    row.append(f"{show(record.needed_bytes)} of {show(record.device_memory_bytes)}")
-    # What does not fit reaches no rate.
-    rate = record.fits and record.ceiling and record.ceiling["images_per_s"]
-    return [*row, *([plain(rate), record.ceiling["bound_by"]] if rate else ["-", "-"])]
+    needed = f"{show(record.needed_bytes)} of {show(record.device_memory_bytes)}"
+    return [f"{record.batch_size:,}", "yes" if record.fits else "no", needed]
 
 
 def _scaled(record: TargetRecord) -> list[str]:
     row = [f"{record.scaling or '-'} {record.num_devices}", *_row(record)]
     if record.collectives is None:
-        return [*row, "-", "-"]
-    exchanged_bytes = sum(each["bytes"] for each in record.collectives.values())
-    row.append(f"{plain(exchanged_bytes / 1e6)} MB" if exchanged_bytes else "nothing")
-    if record.efficiency_no_overlap is None:
         return [*row, "-"]
-    low, high = record.efficiency_no_overlap, record.efficiency_full_overlap
-    return [*row, " to ".join(dict.fromkeys((f"{low:.0%}", f"{high:.0%}")))]
+    exchanged_bytes = sum(each["bytes"] for each in record.collectives.values())
+    return [*row, f"{plain(exchanged_bytes / 1e6)} MB" if exchanged_bytes else "nothing"]
 
 
 def _times(record: TargetRecord) -> list[str]:
     times_s = (record.compile_s, record.lower_s)
     return ["-" if time_s is None else f"{time_s:.1f} s" for time_s in times_s]
-
-
-def _sized(name: str, count: Mapping[str, int]) -> str:
-    return f"{count['count']} {name} ({plain(count['bytes'] / 1e6)} MB)"

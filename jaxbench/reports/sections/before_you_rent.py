@@ -23,16 +23,11 @@ _RANKS = (
     "Rank: by USD per million images, or without any price by images/s. Machines whose intervals "
     "overlap are not told apart and have several possible ranks."
 )
-_NO_CEILING = (
-    "No peak rate of the machine in this precision is known, or the step does not fit: no ceiling."
-)
 _COMPILED = (
-    "Bytes moved: what the compiled kernels read from memory and write to it, over the least if no "
-    "activation stays on the chip and all is fused into the matrix products. Needed: what the "
-    "compiler plans for the step; a resident data set comes on top. Usable: of a GPU 75 %, which "
-    "JAX takes by default, of a TPU what its compiler says. Largest batch: of those that were "
-    "tried, and behind “not” the smallest above it that does not fit; “at least” if all fit. "
-    "“compile” is the time here."
+    "Needed: what the compiler plans for the step; a resident data set comes on top. Usable: of a "
+    "GPU 75 %, which JAX takes by default, of a TPU what its compiler says. Largest batch: of "
+    "those that were tried, and behind “not” the smallest above it that does not fit; “at least” "
+    "if all fit. “compile” is the time here."
 )
 _BESIDE = (
     "Measured: a run of this report of the same work on as many of the same devices. Published: by "
@@ -69,9 +64,6 @@ class _Step:
 
     batch_size = property(lambda self: self.run.batch_size)
     fits = property(lambda self: self.record and self.record.fits)
-    limit = property(lambda self: (self.record and self.record.ceiling) or {})
-    # Images/s that the step cannot exceed; None for a step that does not fit.
-    ceiling = property(lambda self: (self.fits and self.limit.get("images_per_s")) or None)
     _prediction = property(lambda self: (self.record and self.record.predicted) or {})
 
     @property
@@ -89,13 +81,6 @@ class _Step:
         """USD per million images to expect; None without a price."""
         hourly = self.usd_per_hour
         return costs_to_expect([self.predicted], [hourly])[0] if hourly else None
-
-    @property
-    def bytes_over_least(self) -> float | None:
-        """What the step moves, over the least if no activation stays on the chip."""
-        step = self.record
-        known = step and step.moved_bytes and step.bytes_lower_bound
-        return step.moved_bytes / step.bytes_lower_bound if known else None
 
     @property
     def why_not(self) -> str:
@@ -246,9 +231,6 @@ _COLUMNS = (
     Column("largest batch (compiled)", "largest", str),
     metric_column("record.needed_bytes", more=" (compiled)"),
     metric_column("record.device_memory_bytes"),
-    metric_column("ceiling_images_per_s", "ceiling", " (predicted)"),
-    Column("bound by (predicted)", lambda step: step.ceiling and step.limit["bound_by"]),
-    metric_column("bytes_over_least", more=" (predicted)"),
     Column("measured " + METRICS["images_per_s"].title, _measured, left=True),
     Column("published " + METRICS["images_per_s"].title, _published, left=False),
     Column("published with", _published_with),
@@ -273,9 +255,6 @@ _SCALING = (
     metric_column("exchanged_bytes", _exchanged_bytes, " (compiled)"),
     *_PREDICTED,
     metric_column("efficiency", "record.predicted.efficiency", " to expect (predicted)"),
-    metric_column("ceiling_images_per_s", "ceiling", " (predicted)"),
-    metric_column("record.efficiency_no_overlap", more=" (predicted)"),
-    metric_column("record.efficiency_full_overlap", more=" (predicted)"),
 )
 
 
@@ -302,9 +281,8 @@ def before_you_rent(context: ReportContext) -> Section | None:
         "Before you rent",
         "Training steps for machines that are not here, the lowest predicted cost first. The "
         "rate is what to expect from published rates, with an 80 % interval (predicted). Whether a "
-        "step fits is what the machine's own compiler says (compiled). No rate exceeds the "
-        "ceiling, and most stay far below. Only what is marked measured or published was run on "
-        "such a machine.",
+        "step fits is what the machine's own compiler says (compiled). Only what is marked "
+        "measured or published was run on such a machine.",
         [
             table,
             make_table(
@@ -312,9 +290,7 @@ def before_you_rent(context: ReportContext) -> Section | None:
                 scaled,
                 title="Scaling, predicted",
                 note="The step on ever more devices of the machine. Efficiency to expect: of the "
-                "predicted rates, against the fewest devices. The other two: of the ceilings, if "
-                "nothing of the all-reduces overlaps with the step (nothing hidden), or all of "
-                "them (all hidden).",
+                "predicted rates, against the fewest devices.",
             ),
         ],
         [chart for group in by_experiment for chart in _chart(group)],
@@ -322,13 +298,10 @@ def before_you_rent(context: ReportContext) -> Section | None:
 
 
 def _note(steps: Sequence[_Step], sources: Sources) -> str:
-    assumed = dict.fromkeys(filter(None, (step.limit.get("assumptions") for step in steps)))
     records = [step.record for step in steps if step.record and step.record.compiler]
     compilers = dict.fromkeys(record.compiler for record in records)
-    no_ceiling = _NO_CEILING * bool(compilers)
     notes = [
         _RANKS * any(step.ranks != UNKNOWN for step in steps),
-        f"The ceiling assumes {'; or '.join(assumed)}." if assumed else no_ceiling,
         "An image of a language model is a sequence."
         * any(step.run.sequence_length for step in steps),
         f"{_COMPILED} Compiled with {', '.join(compilers)}." * bool(compilers),

@@ -5,6 +5,7 @@ from typing import Any
 
 from jaxbench.analysis import pricing
 from jaxbench.analysis.pricing import J_PER_KWH, S_PER_HOUR, Price, usd
+from jaxbench.analysis.rate import Estimate
 from jaxbench.metrics import percent, plain
 from jaxbench.reports import work
 from jaxbench.reports.blocks import LineChart, Point, Section, Series
