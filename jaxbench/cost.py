@@ -59,7 +59,7 @@ _LINES = (
 def main(paths: list[str]) -> int:
     """Do what the flags say; return the exit code."""
     check_positive("usd_per_kwh")
-    check_fraction("target_accuracy")
+    check_fraction("target_accuracy", _TARGET_ACCURACY.value)
     if _LIST_OFFERS.value:
         for price in pricing.load_prices(PRICES.value):
             print_wrapped(printable(f"{price.offer}: {_describe(vars(price))}"))
