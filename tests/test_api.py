@@ -91,7 +91,7 @@ def test_a_profile_names_operations(monkeypatch, capsys, start, has_devices):
     monkeypatch.setattr(xla_bridge, "backends_are_initialized", lambda: has_devices)
     monkeypatch.setattr(backend_flags, "usable_plugins", lambda: ["xla_cuda13"])
     monkeypatch.setattr(backend_flags, "add_xla_flags", lambda text: given.append(text) or [])
-    monkeypatch.setattr(backend_flags, "prepare_backend", lambda add_flags: None)
+    monkeypatch.setattr(backend_flags, "prepare_backend", lambda *_: None)
     before = jax.config.jax_platforms
     jax.config.update("jax_platforms", None)
     try:
