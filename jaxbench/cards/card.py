@@ -163,7 +163,6 @@ class Finding(_PartOfCard):
     Attributes:
       part: the part of the card that it is about; `host` is the load of the host.
       rule: name of the rule, as in thresholds.csv, or `status` of the part.
-      text: the figure and the limit, or why nothing was judged.
     """
 
     part: str

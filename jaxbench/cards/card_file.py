@@ -77,9 +77,6 @@ def card_path(name: str | pathlib.Path) -> pathlib.Path:
 def read_card(name: str | pathlib.Path) -> Card:
     """Read a card.
 
-    Args:
-      name: its path, or its folder's.
-
     Raises:
       BadInput: it cannot be read, is too large, is no card of this schema, or was altered.
     """

@@ -37,8 +37,6 @@ class Outlier(NamedTuple):
 
     Attributes:
       node: the host, and the number of its card among those that were given.
-      device: its id; None for all devices of the node.
-      sigmas: robust standard deviations from the median.
     """
 
     node: str
@@ -52,7 +50,6 @@ class FleetFigure(NamedTuple):
 
     Attributes:
       figure: one of the values, without its device.
-      spread: max / min - 1; None if the least is not above 0.
       outliers: values far from the median; None of fewer than `FEWEST_ROBUST` values.
     """
 

@@ -67,7 +67,6 @@ class _Task:
 
     Attributes:
       file: for what it has sent of its tar file.
-      line: the last of its output.
       end: how it has ended, and where.
     """
 

@@ -335,11 +335,7 @@ def seconds(text: str) -> float:
 
 
 def srun_prefix(variables: Mapping[str, str]) -> list[str]:
-    """Return what starts a program in all tasks of the job; nothing if it has one task.
-
-    Args:
-      variables: the environment that Slurm gives the job.
-    """
+    """Return what starts a program in all tasks of the job; nothing if it has one task."""
     # Without a number of tasks each node has one.
     tasks = variables.get("SLURM_NTASKS") or variables["SLURM_JOB_NUM_NODES"]
     if tasks == "1":

@@ -45,9 +45,7 @@ def write_offers(
     """Write the folder; return the task of each accelerator, by its name.
 
     Args:
-      out: new or empty, see `check_new`.
       predictions: {accelerator: the fields of its prediction}.
-      command: what makes it again, for people.
       user_file: the user's experiment file, which is sent too.
     """
     tasks = {one.name: skypilot_task(work, one) for one in accelerators}

@@ -36,14 +36,12 @@ class Setting(NamedTuple):
     """What a rate depends on.
 
     Attributes:
-      shape: the network's layers.
       network: its name among the public ones, or None.
       target: one device or host of the kind.
       num_devices: JAX devices, in whole chips of TPUs.
       arithmetic: of the products: `16` (fp16 or bf16), tf32 or fp32.
       element_bytes: of an activation.
       batch: examples of each device in a step.
-      software: as in `PublishedRate`.
     """
 
     shape: NetworkShape

@@ -27,7 +27,6 @@ class QualifySession:
     """The machine under test.
 
     Attributes:
-      folder: of the card.
       clock: counts each part as a phase of its name.
       figures: what has been measured so far, of all parts.
       notes: {part: what else there is to say of it}.

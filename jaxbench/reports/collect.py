@@ -34,7 +34,6 @@ class Sweep:
 
     Attributes:
       missing: its trials that left no run directory.
-      max_batches: the rows of max_batch.csv.
       problem: which of its results cannot be read, if so.
     """
 
@@ -47,13 +46,7 @@ class Sweep:
 
 @dataclasses.dataclass(frozen=True)
 class ReportedCard:
-    """A card.
-
-    Attributes:
-      id: C1, C2 ..., as tables name it.
-      path: the file.
-      problems: what is wrong with it, see `check_card`.
-    """
+    """A card."""
 
     id: str
     name: str

@@ -78,7 +78,6 @@ class ReportedRun:
       name: its path below the folder that was given.
       document, records: as in `RunRecords`; unknown and empty if they cannot be read.
       status: as in run.json, or `corrupt`, or `killed`: its process is gone.
-      reason: why it is not `done`.
       point: the values of a sweep's grid for the trial.
     """
 

@@ -180,13 +180,10 @@ def write_report(
     """Write a report of run directories, sweeps and folders of them.
 
     Args:
-      paths: the folders.
       out: the file; None for report.html, .md or .csv.
       form: html, md or csv; None for what `out` ends in, else html.
-      title: the heading; None for the folders' names.
       prices: what the hardware costs, if the records do not say.
       target_accuracy: the top-1 or Dice that all runs are asked about; None for each run's own.
-      section: the name of the only section to write; None for all.
 
     Returns:
       The file, and what it is about.

@@ -37,7 +37,6 @@ def estimate_largest(
     None if the limit is not known, or memory does not grow with the batch.
 
     Args:
-      needed_bytes: {batch: estimate of a device's memory}.
       unit: the result is a multiple of it, and no less.
     """
     if limit_bytes is None or not needed_bytes:
@@ -95,13 +94,11 @@ def find_max_batches(
 ) -> int:
     """Find the largest batch of each trial's experiment; print and write the table.
 
+    Returns the exit code.
+
     Args:
-      runner: runs the trials, in --mode=memory.
       multiple: batches are multiples of this, and of what the devices need.
       memory_limit_mb: MiB of private memory that each process may have on the host.
-
-    Returns:
-      The exit code.
     """
     results: list[MaxBatchResult] = []
     for number, trial in enumerate(trials, 1):

@@ -34,11 +34,9 @@ from jaxbench.sweeps.grid import Trial
 from jaxbench.tables.text import text_table
 
 # Columns that are shown even if the console is narrow.
-_MAIN = ("images_per_s", "eval_top1", "eval_dice", "needed_bytes_per_device")
-# Metrics whose best trial is marked.
-_MARKED = ("images_per_s", "eval_top1", "eval_dice")
+_MARKED = ("images_per_s", "eval_top1", "eval_dice")  # their best trial is marked
+_MAIN = (*_MARKED, "needed_bytes_per_device", "predicted_images_per_s")
 _MOST_WARNINGS = 3
-_MAIN += ("predicted_images_per_s",)
 
 
 def figures_of(run: RunRecords, status: str | None = None) -> TrialFigures:
