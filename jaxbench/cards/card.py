@@ -75,11 +75,6 @@ class Figure(_PartOfCard):
         return self.name, tuple(sorted(self.labels.items()))
 
     @property
-    def key(self) -> tuple[str, int | None, tuple]:
-        """What no other figure of a card has."""
-        return self.name, self.device, self.metric[1]
-
-    @property
     def estimate(self) -> Estimate:
         """The value with its interval."""
         return Estimate(self.value, self.value_low, self.value_high)

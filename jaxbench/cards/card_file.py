@@ -37,11 +37,7 @@ def digest_of(content: Mapping[str, Any]) -> str:
 
 
 def write_card(folder: pathlib.Path, card: Card) -> pathlib.Path:
-    """Write card.json, whole or not at all, without the machine's absolute paths; return it.
-
-    Raises:
-      OSError: it cannot be written.
-    """
+    """Write card.json, whole or not at all, without the machine's absolute paths; return it."""
     content = _ABOUT | hidden_paths(msgspec.to_builtins(card))
     content["digest"] = digest_of(content)
     path = folder / CARD

@@ -63,16 +63,14 @@ class FleetFigure(NamedTuple):
 def compare_two(first: Card, second: Card) -> list[tuple[Figure, Figure, float | None]]:
     """Return the figures that both cards have, and the second's over the first's.
 
-    There is no ratio of counts, nor of drift and temperatures, which may be 0 or less.
-
-    Raises:
-      BadInput: there is none.
+    There is no ratio of counts, nor of drift and temperatures, which may be 0 or less. Raise
+    BadInput if they have no figure in common.
     """
     by_device = differ_in_size(one.environment for one in (first, second))
-    others = {figure.key: figure for figure in _figures(second, by_device)}
+    others = {(one.metric, one.device): one for one in _figures(second, by_device)}
     differences = []
     for one in _figures(first, by_device):
-        if other := others.get(one.key):
+        if other := others.get((one.metric, one.device)):
             kind = FIGURES[one.name]
             has_ratio = one.value and not kind.is_count and kind.min >= 0
             differences.append((one, other, other.value / one.value if has_ratio else None))
@@ -128,11 +126,7 @@ def _over_fleet(figures: Sequence[tuple[str, Figure]]) -> FleetFigure:
 
 
 def compare_cards(cards: Sequence[Card]) -> dict[str, Any]:
-    """Return the comparison of two cards, or of a fleet, as JSON values.
-
-    Raises:
-      BadInput: they cannot be compared.
-    """
+    """Return what `describe_cards` shows as JSON values; raise BadInput as it does."""
     headers = [
         {"label": card.label, "created_at": card.created_at, "outcome": card.outcome}
         for card in cards

@@ -24,11 +24,7 @@ def check_new(out: pathlib.Path) -> None:
 
 
 def changed_files() -> bool:
-    """Return whether the checkout has changes that are not committed, which are not sent.
-
-    Raises:
-      BadInput: jaxbench is installed without its checkout.
-    """
+    """Return whether the checkout has changes, which are not sent; raise BadInput without one."""
     # An environment inside somebody else's repository is not jaxbench's checkout.
     _git("ls-files", "--error-unmatch", "jaxbench/offering/folder.py")
     return bool(_git("status", "--porcelain", "--untracked-files=no"))

@@ -143,7 +143,7 @@ def _find_max_batch(
         return result("oom", reason, smallest_too_large=too_large)
     best = tried[largest]
     config = trial.with_field("batch_size", largest).config
-    columns = MaxBatchResult.__struct_fields__
+    figures = msgspec.structs.asdict(best.figures)
     return result(
         "done",
         reason,
@@ -152,11 +152,7 @@ def _find_max_batch(
         smallest_too_large=too_large,
         num_devices=best.num_devices,
         device_kind=best.device_kind,
-        **{
-            name: value
-            for name, value in msgspec.structs.asdict(best.figures).items()
-            if name in columns
-        },
+        **{name: figures[name] for name in MaxBatchResult.__struct_fields__ if name in figures},
     )
 
 

@@ -14,6 +14,7 @@ from jaxbench.metrics import UNKNOWN, plain
 from jaxbench.records.reader import RunRecords
 from jaxbench.records.same import others_of
 from jaxbench.reports.runs import NEVER_REACHED, ReportedRun, time_to_target
+from jaxbench.reports.work import grouped
 from jaxbench.schema import (
     METRICS,
     CompileRecord,
@@ -156,10 +157,7 @@ def seed_statistics(results: Sequence[TrialResult]) -> tuple[list[dict[str, Any]
 
     There are none if the grid has no seeds, or one seed for each combination of the others.
     """
-    groups: dict[tuple, list[TrialResult]] = {}
-    for result in results:
-        others = tuple(others_of(result.place, "seed").items())
-        groups.setdefault(others, []).append(result)
+    groups = grouped(results, lambda one: tuple(others_of(one.place, "seed").items()))
     if "seed" not in results[0].place or len(results) == len(groups):
         return [], []
     rows, shown, notes = [], [], []

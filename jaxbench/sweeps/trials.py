@@ -63,11 +63,7 @@ class TrialRunner:
     """
 
     def __init__(
-        self,
-        folder: SweepDir,
-        console: Console,
-        launcher: Launcher,
-        retry: Collection[str] = (),
+        self, folder: SweepDir, console: Console, launcher: Launcher, retry: Collection[str] = ()
     ):
         self.folder, self.console = folder, console
         self.launcher, self._retry = launcher, retry

@@ -85,10 +85,7 @@ class Column(NamedTuple):
 
 
 def metric_column(
-    name: str,
-    value: str | Callable[[Any], Any] | None = None,
-    more: str = "",
-    ends: str = "",
+    name: str, value: str | Callable[[Any], Any] | None = None, more: str = "", ends: str = ""
 ) -> Column:
     """Return the column of a metric, with its heading and format of schema.py.
 

@@ -321,10 +321,7 @@ def _rates(context: ReportContext) -> Iterator[_Rate]:
 
 
 def _compare(context: ReportContext, rates: Sequence[_Rate]) -> list[dict[str, Any]]:
-    """Return the machines that did one kind of work, the highest rate first.
-
-    A value that nobody measured is None.
-    """
+    """Return the machines that did one kind of work, the highest rate first."""
     # A seed that failed counts.
     ended = [rate.run for rate in rates if rate.run.ended and not rate.run.changed_devices]
     trained = [run for run in ended if run.mode == "train"]
