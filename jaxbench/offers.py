@@ -103,10 +103,7 @@ def _predict(
 
 
 def _run(
-    experiment: Any,
-    spec: str,
-    overrides: Sequence[str],
-    accelerators: Sequence[Accelerator],
+    experiment: Any, spec: str, overrides: Sequence[str], accelerators: Sequence[Accelerator]
 ) -> tuple[Any, pathlib.Path | None]:
     """Return the first fields of `Work`, and the user's experiment file."""
     for name in _OF_ONE_MACHINE:

@@ -74,11 +74,7 @@ def _qualify() -> int:
     console = create_console()
     start_backend(console.say)
     return qualify(
-        _MINUTES.value,
-        _OUT.value,
-        console,
-        soak_minutes=_SOAK_MINUTES.value,
-        fleet=fleet,
+        _MINUTES.value, _OUT.value, console, soak_minutes=_SOAK_MINUTES.value, fleet=fleet
     )
 
 

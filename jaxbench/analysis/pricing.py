@@ -161,11 +161,6 @@ def usd(time_s: float, usd_per_hour: float) -> float:
     return time_s / S_PER_HOUR * usd_per_hour
 
 
-def training_s(epochs: float, images_per_epoch: int, images_per_s: float) -> float:
-    """Return the seconds that epochs take at a rate, without evaluations and compilation."""
-    return epochs * images_per_epoch / images_per_s
-
-
 def electricity_usd(energy_j: float, usd_per_kwh: float) -> float:
     """Return what energy costs."""
     return energy_j / J_PER_KWH * usd_per_kwh
@@ -177,7 +172,6 @@ def lost_s(attempts: Sequence[Mapping[str, Any]] | None, elapsed_s: float = math
     Processes that were killed took them for work that was lost. They were paid for.
 
     Args:
-      attempts: run.json's.
       elapsed_s: up to which moment of the run's clock.
     """
     entries = attempts or ()
@@ -193,9 +187,6 @@ def add_costs(summary: dict[str, Any], usd_per_hour: float | None, attempts: Any
     The time of all processes is paid for, that of lost work too, but none between two processes.
     Energy is what telemetry measured, see its `energy_covers`; a run that reached its target
     ended there, so that all of it was spent on the way.
-
-    Args:
-      attempts: run.json's, of a training run.
     """
     target = summary.get("target_accuracy")
     if target is not None:

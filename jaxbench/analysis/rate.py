@@ -191,7 +191,6 @@ def of_repeats(
     of them, or a value of 0, it is the median, without interval.
 
     Args:
-      counts: what they are, runs or seeds.
       most: what no value exceeds, such as 1 for a fraction.
     """
     if not estimates:
@@ -252,7 +251,6 @@ class Verdict(NamedTuple):
 
     Attributes:
       ratio: the second side's rate over the first's; its interval is None if it is unknown.
-      reasons: why the outcome is inconclusive.
     """
 
     outcome: Outcome
@@ -269,9 +267,7 @@ def verdict(
     """Return which of two sides is faster.
 
     Args:
-      first, second: the rates of the repeats of each side.
       doubts: why the runs allow no verdict, see `design_doubts`.
-      num_verdicts: how many ratios are judged together, see `ratio`.
     """
     of = ratio(first, second, num_verdicts)
     if doubts or not of.has_interval:
@@ -337,7 +333,6 @@ def design_doubts(starts: Sequence[tuple[str, Sequence[str | None]]], same_host:
 
     Args:
       starts: (name, when its runs began) of both sides, see `are_interleaved`.
-      same_host: whether both sides ran on one host.
     """
     single = [name for name, times in starts if len(times) < 2]
     if single:

@@ -129,7 +129,6 @@ def slowed_down(name: str, times: Sequence[float]) -> list[str]:
 
     Args:
       name: what was measured, in the plural.
-      times: of equal work, one after another.
     """
     change = drift(times)
     if change is None or change <= 0.02:
@@ -142,7 +141,6 @@ def held_up(name: str, times: Mapping[int, float]) -> list[str]:
 
     Args:
       name: what was measured, in the singular.
-      times: seconds of equal work by its number.
     """
     if len(times) < _FEWEST_FOR_MEDIAN:
         return []

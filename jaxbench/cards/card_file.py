@@ -37,11 +37,7 @@ def digest_of(content: Mapping[str, Any]) -> str:
 
 
 def write_card(folder: pathlib.Path, card: Card) -> pathlib.Path:
-    """Write card.json, whole or not at all, without the machine's absolute paths; return it.
-
-    Raises:
-      OSError: it cannot be written.
-    """
+    """Write card.json, whole or not at all, without the machine's absolute paths; return it."""
     content = _ABOUT | hidden_paths(msgspec.to_builtins(card))
     content["digest"] = digest_of(content)
     path = folder / CARD
@@ -76,9 +72,6 @@ def card_path(name: str | pathlib.Path) -> pathlib.Path:
 
 def read_card(name: str | pathlib.Path) -> Card:
     """Read a card.
-
-    Args:
-      name: its path, or its folder's.
 
     Raises:
       BadInput: it cannot be read, is too large, is no card of this schema, or was altered.

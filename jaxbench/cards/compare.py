@@ -32,26 +32,11 @@ _NO_VERDICT = {"verdict": Outcome.INCONCLUSIVE, "reasons": ["one run of each mac
 _MOST_OUTLIERS = 20
 
 
-class Difference(NamedTuple):
-    """A figure of two cards.
-
-    Attributes:
-      ratio: the second over the first; None of counts, drift and temperatures, and if the first is
-        0.
-    """
-
-    first: Figure
-    second: Figure
-    ratio: float | None
-
-
 class Outlier(NamedTuple):
     """A value far from the others of its figure.
 
     Attributes:
       node: the host, and the number of its card among those that were given.
-      device: its id; None for all devices of the node.
-      sigmas: robust standard deviations from the median.
     """
 
     node: str
@@ -65,8 +50,6 @@ class FleetFigure(NamedTuple):
 
     Attributes:
       figure: one of the values, without its device.
-      n: values.
-      spread: max / min - 1; None if the least is not above 0.
       outliers: values far from the median; None of fewer than `FEWEST_ROBUST` values.
     """
 
@@ -77,26 +60,23 @@ class FleetFigure(NamedTuple):
     outliers: list[Outlier] | None
 
 
-def compare_two(first: Card, second: Card) -> list[Difference]:
-    """Return how the figures differ that both cards have.
+def compare_two(first: Card, second: Card) -> list[tuple[Figure, Figure, float | None]]:
+    """Return the figures that both cards have, and the second's over the first's.
 
-    Raises:
-      BadInput: there is none.
+    There is no ratio of counts, nor of drift and temperatures, which may be 0 or less. Raise
+    BadInput if they have no figure in common.
     """
     by_device = differ_in_size(one.environment for one in (first, second))
-    others = {figure.key: figure for figure in _figures(second, by_device)}
-    figures = [figure for figure in _figures(first, by_device) if figure.key in others]
-    if not figures:
+    others = {(one.metric, one.device): one for one in _figures(second, by_device)}
+    differences = []
+    for one in _figures(first, by_device):
+        if other := others.get((one.metric, one.device)):
+            kind = FIGURES[one.name]
+            has_ratio = one.value and not kind.is_count and kind.min >= 0
+            differences.append((one, other, other.value / one.value if has_ratio else None))
+    if not differences:
         raise BadInput("the cards have no figure in common")
-    return [_difference(figure, others[figure.key]) for figure in figures]
-
-
-def _difference(first: Figure, second: Figure) -> Difference:
-    kind = FIGURES[first.name]
-    # Of counts, and of what may be below 0, a ratio says nothing.
-    has_ratio = first.value and not kind.is_count and kind.min >= 0
-    ratio = second.value / first.value if has_ratio else None
-    return Difference(first, second, ratio)
+    return differences
 
 
 def compare_fleet(cards: Sequence[Card]) -> list[FleetFigure]:
@@ -146,20 +126,15 @@ def _over_fleet(figures: Sequence[tuple[str, Figure]]) -> FleetFigure:
 
 
 def compare_cards(cards: Sequence[Card]) -> dict[str, Any]:
-    """Return the comparison of two cards, or of a fleet, as JSON values.
-
-    Raises:
-      BadInput: they cannot be compared.
-    """
+    """Return what `describe_cards` shows as JSON values; raise BadInput as it does."""
     headers = [
         {"label": card.label, "created_at": card.created_at, "outcome": card.outcome}
         for card in cards
     ]
     if len(cards) == 2:
         figures = [
-            {"figure": str(one.first), "values": (one.first.value, one.second.value)}
-            | {"ratio": one.ratio}
-            for one in compare_two(*cards)
+            {"figure": str(one), "values": (one.value, other.value), "ratio": ratio}
+            for one, other, ratio in compare_two(*cards)
         ]
         return {"cards": headers, "figures": figures} | _NO_VERDICT
     fleet = []
@@ -203,10 +178,9 @@ def _describe_two(first: Card, second: Card) -> Iterator[str]:
     yield "± is the larger half of the 95 % interval. No verdict: each card is one run, and"
     yield "what changes between runs is in no interval."
     rows = []
-    for one in compare_two(first, second):
-        ratio = "" if one.ratio is None else f"{one.ratio:.3f}"
-        values = map(_with_interval, (one.first, one.second))
-        rows.append([*_heading(one.first), *values, ratio])
+    for one, other, ratio in compare_two(first, second):
+        shown = "" if ratio is None else f"{ratio:.3f}"
+        rows.append([*_heading(one), _with_interval(one), _with_interval(other), shown])
     yield from _grouped(("figure", "A", "B", "B / A"), rows)
 
 

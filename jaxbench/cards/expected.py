@@ -94,11 +94,7 @@ def comparable(figure: Figure, card: Card, by_device: bool) -> Figure | None:
 
 
 def expect(card: Card, others: Sequence[Card]) -> Card:
-    """Return a card with what to expect of its rates.
-
-    Args:
-      others: cards that may be of the same kind.
-    """
+    """Return a card with what to expect of its rates."""
     # A copy of a card, as a submission is one, is not another machine.
     key = fleet_key(card.environment, card.preset)
     alike = (one for one in others if fleet_key(one.environment, one.preset) == key)

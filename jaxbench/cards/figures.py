@@ -118,7 +118,6 @@ def share_of_measured(
     not in this arithmetic.
 
     Args:
-      figures: of a card.
       arithmetic: the type that the network multiplies in, one of `ARITHMETICS`; None if no
         published peak of the device is known.
       precision: of the network. It says the arithmetic, but for fp32 on accelerators: there JAX may

@@ -35,10 +35,7 @@ def network_figures(
     Args:
       run: its records; rates are computed from their windows.
       telemetry: of its summary. Without enough samples there is no energy.
-      network: its name on the card.
-      folder: the run directory, below the card's folder.
       ceilings: metrics with the card's rates of matrix products.
-      backend: of the devices.
     """
     [step] = [one for one in run.of_kind(ThroughputRecord) if one.stage == "train_step"]
     [compiled] = [one for one in run.of_kind(CompileRecord) if one.function == "train_step"]

@@ -37,10 +37,8 @@ class TrialJob:
     """One attempt of a trial.
 
     Attributes:
-      key: the trial's.
       arguments: of jaxbench.main, without --workdir.
       run_path: the run directory on this machine, not made yet.
-      log: the file on this machine for its output.
     """
 
     key: str
@@ -103,10 +101,6 @@ def create_launcher(
     name: str, limits: Limits, say: Callable[[str], None], options: Mapping[str, Any]
 ) -> Launcher:
     """Make a launcher that is ready to start trials.
-
-    Args:
-      say: prints a line.
-      options: those of this launcher that were given.
 
     Raises:
       BadInput: no such launcher, another one's option, or what an option names is not usable.

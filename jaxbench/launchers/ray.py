@@ -67,7 +67,6 @@ class _Task:
 
     Attributes:
       file: for what it has sent of its tar file.
-      line: the last of its output.
       end: how it has ended, and where.
     """
 
@@ -307,10 +306,9 @@ def _connect(address: str | None) -> None:
 
 
 def _check_nodes(nodes: Sequence[_Node], say: Callable[[str], None]) -> list[_Node]:
-    """Return the nodes that answer; print a line for each that differs or does not answer.
+    """Return the nodes that answer; raise BadInput if one differs from this process, or from most.
 
-    Raises:
-      BadInput: a node differs from this process or from most nodes.
+    Print a line for each that differs or does not answer.
     """
     tasks = []
     for node, _ in nodes:

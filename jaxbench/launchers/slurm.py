@@ -268,8 +268,7 @@ def list_jobs() -> dict[str, QueuedJob]:
     options = ["--noheader", f"--user={os.getuid()}", "--states=all", "--sort=i"]
     output = call_slurm(["squeue", *options, f"--Format={form}"])
     rows = [line.split("|")[:-1] for line in output.splitlines()]
-    columns = len(_COLUMNS)
-    jobs = [QueuedJob(*r) for r in rows if len(r) == columns and _NUMBER.fullmatch(r[0])]
+    jobs = [QueuedJob(*r) for r in rows if len(r) == len(_COLUMNS) and _NUMBER.fullmatch(r[0])]
     return {job.name: job for job in reversed(jobs)}
 
 
@@ -288,11 +287,7 @@ def _is_refused_variable(name: str) -> bool:
 
 
 def call_slurm(command: Sequence[str]) -> str:
-    """Run one of Slurm's commands; return its output.
-
-    Raises:
-      Unreachable: it fails or does not answer.
-    """
+    """Run one of Slurm's commands; return its output, or raise Unreachable."""
     variables = {
         name: value
         for name, value in os.environ.items()
@@ -335,11 +330,7 @@ def seconds(text: str) -> float:
 
 
 def srun_prefix(variables: Mapping[str, str]) -> list[str]:
-    """Return what starts a program in all tasks of the job; nothing if it has one task.
-
-    Args:
-      variables: the environment that Slurm gives the job.
-    """
+    """Return what starts a program in all tasks of the job; nothing if it has one task."""
     # Without a number of tasks each node has one.
     tasks = variables.get("SLURM_NTASKS") or variables["SLURM_JOB_NUM_NODES"]
     if tasks == "1":

@@ -113,11 +113,8 @@ def _parse(text: str) -> Accelerator:
         hint = "1, a TPU's name holds its size" if is_tpu else f"1 to {most} GPUs of one host"
         raise BadInput(f"--accelerator={text}: {count!r} must be {hint}")
     suffix = "" if is_tpu else f":{count}"
-    return Accelerator(
-        row["name"] + suffix,
-        f"{row['skypilot']}:{count}",
-        parse_target(target + suffix),
-    )
+    parsed = parse_target(target + suffix)
+    return Accelerator(row["name"] + suffix, f"{row['skypilot']}:{count}", parsed)
 
 
 @functools.cache

@@ -24,11 +24,7 @@ def check_new(out: pathlib.Path) -> None:
 
 
 def changed_files() -> bool:
-    """Return whether the checkout has changes that are not committed, which are not sent.
-
-    Raises:
-      BadInput: jaxbench is installed without its checkout.
-    """
+    """Return whether the checkout has changes, which are not sent; raise BadInput without one."""
     # An environment inside somebody else's repository is not jaxbench's checkout.
     _git("ls-files", "--error-unmatch", "jaxbench/offering/folder.py")
     return bool(_git("status", "--porcelain", "--untracked-files=no"))
@@ -45,9 +41,7 @@ def write_offers(
     """Write the folder; return the task of each accelerator, by its name.
 
     Args:
-      out: new or empty, see `check_new`.
       predictions: {accelerator: the fields of its prediction}.
-      command: what makes it again, for people.
       user_file: the user's experiment file, which is sent too.
     """
     tasks = {one.name: skypilot_task(work, one) for one in accelerators}

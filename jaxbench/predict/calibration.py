@@ -43,9 +43,7 @@ class LeftOut(NamedTuple):
     """A row that was predicted by a model which was fitted without its group.
 
     Attributes:
-      group: what was left out.
       error: log(predicted / published).
-      link: see `Setting.link`.
       row: its index in the table.
       cell: its network, device kind, arithmetic and software.
     """
@@ -131,13 +129,7 @@ def is_judged(rate: Rate) -> bool:
 
 
 def leave_out(rates: Sequence[Rate], name: str, model: Model) -> list[LeftOut]:
-    """Return the judged rows, each predicted by a fit to the rows of other groups.
-
-    Args:
-      rates: all rows.
-      name: one of `LEFT_OUT`.
-      model: fitted to all.
-    """
+    """Return the judged rows, each predicted by a fit to the rows of other groups."""
     group_of = LEFT_OUT[name]
     groups = collections.defaultdict(list)
     for index, rate in enumerate(rates):

@@ -91,12 +91,9 @@ class Kernels(types.SimpleNamespace):
 
     Attributes:
       setting: the index of each kernel's setting; `first` is that of each setting's first kernel.
-      flops, bytes: of each.
       depth, columns, tiles: of its product; tiles for each multiprocessor.
       channels: of a convolution's input on tensor cores, else infinite.
       product: 0 convolution, 1 its weight gradient, 2 dense, 3 attention.
-      fast: whether fast algorithms can compute it.
-      times: how often it runs.
     """
 
     def __init__(self, settings: Sequence[Setting]):
@@ -165,10 +162,7 @@ def step_parts(
     """Return the seconds of a step of each setting, before offsets, by what takes them.
 
     Args:
-      values: {parameter: value}.
       generation: the offset of each setting's generation and arithmetic, on its efficiency.
-      fixed_s: of each setting's software.
-      kernels: of the settings.
     """
     k, e = kernels, {name: np.exp(value) for name, value in values.items()}
     conv = e["conv_efficiency"]
@@ -250,9 +244,7 @@ def fit(rates: Sequence[Rate], start: Model | None = None, steps: int = 14) -> M
     """Fit a model to rates.
 
     Args:
-      rates: the rows.
       start: a model of more rows, from which fewer steps do; None begins at what is known before.
-      steps: the most of them.
     """
     settings = [rate.setting for rate in rates]
     kernels, log_step_s = Kernels(settings), np.log([rate.step_s for rate in rates])

@@ -77,9 +77,7 @@ class _Images:
 
     def pool(self, kernel=2, stride=2, *, valid=True):
         h, w = self.size
-        self.size = tuple(
-            ((n - kernel) // stride + 1) if valid else -(-n // stride) for n in (h, w)
-        )
+        self.size = tuple((n - kernel) // stride + 1 if valid else -(-n // stride) for n in (h, w))
         return self
 
     def dense(self, units):

@@ -35,7 +35,6 @@ class Prediction:
     Attributes:
       rates: {level: examples/s of all devices, with the interval of that level}.
       parts_s: {what: seconds of a step}: products, elementwise, optimizer, links, fixed.
-      basis: what it rests on.
     """
 
     rates: dict[float, Estimate]
@@ -105,8 +104,6 @@ def predict(setting: Setting, calibration: Calibration, anchors: Sequence[Rate] 
     """Predict the rate of a step.
 
     Args:
-      setting: of the step.
-      calibration: the fit.
       anchors: rates of this network and precision that were measured on devices of the same kind.
         The prediction is shifted by their mean error, times `ANCHOR_WEIGHT`.
 

@@ -6,12 +6,7 @@ from typing import NamedTuple
 
 from jaxbench.analysis.published import RATES, PublishedRate, read_published_rates
 from jaxbench.errors import BadInput, one_of
-from jaxbench.hardware.peak_table import (
-    devices_per_chip,
-    find_bandwidth,
-    find_peak,
-    without_maker,
-)
+from jaxbench.hardware.peak_table import devices_per_chip, find_bandwidth, find_peak, without_maker
 from jaxbench.hardware.targets.target import Target, parse_target
 from jaxbench.predict.layers import NetworkShape
 from jaxbench.predict.networks import NETWORKS
@@ -36,14 +31,12 @@ class Setting(NamedTuple):
     """What a rate depends on.
 
     Attributes:
-      shape: the network's layers.
       network: its name among the public ones, or None.
       target: one device or host of the kind.
       num_devices: JAX devices, in whole chips of TPUs.
       arithmetic: of the products: `16` (fp16 or bf16), tf32 or fp32.
       element_bytes: of an activation.
       batch: examples of each device in a step.
-      software: as in `PublishedRate`.
     """
 
     shape: NetworkShape
@@ -150,18 +143,12 @@ def devices_of(device: str, chips: int) -> tuple[Target, int]:
 
     Each of two JAX devices on a chip has half of its batch.
     """
-    target = _one_device(device)
+    platform, _, name = device.partition(":")
+    if platform == "tpu":
+        target = parse_target(f"{device}:{'1x1x1' if name in ('v4', 'v5p', 'tpu7x') else '1x1'}")
+    elif (target := parse_target(device)).num_devices > 1:
+        raise BadInput(f"device {device!r}: must name one; num_devices says how many")
     return target, chips * devices_per_chip(target.kind)
-
-
-def _one_device(name: str) -> Target:
-    """Return the target of a device's name without a size, such as gpu:a100 or tpu:v3."""
-    if not name.startswith("tpu:"):
-        if (target := parse_target(name)).num_devices > 1:
-            raise BadInput(f"device {name!r}: must name one; num_devices says how many")
-        return target
-    flat = name.partition(":")[2] not in ("v4", "v5p", "tpu7x")
-    return parse_target(f"{name}:{'1x1' if flat else '1x1x1'}")
 
 
 def peaks_of(setting: Setting) -> tuple[float, float, float]:

@@ -29,10 +29,8 @@ class _Value:
     """What a variable, and each cast, reshape or argument of it, holds.
 
     Attributes:
-      size: its elements.
       needed: the arrays in memory, (number, size) each, that it is computed from; none of a
         constant or a parameter.
-      stored: whether it is in memory.
     """
 
     size: int
@@ -44,9 +42,7 @@ class _Reader:
     """Follows a jaxpr: which arrays are in memory, and what kernels move.
 
     Attributes:
-      layers: the products so far.
       touched: the elements that elementwise kernels have moved.
-      values: by variable.
       reduced: the arrays that reductions have read; others of the same are in the same kernel.
     """
 

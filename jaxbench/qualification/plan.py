@@ -53,7 +53,6 @@ def make_plan(
     """Split the minutes over the parts.
 
     Args:
-      soak_minutes: of the soak; None for what the others leave.
       only_doctor: why nothing but the doctor runs, if so.
 
     Raises:

@@ -42,11 +42,8 @@ def qualify(
     """Measure a card, write it and print the answer; return 1 if it fails, else 0.
 
     Args:
-      minutes: for all parts.
       out: a new or empty folder; None makes runs/qualify/TIME.
-      console: where lines and the bar go.
       soak_minutes: of the soak; None for what the other parts leave.
-      fleet: cards that may be of machines like this one.
 
     Raises:
       BadInput: before anything is measured or written.

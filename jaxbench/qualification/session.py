@@ -27,11 +27,6 @@ class QualifySession:
     """The machine under test.
 
     Attributes:
-      mesh: its devices.
-      folder: of the card.
-      preset: which networks run.
-      console: where lines and the bar go.
-      plan: seconds of each part.
       clock: counts each part as a phase of its name.
       figures: what has been measured so far, of all parts.
       notes: {part: what else there is to say of it}.

@@ -30,7 +30,6 @@ class Series(NamedTuple):
     """What is drawn as one line.
 
     Attributes:
-      points: in order of x, joined by a line.
       band: whether low and high are an area rather than bars at the points.
       reference: an ideal or a limit, not a measurement: grey, and its points are not marked.
     """
@@ -120,7 +119,6 @@ class Section(NamedTuple):
     """A heading, one or two sentences on how to read what is below it, and that.
 
     Attributes:
-      name: for links, one word.
       folded: whether only the heading is seen at first.
     """
 

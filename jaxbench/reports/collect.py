@@ -34,7 +34,6 @@ class Sweep:
 
     Attributes:
       missing: its trials that left no run directory.
-      max_batches: the rows of max_batch.csv.
       problem: which of its results cannot be read, if so.
     """
 
@@ -47,13 +46,7 @@ class Sweep:
 
 @dataclasses.dataclass(frozen=True)
 class ReportedCard:
-    """A card.
-
-    Attributes:
-      id: C1, C2 ..., as tables name it.
-      path: the file.
-      problems: what is wrong with it, see `check_card`.
-    """
+    """A card."""
 
     id: str
     name: str
@@ -84,11 +77,7 @@ class Collection:
         return [*self.runs, *(run for sweep in self.sweeps for run in sweep.missing)]
 
     def add(self, kind: str, name: str, path: pathlib.Path) -> Any:
-        """Read a run, a sweep with its runs, or a card, unless that has been done.
-
-        Raises:
-          BadInput: a card cannot be read.
-        """
+        """Read a run, a sweep with its runs, or a card, which may raise BadInput; each once."""
         real = path.resolve()
         if real not in self._by_path:
             self._by_path[real] = getattr(self, f"_read_{kind}")(name, path)
@@ -214,9 +203,8 @@ def collect(paths: Sequence[str]) -> Collection:
 def _search(top: pathlib.Path) -> Iterator[tuple[pathlib.Path, str | None]]:
     """Yield folders and their kinds, in order; do not go below a run directory or a sweep.
 
-    A card's folder holds the runs that it is from.
-
-    Linked folders count too, each once, so that a link to a folder above it ends.
+    A card's folder holds the runs that it is from. Linked folders count too, each once, so that a
+    link to a folder above it ends.
     """
     seen = set()
     for folder, names, _ in os.walk(top, followlinks=True):

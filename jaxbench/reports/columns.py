@@ -60,11 +60,7 @@ def shared(*names: str) -> list[Column]:
 
 
 def setting_column(context: ReportContext, *without: str) -> list[Column]:
-    """Return the column of what tells rows with a `run` apart; none if nothing has to.
-
-    Args:
-      without: fields that have a column of their own.
-    """
+    """Return the column of what tells rows with a `run` apart; none if nothing has to."""
 
     def shown(row: Any) -> str:
         run = row["run"] if isinstance(row, dict) else row.run

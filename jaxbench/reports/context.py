@@ -40,7 +40,6 @@ class Measurement:
     Attributes:
       stage: `training`, or one of --mode=throughput's or input's.
       rate: images/s, with the number of windows or epochs that it is from.
-      record: what the stage recorded beside its rate.
       setting: what is equal for figures on one line.
     """
 

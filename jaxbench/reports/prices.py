@@ -8,11 +8,7 @@ from jaxbench.analysis.pricing import Price
 from jaxbench.analysis.rate import Estimate
 from jaxbench.errors import BadInput
 from jaxbench.metrics import plain, words
-from jaxbench.offering.accelerators import (
-    catalogue_names,
-    is_price_of,
-    num_chips,
-)
+from jaxbench.offering.accelerators import catalogue_names, is_price_of, num_chips
 from jaxbench.reports.runs import ReportedRun
 
 

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from jaxbench.analysis.published import PublishedRate, load_published, published_rates
@@ -32,11 +32,7 @@ SOURCE = Column("when, by whom", "cited")
 
 
 def beside_note(more: int) -> str:
-    """Say what published rates beside measured ones have in common with them.
-
-    Args:
-      more: how many are not shown.
-    """
+    """Say what published rates beside measured ones have in common with them."""
     return (
         "Published: by others at other times, on as many of the same devices, which multiply in "
         "the same type: fp16 and bf16 are one, fp32 is in TF32 or bf16 if the device does so by "
@@ -93,11 +89,6 @@ def measured_row(row: Measurement) -> Row:
         "framework": run.framework,
         "cited": "; ".join((run.date, run.framework, row.data)),
     }
-
-
-def article_rates(networks: Collection[str | None]) -> list[PublishedRate]:
-    """Return the rates of articles that compared machines on these networks."""
-    return [one for one in published_rates() if one.data and one.network in networks]
 
 
 def rate_row(rate: PublishedRate) -> Row:

@@ -78,7 +78,6 @@ class ReportedRun:
       name: its path below the folder that was given.
       document, records: as in `RunRecords`; unknown and empty if they cannot be read.
       status: as in run.json, or `corrupt`, or `killed`: its process is gone.
-      reason: why it is not `done`.
       point: the values of a sweep's grid for the trial.
     """
 
@@ -128,13 +127,7 @@ class ReportedRun:
     hardware = property(lambda run: run.devices(run.num_devices))
     machine = property(lambda run: run.machine_of(run.num_devices))
     # Within the run, when it was resumed: no rate is one of its first devices.
-    changed_devices = property(
-        lambda run: (
-            not {"num_devices", "device_kind"}.isdisjoint(
-                changes(msgspec.structs.asdict(run.document))
-            )
-        )
-    )
+    changed_devices = property(lambda run: bool({"num_devices", "device_kind"} & {*run.changes}))
     date = property(lambda run: run.document.started_at[:10] or "no date")
     framework = property(lambda run: f"jax {run.environment.get('versions', {}).get('jax') or '?'}")
 
@@ -149,6 +142,11 @@ class ReportedRun:
         if not self.document.summary:
             return Summary(status=self.status)
         return decode_record({"kind": "summary", **self.document.summary})
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What it was resumed on that is not what it began on."""
+        return changes(msgspec.structs.asdict(self.document))
 
     def machine_of(self, num_devices: float | None) -> str:
         """Name this many of the run's devices; name the processor of CPU devices too."""
@@ -196,7 +194,7 @@ class ReportedRun:
     @property
     def changed_price(self) -> str | None:
         """Say how the price changed within the run, and what that means; None if it did not."""
-        if changed := changes(msgspec.structs.asdict(self.document)).get("price"):
+        if changed := self.changes.get("price"):
             return f"{describe_changes({'usd_per_hour': changed})}: what it cost is unknown"
         return None
 

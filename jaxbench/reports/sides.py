@@ -39,17 +39,9 @@ class Side(NamedTuple):
     runs: Sequence[ReportedRun]
     short: str = ""
 
-    @property
-    def host(self) -> str | None:
-        return self.runs[0].host
-
-    @property
-    def starts(self) -> list[str]:
-        return [run.document.started_at for run in self.runs]
-
-    @property
-    def is_done(self) -> bool:
-        return all(run.status == "done" for run in self.runs)
+    host = property(lambda self: self.runs[0].host)
+    starts = property(lambda self: [run.document.started_at for run in self.runs])
+    is_done = property(lambda self: all(run.status == "done" for run in self.runs))
 
     def checked(self) -> "Side":
         """Return the side without its runs that are too short for a rate.

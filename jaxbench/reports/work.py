@@ -53,18 +53,11 @@ def labelled(
     others = [name for name in names if name not in _UNNAMED]
     all_names = [*others, DEFAULT_FLAGS]
     for most, named in ((_MOST_NAMED, others), (None, others), (None, all_names)):
-        labels = [
-            ", ".join(
-                filter(
-                    None,
-                    [
-                        *(_shown(values.get(name), name) for name in first),
-                        name_settings(values, named, most),
-                    ],
-                )
-            )
-            for values in settings
-        ]
+        labels = []
+        for values in settings:
+            parts = [_shown(values.get(name), name) for name in first]
+            parts.append(name_settings(values, named, most))
+            labels.append(", ".join(filter(None, parts)))
         if len({*labels}) == len({setting_key(values) for values in settings}):
             break
     return list(zip(labels, items, strict=True))

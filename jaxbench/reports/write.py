@@ -117,12 +117,8 @@ def render_markdown(sections: Sequence[Section], title: str) -> str:
                     lines += _table_lines(block.details, block.details.title, "")
             elif isinstance(block, Answer):
                 marks = f" ({', '.join(block.marks)})" if block.marks else ""
-                lines += [
-                    f"### {_inline(block.title)}{marks}",
-                    "",
-                    _with_command(block.sentence),
-                    "",
-                ]
+                lines += [f"### {_inline(block.title)}{marks}", ""]
+                lines += [_with_command(block.sentence), ""]
             elif table := numbers(block):
                 lines += _table_lines(table, block.title, block.note)
     return "\n".join(lines)
@@ -177,19 +173,13 @@ def write_report(
     target_accuracy: float | None = None,
     section: str | None = None,
 ) -> tuple[pathlib.Path, Collection]:
-    """Write a report of run directories, sweeps and folders of them.
+    """Write a report of run directories, sweeps and folders of them; return its file and content.
 
     Args:
-      paths: the folders.
       out: the file; None for report.html, .md or .csv.
       form: html, md or csv; None for what `out` ends in, else html.
-      title: the heading; None for the folders' names.
       prices: what the hardware costs, if the records do not say.
       target_accuracy: the top-1 or Dice that all runs are asked about; None for each run's own.
-      section: the name of the only section to write; None for all.
-
-    Returns:
-      The file, and what it is about.
     """
     if out == "":
         raise BadInput("--out=: must name a file")

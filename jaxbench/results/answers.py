@@ -143,11 +143,7 @@ class Description:
 
 
 def paths_of(runs: Any) -> list[str]:
-    """Return the folders that a run, a sweep, a path or a list of them stands for.
-
-    Raises:
-      BadInput: the list is empty.
-    """
+    """Return the folders of a run, a sweep, a path or a list; raise BadInput if it is empty."""
     each = [runs] if isinstance(runs, (str, os.PathLike)) else runs
     paths = [os.fspath(one) for one in each]
     if not paths:

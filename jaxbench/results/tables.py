@@ -10,12 +10,15 @@ from jaxbench.reports.runs_table import COLUMNS, run_row
 
 def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Any:
     """Return a pandas DataFrame; if pandas is not installed, a list of dictionaries."""
-    table = [{name: row.get(name) for name in columns} for row in rows]
+    return _table({name: [row.get(name) for row in rows] for name in columns})
+
+
+def _table(columns: Mapping[str, Sequence[Any]]) -> Any:
     try:
         import pandas
     except ImportError:
-        return table
-    return pandas.DataFrame(table, columns=list(columns))
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return pandas.DataFrame(columns)
 
 
 def records_table(records: Iterable[Mapping[str, Any]]) -> Any:
@@ -30,11 +33,7 @@ def records_table(records: Iterable[Mapping[str, Any]]) -> Any:
                 column += [*itertools.repeat(None, count - 1 - len(column)), value]
     for column in columns.values():
         column += itertools.repeat(None, count - len(column))
-    try:
-        import pandas
-    except ImportError:
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    return pandas.DataFrame(columns)
+    return _table(columns)
 
 
 def runs_table(folders: Sequence[str]) -> Any:

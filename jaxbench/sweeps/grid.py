@@ -148,8 +148,6 @@ def make_trials(
 
     Args:
       spec: the experiment, None if the grid names them.
-      grid: {field: its values as text}.
-      overrides, flags: those of all trials, see `Trial`.
       targets: machines to compile for, as one more field of the grid.
 
     Raises:

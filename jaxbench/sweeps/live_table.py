@@ -22,9 +22,7 @@ class LiveTable:
     """The trials with their status, time and images/s.
 
     Args:
-      trials: {key: trial} of all rows.
       running: {key: a running trial's `watch`, and the last `line` that it has printed}.
-      find_result: returns the result of a key, None if it has none.
 
     Attributes:
       left: how long the other trials will take, in words.

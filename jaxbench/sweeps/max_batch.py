@@ -37,7 +37,6 @@ def estimate_largest(
     None if the limit is not known, or memory does not grow with the batch.
 
     Args:
-      needed_bytes: {batch: estimate of a device's memory}.
       unit: the result is a multiple of it, and no less.
     """
     if limit_bytes is None or not needed_bytes:
@@ -95,13 +94,11 @@ def find_max_batches(
 ) -> int:
     """Find the largest batch of each trial's experiment; print and write the table.
 
+    Returns the exit code.
+
     Args:
-      runner: runs the trials, in --mode=memory.
       multiple: batches are multiples of this, and of what the devices need.
       memory_limit_mb: MiB of private memory that each process may have on the host.
-
-    Returns:
-      The exit code.
     """
     results: list[MaxBatchResult] = []
     for number, trial in enumerate(trials, 1):
@@ -146,7 +143,7 @@ def _find_max_batch(
         return result("oom", reason, smallest_too_large=too_large)
     best = tried[largest]
     config = trial.with_field("batch_size", largest).config
-    columns = MaxBatchResult.__struct_fields__
+    figures = msgspec.structs.asdict(best.figures)
     return result(
         "done",
         reason,
@@ -155,11 +152,7 @@ def _find_max_batch(
         smallest_too_large=too_large,
         num_devices=best.num_devices,
         device_kind=best.device_kind,
-        **{
-            name: value
-            for name, value in msgspec.structs.asdict(best.figures).items()
-            if name in columns
-        },
+        **{name: figures[name] for name in MaxBatchResult.__struct_fields__ if name in figures},
     )
 
 

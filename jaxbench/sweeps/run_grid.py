@@ -9,12 +9,7 @@ from jaxbench.config import Experiment
 from jaxbench.errors import BadInput, one_of
 from jaxbench.launchers.launcher import Limits, create_launcher
 from jaxbench.modes import find_mode
-from jaxbench.modes.options import (
-    COORDINATOR_FLAGS,
-    OPTIONS,
-    check_choice,
-    mode_keywords,
-)
+from jaxbench.modes.options import COORDINATOR_FLAGS, OPTIONS, check_choice, mode_keywords
 from jaxbench.records.reader import flat
 from jaxbench.records.writers.console import create_console
 from jaxbench.results.answers import SweepResult
@@ -81,10 +76,7 @@ def sweep(
         None if experiment is None else os.fspath(experiment),
         [f"--experiment.{name}={field_text(value)}" for name, value in flat(fields)],
         grid,
-        [
-            *(f"--{name}={value}" for name, value in options.items()),
-            *([f"--mode={mode}"] if mode else []),
-        ],
+        [f"--{name}={value}" for name, value in options.items()] + [f"--mode={mode}"] * bool(mode),
     )
     for trial in trials:
         _check_options(trial, mode, options)

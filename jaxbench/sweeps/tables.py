@@ -14,6 +14,7 @@ from jaxbench.metrics import UNKNOWN, plain
 from jaxbench.records.reader import RunRecords
 from jaxbench.records.same import others_of
 from jaxbench.reports.runs import NEVER_REACHED, ReportedRun, time_to_target
+from jaxbench.reports.work import grouped
 from jaxbench.schema import (
     METRICS,
     CompileRecord,
@@ -34,11 +35,9 @@ from jaxbench.sweeps.grid import Trial
 from jaxbench.tables.text import text_table
 
 # Columns that are shown even if the console is narrow.
-_MAIN = ("images_per_s", "eval_top1", "eval_dice", "needed_bytes_per_device")
-# Metrics whose best trial is marked.
-_MARKED = ("images_per_s", "eval_top1", "eval_dice")
+_MARKED = ("images_per_s", "eval_top1", "eval_dice")  # their best trial is marked
+_MAIN = (*_MARKED, "needed_bytes_per_device", "predicted_images_per_s")
 _MOST_WARNINGS = 3
-_MAIN += ("predicted_images_per_s",)
 
 
 def figures_of(run: RunRecords, status: str | None = None) -> TrialFigures:
@@ -158,10 +157,7 @@ def seed_statistics(results: Sequence[TrialResult]) -> tuple[list[dict[str, Any]
 
     There are none if the grid has no seeds, or one seed for each combination of the others.
     """
-    groups: dict[tuple, list[TrialResult]] = {}
-    for result in results:
-        others = tuple(others_of(result.place, "seed").items())
-        groups.setdefault(others, []).append(result)
+    groups = grouped(results, lambda one: tuple(others_of(one.place, "seed").items()))
     if "seed" not in results[0].place or len(results) == len(groups):
         return [], []
     rows, shown, notes = [], [], []

@@ -41,8 +41,6 @@ class _Attempt:
     Attributes:
       position: in the sweep, such as [2/9].
       job: its run directory, not made yet, and its log; None of one that waits.
-      losses: how many attempts were lost with their machines.
-      line: the last line of its output.
     """
 
     position: str
@@ -61,16 +59,11 @@ class TrialRunner:
     """Runs trials and keeps their results.
 
     Args:
-      launcher: runs them, several at once if it has the slots.
       retry: statuses with which a trial of an earlier process is run once more.
     """
 
     def __init__(
-        self,
-        folder: SweepDir,
-        console: Console,
-        launcher: Launcher,
-        retry: Collection[str] = (),
+        self, folder: SweepDir, console: Console, launcher: Launcher, retry: Collection[str] = ()
     ):
         self.folder, self.console = folder, console
         self.launcher, self._retry = launcher, retry
@@ -93,9 +86,6 @@ class TrialRunner:
 
     def run(self, trials: Mapping[str, Trial]) -> Iterator[TrialResult]:
         """Run trials; keep and yield each one's result, in the order of their ends.
-
-        Args:
-          trials: {position in the sweep, such as [2/9]: trial}.
 
         Raises:
           Unreachable: the launcher has no slots any more.
@@ -131,8 +121,7 @@ class TrialRunner:
 
     def _attach(self, attempt: _Attempt) -> bool:
         attempt.job = self.folder.open_attempt(attempt.trial)
-        attached = attempt.job is not None and self.launcher.attach(attempt.job)
-        if attached:
+        if attached := attempt.job is not None and self.launcher.attach(attempt.job):
             self._begin(attempt)
         return attached
 
@@ -216,7 +205,6 @@ def running_sweep(
     """Open the folder of a sweep of these trials for the `with`; say how to resume it.
 
     Args:
-      trials: all of them.
       sweepdir: a new or empty folder, or that of a sweep to resume; None makes
         `runs/EXPERIMENT/sweep-TIME`.
       console, launcher: are closed at the end.

@@ -32,12 +32,9 @@ class Column(NamedTuple):
     metric a number is refused.
 
     Attributes:
-      title: the heading.
       value: of a row: a path of attributes and keys (`run.config.seed`), or a function. A `Cell`
         is shown as it is.
-      show: how words are shown.
       left: aligned left; None: if it has no metric.
-      metric: what its numbers are of.
       ends: of an `Estimate`: `only` shows its interval, `too` shows it behind the value.
     """
 
@@ -88,18 +85,13 @@ class Column(NamedTuple):
 
 
 def metric_column(
-    name: str,
-    value: str | Callable[[Any], Any] | None = None,
-    more: str = "",
-    ends: str = "",
+    name: str, value: str | Callable[[Any], Any] | None = None, more: str = "", ends: str = ""
 ) -> Column:
     """Return the column of a metric, with its heading and format of schema.py.
 
     Args:
       name: the path of a row's value, of which the last part names the metric.
       value: what the rows have, if not that path.
-      more: is added to the heading.
-      ends: as in `Column`.
     """
     metric = METRICS[name.rpartition(".")[2]]
     return Column(metric.heading + more, value or name, metric=metric, ends=ends)

@@ -12,7 +12,6 @@ class Table(NamedTuple):
 
     Attributes:
       note: what a reader must know of it.
-      text_columns: indices of the columns that are words.
       anchors: of each row, the id that links lead to.
       groups: {row number: heading above that row}.
       folded: whether only the title is seen at first; None: if the table is long.

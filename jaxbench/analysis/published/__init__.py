@@ -45,7 +45,6 @@ class PublishedRate:
       software: one name for all its releases that are as fast.
       batch_assumed: the batch was not published.
       lower_bound: derived from the time of a whole training with its evaluations.
-      not_fitted: nothing is predicted from it.
       hardware, framework: in the words of an article.
       dataset: the name in `PUBLIC_SETS`.
       data: synthetic, or how the data set was read; only of an article's table of rates.

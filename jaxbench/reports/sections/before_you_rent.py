@@ -42,14 +42,11 @@ class _Step:
     """A training step that was predicted, and mostly compiled, for a machine.
 
     Attributes:
-      record: what has the prediction; None if the compiler came to none.
-      price: the lowest of the machine.
       ranks: the possible ones among the machines of a table, by cost, in words.
       largest: the largest batch of the machine and setting, in words.
       setting: what tells it apart from the other steps of its experiment and machine.
       measured: the best rate that a run of this report measured of the same work on that machine.
       published: the rate that others published of it, the nearest to it, as a row.
-      others: how many more were published.
     """
 
     run: ReportedRun
@@ -99,11 +96,7 @@ def _ranked(machines: Sequence[_Step]) -> list[_Step]:
 
 
 def _steps(context: ReportContext, sources: Sources) -> list[_Step]:
-    """Return what stands in a row: of a search for the largest batch its first batch and that one.
-
-    Args:
-      sources: gets the sources of published rates.
-    """
+    """Return what stands in a row: of a search for the largest batch its first and that one."""
     searches = [sweep.path for sweep in context.collection.sweeps if sweep.max_batches]
     # What compiled for parts of the machine too is in another table.
     whole = [run for run in context.compiled if not run.document.scaling]
@@ -120,8 +113,9 @@ def _steps(context: ReportContext, sources: Sources) -> list[_Step]:
         for one in {one.batch_size: one for one in shown}.values():
             one.largest = _largest(group, fits)
             steps.append(one)
+    rates = [row for row in context.measurements if row.stage in STAGES and row.usable]
     measured = work.grouped(
-        filter(_is_rate, context.measurements), lambda row: _step_on_machine(row.run)
+        (row for row in rates if row.rate.value), lambda row: _step_on_machine(row.run)
     )
     for same in work.grouped(steps, lambda step: (step.run.experiment, step.run.target)).values():
         _name_settings(same)
@@ -155,11 +149,6 @@ def _name_settings(steps: Sequence[_Step]) -> None:
     names = [name for name in work.differing_names([*settings.values()]) if name != "precision"]
     for step, setting in settings.items():
         step.setting = work.name_settings(setting, names)
-
-
-def _is_rate(row: Measurement) -> bool:
-    known = row.stage in STAGES and (row.rate.value or 0) > 0
-    return known and row.usable
 
 
 def _nearest(step: _Step, rates: Sequence[Measurement]) -> Measurement | None:

@@ -69,8 +69,7 @@ def _best(name: str) -> Column:
     """Return the column of a figure: the median of the devices, or the highest of the links."""
 
     def cell(row: _Row) -> str:
-        figures = [figure for figure in row.card.figures() if figure.name == name]
-        if not figures:
+        if not (figures := [*row.card.named(name)]):
             return UNKNOWN
         middle = max if figures[0].device is None else statistics.median
         shares = [f.value / peak for f in figures if (peak := row.card.peak_of(f))]
@@ -180,7 +179,7 @@ def card_details(context: ReportContext) -> Section | None:
 
 def _pairs(card: ReportedCard) -> Table:
     """Return the rates of copies between each two devices."""
-    figures = [one for one in card.card.figures() if one.name == _PAIRS and one.value > 0]
+    figures = [one for one in card.card.named(_PAIRS) if one.value > 0]
     pairs = {(str(f.labels["source"]), str(f.labels["peer"])): f.value for f in figures}
     pairs |= {ends[::-1]: value for ends, value in pairs.items()}  # both ways at once
     # Numbers in their order, whatever else is there behind them.
@@ -196,8 +195,8 @@ def _pairs(card: ReportedCard) -> Table:
 
 def _networks(cards: Sequence[ReportedCard]) -> Table:
     """Return the cards' rates of each network, and the published ones."""
-    figures = [_Row(card, figure) for card in cards for figure in card.card.figures()]
-    measured = [_measured_row(row) for row in figures if row.content.name == "images_per_s"]
+    rates = [_Row(card, figure) for card in cards for figure in card.card.named("images_per_s")]
+    measured = [*map(_measured_row, rates)]
     names, sources = [*dict.fromkeys(row["model"] for row in measured)], published.Sources()
     rows, more = [], 0
     for work, same in grouped(measured, operator.itemgetter("work")).items():

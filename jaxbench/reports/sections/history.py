@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from jaxbench.analysis.pricing import Price, find_price, load_prices, training_s, usd
+from jaxbench.analysis.pricing import Price, find_price, load_prices, usd
+from jaxbench.analysis.published import published_rates
 from jaxbench.analysis.rate import Estimate, of_repeats, of_rounds
 from jaxbench.data_config import PUBLIC_SETS
 from jaxbench.metrics import count, plain, words
@@ -141,7 +142,9 @@ def _training(row: Measurement) -> published.Row:
 
 def _rates(context: ReportContext, network: str, rows: Sequence[Measurement]) -> _Blocks:
     sources = published.Sources()
-    theirs = sources.rates(published.article_rates([network]))
+    # Of articles that compared machines.
+    articles = [one for one in published_rates() if one.data and one.network == network]
+    theirs = sources.rates(articles)
     dataset = theirs[0]["dataset"] if theirs else ""
     rows = [row for row in _of_work(rows, dataset) if row.usable and row.rate.value is not None]
     if not rows:
@@ -199,7 +202,7 @@ def _to_accuracy(network: str, rows: Sequence[Measurement]) -> _Blocks:
     sources, prices, lines = published.Sources(), load_prices(), []
     for row in sources.rows("time_to_accuracy", lambda row: row["model"] == network):
         price = find_price(row["offer"], prices)
-        time_s = training_s(row["epochs"], PUBLIC_SETS[dataset][0], row["images_per_s"])
+        time_s = row["epochs"] * PUBLIC_SETS[dataset][0] / row["images_per_s"]
         paid = usd(time_s, price.usd_per_hour)
         lines.append(row | {"price": price, "time_s": time_s, "usd": paid})
     title = f"{network} on {dataset}: time and cost to an accuracy"

@@ -281,10 +281,7 @@ def _counts(tried: Sequence[_Course | TimeToTarget]) -> dict[str, Any]:
         caveats.append(f"compilation cache differs ({listed}): compare the epochs alone")
     if repeats:
         caveats.append(f"{run_ids(repeats)}: a seed run again, not counted")
-    return {
-        "ended": f"{len(ended)} of {len(of_seed)}",
-        "caveat": Cell("; ".join(caveats), "soft"),
-    }
+    return {"ended": f"{len(ended)} of {len(of_seed)}", "caveat": Cell("; ".join(caveats), "soft")}
 
 
 def _to_target(context: ReportContext, times: Sequence[TimeToTarget]) -> dict[str, Any]:

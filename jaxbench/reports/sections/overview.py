@@ -73,12 +73,8 @@ class _Rate(NamedTuple):
     """A rate on a machine: of a run, or of all runs of a setting.
 
     Attributes:
-      runs: the run, or the repeats of the setting.
-      machine: the devices and their number; for CPU devices, the processor too.
-      stage: its name for people.
       key: its name among `rates_of` a run.
       rate: without a value if a training failed.
-      setting: the runs', with their batch size.
       label: what tells the setting apart from the machine's others.
       tried: all runs of the setting, those that failed too.
       of: the key of the setting in the context's `runs_of_setting`.
@@ -162,12 +158,7 @@ def _left_out(settings: Sequence[_Rate]) -> str:
 
 
 def _sentence(settings: Sequence[_Rate], matches: Sequence[Match | str], num_verdicts: int) -> str:
-    """Return which setting is fastest, if that is known; else the rates and what is missing.
-
-    Args:
-      matches: see `_matches`.
-      num_verdicts: how many ratios the page judges.
-    """
+    """Return which setting is fastest, if that is known; else the rates and what is missing."""
     first, *others = [rate for rate in settings if rate.value] or settings[:1]
     if not first.value and all(rate.lost for rate in settings):
         return "No rate that can be used."
@@ -330,10 +321,7 @@ def _rates(context: ReportContext) -> Iterator[_Rate]:
 
 
 def _compare(context: ReportContext, rates: Sequence[_Rate]) -> list[dict[str, Any]]:
-    """Return the machines that did one kind of work, the highest rate first.
-
-    A value that nobody measured is None.
-    """
+    """Return the machines that did one kind of work, the highest rate first."""
     # A seed that failed counts.
     ended = [rate.run for rate in rates if rate.run.ended and not rate.run.changed_devices]
     trained = [run for run in ended if run.mode == "train"]

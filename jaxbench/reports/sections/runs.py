@@ -3,11 +3,9 @@
 import collections
 from collections.abc import Sequence
 
-import msgspec
-
 from jaxbench.analysis.pricing import lost_s
 from jaxbench.metrics import UNKNOWN, plain, words
-from jaxbench.records.attempts import changes, describe_changes
+from jaxbench.records.attempts import describe_changes
 from jaxbench.reports.blocks import Banner, Section
 from jaxbench.reports.columns import run_cell, run_ids, setting_column, shared
 from jaxbench.reports.context import ReportContext, make_section
@@ -19,6 +17,8 @@ from jaxbench.tables.table import Table, make_table
 
 # Machines or versions in one table; the rarest are left to its note.
 _MOST_ENVIRONMENTS = 6
+_OF_ENVIRONMENT = ("hostname", "platform", "backend", "device_kind", "driver")
+_OF_ENVIRONMENT += ("cpu", "cpu_cores", "cpu_quota")
 _WARNINGS = (Column("what", "what"), Column("run", "runs", left=True))
 
 
@@ -39,10 +39,7 @@ def list_runs(context: ReportContext) -> Section | None:
         f"{len(runs)} run{'s' if len(runs) != 1 else ''}{of} ({_states(runs)}){when}.{only} "
         "Figures with a run's id (R1, R2 …) were measured in that run, unless they are marked "
         "compiled or predicted. Published figures are marked, with their source.",
-        [
-            *(*context.collection.notes, *corrupt),
-            *(_runs_table(context), _environments(context.runs)),
-        ],
+        [*context.collection.notes, *corrupt, _runs_table(context), _environments(context.runs)],
     )
 
 
@@ -120,8 +117,8 @@ def _warnings_of(run: ReportedRun) -> list[str]:
             f"{plain(lost_s(run.document.attempts))} s of work was lost and done again, "
             "and is in none of its times"
         )
-    if changed := changes(msgspec.structs.asdict(run.document)):
-        lines.append(f"was resumed on something else: {words(describe_changes(changed))}")
+    if run.changes:
+        lines.append(f"was resumed on something else: {words(describe_changes(run.changes))}")
     if (run.environment.get("git") or {}).get("dirty") is True:
         lines.append("measured with changes to jaxbench that were not committed")
     return lines
@@ -156,13 +153,7 @@ def _environments(runs: Sequence[ReportedRun]) -> Table:
 def _describe(run: ReportedRun) -> dict[str, str]:
     environment = run.environment
     commit = (environment.get("git") or {}).get("commit")
-    described = {
-        name: environment.get(name)
-        for name in (
-            *("hostname", "platform", "backend", "device_kind", "driver"),
-            *("cpu", "cpu_cores", "cpu_quota"),
-        )
-    }
+    described = {name: environment.get(name) for name in _OF_ENVIRONMENT}
     described["host memory [MiB]"] = METRICS["host_peak_memory_bytes"].show(
         environment.get("host_memory_bytes")
     )
