@@ -29,11 +29,7 @@ _TYPES = {"float": "a number", "int": "a whole number", "str": "text"}
 def open_regular(
     path: str | os.PathLike, mode: str = "r", *, most_bytes: float, **options: Any
 ) -> Any:
-    """Open a file as `open` does; raise OSError for a pipe, a device, a folder or a large file.
-
-    Args:
-      most_bytes: the largest size; math.inf for a file that is read piece by piece.
-    """
+    """Open a file as `open` does; raise OSError for a pipe, a device, a folder or a large file."""
     opener = functools.partial(_open_descriptor, most_bytes=most_bytes)
     return open(path, mode, opener=opener, **options)
 
