@@ -117,8 +117,13 @@ class RecordedPrice(TypedDict, total=False):
     source: str
 
 
-class AttemptDescription(TypedDict, total=False):
-    """What a process ran on, see `describe_attempt` in records/attempts.py."""
+class Attempt(TypedDict, total=False):
+    """A process of a training run: its time, see records/goodput.py, and on what it ran.
+
+    What it ran on is from `describe_attempt` in records/attempts.py; of the first one it is in
+    run.json itself. The others say what they resumed: from which step on, and the time of the work
+    that they repeated.
+    """
 
     versions: dict[str, str | None]
     XLA_FLAGS: str | None
@@ -127,15 +132,6 @@ class AttemptDescription(TypedDict, total=False):
     num_devices: Positive | None
     batch_norm_examples: Count | None
     price: RecordedPrice | None
-
-
-class Attempt(AttemptDescription, total=False):
-    """A process of a training run: its time, see records/goodput.py, and on what it ran.
-
-    Of the first one, what it ran on is in run.json itself. The others say what they resumed: from
-    which step on, and the time of the work that they repeated.
-    """
-
     started_at: Required[Date]
     import_s: Required[float]
     resumed_phases_s: Required[dict[str, Amount]]
