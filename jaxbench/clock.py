@@ -112,10 +112,8 @@ def wait_until(ready: Callable[[], bool]) -> None:
 def ask(source: str, call: Callable[[], Answer], patience_s: float | None = None) -> Answer:
     """Return what a call returns, or raise what it raises, if that may never happen.
 
-    The call has a thread of its own: no signal is handled in a thread that hangs in C.
-
-    Args:
-      patience_s: None for that with a driver.
+    The call has a thread of its own: no signal is handled in a thread that hangs in C. A driver is
+    given its usual time by None.
 
     Raises:
       TimeoutError: the source does not answer in time, or still owes the answer to another call.

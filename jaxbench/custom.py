@@ -247,11 +247,7 @@ def _is_nnx(value: Any) -> bool:
 
 
 def custom_task(value: Any) -> Any:
-    """Wrap a task that is an object; leave the name of a task as it is.
-
-    Raises:
-      BadInput: it lacks something; the message names all of it.
-    """
+    """Wrap a task that is an object, or raise BadInput that names all it lacks; leave a name."""
     if isinstance(value, (str, Code)):
         return value
     if isinstance(value, type):
@@ -276,8 +272,7 @@ def check_task(
 ) -> None:
     """Try a task's loss and sums on shapes, and its metrics on ones.
 
-    Raises:
-      BadInput: one of them fails, or its result does not fit the task's names.
+    Raise BadInput if one of them fails, or its result does not fit the task's names.
     """
     import jax
     import numpy as np

@@ -29,11 +29,7 @@ _TYPES = {"float": "a number", "int": "a whole number", "str": "text"}
 def open_regular(
     path: str | os.PathLike, mode: str = "r", *, most_bytes: float, **options: Any
 ) -> Any:
-    """Open a file as `open` does; raise OSError for a pipe, a device, a folder or a large file.
-
-    Args:
-      most_bytes: the largest size; math.inf for a file that is read piece by piece.
-    """
+    """Open a file as `open` does; raise OSError for a pipe, a device, a folder or a large file."""
     opener = functools.partial(_open_descriptor, most_bytes=most_bytes)
     return open(path, mode, opener=opener, **options)
 
@@ -109,17 +105,18 @@ def open_own(path: str | os.PathLike, mode: str, **options: Any) -> Any:
     return open(path, mode, opener=functools.partial(_open_descriptor, no_links=True), **options)
 
 
-def replace_file(path: pathlib.Path, text: str, **options: Any) -> None:
+def replace_file(path: pathlib.Path, content: str | bytes, **options: Any) -> None:
     """Write a file whole, also on a full disk or if the process is killed: else the old one stays.
 
     The options are those of `open`. Raises OSError if it cannot be written.
     """
     partial = path.with_name(path.name + PARTIAL)
+    mode, encoding = ("x", "utf-8") if isinstance(content, str) else ("xb", None)
     try:
         # A killed process left it, or it is a link to somewhere else, which is not written through.
         partial.unlink(missing_ok=True)
-        with open(partial, "x", encoding="utf-8", **options) as file:
-            file.write(text)
+        with open(partial, mode, encoding=encoding, **options) as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)

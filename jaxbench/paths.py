@@ -25,11 +25,7 @@ _INSTEAD_OF_ADDRESS = {
 
 
 def user_path(path: str | os.PathLike, instead: str = "") -> pathlib.Path:
-    """Return a path with its `~` replaced by the user's home folder.
-
-    Args:
-      path: what was given.
-      instead: what to do, for the error line.
+    """Return a path with its `~` replaced by the user's home folder; `instead` is advice.
 
     Raises:
       BadInput: it is no path of this machine but an address, or one that the shell should have
@@ -78,11 +74,7 @@ def _problem(text: str) -> str | None:
 
 
 def user_cache(name: str, instead: str = "") -> pathlib.Path:
-    """Return a folder of the user's cache, the same from every working directory.
-
-    Raises:
-      BadInput: as `user_path`.
-    """
+    """Return a folder of the user's cache, the same from every working directory."""
     home = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification ignores a relative path.
     return user_path(f"{home if os.path.isabs(home) else '~/.cache'}/jaxbench/{name}", instead)

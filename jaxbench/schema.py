@@ -117,8 +117,13 @@ class RecordedPrice(TypedDict, total=False):
     source: str
 
 
-class AttemptDescription(TypedDict, total=False):
-    """What a process ran on, see `describe_attempt` in records/attempts.py."""
+class Attempt(TypedDict, total=False):
+    """A process of a training run: its time, see records/goodput.py, and on what it ran.
+
+    What it ran on is from `describe_attempt` in records/attempts.py; of the first one it is in
+    run.json itself. The others say what they resumed: from which step on, and the time of the work
+    that they repeated.
+    """
 
     versions: dict[str, str | None]
     XLA_FLAGS: str | None
@@ -127,15 +132,6 @@ class AttemptDescription(TypedDict, total=False):
     num_devices: Positive | None
     batch_norm_examples: Count | None
     price: RecordedPrice | None
-
-
-class Attempt(AttemptDescription, total=False):
-    """A process of a training run: its time, see records/goodput.py, and on what it ran.
-
-    Of the first one, what it ran on is in run.json itself. The others say what they resumed: from
-    which step on, and the time of the work that they repeated.
-    """
-
     started_at: Required[Date]
     import_s: Required[float]
     resumed_phases_s: Required[dict[str, Amount]]
@@ -181,38 +177,22 @@ class Peak(TypedDict, total=False):
     bytes_per_s: Amount | None
 
 
-class Predicted(TypedDict, total=False):
-    """The rate to expect of a step, see modes/predictions.py.
-
-    The ends are those of 80 % intervals, but for `images_per_s_90`: the same with its 90 % interval.
-    """
-
-    images_per_s: Required[Above0]
-    images_per_s_low: Required[Above0]
-    images_per_s_high: Required[Above0]
-    images_per_s_90: Above0
-    images_per_s_90_low: Above0
-    images_per_s_90_high: Above0
-    step_s: Amount
-    bound_by: str
-    parts_s: dict[str, Amount]
-    origin: str
-    basis: dict[str, Any]
-    tokens_per_s: Amount
-    efficiency: Amount
-    epoch_s: Amount
-    epoch_s_low: Amount
-    epoch_s_high: Amount
-    training_s: Amount
-    training_s_low: Amount
-    training_s_high: Amount
-    usd_per_hour: Above0
-    usd_per_million_images: Above0
-    usd_per_million_images_low: Amount
-    usd_per_million_images_high: Amount
-    training_usd: Amount
-    training_usd_low: Amount
-    training_usd_high: Amount
+# The rate to expect of a step, see modes/predictions.py. The ends are those of 80 % intervals, but
+# for `images_per_s_90`: the same with its 90 % interval.
+Predicted: Any = TypedDict(  # type: ignore[misc]
+    "Predicted",
+    {f"images_per_s{end}": Required[Above0] for end in ("", "_low", "_high")}
+    | {f"images_per_s_90{end}": Above0 for end in ("", "_low", "_high")}
+    | {
+        f"{name}{end}": Amount
+        for name in ("epoch_s", "training_s", "usd_per_million_images", "training_usd")
+        for end in ("", "_low", "_high")
+    }
+    | {"step_s": Amount, "bound_by": str, "parts_s": dict[str, Amount], "origin": str}
+    | {"basis": dict[str, Any], "tokens_per_s": Amount, "efficiency": Amount}
+    | {"usd_per_hour": Above0, "usd_per_million_images": Above0},
+    total=False,
+)
 
 
 class Efficiency(TypedDict):
@@ -1041,11 +1021,7 @@ def columns_of(cls: type[Struct]) -> list[str]:
 
 
 def value_of(record: Struct, name: str) -> Any:
-    """Return a metric of a record; None if its kind has none of that name.
-
-    Raises:
-      KeyError: no metric has that name.
-    """
+    """Return a metric of a record; None if only other kinds have it. Raise KeyError if none has."""
     if name not in METRICS:
         raise KeyError(name)
     return getattr(record, name, None)
@@ -1082,11 +1058,7 @@ def decode_record(line: Mapping[str, Any]) -> Any:
 
 
 def decode_document(document: Mapping[str, Any]) -> RunDocument:
-    """Return the content of a run.json.
-
-    Raises:
-      ValueError: a field is missing or has a wrong value.
-    """
+    """Return the content of a run.json; raise ValueError for a missing field or a wrong value."""
     # It would be dropped as unknown, and so the time that was lost.
     if "resumes" in document:
         raise ValueError("`resumes` was written by a jaxbench between two releases; run it again")

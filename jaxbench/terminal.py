@@ -52,10 +52,9 @@ def width() -> int:
 
 
 def wrap(line: str, indent: str = "  ") -> list[str]:
-    """Return a line as lines that fit the width; a word that is longer has a line of its own.
+    """Return a line as lines that fit the width, `indent` before all but the first.
 
-    Args:
-      indent: what the lines after the first one begin with.
+    A word that is longer has a line of its own.
     """
     parts = textwrap.wrap(
         _UNITS.sub("\0", line),

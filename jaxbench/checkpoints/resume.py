@@ -68,6 +68,7 @@ class Resume:
     document: dict[str, Any]  # its run.json, as it was left
     # The name of the checkpoint to read; None for the newest that is intact.
     checkpoint: str | None = None
+    workdir: str | None = None  # the new folder in which it goes on; None for its own
     # Whether a run without an intact checkpoint starts anew in its run directory.
     restart_allowed: bool = False
     # Releases the lock of the run directory, so that other processes can resume the run.
@@ -95,9 +96,14 @@ def run_to_resume(workdir: str | None, resume: str, config: Config) -> Iterator[
 def find_resume(workdir: str | None, resume: str, run_name: str) -> Resume | None:
     """Return the run that `--resume` names; None if a new one begins.
 
-    `resume` is `none`; `auto` for the run in `workdir`, or a new run if that is empty; or the path
-    of a run directory or of one of its checkpoints, to be resumed in a new `workdir` or, without
-    one, in its own folder.
+    --resume    --workdir     what happens
+    none        new or none   a new run
+    auto        new           a new run
+    auto        a run's       it goes on there; without a checkpoint it begins again
+    a run       none          it goes on in its own folder
+    a run       new           it goes on in the new folder
+    checkpoint  none          refused: what came after it would be lost
+    checkpoint  new           its run goes on from it in the new folder
 
     Raises:
       BadInput: there is no such run, it is still running or has diverged, or `workdir` is not
@@ -105,42 +111,32 @@ def find_resume(workdir: str | None, resume: str, run_name: str) -> Resume | Non
     """
     if not resume:
         raise BadInput("--resume=: must be auto, none or a folder")
-    if resume == "auto":
-        if not workdir:
-            raise BadInput("--resume=auto: give --workdir, the folder of the run")
-        path = user_path(workdir)
-        if (path / "run.json").exists():
-            return _open(path, None, in_place=True, restart_allowed=True)
-    if resume in ("none", "auto"):
+    if resume == "auto" and not workdir:
+        raise BadInput("--resume=auto: give --workdir, the folder of the run")
+    if restart_allowed := resume == "auto" and (user_path(workdir) / "run.json").exists():
+        resume, workdir = workdir, None
+    elif workdir or resume == "none":
         check_workdir(workdir, run_name)
+    if resume in ("none", "auto") and not restart_allowed:
         return None
     path, checkpoint = user_path(resume), None
-    if path.parent.name == CHECKPOINTS and path.is_dir():
+    if path.parent.name == CHECKPOINTS and path.is_dir() and not restart_allowed:
         path, checkpoint = path.parent.parent, path.name
-    if workdir:
-        check_workdir(workdir, run_name)
-    elif checkpoint:
-        raise BadInput(
-            f"--resume={resume}: what came after that checkpoint would be lost; give a new "
-            "--workdir"
-        )
-    return _open(path, checkpoint, in_place=not workdir)
-
-
-def _open(
-    path: pathlib.Path, checkpoint: str | None, *, in_place: bool, restart_allowed: bool = False
-) -> Resume:
-    """Read a run directory that nobody writes to, and lock it if it is resumed in place."""
+        if not workdir:
+            raise BadInput(
+                f"--resume={resume}: what came after that checkpoint would be lost; give a new "
+                "--workdir"
+            )
     if not (path / "run.json").is_file():
         raise BadInput(f"{path}: no run directory, it has no run.json")
     for name in (*RECORDS, EVENTS):
         if (path / name).is_symlink():  # of another run, say: nothing is read or written through it
             raise BadInput(f"{path / name}: is a link; replace it by what it leads to")
-    if not in_place and is_running(path):
+    if workdir and is_running(path):
         raise BadInput(f"{path}: is still running in another process")
     with contextlib.ExitStack() as stack:
         try:
-            if in_place:
+            if not workdir:
                 stack.callback(os.close, lock_run(path))
             document = json.loads(read_text(path / "run.json"))
             decode_document(document)
@@ -155,7 +151,8 @@ def _open(
                 )
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadInput(f"{path}: its run.json cannot be read: {error}") from error
-        return Resume(path, document, checkpoint, restart_allowed, stack.pop_all().close)
+        close = stack.pop_all().close
+        return Resume(path, document, checkpoint, workdir, restart_allowed, close)
 
 
 def check_same_experiment(resume: Resume, config: Config) -> None:
@@ -183,14 +180,14 @@ def check_same_experiment(resume: Resume, config: Config) -> None:
 
 
 def restore(
-    program: Any, clock: Clock, console: Console, resumed: Resume | None, workdir: str | None
+    program: Any, clock: Clock, console: Console, resumed: Resume | None
 ) -> Checkpoint | None:
     """Return the checkpoint to resume from, in every process; None if the run begins.
 
     Only the first process knows `resumed` and reads its disk.
     """
     with clock.phase("restore"):
-        checkpoint = _read(resumed, program, console, workdir) if resumed else None
+        checkpoint = _read(resumed, program, console) if resumed else None
         if processes.count() > 1:
             shared = processes.broadcast_value(checkpoint and checkpoint._replace(state=None))
             if shared is not None:
@@ -203,12 +200,10 @@ def restore(
     return checkpoint
 
 
-def _read(
-    resumed: Resume, program: Any, console: Console, workdir: str | None
-) -> Checkpoint | None:
+def _read(resumed: Resume, program: Any, console: Console) -> Checkpoint | None:
     """Read the checkpoint to resume from, and the epochs' records up to it."""
     path, say, state = resumed.path, console.say, program.abstract_placed_state()
-    folder, set_aside = path / CHECKPOINTS, workdir is None or resumed.restart_allowed
+    folder, set_aside = path / CHECKPOINTS, not resumed.workdir
     with console.phase("reading the checkpoint"):
         if resumed.checkpoint:
             checkpoint = read_checkpoint(folder, resumed.checkpoint, state)
@@ -237,15 +232,13 @@ def _read(
 def resume_run_dir(
     resume: Resume,
     checkpoint: Checkpoint | None,
-    workdir: str | None,
-    run_name: str,
     document: RunDocument,
     say: Callable[[str], None],
 ) -> RunDir:
     """Open the run directory of a resumed run, with the records that it had at the checkpoint.
 
-    `workdir` and `run_name` are those of `find_resume`, `document` is run.json as this process
-    would begin it, and `say` prints a warning. Without a checkpoint the run starts anew.
+    `document` is run.json as this process would begin it, and `say` prints a warning. Without a
+    checkpoint the run starts anew.
 
     Raises:
       BadInput: the folder cannot be created, or the data or the target accuracy differ.
@@ -265,10 +258,10 @@ def resume_run_dir(
             f"warning: batch norm takes its statistics from {here} images now, it took them from "
             f"{there}: losses are not those of an undisturbed run (batch_norm=sync keeps them)"
         )
-    if workdir and user_path(workdir).resolve() != path.resolve():
+    if resume.workdir:
         entry["from"] = str(path)
         begun = msgspec.structs.replace(document, attempts=attempts)
-        run_dir = create_run_dir(workdir, run_name, begun)
+        run_dir = create_run_dir(resume.workdir, "", begun)
         for name in measure_records(path).keys() & marks.keys():  # up to the checkpoint
             (run_dir.path / name).parent.mkdir(parents=True, exist_ok=True)
             with open(run_dir.path / name, "wb") as file:
@@ -345,8 +338,7 @@ def mark_records(folder: pathlib.Path) -> dict[str, list[Any]]:
 def read_epochs(path: pathlib.Path, metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the epochs' records of a run directory up to a checkpoint; change nothing.
 
-    Raises:
-      BadInput: metrics.jsonl is not as it was at this checkpoint.
+    Raise BadInput if metrics.jsonl is not as it was at this checkpoint.
     """
     file, mark = path / _METRICS, metadata["records"].get(_METRICS, [0, ""])
     if not file.is_file() or digest(file, mark[0]) != mark:

@@ -138,14 +138,9 @@ def exit_code(error: BaseException) -> tuple[int, str | None]:
 
 
 def load_experiment(spec: str | None, overrides: Sequence[str] = ()) -> Any:
-    """Return a valid experiment with its overrides applied.
+    """Return the experiment of `--experiment=SPEC` with overrides, `--experiment.FIELD=VALUE`.
 
-    Args:
-      spec: what follows `--experiment=`.
-      overrides: arguments of the form `--experiment.FIELD=VALUE`.
-
-    Raises:
-      BadInput: no such experiment or field, or a value that is not allowed.
+    Raise BadInput if there is no such experiment or field, or a value is not allowed.
     """
     if spec is None:
         raise BadInput("give --experiment=NAME, such as quickstart; --experiment=list shows all")

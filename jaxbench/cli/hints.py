@@ -11,11 +11,9 @@ _SELECTORS = ("name", "source")
 
 
 def meant_fields(name: str, fields: Iterable[str]) -> list[str]:
-    """Return the fields that a name may stand for: `lr`, `optimizer` or `model.depht`.
+    """Return the dotted paths that a name may stand for: `lr`, `optimizer` or `model.depht`.
 
-    Args:
-      name: the end of a path, a group, initials or a misspelling.
-      fields: the dotted paths that exist.
+    The name may be the end of a path, a group, initials or a misspelling.
     """
     spellings = collections.defaultdict(list)
     for path in fields:

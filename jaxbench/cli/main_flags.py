@@ -32,11 +32,7 @@ def given_flags(without: Sequence[str] = ()) -> list[str]:
 
 
 def chosen_mode(experiment: Experiment) -> str:
-    """Return the mode that the flags ask for.
-
-    Raises:
-      BadInput: the mode is not for the experiment, or a flag is not for the mode.
-    """
+    """Return the mode of the flags; raise BadInput if it is for others, or a flag is not for it."""
     mode, target = find_mode(experiment, flags.FLAGS.mode), flags.FLAGS.target
     if target == "":
         raise BadInput("--target=: must name a machine; --target=list shows all")
@@ -56,10 +52,9 @@ def chosen_mode(experiment: Experiment) -> str:
 
 
 def reads_data(experiment: Experiment, mode: str) -> bool:
-    """Return whether a run reads a data set, for a machine that is not rented yet.
+    """Return whether a run reads a data set; raise BadInput if data.path does not say where it is.
 
-    Raises:
-      BadInput: it reads files, and data.path does not say where they are.
+    For a machine that is not rented yet.
     """
     if not isinstance(experiment, Config):
         return False
@@ -81,11 +76,7 @@ def cache_setting() -> str:
 def check_flags(experiment: Experiment, mode: str) -> dict[str, Any]:
     """Check the flags before any device is needed, and the compile cache's folder.
 
-    Returns:
-      The keywords of the mode's function, except the price.
-
-    Raises:
-      BadInput: a value that is not allowed.
+    Return the keywords of the mode's function, except the price; raise BadInput for a wrong value.
     """
     # Imported here, so that a typo in a flag is answered before JAX is loaded.
     with importing():

@@ -45,11 +45,7 @@ def create_experiment(experiment: str | os.PathLike | Experiment, fields: Mappin
 
 
 def field_text(value: Any) -> str:
-    """Return a field's value as the command line takes it.
-
-    Raises:
-      BadInput: the command line has no such values.
-    """
+    """Return a field's value as the command line takes it; raise BadInput if it cannot."""
     value = _plain(value)
     if isinstance(value, tuple):
         return f"({','.join(map(field_text, value))}{',' * (len(value) == 1)})"

@@ -17,10 +17,8 @@ USD_PER_HOUR, OFFER, PRICES = define_flags("price")
 def target_prices(targets: Iterable[Target]) -> dict[str, Price]:
     """Return {target: what an hour of it costs}; a stated price is of each of them.
 
-    Of the offers of --prices it is the lowest of just that machine.
-
-    Raises:
-      BadInput: see `stated_price`, or --prices has no offer of any of them.
+    Of the offers of --prices it is the lowest of just that machine; raise BadInput if there is none
+    of any of them, or as `stated_price`.
     """
     targets, (stated, listed) = [*targets], run_prices()
     if not listed:
@@ -36,11 +34,7 @@ def target_prices(targets: Iterable[Target]) -> dict[str, Price]:
 
 
 def run_prices() -> tuple[Price | None, list[Price]]:
-    """Return the price that is stated for all runs, or else the offers of --prices.
-
-    Raises:
-      BadInput: see `stated_price`.
-    """
+    """Return the price of all runs, see `stated_price`, or else the offers of --prices."""
     if not PRICES.value or OFFER.value is not None:
         return stated_price(), []
     if USD_PER_HOUR.value is not None:
@@ -51,8 +45,7 @@ def run_prices() -> tuple[Price | None, list[Price]]:
 def stated_price() -> Price | None:
     """Return the price that --usd_per_hour or --offer states, None without them.
 
-    Raises:
-      BadInput: both are given, or the price is none.
+    Raise BadInput if both are given, or the price is none.
     """
     if OFFER.value is not None:
         if USD_PER_HOUR.value is not None:

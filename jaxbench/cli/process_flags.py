@@ -55,9 +55,7 @@ def check_processes() -> None:
 def coordinator_config(one_host: bool = True) -> CoordinatorConfig | None:
     """Return how this process joins the others; None for a single process.
 
-    Args:
-      one_host: whether a single process on a host of a TPU slice is refused, and one that was
-        started as one of several.
+    With `one_host` a single process is refused if it is one of several, or on a TPU slice's host.
     """
     timeouts_s = [timeout_s.value for timeout_s in _TIMEOUTS_S]
     if DISTRIBUTED.value == "auto":

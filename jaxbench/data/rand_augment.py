@@ -16,19 +16,8 @@ import numpy as np
 # The grey level of pixels from outside the image, and of the square that is cut out.
 _FILL = 128
 _GEOMETRY = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
-_PIXELS = (
-    "autocontrast",
-    "equalize",
-    "invert",
-    "posterize",
-    "solarize",
-    "solarize_add",
-    "color",
-    "contrast",
-    "brightness",
-    "sharpness",
-    "cutout",
-)
+_PIXELS = ("autocontrast", "equalize", "invert", "posterize", "solarize", "solarize_add")
+_PIXELS += ("color", "contrast", "brightness", "sharpness", "cutout")
 OPERATIONS = (*_GEOMETRY, *_PIXELS)
 
 

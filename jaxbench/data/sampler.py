@@ -14,18 +14,13 @@ from jaxbench.batch_layout import BatchLayout
 PADDING = -1
 
 
-def epoch_order(num_examples: int, seed: int, epoch: int) -> np.ndarray:
-    """Return a permutation of the split, int32 of shape (N,)."""
-    # Philox is a counter-based generator: (seed, epoch) is its key, so no epoch depends on
-    # having drawn the ones before it.
-    generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
-    return generator.permutation(num_examples).astype(np.int32)
-
-
 def train_order(layout: BatchLayout, num_examples: int, seed: int, epoch: int) -> np.ndarray:
     """Return order_DxSxB of a model's epoch, B in equal parts; drop an incomplete last batch."""
     steps = num_examples // layout.global_batch
-    order_N = epoch_order(num_examples, seed, epoch)[: steps * layout.global_batch]
+    # Philox is a counter-based generator: (seed, epoch) is its key, so no epoch depends on
+    # having drawn the ones before it.
+    generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
+    order_N = generator.permutation(num_examples)[: steps * layout.global_batch].astype(np.int32)
     order_SxN = order_N.reshape(steps, layout.global_batch)
     return _split(order_SxN, layout.devices_per_model, layout.gradient_accumulation_steps)
 

@@ -40,11 +40,7 @@ def start_backend(
     xla_flags: str | None = None,
     backend_flags: bool = True,
 ) -> None:
-    """Do what every command and function does before JAX makes its devices.
-
-    Args:
-      say: prints a line.
-      profile, compile_cache, xla_flags, backend_flags: the options of these names.
+    """Do what every command and function does before JAX makes its devices; see their options.
 
     Raises:
       BadInput: JAX or XLA would not take a variable or an option.

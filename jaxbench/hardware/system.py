@@ -39,21 +39,17 @@ def search_file(path: str | pathlib.Path, pattern: str) -> str | None:
     return match[1] if match else None
 
 
-def available_cores(root: pathlib.Path = _ROOT) -> int:
+def available_cores() -> int:
     """Return the number of CPU cores that this process may use, by affinity and container."""
     has_affinity = hasattr(os, "sched_getaffinity")
     cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-    return max(1, math.ceil(min(cores, cpu_quota(root))))
+    return max(1, math.ceil(min(cores, cpu_quota())))
 
 
-def cpu_quota(root: pathlib.Path = _ROOT) -> float:
-    """Return the cores whose time the container may use, also less than one; inf without a limit.
-
-    Args:
-      root: the folder that holds proc and sys.
-    """
+def cpu_quota() -> float:
+    """Return the cores whose time the container may use: may be less than one, inf is no limit."""
     quotas = [math.inf]
-    for folder in _cgroups(root):
+    for folder in _cgroups():
         quota = search_file(folder / "cpu.max", r"^(\d+) ")
         period = search_file(folder / "cpu.max", r" (\d+)$")
         quota = quota or search_file(folder / "cpu.cfs_quota_us", r"^(\d+)$")  # -1: none
@@ -63,19 +59,16 @@ def cpu_quota(root: pathlib.Path = _ROOT) -> float:
     return min(quotas)
 
 
-def host_memory_bytes(root: pathlib.Path = _ROOT) -> tuple[int, int]:
+def host_memory_bytes() -> tuple[int, int]:
     """Return the bytes of memory that this process may use at most, and those that are free.
 
     Both are the host's, or its container's if those are fewer.
-
-    Args:
-      root: the folder that holds proc and sys.
     """
     import psutil  # not needed to read flags
 
     memory = psutil.virtual_memory()
     total, free = memory.total, memory.available
-    for folder in _cgroups(root):
+    for folder in _cgroups():
         limits = [
             search_file(folder / name, r"^(\d+)$")
             for name in ("memory.max", "memory.high", "memory.limit_in_bytes")
@@ -99,17 +92,17 @@ def host_memory_bytes(root: pathlib.Path = _ROOT) -> tuple[int, int]:
     return total, free
 
 
-def _cgroups(root: pathlib.Path) -> list[pathlib.Path]:
+def _cgroups() -> list[pathlib.Path]:
     """Return the folders of this process's control groups and of those around them.
 
     A container may see them by the host's names or by its own, so every top is tried with both.
     """
     try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
+        lines = (_ROOT / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         lines = []
     names = {"", *(line.split(":", 2)[-1].strip("/") for line in lines)}
-    top = root / "sys/fs/cgroup"
+    top = _ROOT / "sys/fs/cgroup"
     folders = set()
     for controller in ("", "unified", "cpu", "cpu,cpuacct", "memory"):
         for name in names:
@@ -118,13 +111,9 @@ def _cgroups(root: pathlib.Path) -> list[pathlib.Path]:
     return [folder for folder in folders if folder.is_dir()]
 
 
-def last_level_cache_bytes(root: pathlib.Path = _ROOT) -> int | None:
-    """Return the size of the first core's largest cache; None if the system does not tell.
-
-    Args:
-      root: the folder that holds sys.
-    """
-    files = root.glob("sys/devices/system/cpu/cpu0/cache/index*/size")
+def last_level_cache_bytes() -> int | None:
+    """Return the size of the first core's largest cache; None if the system does not tell."""
+    files = _ROOT.glob("sys/devices/system/cpu/cpu0/cache/index*/size")
     sizes = [size for file in files if (size := search_file(file, r"^(\d+)K$"))]
     return max((int(size) * 1024 for size in sizes), default=None)
 

@@ -134,11 +134,8 @@ def measure_pairs(
 ) -> dict[Pair, Estimate]:
     """Measure the bandwidth between pairs of devices, in bytes/s of each direction.
 
-    Each pair is a program of its own, which takes a second or so to compile.
-
-    Args:
-      pairs: positions in the mesh.
-      num_bytes: that each device of a pair sends to the other.
+    Each pair is a program of its own, which takes a second or so to compile. Each of its devices
+    sends `num_bytes` to the other.
     """
     turns: dict[Pair, Collective] = {}
     for pair in pairs:

@@ -112,11 +112,9 @@ def unsettled_warnings(warmups: Mapping[str, WarmUp | None]) -> list[str]:
 
 
 class Calls(Interleaved):
-    """Calls of one compiled function; a window queues them and waits for the last.
+    """Calls of one compiled function on all devices; a window queues them and waits for the last.
 
-    Args:
-      call: queues one call and returns its result.
-      devices: that it runs on, all at once, in the order of the calls.
+    `call` queues one call and returns its result.
     """
 
     def __init__(

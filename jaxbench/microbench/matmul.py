@@ -87,10 +87,8 @@ def find_best_shape(
 
     Sides are powers of two: square shapes, wide ones (n = 4 m) and tall ones (m = 4 n). On a CPU
     they grow from 256 until a call takes long. Other devices need large matmuls and compile each
-    shape for seconds: the search begins with the largest that fits, and ends with 1024.
-
-    Args:
-      search_s: after which no more shapes are tried.
+    shape for seconds: the search begins with the largest that fits, and ends with 1024, or after
+    `search_s`.
 
     Raises:
       jax.errors.JaxRuntimeError: the device multiplies no shape.

@@ -79,11 +79,7 @@ def measure_bandwidth(
     window_s: float,
     show: Callable[[str], object],
 ) -> dict[str, Estimate]:
-    """Measure each operation on a device, with arrays of this size, see `choose_array_bytes`.
-
-    Returns:
-      {operation: bytes/s as STREAM counts: the median of the windows}.
-    """
+    """Return {operation: median bytes/s, as STREAM counts}, with arrays of this size."""
     size = array_bytes // _WIDTH
     arrays_N = [jnp.full(size, value, jnp.float32, device=device) for value in (1.0, 2.0, 0.5)]
 

@@ -31,12 +31,9 @@ PINNED = "pinned_host"
 def measure_transfers(
     device: jax.Device, *, num_bytes: int, rounds: int, show: Callable[[str], object]
 ) -> dict[tuple[str, str], Estimate]:
-    """Measure both directions and both kinds of host memory, as far as the backend has them.
+    """Return {(direction, host memory): the median bytes/s}; nothing on CPU devices.
 
-    Nothing on CPU devices.
-
-    Returns:
-      {(direction, host memory): the median bytes/s}.
+    Both directions and both kinds of host memory are measured, as far as the backend has them.
     """
     if device.platform == "cpu":
         return {}

@@ -79,11 +79,7 @@ class NetworkAdapter:
     ) -> tuple[jax.Array, Any]:
         """Return outputs_Bx and the updated batch_stats, which an evaluation leaves as they are.
 
-        Args:
-          variables: `params` and `batch_stats`.
-          train: whether this is training.
-          keys_B: each example's key, in training.
-          dropout_key: the key for whole arrays; None takes the first of `keys_B`.
+        Of whole arrays dropout draws by `dropout_key`; None takes the first of `keys_B`.
         """
         if self._is_nnx:  # numbers the items of a list
             variables = _map_keys(

@@ -104,12 +104,8 @@ def tied_logits(x_BxTxD: jax.Array, embedding_KxD: jax.Array, part: Any = None) 
     """Return logits_BxTxK in at least float32, from operands that may be narrower.
 
     The backward products are as narrow: JAX's would multiply the gradient in float32, which takes
-    GPUs and TPUs several times as long.
-
-    Args:
-      x_BxTxD, embedding_KxD: the operands.
-      part: a device's part of the embedding, in a box, which the backward pass keeps in place of
-        the embedding and gathers again.
+    GPUs and TPUs several times as long. Of a device's `part` of the embedding, in a box, it keeps
+    only that, and gathers the embedding again.
     """
     dtype = jnp.promote_types(x_BxTxD.dtype, jnp.float32)
     return jnp.einsum("btd,kd->btk", x_BxTxD, embedding_KxD, preferred_element_type=dtype)

@@ -119,12 +119,7 @@ def gelu(x: jax.Array) -> jax.Array:
 
 
 def block_options(config: Config, compute_capability: float | None, dtype: Any) -> dict[str, Any]:
-    """Return what only a network of transformer blocks is created with; nothing for others.
-
-    Args:
-      config: the experiment.
-      compute_capability, dtype: as for `choose_attention`.
-    """
+    """Return what only a network of transformer blocks is created with; nothing for others."""
     if not config.model.has_blocks:
         return {}
     block = TransformerBlock
@@ -184,16 +179,16 @@ def attend(
     return jnp.einsum("bnts,bsnf->btnf", weights_BxNxTxT, value_BxTxNxF)
 
 
-def rotate(x_BxTxNxF: jax.Array, base: float = 10_000.0) -> jax.Array:
+def rotate(x_BxTxNxF: jax.Array) -> jax.Array:
     """Rotate each head's vectors by angles that grow with their positions (Su et al. 2021, RoPE).
 
     The first and second half of F are the two coordinates of F / 2 planes; the angle of plane i at
-    position t is t / base^(2i / F). Products of queries and keys then depend only on distances.
+    position t is t / 10,000^(2i / F). Products of queries and keys then depend only on distances.
     Computed in at least float32. F is even.
     """
     tokens, half = x_BxTxNxF.shape[1], x_BxTxNxF.shape[-1] // 2
     dtype = jnp.promote_types(x_BxTxNxF.dtype, jnp.float32)
-    speeds = base ** -(jnp.arange(half, dtype=dtype) / half)
+    speeds = 10_000.0 ** -(jnp.arange(half, dtype=dtype) / half)
     angles_TxF = jnp.arange(tokens, dtype=dtype)[:, None] * speeds
     cos, sin = jnp.cos(angles_TxF)[:, None], jnp.sin(angles_TxF)[:, None]
     first, second = jnp.split(x_BxTxNxF.astype(dtype), 2, axis=-1)

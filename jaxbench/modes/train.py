@@ -102,7 +102,7 @@ def run_training(
         setup = stack.enter_context(prepare_run(config, workdir, console, checked=True))
         plan = _plan(setup, target_accuracy)
         check_end(profiled_steps, plan.total_steps)
-        saved = restore(setup.program, setup.clock, setup.console, resumed, workdir)
+        saved = restore(setup.program, setup.clock, setup.console, resumed)
         run = TrainRun(
             program=setup.program,
             feed=setup.feed,
@@ -121,7 +121,7 @@ def run_training(
         if resumed:
             checkpoint = saved and saved._replace(state=None)
             resume_into = functools.partial(
-                resume_run_dir, resumed, checkpoint, workdir, config.name, say=setup.console.say
+                resume_run_dir, resumed, checkpoint, say=setup.console.say
             )
         del saved  # only `training` holds the host's copy of the state, until it is placed
         # It calls training.measure and training.summarize.

@@ -171,11 +171,7 @@ def _last_lines(log: pathlib.Path) -> list[str]:
 
 
 def _explain(return_code: int, log: pathlib.Path, system_killed: bool | None) -> tuple[str, str]:
-    """Return the status and reason of a program that failed.
-
-    Args:
-      system_killed: whether the system killed one of these processes out of memory meanwhile.
-    """
+    """Return the status and reason of a program that failed, perhaps killed out of memory."""
     lines = _last_lines(log)
     number = -return_code if return_code < 0 else return_code - 128  # as srun has it
     killed_by = signal.Signals(number).name if return_code < 0 or number in _CRASHES else None

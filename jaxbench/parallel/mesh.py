@@ -163,8 +163,7 @@ def why_no_devices(error: Exception) -> tuple[str, str]:
 def create_mesh(config: Experiment) -> DataMesh:
     """Take the first `num_devices` devices (0: all), the same number from each process.
 
-    Raises:
-      BadInput: there are fewer, or they cannot be taken evenly.
+    Raise BadInput if there are fewer, or they cannot be taken evenly.
     """
     try:
         kind, count = jax.local_devices()[0].device_kind, jax.process_count()

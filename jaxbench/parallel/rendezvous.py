@@ -37,11 +37,9 @@ class _Answer(msgspec.Struct):
 
 
 def meet(address: str, bind_host: str | None, index: int, count: int, timeout_s: float) -> None:
-    """Return once all processes are there; each number is taken once.
+    """Return once all processes have met at process 0's HOST:PORT; each number is taken once.
 
-    Args:
-      address: HOST:PORT of process 0.
-      bind_host: at which process 0 listens; None for all of its addresses.
+    Process 0 listens at `bind_host`, or at all of its addresses.
 
     Raises:
       BadInput: the number is taken, the counts differ, or process 0 cannot listen.

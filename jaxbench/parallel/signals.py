@@ -15,6 +15,7 @@ import os
 import signal
 import threading
 import traceback
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -37,13 +38,15 @@ _SAME_END_S = 0.5
 # again after one.
 _SWALLOWING, _RETRY_S = ("__del__", "_xla_gc_callback", "finalize.__call__"), 0.02
 
-_first: tuple[int, Stopwatch] | None = None  # the signal that the process ends for, its age
-_other_end: BaseException | None = None  # what another thread raises in the main thread
-_callback: Callable[[int], None] | None = None  # called instead of raising
-_depth = 0  # of `defer_signals`
-_pending = False  # whether the end of `defer_signals` raises
-_stops_gracefully = False  # whether the end of `graceful_stop` raises
-_grace_period_s: float = GRACE_PERIOD_S  # without end in a process that lives on
+_state = types.SimpleNamespace(
+    first=None,  # the signal that the process ends for, its age
+    other_end=None,  # the error that another thread raises in the main thread
+    callback=None,  # called instead of raising
+    depth=0,  # of `defer_signals`
+    pending=False,  # whether the end of `defer_signals` raises
+    stops_gracefully=False,  # whether the end of `graceful_stop` raises
+    grace_period_s=GRACE_PERIOD_S,  # without end in a process that lives on
+)
 
 
 def raise_on_signals() -> None:
@@ -52,8 +55,7 @@ def raise_on_signals() -> None:
     For the main thread of an entry point. A signal that is ignored (nohup) or has a handler keeps
     it; SIGTERM alone is always raised.
     """
-    global _first
-    _first = None
+    _state.first = None
     signal.signal(signal.SIGTERM, _handle)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _handle)
@@ -69,12 +71,11 @@ def handle_ctrl_c() -> Iterator[None]:
     A second Ctrl-C raises KeyboardInterrupt at once. Nothing changes in other threads than the main
     one, or if Ctrl-C has another handler than Python's own.
     """
-    global _first
     on_main_thread = threading.current_thread() is threading.main_thread()
     if not on_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    _first, before_s = None, _grace_period_s
+    _state.first, before_s = None, _state.grace_period_s
     set_grace_period(math.inf)
     signal.signal(signal.SIGINT, _handle)
     try:
@@ -82,31 +83,29 @@ def handle_ctrl_c() -> Iterator[None]:
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         set_grace_period(before_s)
-        _first = None
+        _state.first = None
 
 
 def set_grace_period(seconds: float) -> None:
     """Set how long this process may take from a signal to its end; then it is forced to exit."""
-    global _grace_period_s
-    _grace_period_s = seconds
+    _state.grace_period_s = seconds
 
 
 def grace_period_s() -> float:
     """Return how long this process may take from a signal to its end."""
-    return _grace_period_s
+    return _state.grace_period_s
 
 
 @contextlib.contextmanager
 def defer_signals() -> Iterator[None]:
     """Raise a signal that arrives inside the `with` at its end."""
-    global _depth, _pending
-    _depth += 1
+    _state.depth += 1
     try:
         yield
     finally:
-        _depth -= 1
-        if _pending and not _depth:
-            _pending = False
+        _state.depth -= 1
+        if _state.pending and not _state.depth:
+            _state.pending = False
             _raise()
 
 
@@ -117,73 +116,68 @@ def graceful_stop() -> Iterator[Callable[[], bool]]:
     For work that ends soon, at a point of its choosing. Another exception that leaves the `with`
     takes its place. The end of another process is raised at once: this one may wait for it.
     """
-    global _stops_gracefully
-    _stops_gracefully = True
+    _state.stops_gracefully = True
     try:
-        yield lambda: _first is not None
+        yield lambda: _state.first is not None
     finally:
-        _stops_gracefully = False
-    if _first:
+        _state.stops_gracefully = False
+    if _state.first:
         _raise()
 
 
 def reason_of(error: BaseException) -> BaseException:
     """Return Terminated for a Ctrl-C that came with another signal, else the error itself."""
-    if isinstance(error, KeyboardInterrupt) and _first:
+    if isinstance(error, KeyboardInterrupt) and _state.first:
         signal.pthread_sigmask(signal.SIG_BLOCK, [])  # calls handlers that have not been called
-        if _first[0] != signal.SIGINT:
-            return Terminated(signal.Signals(_first[0]).name)
+        if _state.first[0] != signal.SIGINT:
+            return Terminated(signal.Signals(_state.first[0]).name)
     return error
 
 
 def raise_in_main_thread(error: BaseException) -> None:
     """Have the main thread raise this error as it would for a signal; for other threads."""
-    global _other_end
-    _other_end = error
+    _state.other_end = error
     signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
 
 
 def stop_main_thread(number: int) -> None:
     """Send a signal to the main thread, unless it has had one; for other threads."""
-    if _first is None:
+    if _state.first is None:
         signal.pthread_kill(threading.main_thread().ident, number)
 
 
 def set_signal_callback(callback: Callable[[int], None]) -> None:
     """Have signals call a quick function with their number instead of raising."""
-    global _callback
-    _callback = callback
+    _state.callback = callback
 
 
 def _handle(number: int, frame: Any) -> None:
-    global _first
     if not signal.getitimer(signal.ITIMER_REAL)[0]:  # a repeated signal gives no more time
         _limit_time(number)
-    if _other_end is None:
-        if _callback:
-            _callback(number)
+    if _state.other_end is None:
+        if _state.callback:
+            _state.callback(number)
             return
-        if _first:
-            if number == signal.SIGINT and _first[1].elapsed_s() > _SAME_END_S:
-                if _grace_period_s == math.inf:
+        if _state.first:
+            if number == signal.SIGINT and _state.first[1].elapsed_s() > _SAME_END_S:
+                if _state.grace_period_s == math.inf:
                     raise KeyboardInterrupt
                 warn("jaxbench: ended at once by a second Ctrl-C")
-                os._exit(_EXIT_CODES[_first[0]])
-            if number != signal.SIGINT and _first[1].elapsed_s() <= _SAME_END_S:
+                os._exit(_EXIT_CODES[_state.first[0]])
+            if number != signal.SIGINT and _state.first[1].elapsed_s() <= _SAME_END_S:
                 # Python handles signals that come together by their numbers, SIGINT first.
-                _first = number, _first[1]
+                _state.first = number, _state.first[1]
             return
-        _first = number, Stopwatch()
-        if _stops_gracefully:
+        _state.first = number, Stopwatch()
+        if _state.stops_gracefully:
             return
     _deliver(number, frame)
 
 
 def _deliver(number: int, frame: Any) -> None:
     """Raise the exception now, at the end of `defer_signals`, or when it is not swallowed."""
-    global _pending
-    if _depth:
-        _pending = True
+    if _state.depth:
+        _state.pending = True
     elif any(
         {caller.f_code.co_name, caller.f_code.co_qualname} & {*_SWALLOWING}
         for caller, _ in traceback.walk_stack(frame)
@@ -191,7 +185,7 @@ def _deliver(number: int, frame: Any) -> None:
 
         def retry(_: int, frame: Any) -> None:
             _limit_time(number)
-            if _other_end or not _stops_gracefully:
+            if _state.other_end or not _state.stops_gracefully:
                 _deliver(number, frame)
 
         signal.signal(signal.SIGALRM, retry)
@@ -201,9 +195,9 @@ def _deliver(number: int, frame: Any) -> None:
 
 
 def _raise() -> NoReturn:
-    if _other_end:
-        raise _other_end
-    number = _first[0]
+    if _state.other_end:
+        raise _state.other_end
+    number = _state.first[0]
     raise KeyboardInterrupt if number == signal.SIGINT else Terminated(signal.Signals(number).name)
 
 
@@ -211,9 +205,9 @@ def _limit_time(number: int) -> None:
     """Have the process exit at the end of its grace period."""
 
     def force_exit(*_: Any) -> None:
-        warn(f"jaxbench: did not end in {_grace_period_s:g} s, forced to exit")
+        warn(f"jaxbench: did not end in {_state.grace_period_s:g} s, forced to exit")
         os._exit(_EXIT_CODES[number])
 
-    if _grace_period_s < math.inf:
+    if _state.grace_period_s < math.inf:
         signal.signal(signal.SIGALRM, force_exit)
-        signal.setitimer(signal.ITIMER_REAL, _grace_period_s)
+        signal.setitimer(signal.ITIMER_REAL, _state.grace_period_s)

@@ -88,10 +88,8 @@ def end_attempt(
 ) -> dict[str, Any]:
     """Return the entry of a process that was killed, with its phases up to its end.
 
-    Args:
-      attempt: its entry, as it left it.
-      resumed_phases_s: the clock's phases at the checkpoint that the next process resumes from.
-      elapsed_s: the run's clock at the last sign of it.
+    `resumed_phases_s` are the clock's phases at the checkpoint that the next process resumes from,
+    and `elapsed_s` is its time at the last sign of this one.
     """
     known_s = max((attempt["phases_s"], resumed_phases_s), key=lambda phases: sum(phases.values()))
     phases_s, doing = dict(known_s), attempt["doing"]

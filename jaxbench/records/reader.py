@@ -51,13 +51,9 @@ class RunRecords:
 
 
 def load_run(path: str, *, steps: bool = False) -> RunRecords:
-    """Read a run directory.
+    """Read a run directory; the records of training steps only if `steps` asks for them.
 
-    Args:
-      steps: whether the records of training steps are wanted, too.
-
-    Raises:
-      BadInput: it is no run directory, cannot be read, or has another schema.
+    Raise BadInput if it is no run directory, cannot be read, or has another schema.
     """
     folder = user_path(path)
     records: list[Record] = []
@@ -159,10 +155,8 @@ def missing_records(run: RunRecords) -> str | None:
 def read_results(path: pathlib.Path, corrupt: list[int] | None = None) -> dict[str, TrialResult]:
     """Return {key: its last line} of a sweep's results.jsonl, which need not exist yet.
 
-    A line that a crash cut off is dropped. `corrupt` gets the numbers of corrupt lines.
-
-    Raises:
-      BadInput: a line is corrupt, and there is no list for its number.
+    A line that a crash cut off is dropped. `corrupt` gets the numbers of corrupt lines; without it
+    raise BadInput.
     """
     results = {}
     try:

@@ -34,8 +34,7 @@ _FIELDS = {*RunDocument.__struct_fields__}
 class RunDir:
     """A folder for one run, with `run.json`, the document, in it from the first moment on.
 
-    Args:
-      lock: the descriptor that holds the folder's lock; None if something else holds it.
+    `lock` is the descriptor that holds the folder's lock; None if something else holds it.
     """
 
     def __init__(self, path: pathlib.Path, document: Mapping[str, Any], lock: int | None = None):
@@ -93,8 +92,7 @@ def _to_json(document: dict[str, Any]) -> str:
 def _write_in_place(path: pathlib.Path, document: dict[str, Any]) -> None:
     """Write run.json into the blocks that it has; leave out the summary, then the reason's end.
 
-    Raises:
-      OSError: it has too few, and is as it was.
+    Raise OSError if it has too few, and is as it was.
     """
     document, room = dict(document), path.stat().st_size
     while len(text := _to_json(document)) > room:
@@ -133,8 +131,7 @@ def check_workdir(workdir: str | None, run_name: str, *, is_locked: bool = False
 def create_run_dir(workdir: str | None, run_name: str, document: RunDocument) -> RunDir:
     """Make the folder (`runs/NAME/YYYYmmdd-HHMMSS` unless given) and its first run.json.
 
-    Raises:
-      BadInput: it cannot be made, is not empty, or another process has it.
+    Raise BadInput if it cannot be made, is not empty, or another process has it.
     """
     check_workdir(workdir, run_name)
     lock = None

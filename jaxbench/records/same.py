@@ -159,9 +159,7 @@ def chart_key(data: str, setting: Mapping[str, Any]) -> tuple:
     """Return what runs and rates must have in common to be in one chart, whatever they ran on.
 
     All else is left out, because it makes the lines of the chart: settings that are compared.
-
-    Args:
-      data: what the steps were trained on, in words.
+    `data` says in words what the steps were trained on.
     """
     return data, *setting_key(setting, _CHART.__contains__)
 
@@ -172,14 +170,11 @@ def is_synthetic(setting: Mapping[str, Any]) -> bool:
 
 
 def is_published_work(setting: Mapping[str, Any], examples: int | None, dataset: str) -> bool:
-    """Return whether a run may stand beside what is published of its network on a data set.
+    """Return whether a run, on so many examples, may stand beside what is published of its network.
 
     What a record does not say is not held against it. Of synthetic images only their shape counts,
     and the number of classes. Precision, batch and machine are columns of such a table, and are
     left out.
-
-    Args:
-      examples: that the run trained on.
     """
     count, _, _, name = PUBLIC_SETS[dataset]
     named = setting.get("data.name") if setting.get("data.source") == "tfds" else None

@@ -75,10 +75,7 @@ def _impossible_times(record: ThroughputRecord) -> list[str]:
 
 
 def impossible_epoch(record: EpochRecord, images: int) -> list[str]:
-    """Return why a training epoch's record cannot be true.
-
-    Its timed steps have `images` images.
-    """
+    """Return why the record of an epoch, whose timed steps have `images`, cannot be true."""
     reasons = []
     epoch = f"epoch {record.epoch}"
     if record.images != images:
@@ -104,11 +101,7 @@ def missing_arithmetic(record: CompileRecord, flops: float) -> list[str]:
 
 
 def clock_disagreements(elapsed_s: Mapping[str, float]) -> list[str]:
-    """Return the warning that clocks counted different times for one run.
-
-    Args:
-      elapsed_s: of a run, by `run`, `date` and, if the system has it, `uptime`.
-    """
+    """Return the warning that `run`, `date` and `uptime`, which may be absent, disagree."""
     run_s = elapsed_s["run"]
     apart_s = {name: other_s - run_s for name, other_s in elapsed_s.items() if name != "run"}
     disagreeing = {

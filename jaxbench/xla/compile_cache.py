@@ -25,17 +25,14 @@ _VARIABLE = "JAX_COMPILATION_CACHE_DIR"
 _HIT, _MISS = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"
 
 
-def use_compile_cache(setting: str = "", *, by_names: bool = False) -> str | None:
-    """Turn the cache on, before anything is compiled.
+def use_compile_cache(setting: str = "", *, by_names: bool = False) -> None:
+    """Turn the cache on, before anything is compiled; off if no folder can be written.
 
     Args:
       setting: a folder; `off`; or empty for $JAX_COMPILATION_CACHE_DIR, which may be a bucket too,
         else the user's `~/.cache/jaxbench/xla`.
       by_names: whether the names of a program's parts belong to its key: a profile then shows this
         code's names, not those of the code that filled the cache.
-
-    Returns:
-      The folder; None if the cache is off, or if the user has no folder that can be written.
 
     Raises:
       BadInput: the folder of the setting or of the variable cannot be written.
@@ -61,14 +58,13 @@ def use_compile_cache(setting: str = "", *, by_names: bool = False) -> str | Non
                 ) from error
     if folder is None:
         jax.config.update("jax_enable_compilation_cache", False)
-        return None
+        return
     _say_failure_once(folder)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_compilation_cache_include_metadata_in_key", by_names)
     # Keep even the quickest programs: initialising compiles many small ones.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    return str(folder)
 
 
 def cache_bucket() -> str | None:

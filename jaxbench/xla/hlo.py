@@ -83,12 +83,8 @@ def count_collectives(hlo: str | None) -> dict[str, dict[str, int]] | None:
     An asynchronous collective, of two or more instructions or computations, counts once. The
     body of a loop counts once, however often the loop runs.
 
-    Args:
-      hlo: XLA's text of the compiled program, for CPU, GPU or TPU; None if there is none.
-
-    Returns:
-      {"all-reduce": {"count", "bytes", "largest_bytes"}, ...}: bytes of the operands on each
-      device, in all and of the largest collective. None without a text.
+    Return {"all-reduce": {"count", "bytes", "largest_bytes"}, ...}: bytes of the operands on each
+    device, in all and of the largest collective. None without a text.
     """
     if hlo is None:
         return None

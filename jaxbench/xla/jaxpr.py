@@ -50,13 +50,7 @@ class MatmulOrConv(NamedTuple):
 
 
 def find_matmuls_and_convs(jaxpr: Any, scope: str = "", times: int = 1) -> Iterator[MatmulOrConv]:
-    """Yield the matrix products and convolutions of a jaxpr.
-
-    Args:
-      jaxpr: the equations, such as `jax.jit(function).trace(...).jaxpr.jaxpr`.
-      scope: the named scope around them.
-      times: how often they run.
-    """
+    """Yield the matrix products and convolutions of a jaxpr that runs `times` in a named scope."""
     for equation in jaxpr.eqns:
         name = equation.primitive.name
         inner_scope = "/".join(filter(None, (scope, str(equation.source_info.name_stack))))

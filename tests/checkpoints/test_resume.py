@@ -298,7 +298,7 @@ def test_a_run_killed_in_its_first_moment_begins_again(undisturbed, tmp_path):
 
 
 def test_a_write_that_takes_longer_than_a_signal_leaves_is_warned_of_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(signals, "_grace_period_s", 0.0)
+    monkeypatch.setattr(signals._state, "grace_period_s", 0.0)
     said = []
     writer = Checkpoints(tmp_path, EVERY_EPOCH, said.append)
     for epoch in (1, 2):

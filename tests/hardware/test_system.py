@@ -24,6 +24,7 @@ def root(tmp_path, monkeypatch):
     memory = types.SimpleNamespace(total=64 * GIB, available=48 * GIB)
     monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {*range(8)}, raising=False)
+    monkeypatch.setattr(system, "_ROOT", tmp_path)
 
     def make(cgroup, **folders):
         (tmp_path / "proc/self").mkdir(parents=True)
@@ -33,7 +34,6 @@ def root(tmp_path, monkeypatch):
             path.mkdir(parents=True, exist_ok=True)
             for name, text in files.items():
                 (path / name).write_text(f"{text}\n")
-        return tmp_path
 
     return make
 
@@ -57,15 +57,13 @@ def root(tmp_path, monkeypatch):
     ],
 )
 def test_cores_are_those_of_the_container(root, cgroup, folders, quota, cores):
-    path = root(cgroup, **folders)
-    assert cpu_quota(path) == quota
-    assert available_cores(path) == cores
+    root(cgroup, **folders)
+    assert cpu_quota() == quota
+    assert available_cores() == cores
 
 
-def test_what_the_container_leaves_is_recorded(root, monkeypatch):
-    path = root("0::/\n", **{".": {"cpu.max": "50000 100000", "memory.max": GIB}})
-    for function in (available_cores, cpu_quota, host_memory_bytes):
-        monkeypatch.setattr(function, "__defaults__", (path,))
+def test_what_the_container_leaves_is_recorded(root):
+    root("0::/\n", **{".": {"cpu.max": "50000 100000", "memory.max": GIB}})
     recorded = describe_environment(jax.devices())
     assert (recorded["cpu_cores"], recorded["cpu_quota"]) == (1, 0.5)
     assert recorded["host_memory_bytes"] == GIB
@@ -110,13 +108,12 @@ def test_what_the_container_leaves_is_recorded(root, monkeypatch):
     ],
 )
 def test_memory_is_that_of_the_container(root, folders, total, free):
-    path = root("0::/job/step\n", **folders)
-    assert host_memory_bytes(path) == (total * GIB, free * GIB)
+    root("0::/job/step\n", **folders)
+    assert host_memory_bytes() == (total * GIB, free * GIB)
 
 
-def test_a_data_set_must_fit_the_container(root, monkeypatch):
-    path = root("0::/\n", **{".": {"memory.max": GIB, "memory.current": 0}})
-    monkeypatch.setattr(system.host_memory_bytes, "__defaults__", (path,))
+def test_a_data_set_must_fit_the_container(root):
+    root("0::/\n", **{".": {"memory.max": GIB, "memory.current": 0}})
     refusal(check_fits_in_memory, "images", GIB, told="of the 1.0 GiB of free memory")
 
 

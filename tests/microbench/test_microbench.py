@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxbench.analysis.rate import Estimate
+from jaxbench.hardware import system
 from jaxbench.hardware.system import last_level_cache_bytes
 from jaxbench.hardware.targets.target import l2_bytes
 from jaxbench.microbench import collectives, matmul, memory_bandwidth, transfer
@@ -272,15 +273,16 @@ def test_arrays_are_large_beside_the_cache_and_fit(
     assert choose_array_bytes(device) == array_mib * 2**20
 
 
-def test_the_sizes_of_caches_are_found(tmp_path):
+def test_the_sizes_of_caches_are_found(tmp_path, monkeypatch):
     assert l2_bytes("NVIDIA H100 80GB HBM3") == 50 * 2**20
     assert l2_bytes("TPU v4") is None
-    assert last_level_cache_bytes(tmp_path) is None
+    monkeypatch.setattr(system, "_ROOT", tmp_path)
+    assert last_level_cache_bytes() is None
     for index, size in enumerate(("32K", "512K", "32768K")):
         folder = tmp_path / f"sys/devices/system/cpu/cpu0/cache/index{index}"
         folder.mkdir(parents=True)
         (folder / "size").write_text(f"{size}\n")
-    assert last_level_cache_bytes(tmp_path) == 32 * 2**20
+    assert last_level_cache_bytes() == 32 * 2**20
 
 
 def test_transfers_end_in_the_memory_that_they_name():

@@ -114,7 +114,7 @@ def test_a_notebook_lives_on(monkeypatch):
 )
 def test_a_signal_in_a_finalizer_is_raised_after_it(work, error, send, monkeypatch):
     """Python ignores what a finalizer raises."""
-    monkeypatch.setattr(signals, "_other_end", None)  # so that it is None again at the end
+    monkeypatch.setattr(signals._state, "other_end", None)  # so that it is None again at the end
 
     class Array:
         pass

@@ -60,9 +60,7 @@ def unpack_batch(
 class StreamFeed:
     """Prepares batches of a data set on the host and keeps some of them ready on the devices.
 
-    Args:
-      data, dataset, mesh, sampler, param_dtype: as for `create_feed`.
-      num_steps: training steps of the whole run; no batch is prepared for later ones.
+    No batch is prepared for steps after the run's `num_steps`.
     """
 
     name = "stream"
@@ -111,10 +109,8 @@ class StreamFeed:
     def train_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
         """Yield the batches of an epoch from `first_step` on; earlier ones are not read.
 
-        If this continues the previous call, the batches prepared ahead are used.
-
-        Raises:
-          RunFailed: an image is corrupt, or a worker process was killed.
+        If this continues the previous call, the batches prepared ahead are used. Raises RunFailed
+        if an image is corrupt, or a worker process was killed.
         """
         start = epoch * self.steps_per_epoch + first_step
         with self._explained():
@@ -156,18 +152,14 @@ class StreamFeed:
                 ) from error
             raise
 
-    def host_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
+    def host_batches(self, epoch: int, num_steps: int) -> Iterator[Any]:
         """Yield the same batches, left on the host: each a dict of arrays with a leading axis L."""
-        start = epoch * self.steps_per_epoch + first_step
+        start = epoch * self.steps_per_epoch
         with contextlib.closing(iter(self._batches(start, start + num_steps, True))) as batches:
             yield from batches
 
     def eval_batches(self) -> Iterator[Any]:
-        """Yield the batches of the evaluation.
-
-        Raises:
-          RunFailed: an image is corrupt.
-        """
+        """Yield the batches of the evaluation; raise RunFailed for a corrupt image."""
         # Closed also if the loop ends early: the threads would go on for ever.
         with (
             self._explained(),

@@ -148,8 +148,7 @@ class Image:
     def decode(self, box: CropBox, out_HxWx3: np.ndarray, *, flip: bool = False) -> None:
         """Decode a box within `size` and resize it into a contiguous uint8 array.
 
-        Raises:
-          CorruptImageError: it cannot be decoded.
+        Raise CorruptImageError if it cannot be decoded.
         """
         import cv2
 
@@ -259,9 +258,7 @@ def shrink(content: bytes, side: int, quality: int) -> bytes:
     """Return a JPEG whose shorter side has `side` pixels; the same bytes if it has no more.
 
     So are those of which libjpeg warns, for a run is to know it. `quality` is libjpeg's, 1 to 100.
-
-    Raises:
-      CorruptImageError: the image cannot be decoded.
+    Raise CorruptImageError if the image cannot be decoded.
     """
     import simplejpeg
 

@@ -147,10 +147,7 @@ class EncodedSplit:
         """Decode one example into `out_HxWx3`, uint8; return its label, and libjpeg's warning.
 
         Its draws are from `ExampleDraws`; None varies nothing. What is not cropped at random is
-        prepared as `centre_crop` says.
-
-        Raises:
-          CorruptImageError: it cannot be read or decoded.
+        prepared as `centre_crop` says. Raise CorruptImageError if it cannot be read or decoded.
         """
         try:
             content, label = self.source.read(index)

@@ -63,10 +63,8 @@ class SmallerCopies:
 def apply_cache(dataset: Dataset, data: DataConfig, progress: Callable[[str], None]) -> Dataset:
     """Replace encoded originals by smaller copies, made now if there are none.
 
-    The returned data set's `cache` describes them: their size and the time they took.
-
-    Raises:
-      BadInput: the folder cannot be written.
+    The returned data set's `cache` describes them: their size and the time they took. Raise
+    BadInput if the folder cannot be written.
     """
     watch = Stopwatch()
     splits: dict[str, Any] = {}

@@ -35,10 +35,7 @@ _PICKLES_MD5 = {
 
 
 def load(data: DataConfig, **unused: Any) -> Dataset:
-    """Read the six files of `cifar-10-batches-bin` or of `cifar-10-batches-py`.
-
-    Args:
-      data: `path` is one of these folders, or the one that holds it.
+    """Read the six files of `cifar-10-batches-bin` or `-py`, at `data.path` or in it.
 
     Raises:
       BadInput: no such folder, or a file is missing or not what CIFAR-10's authors distribute.

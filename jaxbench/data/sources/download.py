@@ -23,7 +23,7 @@ from jaxbench import __version__
 from jaxbench.clock import Stopwatch, ask
 from jaxbench.data.dataset import as_bad_input
 from jaxbench.errors import first_line
-from jaxbench.files import open_own, open_regular
+from jaxbench.files import open_regular, replace_file
 from jaxbench.paths import locked
 
 _TABLE = pathlib.Path(__file__).with_name("downloads.csv")
@@ -103,7 +103,7 @@ def fetch(
       OSError: the folder cannot be written in, or the disk is full; then nothing is left.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path, partial, reasons = folder / file.name, folder / f"{file.name}.partial", []
+    path, reasons = folder / file.name, []
     with locked(path, lambda: progress(f"waiting for another process that fetches {file.name}")):
         content = read_verified(path, file)
         if content is not None:
@@ -117,13 +117,7 @@ def fetch(
                 reasons.append(f"{urlsplit(url).hostname}: {error}")
         else:
             raise Unreachable("; ".join(reasons))
-        try:
-            with open_own(partial, "wb") as stream:
-                stream.write(content)
-            partial.replace(path)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise
+        replace_file(path, content)
         return content
 
 

@@ -29,14 +29,11 @@ _KINDS = 8
 
 
 def load(data: DataConfig, *, progress: Callable[[str], None], **unused: Any) -> Dataset:
-    """Decode every image and bring it to `data.image_shape`, as `centre_crop` says.
+    """Decode every image below `data.path` and bring it to `data.image_shape` by `centre_crop`.
 
     For images decoded on the fly only the files' names are read. The classes are the training
     split's sub-folders by name; images in their sub-folders belong to them. What is left out is
     counted. Limited splits take images in turn from every class.
-
-    Args:
-      data: `path` is the folder that holds the splits' folders.
 
     Raises:
       BadInput: no such folder, no images, a corrupt file, or too many to hold in memory.
@@ -56,7 +53,10 @@ def load(data: DataConfig, *, progress: Callable[[str], None], **unused: Any) ->
         raise BadInput(f"{root / splits[1]}: class {unknown[0]} is not in {splits[0]}/")
 
     def read(name: str, files: dict[str, list[str]], limit: int) -> Split | EncodedSplit:
-        paths, labels = zip(*_interleave(classes, files)[: limit or None], strict=True)
+        # Of each class in turn, so that a limit keeps the classes balanced.
+        by_class = ([(path, k) for path in files.get(n, ())] for k, n in enumerate(classes))
+        pairs = [pair for row in itertools.zip_longest(*by_class) for pair in row if pair]
+        paths, labels = zip(*pairs[: limit or None], strict=True)
         source = Files(paths, np.array(labels, np.int32))
         split = EncodedSplit(source, image_shape, len(paths))
         return split if data.decodes_on_the_fly else _decode(split, name, progress, warnings)
@@ -131,12 +131,6 @@ def _list_split(root: pathlib.Path, name: str, warnings: list[str]) -> dict[str,
             f"with names that end in {', '.join(SUFFIXES)}"
         )
     return files
-
-
-def _interleave(classes: list[str], files: dict[str, list[str]]) -> list[tuple[str, int]]:
-    """Return (path, label) of each class in turn, so that a limit keeps the classes balanced."""
-    by_class = ([(path, label) for path in files.get(n, ())] for label, n in enumerate(classes))
-    return [pair for row in itertools.zip_longest(*by_class) for pair in row if pair]
 
 
 def _decode(

@@ -27,17 +27,13 @@ _NUMBERED = (
 
 
 def load(data: DataConfig, *, masks: bool = False, **unused: Any) -> Dataset:
-    """Read `x_train, y_train, x_test, y_test`, the names Keras gave them.
+    """Read `x_train, y_train, x_test, y_test`, the names Keras gave them, of the file `data.path`.
 
     Images are uint8 of shape (N, H, W, C) or (N, H, W); labels are whole numbers of shape (N,) or
     (N, 1). The classes are 0 to the largest training label; if some have no images, the config
-    must ask for as many.
-
-    Args:
-      data: `path` is the file.
-      masks: labels are masks of shape (N, H, W) or (N, H, W, 1), 0 or false being the background.
-        The arrays may also be only `image` and `mask`: then a fifth of the images, always the same
-        ones, is held out.
+    must ask for as many. Masks have shape (N, H, W) or (N, H, W, 1), 0 or false being the
+    background. They may also be only `image` and `mask`: then a fifth of the images, always the
+    same ones, is held out.
 
     Raises:
       BadInput: no such file, damaged, or without these arrays; the message says how to convert

@@ -18,12 +18,7 @@ _LARGEST_COUNT, _NOISE = 64, 8
 
 
 def load(data: DataConfig, *, masks: bool = False, **unused: Any) -> Dataset:
-    """Generate a data set, always the same one.
-
-    Args:
-      data: `image_shape` or `sequence_length`, `num_classes`, `train_examples` and
-        `eval_examples`; 0 examples makes 2,048 and 512.
-      masks: whether the labels are masks of shape (height, width).
+    """Generate a data set, always the same one; 0 examples makes 2,048 and 512.
 
     Raises:
       BadInput: the images do not fit in memory.

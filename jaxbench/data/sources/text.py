@@ -25,15 +25,22 @@ _HELD_OUT = 10
 def load(data: DataConfig, **unused: Any) -> Dataset:
     """Read the text and cut it into sequences.
 
-    Args:
-      data: `sequence_length`, and `path`, the file. Without a path the text is the documentation of
-        Python's language, `pydoc_data.topics` of the standard library: the same for one version of
-        Python.
+    Without a path the text is the documentation of Python's language, `pydoc_data.topics` of the
+    standard library: the same for one version of Python.
 
     Raises:
       BadInput: no such file, or too short for a sequence in each split.
     """
-    text, name = _read_file(data.path) if data.path else _standard_library()
+    if data.path:
+        file, subject = user_path(data.path), f"data.path={data.path!r}"
+        with as_bad_input(subject), open_regular(file, "rb", most_bytes=math.inf) as stream:
+            check_fits_in_memory(str(file), os.fstat(stream.fileno()).st_size)
+            text, name = stream.read(), file.name
+    else:
+        from pydoc_data.topics import topics
+
+        text = "\n\n".join(topics[name] for name in sorted(topics)).encode()
+        name = "Python's pydoc_data.topics"
     length = data.sequence_length
     held_out = len(text) // _HELD_OUT
     if held_out <= length:
@@ -57,17 +64,3 @@ def _cut(tokens: np.ndarray, length: int) -> Split:
     count = (len(tokens) - 1) // length
     inputs, labels = tokens[: count * length], tokens[1 : count * length + 1]
     return Split(inputs.reshape(count, length), labels.reshape(count, length))
-
-
-def _standard_library() -> tuple[bytes, str]:
-    from pydoc_data.topics import topics
-
-    text = "\n\n".join(topics[name] for name in sorted(topics))
-    return text.encode(), "Python's pydoc_data.topics"
-
-
-def _read_file(path: str) -> tuple[bytes, str]:
-    file, subject = user_path(path), f"data.path={path!r}"
-    with as_bad_input(subject), open_regular(file, "rb", most_bytes=math.inf) as stream:
-        check_fits_in_memory(str(file), os.fstat(stream.fileno()).st_size)
-        return stream.read(), file.name

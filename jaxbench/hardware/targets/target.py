@@ -210,13 +210,9 @@ def compute_capability(device: Any) -> float | None:
 
 
 def most_link_bytes_per_s(device_kind: str, to_host: bool) -> float:
-    """Return what a device's links carry at most in one direction.
+    """Return what a device's link to the host, or all to others, carry at most in one direction.
 
     Of a device that the tables lack it is the most of any TPU, or of any GPU.
-
-    Args:
-      device_kind: its name in JAX.
-      to_host: whether it is the link to the host, or all links to other devices.
     """
     platform = "tpu" if device_kind.startswith("TPU") else "gpu"
     row = _row_of(device_kind, platform)

@@ -39,14 +39,11 @@ _TEMPERATURE_FUNCTIONS = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature
 
 
 class NvmlReader:
-    """Reader of the boards of some CUDA devices.
+    """Reader of the boards of CUDA devices, {device's name: its CUDA ordinal in this process}.
 
     The CUDA driver tells each device's board, by PCI address. So CUDA_VISIBLE_DEVICES (numbers or
     UUIDs), CUDA_DEVICE_ORDER and containers need no rules here. Where the driver does not tell,
     nothing is read rather than another board.
-
-    Args:
-      ordinals: {device's name: its CUDA ordinal in this process}.
     """
 
     name = "NVML"
@@ -161,9 +158,6 @@ def _read_board(nvml: Any, board: Board) -> Reading:
 
 def read_error_counters(ordinals: Mapping[str, int]) -> dict[str, dict[str, int]]:
     """Return {device: {counter: count}}, without counters that a board does not have.
-
-    Args:
-      ordinals: see `find_boards`; nothing is read for none.
 
     Raises:
       Exception: NVML, or the CUDA driver, cannot be asked.

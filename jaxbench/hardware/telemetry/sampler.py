@@ -61,10 +61,8 @@ class Telemetry:
     """Write `telemetry.csv`, a row for each device and sample, and summarize it at the end.
 
     Args:
-      path: the file to write.
       interval_s: between samples; 0 for no samples and no file.
       clock: the run's, so that `elapsed_s` is comparable with the other records'.
-      readers: of the host and the devices.
       share: the share of all images that this process's devices compute.
       device_kind: of the devices, by which impossible readings are known; None if it is unknown.
 

@@ -63,11 +63,7 @@ def check_wandb(project: str) -> None:
 class WandbWriter(Writer):
     """Log a run's records with wandb. Where wandb fails, print one warning and log no more.
 
-    Args:
-      folder: the run directory; gets a folder `wandb`, and its last two names become the run's.
-      project: the project of the run.
-      config: the experiment's fields, nested.
-      say: prints a line.
+    The run directory gets a folder `wandb`, and its last two names become the run's.
     """
 
     def __init__(
