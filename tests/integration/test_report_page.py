@@ -308,10 +308,9 @@ def test_the_gallery_shows_machines_that_are_not_here(folder, tmp_path):
     def run(runs, out):
         return run_program([sys.executable, script, f"--runs={runs}", f"--out={out}"])
 
-    refused = {"nowhere": "no such folder", "golden/conv2d": "no section"}
-    for runs, why in refused.items():
-        failed = run(folder / runs, tmp_path / "none")
-        assert failed.returncode == 2 and why in failed.stderr and failed.stderr.count("\n") == 1
+    failed = run(folder / "golden" / "conv2d", tmp_path / "none")
+    assert failed.returncode == 2 and "no section" in failed.stderr
+    assert failed.stderr.count("\n") == 1
     assert not (tmp_path / "none").exists()
     done = run(folder / "compiled", tmp_path)
     assert done.returncode == 0, done.stderr
@@ -324,8 +323,8 @@ def test_the_gallery_shows_machines_that_are_not_here(folder, tmp_path):
 
 def column(table, place):
     """The texts of a column, without the headings of groups."""
-    rows = table.locator("tbody tr:not(.group):visible")
-    return [texts[place] for texts in (row.locator("td").all_inner_texts() for row in rows.all())]
+    cells = f"tbody tr:not(.group):visible td:nth-child({place + 1})"
+    return table.locator(cells).all_inner_texts()
 
 
 def test_a_click_on_a_heading_sorts(opened):

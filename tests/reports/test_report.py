@@ -585,14 +585,16 @@ def test_csv_has_what_runs_recorded(tmp_path, asked):
     write_report(runs, str(tmp_path / "runs.md"), **asked)
 
 
-def test_command_line(everything, tmp_path, run_cli):
+def test_command_line(tmp_path, run_cli):
+    trained(tmp_path / "runs" / "run")
+
     def report(*args):
-        done = run_cli(str(everything), *args, module="jaxbench.report")
+        done = run_cli("runs", *args, module="jaxbench.report")
         assert (done.returncode, done.stderr) == (0, "")
 
     for form in ("html", "md", "csv"):
         report(f"--format={form}")
-        assert (tmp_path / f"report.{form}").stat().st_size > 1000
+        assert (tmp_path / f"report.{form}").stat().st_size > 500
     # A report is written over, and the same again; nothing else is.
     first = (tmp_path / "report.html").read_bytes()
     report()
