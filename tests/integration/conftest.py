@@ -17,7 +17,7 @@ _HERE = pathlib.Path(__file__).resolve().parent
 # Files that take over half a minute, the longest first: with `--dist loadfile` no worker ends long
 # after the others.
 _LONGEST_FIRST = (
-    *("processes", "benchmarks", "ray", "slurm", "main", "report_browser", "networks", "resume"),
+    *("processes", "benchmarks", "ray", "slurm", "main", "networks", "resume"),
     *("qualify", "texts", "sanity", "sweep", "pytorch_parity", "docs", "encoded", "signals"),
     *("targets", "compiled_steps", "download", "scale"),
 )

@@ -24,10 +24,9 @@ def test_a_reader_that_ends_ends_the_listing_in_silence(tmp_path, line, code):
     assert done.stderr == f"code {code}\n"
 
 
-@pytest.mark.parametrize("line", ["main --experiment=list", "doctor"])
-def test_the_first_line_of_a_listing_is_enough(tmp_path, line):
+def test_the_first_line_of_a_listing_is_enough(tmp_path):
     """-u: each line is written at once, so that the reader is gone before the last."""
-    done = shell(tmp_path, f"PYTHON -u -m jaxbench {line} | head -1")
+    done = shell(tmp_path, "PYTHON -u -m jaxbench main --experiment=list | head -1")
     assert done.stdout and done.stderr == ""
 
 

@@ -168,25 +168,6 @@ def test_a_trial_that_runs_out_of_memory_is_a_result(tmp_path):
     assert run_json(tmp_path / "s" / oom["run"])["status"] == "oom"
 
 
-def test_seeds_are_summed_up_with_what_never_got_there(tmp_path):
-    """One command trains several seeds to a target; the record of each is a run's own."""
-    done = run_sweep(
-        tmp_path,
-        *(f"--experiment={MICRO}", "--grid=seed=0,1", "--target_accuracy=0.0001", "--sweepdir=s"),
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    rows = table(tmp_path / "s" / "sweep.csv")
-    # Reached by the first evaluation, of which there would have been two.
-    assert [(row["target_epoch"], row["epochs_done"]) for row in rows] == [("1", "1")] * 2
-    target = run_json(tmp_path / "s" / rows[0]["run"])["summary"]["target_accuracy"]
-    assert target["reached"] and float(rows[0]["target_s"]) == target["time_s"]
-    [seconds] = [r for r in table(tmp_path / "s" / "seeds.csv") if r["figure"] == "target_s"]
-    times = [float(row["target_s"]) for row in rows]
-    assert float(seconds["mean"]) == pytest.approx(sum(times) / 2)
-    assert float(seconds["min"]) == min(times) and seconds["n"] == seconds["of_seeds"] == "2"
-    assert "fewer than 5 seeds are" in done.stdout
-
-
 @pytest.mark.slow
 def test_the_largest_batch_that_fits_is_found_for_real(tmp_path):
     if not sys.platform.startswith("linux"):

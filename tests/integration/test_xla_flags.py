@@ -43,18 +43,20 @@ def test_what_cannot_be_a_flag_is_said(given, said):
     assert os.environ["XLA_FLAGS"] == before
 
 
-def test_flags_of_the_environment_are_not_called_those_of_the_command_line(monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", f"{KNOWN} --xla_no_such_flag=1")
-    said = "^XLA_FLAGS: XLA does not know --xla_no_such_flag=1; correct or unset XLA_FLAGS$"
-    with pytest.raises(BadInput, match=said):
-        add_xla_flags(KNOWN)
-
-
-@pytest.mark.parametrize("value", ["--xla_no_such_flag=1", f"{KNOWN}maybe", f"{KNOWN} words"])
-def test_a_wrong_variable_ends_a_run_in_one_line(run_main, tmp_path, value):
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("--xla_no_such_flag=1", "XLA does not know --xla_no_such_flag=1; correct or unset XLA_"),
+        (f"{KNOWN}maybe", ""),
+        (f"{KNOWN} words", ""),
+    ],
+)
+def test_a_wrong_variable_ends_a_run_in_one_line(run_main, tmp_path, value, said):
     done = run_main(f"--experiment={MICRO}", "--workdir=run", env={"XLA_FLAGS": value})
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-    assert done.stderr.startswith("jaxbench: XLA_FLAGS: ") and not (tmp_path / "run").exists()
+    assert (
+        done.stderr.startswith(f"jaxbench: XLA_FLAGS: {said}") and not (tmp_path / "run").exists()
+    )
 
 
 def test_the_entry_point_hands_them_on(run_main):

@@ -176,15 +176,13 @@ def test_a_trial_says_how_it_ended(fake, job, started):
         ("PREEMPTED", LOST, "preempted"),
     ],
 )
-def test_slurm_ends_a_job(fake, started, state, status, reason):
+def test_slurm_ends_a_job(fake, job, started, state, status, reason):
     fake.set("11", state)
     assert started.wait() == [("k", ProcessResult(status, reason, None, 65.0), "n[1-2]")]
-
-
-def test_a_job_that_never_ran_has_no_host(fake, started):
-    fake.set("11", "CANCELLED", NodeList="", TimeUsed="0:00")
-    ended = ProcessResult("failed", "cancelled in Slurm", None, 0.0)
-    assert started.wait() == [("k", ended, None)]
+    # One that never ran has no host.
+    started.start(job)
+    fake.set("12", state, NodeList="", TimeUsed="0:00")
+    assert started.wait() == [("k", ProcessResult(status, reason, None, 0.0), None)]
 
 
 def test_shared_storage_is_late_and_then_silent(fake, job, started):
@@ -361,12 +359,6 @@ def test_times():
     assert seconds("INVALID") == 0  # a negative one
 
 
-def test_hardware_is_a_part_of_the_key(fake):
-    # What does not change a result is no part of it, nor is the order.
-    launcher, _ = create("--partition=a --time=1:00 --gpus=2 --account=lab --exclusive")
-    assert launcher.hardware == ("launcher=slurm", "--exclusive", "--gpus=2", "--partition=a")
-
-
 def test_options_that_a_sweep_sets_are_refused(fake):
     """Also under the beginning of a name, which sbatch takes for the name."""
     texts = ["--output=x", "--array=1-3", "--wait", "-p a", "-N1", "--arr=0-3", "--out=", "--wra="]
@@ -377,8 +369,9 @@ def test_options_that_a_sweep_sets_are_refused(fake):
     assert not fake.calls
     for text in ("--wait-all-nodes=1", "--verbose", "--exclude=n1", "--output-is-no-option=1"):
         create(text)
-    launcher, _ = create("--comm=x --tim=1 --gpus=2 --exclusive")
-    assert launcher.hardware == ("launcher=slurm", "--exclusive", "--gpus=2")
+    # What does not change a result is no part of a key, nor is the order.
+    launcher, _ = create("--partition=a --comm=x --tim=1 --gpus=2 --account=lab --exclusive")
+    assert launcher.hardware == ("launcher=slurm", "--exclusive", "--gpus=2", "--partition=a")
 
 
 def test_variables_that_a_sweep_sets_are_said_and_dropped(fake, job, monkeypatch):

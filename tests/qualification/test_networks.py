@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.cards.card import measured
-from jaxbench.cards.figures import CPU, STANDARD
+from jaxbench.cards.figures import CPU
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.qualification import networks
 from jaxbench.qualification.networks import make_config
@@ -84,8 +84,8 @@ def test_an_invalid_run_has_no_figures(session, monkeypatch):
     assert not session.figures
 
 
-# ResNet-50 is traced by tests/models/test_models.py.
-@pytest.mark.parametrize("network", STANDARD.networks[1:] + CPU.networks, ids=lambda own: own.spec)
+# Those of `STANDARD` are traced by tests/models/test_models.py.
+@pytest.mark.parametrize("network", CPU.networks, ids=lambda own: own.spec)
 def test_a_preset_has_its_networks_operations_and_types(network):
     config = make_config(network, "bf16", 1)
     mesh = DataMesh(tuple(jax.devices()[:1]), "shard_map")

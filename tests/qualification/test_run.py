@@ -16,16 +16,15 @@ from jaxbench.errors import Terminated
 from jaxbench.hardware.system import Check
 from jaxbench.hardware.telemetry.readers import HostReader, Reading
 from jaxbench.parallel.mesh import DataMesh
-from jaxbench.qualification import ceilings, collectives, doctor, run, soak
+from jaxbench.qualification import ceilings, collectives, doctor, run
 from jaxbench.qualification.corruption import CorruptionCheck
 from jaxbench.qualification.plan import Plan
 from jaxbench.qualification.session import PartFailed, QualifySession
-from tests import fake_nvml
 from tests.conftest import refusal
 from tests.qualification.conftest import corrupt_device
 
 _MEASURED = ("fp32", "bf16", "fp16")
-run_make_plan, measure_ceilings, measure_soak = run.make_plan, ceilings.measure, soak.measure
+run_make_plan, measure_ceilings = run.make_plan, ceilings.measure
 OK = Check("jax", "ok", "0.10.2")
 
 
@@ -152,20 +151,6 @@ def test_a_signal_midway_leaves_the_card_of_what_was_measured(qualify, error, ou
     assert {ends[name] for name in ("networks", "soak", "corruption")} == {interrupted}
     assert len([*card.figures()]) == 2
     assert "verdict: " in output.getvalue()
-
-
-def test_a_board_that_failed_to_remap_a_row_fails(qualify, monkeypatch, output):
-    """Read through NVIDIA's libraries."""
-    board = fake_nvml.Board(ecc={0: 0, 1: 0}, remapped_rows=(0, 1, 0, 1))
-    fake_nvml.install(monkeypatch, fake_nvml.Nvml([board]), fake_nvml.Cuda([0x0F]))
-    monkeypatch.setattr(soak, "cuda_ordinals", lambda devices: {"gpu0": 0})
-    code, card = qualify(soak=measure_soak)
-    assert code == 1 and card.verdict.outcome == "fail"
-    counters = {one.labels["counter"]: one.value for one in card.named("errors_before")}
-    assert counters["row_remapping_failed"] == 1 and counters["row_remapping_pending"] == 0
-    text = output.getvalue()
-    assert "fail: soak: board faults: 1 (errors_before, counter row_remapping_failed" in text
-    assert "next: nvidia-smi --gpu-reset" in text
 
 
 @pytest.mark.parametrize("given", ["", "full", "file"])

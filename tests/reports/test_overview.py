@@ -141,20 +141,27 @@ def test_the_command_that_repeats_can_be_pasted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "config"),
+    ("arguments", "config", "environment"),
     [
-        (["--experiment=my_net.py"], {"batch_size": 64}),  # its name is no experiment's
-        (["--experiment=cnn10", "--experiment.optimizer", "sgd"], {"batch_size": 64}),
-        (["notebook.py"], {"batch_size": 64}),  # fields that Python set are in no command
-        (["--experiment=cnn10"], {"note": "a, b"}),  # three values of a grid
-        (["--experiment=cnn10"], {"note": None}),
+        (["--experiment=my_net.py"], {}, {}),  # its name is no experiment's
+        (["--experiment=cnn10", "--experiment.optimizer", "sgd"], {}, {}),
+        (["notebook.py"], {}, {}),  # fields that Python set are in no command
+        (["--experiment=cnn10"], {"note": "a, b"}, {}),  # three values of a grid
+        (["--experiment=cnn10"], {"note": None}, {}),
+        # Variables are in no command line, and a sweep does not start several processes.
+        (ARGUMENTS, {}, {"variables": {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}}),
+        (ARGUMENTS, {}, {"num_processes": 2}),
+        ([*ARGUMENTS, "--distributed=auto"], {}, {}),
     ],
 )
-def test_a_command_that_may_be_another_one_is_not_given(tmp_path, arguments, config):
-    line = {"command_line": ["python", "-m", "jaxbench.main", *arguments]}
-    throughput(tmp_path / "a", 1000.0, config={"note": "c"}, **line)
-    throughput(tmp_path / "b", 900.0, config={"note": "c", **config}, **line)
-    assert "`" not in (said := sentence_of(tmp_path)) and "docs/howto/compare.md" in said
+def test_a_command_that_may_be_another_one_is_not_given(tmp_path, arguments, config, environment):
+    how = {"command_line": ["python", "-m", "jaxbench.main", *arguments]}
+    how["environment"] = environment
+    throughput(tmp_path / "a", 1000.0, config={"note": "c"}, **how)
+    own = config or {"batch_size": 64}
+    throughput(tmp_path / "b", 900.0, config={"note": "c"} | own, **how)
+    said = sentence_of(tmp_path)
+    assert "`" not in said and said.endswith("interleaved: see docs/howto/compare.md."), said
 
 
 def test_a_repeat_that_failed_leaves_no_verdict(tmp_path):
@@ -165,23 +172,6 @@ def test_a_repeat_that_failed_leaves_no_verdict(tmp_path):
     recorded_run(tmp_path / "failed", mode="throughput", **failed, data={"feed": "synthetic"})
     said = sentence_of(tmp_path)
     assert "fastest" not in said and "its status is failed" in said
-
-
-@pytest.mark.parametrize(
-    ("environment", "flag"),
-    [
-        ({"variables": {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}}, "--rounds=6"),
-        ({"num_processes": 2}, "--rounds=6"),
-        ({}, "--distributed=auto"),
-    ],
-)
-def test_no_command_that_would_measure_something_else(tmp_path, environment, flag):
-    """Variables are in no command line, and a sweep does not start several processes."""
-    for batch in (64, 128):
-        line = ["python", "-m", "jaxbench.main", *ARGUMENTS, f"--experiment.batch_size={batch}"]
-        how = {"command_line": [*line, flag], "environment": environment}
-        throughput(tmp_path / f"{batch}", batch, config={"batch_size": batch}, **how)
-    assert sentence_of(tmp_path).endswith("interleaved: see docs/howto/compare.md.")
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,7 @@ def test_a_run_has_the_published_rates_of_its_machine_beside_it(tmp_path, run_cl
         {"status": "failed"},
         {"config": {"replicas": "independent"}},
         {"config": {"data": IMAGENET | {"image_shape": [32, 32, 3]}}},
+        {"config": {"data": IMAGENET | {"num_classes": 100}}},
     ],
 )
 def test_what_does_not_match_is_not_shown(tmp_path, other):
