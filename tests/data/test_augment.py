@@ -67,13 +67,6 @@ def test_every_result_is_a_crop_of_the_padded_image_perhaps_flipped(images):
     assert 16 < sum(flipped for _, _, flipped in seen) * 64 / len(seen) < 48
 
 
-def test_the_example_decides_not_its_place_in_the_batch(images):
-    order = np.random.default_rng(1).permutation(64)
-    straight = cropped(images, range(64))
-    shuffled = cropped(images[order], order)
-    assert np.array_equal(straight[order], shuffled)
-
-
 def test_alternating_flips_each_image_in_every_other_epoch():
     indices = jnp.arange(64, dtype=jnp.int32)
 
@@ -97,16 +90,6 @@ def test_the_draws_do_not_depend_on_the_precision(images):
     with jax.enable_x64(True):
         wide = cropped(images, range(64))
     assert np.array_equal(narrow, wide)
-
-
-def test_normalized_pixels_have_mean_0_and_deviation_1(images):
-    pixels = np.asarray(images, np.float64)
-    mean, std = pixels.mean((0, 1, 2)), pixels.std((0, 1, 2))
-    for half in (jnp.bfloat16, jnp.float16):
-        assert normalize(images, jnp.float32(mean), jnp.float32(std), half).dtype == half
-    out = np.asarray(normalize(images, jnp.float32(mean), jnp.float32(std), jnp.float32))
-    assert out.mean((0, 1, 2)) == pytest.approx(np.zeros(3), abs=1e-5)
-    assert out.std((0, 1, 2)) == pytest.approx(np.ones(3), abs=1e-5)
 
 
 def test_brightness_and_contrast_are_drawn_from_their_ranges():
@@ -133,13 +116,8 @@ def test_brightness_and_contrast_are_drawn_from_their_ranges():
     # Shift and factor are drawn apart from each other.
     assert abs(np.corrcoef(shift, factor)[0, 1]) < 0.2
     assert color_jitter(keys, images, brightness=0, contrast=(1, 1), **how) is images
-
-
-def test_jittered_pixels_stay_within_0_and_255(images):
-    out = np.asarray(
-        color_jitter(keys_of(range(64)), images, brightness=200, contrast=(0, 5), dtype=jnp.float32)
-    )
-    assert out.min() == 0 and out.max() == 255
+    far = np.asarray(color_jitter(keys, images, brightness=200, contrast=(0, 5), **how))
+    assert far.min() == 0 and far.max() == 255
 
 
 def test_standardized_images_have_mean_0_and_deviation_1_each(images):
@@ -149,6 +127,7 @@ def test_standardized_images_have_mean_0_and_deviation_1_each(images):
     for half in (jnp.bfloat16, jnp.float16):
         flat = per_image_standardization(jnp.full((1, 8, 8, 3), 9, jnp.uint8), jnp.float32, half)
         assert flat.dtype == half and not np.asarray(flat, np.float32).any()
+        assert normalize(images, jnp.float32(0), jnp.float32(1), half).dtype == half
 
 
 def test_every_use_of_an_example_has_draws_of_its_own():

@@ -14,7 +14,7 @@ from jaxbench.data.sources import cifar10, npz, tfds
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.errors import BadInput
 from tests.conftest import refusal
-from tests.data.cifar10_files import OFFICIAL_NAMES, npz_arrays, write_batches
+from tests.data.cifar10_files import OFFICIAL_NAMES, npz_arrays
 from tests.data.encoded_images import config_of
 from tests.tfds_files import image_feature, label_feature, write_tfds
 
@@ -118,13 +118,6 @@ def test_a_pickle_other_than_the_official_one_is_not_run(tmp_path):
     line = refusal(cifar10.load, DataConfig(path=str(tmp_path)), told="it is not the official file")
     assert "data_batch_1.bin" in line and "data.source=npz" in line
     assert line.isprintable() and not (tmp_path / "ran").exists()
-
-
-def test_a_pipe_among_the_batches_does_not_block(tmp_path):
-    folder = write_batches(tmp_path / "batches")
-    (folder / "data_batch_2.bin").unlink()
-    os.mkfifo(folder / "data_batch_2.bin")
-    refusal(cifar10.load, DataConfig(path=str(folder)), told="is no regular file")
 
 
 @pytest.mark.parametrize("feed", ["resident", "stream"])

@@ -89,12 +89,3 @@ def test_garbage_in_padded_rows_changes_nothing(setting, expected, monkeypatch):
     assert sums["count"] == expected[2]
     assert sums["top1"] == expected[1]
     assert sums["loss"] == pytest.approx(expected[0], rel=1e-5)
-
-
-def test_channel_statistics_are_those_of_the_pixels():
-    dataset = load_dataset(registry.load("cnn10:tiny"))
-    assert dataset.image_shape[-1] == 3
-    pixels = dataset.train.inputs_Nx.astype(np.float64)
-    mean, std = dataset.channel_statistics
-    assert mean == pytest.approx(pixels.mean((0, 1, 2)), rel=1e-9)
-    assert std == pytest.approx(pixels.std((0, 1, 2)), rel=1e-9)

@@ -112,8 +112,9 @@ def test_both_feeds_show_the_same_images_and_they_are_torchvisions(photographs, 
 def test_tfds_images_of_the_right_size_are_the_same_decoded_early_or_on_the_fly(tmp_path):
     generator = np.random.default_rng(0)
     examples = [
-        {"image": generator.integers(0, 256, SHAPE, dtype=np.uint8), "label": number % 2}
-        for number in range(8)
+        # Channels of their own ranges.
+        {"image": generator.integers(0, (90, 180, 256), SHAPE, dtype=np.uint8), "label": n % 2}
+        for n in range(8)
     ]
     splits = {"train": examples, "val": examples}
     write_tfds(tmp_path, "one_size", {"image": image_feature(3), "label": label_feature(2)}, splits)
@@ -124,8 +125,9 @@ def test_tfds_images_of_the_right_size_are_the_same_decoded_early_or_on_the_fly(
     )
     assert np.array_equal(one.inputs_Bx[:8], other.inputs_Bx[:8])
     # What docs/howto/data.md says of the statistics.
-    own_mean = np.mean([example["image"] for example in examples], (0, 1, 2))
-    assert np.allclose(whole.eval_data["mean"], own_mean)
+    pixels = np.stack([example["image"] for example in examples])
+    assert np.allclose(whole.eval_data["mean"], pixels.mean((0, 1, 2)))
+    assert np.allclose(whole.eval_data["std"], pixels.std((0, 1, 2)))
     assert np.allclose(encoded.eval_data["mean"], (123.675, 116.28, 103.53))
 
 

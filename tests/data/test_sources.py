@@ -87,19 +87,12 @@ SMALLER = {
     ("changes", "told"),
     [
         ({"y_test": None}, "has no y_test; needed are x_train"),
-        ({"x_train": np.zeros((50, 32, 32, 3), np.float32)}, "images are float32"),
-        ({"x_train": np.zeros((50, 32), np.uint8)}, "(N, height, width, channels)"),
         ({"y_train": np.arange(49) % 10}, "labels of shape (49,)"),
-        ({"y_train": np.linspace(0, 1, 50)}, "float64"),
         ({"y_test": np.full(20, 10)}, "labels run from 10 to 10, expected 0 to 9"),
         ({"y_train": np.arange(50) % 10 - 1}, "y_train runs from -1 to 8"),
-        ({"y_train": np.arange(50) % 10 + 2**32}, "y_train runs from 4294967296"),
-        ({"y_train": np.zeros(50, int), "y_test": np.zeros(20, int)}, "are of one class"),
         ({"x_test": SMALLER["x_test"]}, "in training (32, 32, 3)"),
         ({"x_test": SMALLER["x_test"][:0], "y_test": np.zeros(0, int)}, "no examples"),
         ({"x_train": SMALLER["x_train"][:0], "y_train": np.zeros(0, int)}, "no examples"),
-        (SMALLER, "--experiment.data.image_shape='(28, 28, 3)'"),
-        ({"y_train": np.arange(50) % 7, "y_test": np.arange(20) % 7}, "num_classes=7"),
     ],
 )
 def test_an_npz_that_does_not_fit_is_refused(tmp_path, changes, told):
@@ -138,6 +131,11 @@ def test_cifar10_batches_are_read_as_they_are(tmp_path, monkeypatch, version):
         assert images.inputs_Nx[row, 5, 7, 2] == stored
 
 
+def pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
 @pytest.mark.parametrize(
     ("corrupt", "told"),
     [
@@ -147,10 +145,11 @@ def test_cifar10_batches_are_read_as_they_are(tmp_path, monkeypatch, version):
         ),
         (lambda folder: (folder / "test_batch.bin").write_bytes(b"x" * 99), "whole records"),
         (lambda folder: os.truncate(folder / "data_batch_2.bin", 2**33), "has more than"),
+        (lambda folder: pipe(folder / "data_batch_2.bin"), "is no regular file"),
         (lambda folder: (folder / "data_batch_1.bin").unlink(), "needs the folder"),
     ],
 )
-def test_corrupt_cifar10_batches_are_refused(tmp_path, corrupt, told):
+def test_corrupt_cifar10_batches_are_refused(tmp_path, no_waiting, corrupt, told):
     folder = write_batches(tmp_path / "batches")
     corrupt(folder)
     refusal(cifar10.load, DataConfig(path=str(folder)), told=told)

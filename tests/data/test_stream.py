@@ -19,7 +19,7 @@ from jaxbench.data.sources.load import load_dataset
 from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.parallel.signals import raise_on_signals
 from jaxbench.precision import get_precision
-from tests.conftest import MICRO, prepared, records, run_json, step_losses
+from tests.conftest import MICRO, prepared, records, step_losses
 from tests.in_process import fresh_process_state
 from tests.micro import MasksConfig
 
@@ -102,21 +102,6 @@ def test_the_next_epoch_is_prepared_during_the_evaluation(monkeypatch):
     assert [epoch for _, epoch, _ in prepared] == [0] * 16 + [1] * 16
 
 
-def test_a_batch_that_fails_ends_the_run_with_its_reason(train, tmp_path, monkeypatch):
-    genuine = StreamFeed.assemble
-
-    def fail(self, split, order_DxB, epoch):
-        if epoch == 1:
-            raise OSError("the disk is gone")
-        return genuine(self, split, order_DxB, epoch)
-
-    monkeypatch.setattr(StreamFeed, "assemble", fail)
-    with pytest.raises(OSError, match="the disk is gone"):
-        train(MICRO, data__feed="stream")
-    document = run_json(tmp_path / "run1")
-    assert (document["status"], document["reason"]) == ("failed", "OSError: the disk is gone")
-
-
 def test_threads_end_with_the_epoch_that_is_cut_short(train):
     """A thread of Grain's ends a little later: of two runs one may be left."""
     before = threading.active_count()
@@ -125,11 +110,10 @@ def test_threads_end_with_the_epoch_that_is_cut_short(train):
     assert threading.active_count() <= before + 1
 
 
-@pytest.mark.parametrize("feed", ["resident", "stream"])
-def test_masks_move_with_their_images(feed):
+def test_masks_move_with_their_images():
     """Masks that are a copy of a channel must be one after cropping and mirroring."""
     config = registry.load("unet256:tiny")
-    config.data.feed, config.data.crop_padding, config.num_devices = feed, 5, 1
+    config.data.crop_padding, config.num_devices = 5, 1
     images = np.random.default_rng(0).integers(0, 2, (32, 32, 32, 3), dtype=np.uint8)
     split = Split(images, images[..., 0].copy())
     dataset = Dataset(description="", train=split, eval=split, num_classes=2)
