@@ -47,9 +47,13 @@ class Figure(_PartOfCard):
     """One measured figure.
 
     Attributes:
+      name: what it is, its unit included.
+      value: the figure.
+      value_low, value_high: ends of its 95 % interval; None without one.
       device: id of the device; None for all of them together.
       labels: what tells it apart from others of its name, such as the network.
       run: folder of the run directory that it is from, below the card's folder.
+      expected: what was expected of it.
     """
 
     name: Literal[tuple(FIGURES)]
@@ -124,7 +128,11 @@ class Part(_PartOfCard):
     """One part of the card.
 
     Attributes:
+      name: one of `PARTS`.
+      status: whether it was measured, skipped, or failed.
+      time_s: seconds that it took.
       reason: why it was not measured.
+      figures: what it measured.
       checks: what the doctor reported, or notes.
     """
 
@@ -158,6 +166,8 @@ class Finding(_PartOfCard):
     Attributes:
       part: the part of the card that it is about; `host` is the load of the host.
       rule: name of the rule, as in thresholds.csv, or `status` of the part.
+      status: what it says.
+      text: the figure and the limit, or why nothing was judged.
     """
 
     part: str
@@ -167,7 +177,12 @@ class Finding(_PartOfCard):
 
 
 class Verdict(_PartOfCard):
-    """What all rules say together, see verdict.py."""
+    """What all rules say together.
+
+    Attributes:
+      outcome: of the whole card, see verdict.py.
+      findings: what each rule says.
+    """
 
     outcome: Outcome
     findings: tuple[Finding, ...]
@@ -177,9 +192,14 @@ class Card(_PartOfCard):
     """What a machine measured of itself.
 
     Attributes:
+      jaxbench_version: version that measured.
       created_at: date and time of the end (ISO 8601 with time zone).
+      minutes_asked: how long it was to take.
+      minutes_taken: how long it took.
       environment: host, devices and versions, as in run.json.
       preset: name and version of what was run, such as `standard-1`.
+      load: what else the host did.
+      parts: what was measured.
       verdict: None until it is judged.
     """
 

@@ -115,7 +115,7 @@ def _steps(context: ReportContext, sources: Sources) -> list[_Step]:
             steps.append(one)
     rates = [row for row in context.measurements if row.stage in STAGES and row.usable]
     measured = work.grouped(
-        (row for row in rates if row.rate.value), lambda row: _step_on_machine(row.run)
+        (row for row in rates if (row.rate.value or 0) > 0), lambda row: _step_on_machine(row.run)
     )
     for same in work.grouped(steps, lambda step: (step.run.experiment, step.run.target)).values():
         _name_settings(same)
