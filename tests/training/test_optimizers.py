@@ -48,7 +48,7 @@ def create(config, steps_per_epoch=10, **uses):
             {29: 1, 30: 0.5, 69: 0.5, 70: 0.25},
         ),
         # Of two decays that fall on one step both count.
-        ("step", {"decay_at": (0.6, 0.602)}, {59: 1, 60: 0.01}),
+        ("step", {"decay_at": (0.596, 0.602)}, {59: 1, 60: 0.01}),
     ],
 )
 def test_schedules(schedule, fields, expected):

@@ -132,14 +132,26 @@ def test_epochs_make_up_the_run_and_the_last_is_evaluated(plan):
         assert plan.num_evaluations(done) == len([epoch for epoch in evaluated if epoch >= done])
 
 
-def test_a_checkpoint_keeps_what_was_there_when_it_was_written():
-    sums = {"loss": [0.1, 0.3], "count": [4.0, 4.0]}
-    saved = RunProgress(step=26, epoch_metrics=EpochMetrics(2, dict(sums), dict(sums)))
+def test_progress_comes_back_as_it_was_when_it_was_saved():
+    """But for the times of a process."""
+
+    def dumped(metadata):
+        return json.dumps(metadata, default=np.ndarray.tolist)
+
+    sums = ({"loss": [loss, 3 * loss], "count": [4.0, 4.0]} for loss in (0.6, 0.3))
+    epoch = EpochMetrics(2, *sums, steps=2, interval_steps=1)
+    kept = {"step": 26, "learning_rate": 0.1, "compile_cache": ["hit"]}
+    saved = RunProgress(epoch_metrics=epoch, import_s=1.0, **kept)
     metadata = saved.to_json()
-    before = json.dumps(metadata, default=np.ndarray.tolist)
-    saved.invalid.append("later")
-    saved.epoch_metrics.add({"loss": np.ones(2), "count": np.ones(2)})
-    assert json.dumps(metadata, default=np.ndarray.tolist) == before
+    before = dumped(metadata)
+    found = RunProgress.from_json(json.loads(before) | {"epochs": []})
+    assert dumped(found.to_json()) == before and metadata == metadata | kept
+    assert saved.import_s == 1.0 and found.import_s is None
+    # What is added later is in the same sums, and in no checkpoint before.
+    for run in (saved, found):
+        run.epoch_metrics.add({"loss": np.float32([1 / 3, 0]), "count": np.float32([4, 4])})
+        run.invalid.append("later")
+    assert dumped(found.to_json()) == dumped(saved.to_json()) != dumped(metadata) == before
 
 
 def test_training_and_evaluation_keep_the_limit(tmp_path, monkeypatch):
