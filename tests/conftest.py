@@ -127,12 +127,7 @@ def refused(run_cli, tmp_path):
 
 @pytest.fixture
 def train(tmp_path):
-    """Trains an experiment in this process; returns its Result. See `training_in`."""
-    return training_in(tmp_path)
-
-
-def training_in(folder: pathlib.Path):
-    """Returns what trains in this process, each run in a folder of its own.
+    """Trains an experiment in this process, in a folder of its own; returns its Result.
 
     Fields are given by their dotted path with `__` for the dots: `train(data__flip=True)`.
     """
@@ -143,7 +138,7 @@ def training_in(folder: pathlib.Path):
         count += 1
         config = config_of(experiment, **fields)
         how = {"profile": profile, "target_accuracy": target_accuracy}
-        return run_training(config, str(folder / f"run{count}"), Console(), **how)
+        return run_training(config, str(tmp_path / f"run{count}"), Console(), **how)
 
     return run
 

@@ -112,16 +112,6 @@ def test_all_custom_code_trains_is_recorded_and_resumed(run_cli, refused, tmp_pa
     assert "task=MyTask in mine.py, " in done.stderr
 
 
-def test_the_streamed_feed_reads_the_same_and_steps_agree(run_cli, tmp_path):
-    write(tmp_path)
-    losses = []
-    for feed in ("resident", "stream"):
-        done = run(run_cli, f"--experiment.data.feed={feed}", f"--workdir={feed}")
-        assert done.returncode == 0, done.stderr
-        losses.append([step["loss"] for step in records(tmp_path / feed, "step")])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-
-
 @pytest.mark.parametrize("place", PLACES)
 def test_an_error_is_one_line_of_the_users_file(refused, tmp_path, place):
     write(tmp_path, **{place: "raise KeyError('oh')"})

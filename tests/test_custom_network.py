@@ -125,13 +125,12 @@ def test_parameters_with_defaults_are_fields():
     assert config_for(make_plain).model.width == 3
 
 
-@pytest.mark.parametrize("sync", ["sync", "local"])
-def test_batch_norm_of_flax_trains_as_ours(tmp_path, sync):
+def test_batch_norm_of_flax_trains_as_ours(tmp_path):
     losses = []
     for ours in (False, True):
         config_model = config_for(Normed).model
         config_model.ours = ours
-        done = train(tmp_path / str(ours), config_model, num_devices=8, batch_norm=sync)
+        done = train(tmp_path / str(ours), config_model, num_devices=8, batch_norm="sync")
         losses.append(step_losses(done))
     assert len(losses[0]) == 3 and len(set(losses[0])) == 3
     np.testing.assert_allclose(*losses, rtol=1e-5)

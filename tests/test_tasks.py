@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbench.cli import registry
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.modes.train import run_training
 from jaxbench.records.writers.console import Console
@@ -138,16 +137,19 @@ PAIRS = config_for(lambda num_classes, **_: Pairs(num_classes))
 
 
 @pytest.mark.parametrize("feed", ["resident", "stream"])
-def test_a_language_models_run_counts_every_token_once(train, feed):
-    result = train(
-        "gpt_bytes:tiny", model=PAIRS, num_devices=2, data__feed=feed, eval_batch_size=48
-    )
+def test_a_language_models_run_counts_every_token_once(tmp_path, feed):
+    """People read of sequences, and records are of images."""
+    fields = {"num_devices": 2, "data__feed": feed, "eval_batch_size": 48}
+    config, out = config_of("gpt_bytes:tiny", model=PAIRS, **fields), io.StringIO()
+    result = run_training(config, str(tmp_path / "run"), Console(out))
+    for words in ("of 100 test sequences", "bits per byte", "tokens/s", "sequences/s"):
+        assert words in out.getvalue()
+    assert "images/s" not in out.getvalue()
     last = records(result.run_dir.path, "epoch")[-1]
     assert (last["images"], last["eval_count"]) == (256, 100)
     assert last["tokens_per_s"] == pytest.approx(64 * last["images_per_s"])
     assert last["eval_bits_per_byte"] == pytest.approx(last["eval_loss"] / np.log(2))
     table_KxK = np.asarray(result.state.params["Embed_0"]["embedding"], np.float64)
-    config = registry.load("gpt_bytes:tiny")
     held_out = load_dataset(config).eval
     logits = table_KxK[held_out.inputs_Nx]
     own = np.take_along_axis(logits, held_out.labels_Nx[..., None].astype(int), -1)[..., 0]
@@ -157,14 +159,6 @@ def test_a_language_models_run_counts_every_token_once(train, feed):
     assert last["eval_top1"] == pytest.approx((logits.argmax(-1) == held_out.labels_Nx).mean())
     summary = result.summary
     assert summary["tokens_per_s"] == pytest.approx(64 * summary["images_per_s"])
-
-
-def test_people_read_of_sequences_and_records_of_images(tmp_path):
-    config, out = config_of("gpt_bytes:tiny", model=PAIRS, num_devices=2), io.StringIO()
-    run_training(config, str(tmp_path / "run"), Console(out))
-    for words in ("of 100 test sequences", "bits per byte", "tokens/s", "sequences/s"):
-        assert words in out.getvalue()
-    assert "images/s" not in out.getvalue()
 
 
 @pytest.mark.parametrize("name", ["classification", "language_model"])

@@ -77,7 +77,7 @@ def assert_goodput(document):
     assert summary["badput_s"]["compile"] >= summary["compile_s"] * 0.99
 
 
-@pytest.mark.parametrize(("feed", "step"), [("resident", 17), ("stream", 11), ("stream", 32)])
+@pytest.mark.parametrize(("feed", "step"), [("resident", 17), ("resident", 32), ("stream", 11)])
 def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(
     undisturbed, tmp_path, monkeypatch, step, feed
 ):

@@ -67,18 +67,6 @@ def test_batch_norm_is_flaxs_in_fp64(train):
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
-def test_begins_with_flaxs_variables():
-    x = jnp.ones((2, 3, 3, 4))
-    ours = BatchNorm(use_running_average=True).init(jax.random.key(0), x)
-    assert jax.tree.all(
-        jax.tree.map(
-            lambda a, b: (a == b).all() and a.dtype == b.dtype,
-            ours,
-            nn.BatchNorm(use_running_average=True).init(jax.random.key(0), x),
-        )
-    )
-
-
 def test_statistics_of_all_devices_are_those_of_the_whole_batch():
     with jax.enable_x64(True):
         generator = np.random.default_rng(0)

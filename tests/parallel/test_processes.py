@@ -29,7 +29,7 @@ def test_flags_of_processes_that_cannot_be_are_refused(refused, args, told):
     refused(f"--experiment={MICRO}", *args, told=told)
 
 
-def test_slurm_is_detected_and_a_single_task_needs_no_others(monkeypatch):
+def test_slurm_is_detected_if_it_is_described_and_a_single_task_needs_no_others(monkeypatch):
     step = {"JOB_ID": "7", "STEP_NODELIST": "node[1-2]", "NTASKS": "2", "PROCID": "1"}
     for name, value in (step | {"LOCALID": "0"}).items():
         monkeypatch.setenv(f"SLURM_{name}", value)
@@ -40,6 +40,9 @@ def test_slurm_is_detected_and_a_single_task_needs_no_others(monkeypatch):
     assert detect_cluster(60, 30).address == "node1:1234"
     monkeypatch.setenv("SLURM_NTASKS", "1")
     assert detect_cluster(60, 30) is None
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    monkeypatch.setenv("SLURM_PROCID", "one")
+    refusal(detect_cluster, 60, 30, told="--distributed=auto: ValueError: invalid literal")
 
 
 def test_one_host_of_a_slice_does_not_start_without_the_others(monkeypatch):
@@ -69,13 +72,6 @@ def test_one_of_several_processes_that_something_starts_is_no_run_of_its_own(ref
                 refusal(detect_cluster, 60, 30, told=told)
             patch.delenv(index)  # a variable of another program
             processes.check_started_once()
-
-
-def test_a_cluster_that_is_half_described_is_one_line(monkeypatch):
-    step = {"JOB_ID": "7", "STEP_NODELIST": "node[1-2]", "NTASKS": "2", "PROCID": "one"}
-    for name, value in (step | {"LOCALID": "0"}).items():
-        monkeypatch.setenv(f"SLURM_{name}", value)
-    refusal(detect_cluster, 60, 30, told="--distributed=auto: ValueError: invalid literal")
 
 
 def test_processes_that_compile_longer_are_waited_for(tmp_path, monkeypatch):

@@ -8,9 +8,9 @@ import pytest
 
 from jaxbench.cli import registry
 from jaxbench.config import Config, DataConfig
-from jaxbench.errors import BadInput
 from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.train import build_program
+from tests.conftest import refusal
 
 
 def groups_of(config, **optimizer):
@@ -80,16 +80,6 @@ def test_a_tied_embedding_is_the_head():
     assert groups["embedding"] == {"positions/embedding"}
 
 
-@pytest.mark.parametrize("field", [{"name": "muon"}, {"head_learning_rate": 0.5}])
-def test_a_head_that_is_needed_and_not_the_only_one_is_refused(field):
-    assert groups_of(config_of(TwoHeads)) == {
-        "kernel": {"a/kernel", "b/kernel"},
-        "bias": {"a/bias", "b/bias"},
-    }
-    with pytest.raises(BadInput, match="outputs of TwoHeads come from a/kernel and b/kernel"):
-        groups_of(config_of(TwoHeads), **field)
-
-
 class Prototypes(nn.Module):
     """Outputs are distances to rows that no product uses."""
 
@@ -102,6 +92,20 @@ class Prototypes(nn.Module):
         return -jnp.square(x_BxF[:, None] - prototypes_KxF[None]).sum(-1)
 
 
-def test_a_matrix_behind_the_last_product_is_no_head_in_silence():
-    with pytest.raises(BadInput, match="come from hidden/kernel and prototypes"):
-        groups_of(config_of(Prototypes), name="muon")
+@pytest.mark.parametrize(
+    ("network", "optimizer", "told"),
+    [
+        (TwoHeads, {"name": "muon"}, "outputs of TwoHeads come from a/kernel and b/kernel"),
+        (TwoHeads, {"head_learning_rate": 0.5}, "come from a/kernel and b/kernel"),
+        (Prototypes, {"name": "muon"}, "come from hidden/kernel and prototypes"),
+    ],
+)
+def test_a_head_that_is_needed_and_not_the_only_one_is_refused(network, optimizer, told):
+    refusal(groups_of, config_of(network), **optimizer, told=told)
+
+
+def test_without_need_of_a_head_there_may_be_two():
+    assert groups_of(config_of(TwoHeads)) == {
+        "kernel": {"a/kernel", "b/kernel"},
+        "bias": {"a/bias", "b/bias"},
+    }

@@ -28,7 +28,6 @@ from tests.conftest import (
     prepared,
     records,
     step_losses,
-    training_in,
 )
 from tests.micro import SmallConfig
 
@@ -56,43 +55,27 @@ IN_FP64 = {
 }
 
 
-@pytest.fixture(scope="module")
-def one_device_in_fp64(tmp_path_factory):
-    train = training_in(tmp_path_factory.mktemp("fp64"))
-    return train(model=SmallConfig(), num_devices=1, **IN_FP64)
-
-
-def test_any_number_of_devices_gives_the_same_whole_run_in_fp64(train, one_device_in_fp64):
-    losses = step_losses(one_device_in_fp64)
+def test_any_number_of_devices_gives_the_same_whole_run_in_fp64(train):
+    one, eight = (train(model=SmallConfig(), num_devices=count, **IN_FP64) for count in (1, 8))
+    losses = step_losses(one)
     assert losses[-1] < 0.7 * losses[0]  # agreement is not that of standing still
-    eight = train(model=SmallConfig(), num_devices=8, **IN_FP64)
     assert relative_difference(step_losses(eight), losses) < 1e-8
     for key in ("eval_loss", "eval_top1"):
-        assert eight.summary[key] == pytest.approx(one_device_in_fp64.summary[key], rel=1e-8)
+        assert eight.summary[key] == pytest.approx(one.summary[key], rel=1e-8)
 
 
-@pytest.fixture(scope="module")
-def four_devices(tmp_path_factory):
-    """Returns a run of two epochs on four devices; each is made once."""
-    train = training_in(tmp_path_factory.mktemp("four"))
-    fields = {"model": SmallConfig(), "epochs": 2, "num_devices": 4}
-    return functools.cache(
-        lambda parallelism, batch_norm: train(
-            **fields | AUGMENTED | {"parallelism": parallelism, "batch_norm": batch_norm}
-        )
-    )
-
-
-@pytest.mark.parametrize("batch_norm", ["local", "sync"])
-@pytest.mark.parametrize("parallelism", ["pmap", "shard_map"])
-def test_replicas_are_bit_identical_after_training(four_devices, batch_norm, parallelism):
-    state = four_devices(parallelism, batch_norm).state
-    assert {len(leaf.addressable_shards) for leaf in jax.tree.leaves(state)} == {4}
-    assert unequal_copies(state) == []
-
-
-def test_pmap_and_shard_map_agree(four_devices):
-    pmap, shard_map = (step_losses(four_devices(name, "sync")) for name in ("pmap", "shard_map"))
+def test_replicas_stay_bit_identical_and_pmap_and_shard_map_agree(train):
+    losses = []
+    for fields in (
+        {"parallelism": "shard_map", "batch_norm": "local"},
+        {"parallelism": "shard_map"},
+        {"parallelism": "pmap"},
+    ):
+        result = train(model=SmallConfig(), epochs=2, num_devices=4, **AUGMENTED | fields)
+        assert {len(leaf.addressable_shards) for leaf in jax.tree.leaves(result.state)} == {4}
+        assert unequal_copies(result.state) == []
+        losses.append(step_losses(result))
+    _, shard_map, pmap = losses
     assert relative_difference(shard_map, pmap) < 1e-6
 
 
@@ -109,16 +92,10 @@ def test_each_step_is_traced_and_compiled_exactly_once(train, fields):
     assert [traced.count(name) for name in ("create_train_state", "forward")] == [1, 1], traced
 
 
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        {"name": "adamw", "schedule": "step", "decay_at": (0.5,)},
-        {"name": "nesterov", "schedule": "linear", "bias_learning_rate": 3.0},
-    ],
-)
-def test_a_records_learning_rate_is_that_of_its_steps_update(train, optimizer):
+def test_a_records_learning_rate_is_that_of_its_steps_update(train):
     """Whatever else counts updates; on any number of devices it is the rate, and no sum of it."""
-    fields = {f"optimizer__{name}": value for name, value in optimizer.items()}
+    fields = {"optimizer__name": "adamw", "optimizer__bias_learning_rate": 3.0}
+    fields |= {"optimizer__schedule": "step", "optimizer__decay_at": (0.5,)}
     result = train(MICRO, num_devices=4, log_every_steps=1, **fields)
     config = config_of(MICRO, **fields)
     schedule = jax.jit(create_schedule(config, steps_per_epoch=11))
@@ -148,65 +125,54 @@ BY_HAND = {"seed": 7, "batch_size": 32, "precision": "fp64", "data__train_exampl
 BY_HAND |= {"epochs": 2, "batch_norm": "sync", "log_every_steps": 1, "data__eval_examples": 20}
 
 
-class ByHand:
-    """The network and the pixels, for recipes that are written out in NumPy once more."""
-
-    def __init__(self):
-        config = config_of(MICRO, num_devices=1, **BY_HAND | {"batch_norm": "local"})
-        self.inputs_Nx = load_dataset(config).train.inputs_Nx
-        self.labels_Nx = digits_labels(70)
-        pixels = self.inputs_Nx.astype(np.float64)
-        self.mean, self.std = pixels.mean((0, 1, 2)), pixels.std((0, 1, 2))
-        program = build_program(config, *create_training_mesh(config), steps_per_epoch=2)
-        state = program.initial_state()
-        self.params, self.batch_stats = jax.device_get((state.params, state.batch_stats))
-        self._model = program.model
-
-    def batches(self):
-        """Epoch and examples of every step."""
-        for epoch in (0, 1):
-            order = np.random.Generator(np.random.Philox(key=[7, epoch])).permutation(70)
-            for row in (0, 1):
-                yield epoch, order[row * 32 : (row + 1) * 32].astype(np.int32)
-
-    def mean_loss(self, params, batch_stats, images, labels):
-        """And the updated statistics."""
-        logits, updated = self._model.apply(
-            {"params": params, "batch_stats": batch_stats},
-            (images - self.mean) / self.std,
-            train=True,
-            keys_B=jax.random.split(jax.random.key(0), len(labels)),
-        )
-        log_probabilities = jax.nn.log_softmax(logits)[np.arange(len(labels)), labels]
-        return -log_probabilities.mean(), updated
-
-
 def test_steps_are_the_recipes_written_out_by_hand(train):
     """Four steps over two epochs in fp64 against an update rule in NumPy.
 
-    Reading order, normalisation, Nesterov momentum, weight decay and schedule are all written out
-    here once more.
+    Reading order, windows, normalisation, Nesterov momentum, weight decay and schedule are all
+    written out here once more.
     """
-    result = train(
-        MICRO,
-        num_devices=2,
-        optimizer__weight_decay=0.01,
-        optimizer__schedule="step",
-        optimizer__decay_at=(0.5,),
-        optimizer__warmup_epochs=0,
-        optimizer__learning_rate=0.4,
-        **BY_HAND,
-    )
+    recipe = {
+        **{"data__flip": True, "data__crop_padding": 2, "data__padding_mode": "black"},
+        **{"optimizer__weight_decay": 0.01, "optimizer__learning_rate": 0.4},
+        **{"optimizer__schedule": "step", "optimizer__decay_at": (0.5,)},
+    }
+    result = train(MICRO, num_devices=2, **BY_HAND | recipe)
     with jax.enable_x64(True):
-        known = ByHand()
-        params, batch_stats = known.params, known.batch_stats
+        config = config_of(MICRO, num_devices=1, **BY_HAND | {"batch_norm": "local"})
+        inputs_Nx = load_dataset(config).train.inputs_Nx
+        labels_Nx = digits.load(DataConfig()).train.labels_Nx[:70]
+        mean, std = inputs_Nx.mean((0, 1, 2)), inputs_Nx.std((0, 1, 2))
+        program = build_program(config, *create_training_mesh(config), steps_per_epoch=2)
+        state = jax.device_get(program.initial_state())
+
+        @jax.jit
+        def draw(epoch, indices):
+            return draw_windows(example_keys(jnp.uint32(7), epoch, indices), padding=2)
+
+        @jax.jit
+        @functools.partial(jax.value_and_grad, has_aux=True)
+        def differentiate(params, batch_stats, images, labels):
+            variables = {"params": params, "batch_stats": batch_stats}
+            keys_B = jax.random.split(jax.random.key(0), len(labels))
+            logits, updated = program.model.apply(
+                variables, (images - mean) / std, train=True, keys_B=keys_B
+            )
+            return -jax.nn.log_softmax(logits)[np.arange(len(labels)), labels].mean(), updated
+
+        params, batch_stats, losses = state.params, state.batch_stats, []
         velocity = jax.tree.map(np.zeros_like, params)
-        differentiate = jax.jit(jax.value_and_grad(known.mean_loss, has_aux=True))
-        losses = []
-        for epoch, chosen in known.batches():
-            images = known.inputs_Nx[chosen].astype(np.float64)
+        for step in range(4):
+            epoch, row = divmod(step, 2)
+            order = np.random.Generator(np.random.Philox(key=[7, epoch])).permutation(70)
+            chosen = order[row * 32 : (row + 1) * 32].astype(np.int32)
+            images = np.pad(inputs_Nx[chosen], ((0, 0), (2, 2), (2, 2), (0, 0)))
+            windows = zip(*jax.device_get(draw(np.int32(epoch), chosen)), strict=True)
+            cut = [
+                image[top : top + 8, left : left + 8][:, :: -1 if mirrored else 1]
+                for image, (top, left, mirrored) in zip(images, windows, strict=True)
+            ]
             (loss, batch_stats), grads = jax.device_get(
-                differentiate(params, batch_stats, images, known.labels_Nx[chosen])
+                differentiate(params, batch_stats, np.float64(cut), labels_Nx[chosen])
             )
             losses.append(float(loss))
             # 0.4 is for 128; the rate falls to a tenth after the first epoch.
@@ -217,49 +183,12 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
                 lambda p, g, v, rate=rate: p - rate * (g + 0.9 * v), params, grads, velocity
             )
     assert relative_difference(step_losses(result), losses) < 1e-6
-    for own, expected in zip(
-        jax.tree.leaves(result.state.params), jax.tree.leaves(params), strict=True
-    ):
-        # The rate is fp32 in optax's schedules.
-        np.testing.assert_allclose(np.asarray(own), np.asarray(expected), rtol=1e-5, atol=1e-7)
-
-
-def test_images_are_varied_by_seed_epoch_and_example(train):
-    """Losses of four steps over two epochs that move nothing, with windows cut out in NumPy."""
-    result = train(
-        MICRO,
-        num_devices=2,
-        data__flip=True,
-        data__crop_padding=2,
-        data__padding_mode="black",
-        optimizer__name="sgd",
-        optimizer__weight_decay=0.0,
-        optimizer__learning_rate=1e-30,
-        **BY_HAND,
+    # The rate is fp32 in optax's schedules.
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7),
+        jax.device_get(result.state.params),
+        params,
     )
-    with jax.enable_x64(True):
-        known = ByHand()
-
-        @jax.jit
-        def draw(epoch, indices):
-            return draw_windows(example_keys(jnp.uint32(7), epoch, indices), padding=2)
-
-        loss = jax.jit(known.mean_loss)
-        losses = []
-        for epoch, chosen in known.batches():
-            windows = jax.device_get(draw(np.int32(epoch), chosen))
-            varied = []
-            for image, top, left, mirrored in zip(known.inputs_Nx[chosen], *windows, strict=True):
-                cut = np.pad(image, ((2, 2), (2, 2), (0, 0)))[top : top + 8, left : left + 8]
-                varied.append(cut[:, ::-1] if mirrored else cut)
-            images = np.asarray(varied, np.float64)
-            labels = known.labels_Nx[chosen]
-            losses.append(float(loss(known.params, known.batch_stats, images, labels)[0]))
-    assert relative_difference(step_losses(result), losses) < 1e-6
-
-
-def digits_labels(count):
-    return digits.load(DataConfig()).train.labels_Nx[:count]
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
@@ -300,12 +229,6 @@ def test_logits_and_loss_are_fp32_and_convolutions_are_not(experiment, precision
     assert len(types) >= 9 and set(types) == {jnp.dtype(half).name}
 
 
-def test_seeds_differ_and_repeat(train):
-    fields = {"model__dropout": 0.5, "epochs": 1, "log_every_steps": 1}
-    first, again, other = (step_losses(train(MICRO, seed=seed, **fields)) for seed in (1, 1, 2))
-    assert first == again != other
-
-
 DROPPED = {
     "model": SmallConfig(norm=False, dropout=0.5),
     "epochs": 2,
@@ -317,18 +240,19 @@ DROPPED = {
 }
 
 
-@pytest.fixture(scope="module")
-def dropped_on_one_device(tmp_path_factory):
-    """The losses of a run with dropout and without batch norm, in fp64, on one device."""
-    return step_losses(training_in(tmp_path_factory.mktemp("dropped"))(num_devices=1, **DROPPED))
+def test_dropout_follows_the_example_on_any_number_of_devices_and_in_any_part(train):
+    """Without batch norm: the same numbers only if the same values are dropped."""
 
+    def losses(num_devices, parts):
+        fields = {"num_devices": num_devices, "gradient_accumulation_steps": parts}
+        return step_losses(train(**DROPPED | fields))
 
-def test_dropout_follows_the_example_on_any_number_of_devices(train, dropped_on_one_device):
-    """Two epochs, 1 and 8 devices: the same numbers only if the same values are dropped."""
-    eight = step_losses(train(num_devices=8, **DROPPED))
-    assert relative_difference(eight, dropped_on_one_device) < 1e-8
+    whole = losses(1, 1)
+    # Devices add in another order, which two epochs of steps let grow.
+    for num_devices, parts, bound in ((8, 1, 1e-8), (1, 4, 1e-10), (4, 4, 1e-8)):
+        assert relative_difference(losses(num_devices, parts), whole) < bound
     without = step_losses(train(num_devices=1, **DROPPED | {"model": SmallConfig(norm=False)}))
-    assert relative_difference(without, dropped_on_one_device) > 1e-3
+    assert relative_difference(without, whole) > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -370,16 +294,6 @@ def test_drop_out_keeps_the_mean_and_tells_layers_and_examples_apart():
     assert np.array_equal(turned, out[::-1])
 
 
-@pytest.mark.parametrize("num_devices", [1, 4])
-def test_accumulated_gradients_are_those_of_the_whole_batch(
-    train, dropped_on_one_device, num_devices
-):
-    """A network without batch norm, dropout on: parts add up to the whole."""
-    parts = step_losses(train(num_devices=num_devices, gradient_accumulation_steps=4, **DROPPED))
-    # Devices add in another order, which two epochs of steps let grow.
-    assert relative_difference(parts, dropped_on_one_device) < (1e-10 if num_devices == 1 else 1e-8)
-
-
 def test_parts_hold_the_same_examples_on_any_number_of_devices(train):
     """Batch norm sees one part at a time, so that its examples decide the losses.
 
@@ -411,20 +325,3 @@ def test_label_smoothing_is_the_loss_against_the_smoothed_target():
     by_hand = -(target * np.asarray(jax.nn.log_softmax(logits))).sum(-1)
     losses = get_task("classification").losses(logits, jnp.asarray([0, 1]), 0.1)
     assert np.asarray(losses) == pytest.approx(by_hand, rel=1e-6)
-
-
-def test_top1_and_top5_count_what_is_among_the_best():
-    """What is no number is not."""
-    generator = np.random.default_rng(0)
-    logits = generator.normal(size=(200, 20)).astype(np.float32)
-    logits[0] = np.nan
-    labels = generator.integers(0, 20, 200)
-    task, valid = get_task("classification"), jnp.arange(200) < 150
-    sums = task.metric_sums(jnp.ones(200), jnp.asarray(logits), jnp.asarray(labels), valid)
-    hits = np.argsort(-logits, axis=-1) == labels[:, None]
-    hits[0] = False
-    assert sums["loss"] == sums["count"] == 150
-    metrics = task.compute(sums)
-    assert metrics["loss"] == 1
-    assert metrics["top1"] == pytest.approx(hits[:150, 0].mean(), rel=1e-6)
-    assert metrics["top5"] == pytest.approx(hits[:150, :5].any(-1).mean(), rel=1e-6)

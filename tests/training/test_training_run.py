@@ -102,12 +102,6 @@ def test_times_and_rates_are_those_of_the_epochs():
     assert (summary.eval_top1, summary.best_eval_top1, summary.best_epoch) == (0.3, 0.4, 2)
 
 
-def test_one_complete_epoch_has_no_steady_rate():
-    summary = summary_of(epoch(1), epoch(2, complete=False))
-    assert summary.images_per_s is summary.images_per_s_per_device is summary.mfu is None
-    assert (summary.steady_epochs, summary.images_per_s_whole_run) == (0, 25.0)
-
-
 @pytest.mark.parametrize("lost", [None, float("nan")])
 def test_a_score_that_is_no_number_is_the_worst(lost):
     """It is None in a record that was read back."""
@@ -138,41 +132,26 @@ def test_epochs_make_up_the_run_and_the_last_is_evaluated(plan):
         assert plan.num_evaluations(done) == len([epoch for epoch in evaluated if epoch >= done])
 
 
-def some_progress():
-    epoch = EpochMetrics(2, *(dict.fromkeys(("loss", "count"), [0.0, 0.0]) for _ in range(2)))
-    for loss in (0.1, 0.2, 0.3):
-        epoch.add({"loss": np.float32([loss, 3 * loss]), "count": np.float32([4, 4])})
-    epoch.begin_interval()
-    epoch.add({"loss": np.float32([0.7, 0.8]), "count": np.float32([4, 4])})
-    return RunProgress(step=26, epoch_metrics=epoch, compile_cache=["hit"], import_s=1.0)
+def test_progress_comes_back_as_it_was_when_it_was_saved():
+    """But for the times of a process."""
 
+    def dumped(metadata):
+        return json.dumps(metadata, default=np.ndarray.tolist)
 
-def read_back(metadata):
-    return RunProgress.from_json(json.loads(dumped(metadata)) | {"epochs": []})
-
-
-def dumped(metadata):
-    return json.dumps(metadata, default=np.ndarray.tolist)
-
-
-def test_progress_comes_back_as_it_was_but_for_the_times_of_a_process():
-    saved = some_progress()
-    found = read_back(saved.to_json())
-    assert dumped(found.to_json()) == dumped(saved.to_json()) and found.epoch_metrics.steps == 4
-    assert saved.import_s == 1.0 and found.import_s is None
-    # What is added later is in the same sums, in the same order.
-    for run in (saved, found):
-        run.epoch_metrics.add({"loss": np.float32([1 / 3, 0]), "count": np.float32([4, 4])})
-    assert dumped(found.to_json()) == dumped(saved.to_json())
-
-
-def test_a_checkpoint_keeps_what_was_there_when_it_was_written():
-    saved = some_progress()
+    sums = ({"loss": [loss, 3 * loss], "count": [4.0, 4.0]} for loss in (0.6, 0.3))
+    epoch = EpochMetrics(2, *sums, steps=2, interval_steps=1)
+    kept = {"step": 26, "learning_rate": 0.1, "compile_cache": ["hit"]}
+    saved = RunProgress(epoch_metrics=epoch, import_s=1.0, **kept)
     metadata = saved.to_json()
     before = dumped(metadata)
-    saved.invalid.append("later")
-    saved.epoch_metrics.add({"loss": np.ones(2), "count": np.ones(2)})
-    assert dumped(metadata) == before
+    found = RunProgress.from_json(json.loads(before) | {"epochs": []})
+    assert dumped(found.to_json()) == before and metadata == metadata | kept
+    assert saved.import_s == 1.0 and found.import_s is None
+    # What is added later is in the same sums, and in no checkpoint before.
+    for run in (saved, found):
+        run.epoch_metrics.add({"loss": np.float32([1 / 3, 0]), "count": np.float32([4, 4])})
+        run.invalid.append("later")
+    assert dumped(found.to_json()) == dumped(saved.to_json()) != dumped(metadata) == before
 
 
 def test_training_and_evaluation_keep_the_limit(tmp_path, monkeypatch):
