@@ -41,7 +41,6 @@ def test_a_run_that_fails_is_told_so(run_cli, tmp_path, wandb):
     [
         (["--wandb=demo"], "no API key: run `wandb login`, or set"),
         (["--wandb=a/b"], "--wandb=a/b: must be a project's name"),
-        (["--wandb=demo", "--mode=throughput"], "--wandb with --mode=throughput: it needs"),
     ],
 )
 def test_bad_input_is_refused(refused, wandb, flags, told):
