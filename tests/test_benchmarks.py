@@ -194,13 +194,3 @@ def test_what_fits_is_the_largest_power_of_two(load_script):
 )
 def test_bad_input_is_refused(refused, name, args, told):
     refused(*args, module=name, told=told)
-
-
-@pytest.mark.parametrize("order", ["AB", "ABBA", "AB" * 5, "BBABBB", "ABC", "ABC" * 3])
-def test_pages_of_equal_settings_claim_no_difference(load_script, order):
-    """At most 6 % may: of 30 pages 4 at most, with a margin for so few."""
-    assert load_script("verdicts").simulate_pages(order, 1, 0.0, 30, seed=1)["wrong"] <= 4 / 30
-
-
-def test_a_page_names_a_setting_that_is_faster(load_script):
-    assert load_script("verdicts").simulate_pages("AB" * 5, 1, 0.0, 30, seed=1)["seen"] >= 0.5

@@ -50,20 +50,6 @@ def test_every_shipped_experiment_is_valid_and_says_what_it_is_for():
             assert config.name == spec and without_unused(config) == (config, [])
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        "resnet50:synthetic",
-        "vit_s16:synthetic:tiny",
-        "wrn28_10:2019",
-        "cifar10_speedrun94:2025:tiny",
-    ],
-)
-def test_a_variant_is_the_experiment_of_its_other_name(spec):
-    name = spec.replace(":", "_", 1)
-    assert registry.load(spec) == registry.load(name) and registry.load(spec).name == name
-
-
 @pytest.mark.parametrize("spec", ["resnet50:synth", "resnet50:tiny:synthetic", "conv2d:2019"])
 def test_a_variant_that_does_not_exist_is_one_line_with_those_that_do(spec):
     assert ":tiny" in refusal(registry.load, spec, told="no variant ")

@@ -318,17 +318,6 @@ def a_run(power_of, *, every_s=1.0, until_s=60.0, counter=True, kind="gpu", **co
     return series
 
 
-def test_a_sample_takes_few_bytes():
-    """72 boards have 44 million samples a week, which must stay below 2 GiB."""
-    series = a_run(lambda elapsed_s: 300.0, load_percent=lambda t: 50, sm_clock_mhz=lambda t: 1980)
-    series.add(61.0, {"temperature_c": 70, "memory_used_bytes": 8e10, "throttle_reasons": ""})
-    series.add(62.0, {"temperature_c": 60, "throttle_reasons": "sw_power_cap"})
-    own = [series._elapsed_s, series._throttle_reasons, *series._columns.values()]
-    assert sum(column.itemsize for column in own) <= 44
-    assert {len(column) for column in own} == {len(series)} == {63}
-    assert series.greatest == {"temperature_c": 70, "memory_used_bytes": 8e10}
-
-
 def energy_of(series, windows, interval_s=1.0):
     return summarize(series, windows, interval_s, {})[0]
 
@@ -679,19 +668,21 @@ def test_the_hosts_load_is_known_of_windows_between_two_readings():
 START = datetime.datetime(2026, 3, 4, tzinfo=datetime.UTC)
 
 
-def write_readings(path, *processes):
+def write_readings(path, *processes, zoned=lambda time: time):
     """A GPU of 100 W, and the host, read each second.
 
     Args:
       processes: (seconds of the day, the run's clock, the counter in J) at the beginning, and the
         number of readings.
+      zoned: what is done to the times of the last one.
     """
     with open(path, "w", newline="") as file:
         rows = csv.DictWriter(file, COLUMNS)
         rows.writeheader()
-        for day_s, elapsed_s, energy_j, count in processes:
+        for place, (day_s, elapsed_s, energy_j, count) in enumerate(processes, 1):
             for second in range(count):
                 when = START + datetime.timedelta(seconds=day_s + second)
+                when = zoned(when) if place == len(processes) else when
                 row = {"time": when.isoformat(), "elapsed_s": elapsed_s + second}
                 board = {"power_w": 100.0, "energy_j": energy_j + 100.0 * second}
                 rows.writerow(row | {"device": "gpu0", "kind": "gpu", "load_percent": 50} | board)
@@ -746,33 +737,22 @@ def test_a_line_that_is_too_long_costs_only_what_follows(tmp_path, length):
     assert said.startswith("telemetry.csv is read only in part: ") and count == 1
 
 
-def test_the_time_zone_does_not_matter_but_that_there_is_one(tmp_path):
+@pytest.mark.parametrize(
+    ("zoned", "energy_j", "left_out"),
+    [
+        (lambda time: time.astimezone(datetime.timezone(datetime.timedelta(hours=9))), 3000, []),
+        (lambda time: time.replace(tzinfo=None), None, [2 * 29]),
+    ],
+    ids=["Tokyo", "none"],
+)
+def test_the_time_zone_does_not_matter_but_that_there_is_one(tmp_path, zoned, energy_j, left_out):
+    """It changes in the middle of the second process."""
     path, errors = tmp_path / "telemetry.csv", collections.Counter()
-    write_readings(path, (0, 0.0, 500.0, 21), (500, 20.0, 1e6, 31))
-    tokyo = datetime.timezone(datetime.timedelta(hours=9))
-    header, *lines = path.read_text().splitlines()
-    times = [datetime.datetime.fromisoformat(line.partition(",")[0]) for line in lines]
-
-    def rewritten(zone):
-        path.write_text(
-            "\n".join(
-                [header]
-                + [
-                    zone(time).isoformat() + line[line.index(",") :] if place > 45 else line
-                    for place, (time, line) in enumerate(zip(times, lines, strict=True))
-                ]
-            )
-        )
-        return read_series(path, errors=errors)
-
-    series = rewritten(lambda time: time.astimezone(tokyo))
-    assert energy_of(series, [Window(5, 15, 1), Window(25, 45, 1)])["energy_j"] == 3000
-    assert not errors
-    series = rewritten(lambda time: time.replace(tzinfo=None))
-    assert errors == {
-        "left out: a line of telemetry.csv that is damaged or has no time zone": len(lines) - 46
-    }
-    assert energy_of(series, [Window(5, 15, 1), Window(25, 45, 1)])["energy_j"] is None
+    second = (500, 20.0, 1e6, 2), (502, 22.0, 1e6 + 200, 29)
+    write_readings(path, (0, 0.0, 500.0, 21), *second, zoned=zoned)
+    series = read_series(path, errors=errors)
+    assert energy_of(series, [Window(5, 15, 1), Window(25, 45, 1)])["energy_j"] == energy_j
+    assert [*errors.values()] == left_out and all("no time zone" in line for line in errors)
 
 
 def test_damaged_lines_of_telemetry_are_left_out(tmp_path):

@@ -171,14 +171,6 @@ def small_shapes(monkeypatch):
     monkeypatch.setattr(matmul, "_LARGEST", 16)
 
 
-def test_square_wide_and_tall_shapes_are_searched(small_shapes):
-    shown = []
-    shape, tried = matmul.find_best_shape(jax.devices()[1], "fp32", 1000.0, shown.append)
-    names = ("16x16x16", "16x16x64", "64x16x16")
-    assert shown == [f"search, matmul fp32 {name}" for name in names]
-    assert tried == 3 and shape in {(16, 16, 16), (16, 16, 64), (64, 16, 16)}
-
-
 def test_what_the_backend_does_not_run_is_an_error_unless_another_shape_ran(
     monkeypatch, small_shapes
 ):

@@ -46,34 +46,24 @@ def test_a_slow_host_is_named_as_the_bottleneck(measure, tmp_path, slow_feed):
     assert result.summary["compile_s"] == compiled["lower_s"] + compiled["compile_s"] > 0
 
 
-@pytest.mark.parametrize("at_each_call", [lambda: next(COUNT), lambda: None])
-def test_a_window_says_what_storage_delivered(measure, monkeypatch, at_each_call):
-    """From its begin to its end; null on a system that does not count."""
-    monkeypatch.setattr(input_benchmark, "storage_read_bytes", at_each_call)
-    *on_host, step = measure().of_kind(InputRecord)
-    told = None if at_each_call() is None else 4096
-    assert [stage.windows_storage_read_bytes for stage in on_host] == [[told] * 6] * 2
-    assert step.windows_storage_read_bytes is None
-
-
-COUNT = itertools.count(step=4096)
-
-
-def test_steps_do_not_pile_up_on_simulated_devices(measure, monkeypatch):
-    """Else simulated devices wait for one another until XLA ends the process."""
+@pytest.mark.parametrize("read_bytes", [4096, None])
+def test_windows_say_what_storage_delivered_and_queue_few_steps(measure, monkeypatch, read_bytes):
+    """None on a system that does not count. Simulated devices that wait for one another end XLA."""
+    count, queued = itertools.count(step=4096), []
 
     class Limiter(DispatchLimiter):
-        added = 0
-
         def add(self, result):
-            Limiter.added += 1
             super().add(result)
-            assert len(self._results) <= 5
+            queued.append(len(self._results))
 
     monkeypatch.setattr("jaxbench.modes.windows.DispatchLimiter", Limiter)
-    measure()
+    reading = lambda: read_bytes and next(count)  # noqa: E731
+    monkeypatch.setattr(input_benchmark, "storage_read_bytes", reading)
+    *on_host, step = measure().of_kind(InputRecord)
+    assert [stage.windows_storage_read_bytes for stage in on_host] == [[read_bytes] * 6] * 2
+    assert step.windows_storage_read_bytes is None
     # Six windows and the first round, each of them at least this many.
-    assert Limiter.added >= 7 * 3
+    assert len(queued) >= 7 * 3 and max(queued) <= 5
 
 
 def record(stage, low, high, **fields):

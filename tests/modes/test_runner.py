@@ -8,11 +8,9 @@ from jaxbench.config import Experiment
 from jaxbench.errors import Diverged, RunFailed, Terminated
 from jaxbench.modes.runner import Measurement, RunContext, run_mode
 from jaxbench.parallel.mesh import DataMesh
-from jaxbench.records import next_steps
 from jaxbench.records.writers.console import Console
 from jaxbench.schema import CompileRecord, Conv2dRecord, Summary
-from jaxbench.training import run as training_run
-from tests.conftest import MICRO, records, run_json, table
+from tests.conftest import records, run_json, table
 from tests.modes.mixed_devices import REFUSAL, FakeDevice
 from tests.recorded import filled
 
@@ -95,13 +93,6 @@ def test_every_end_is_recorded_and_raised(run, tmp_path, error, status, reason):
     assert records(tmp_path / "run", "conv2d") and records(tmp_path / "run", "summary")
 
 
-def test_figures_that_fail_a_check_make_a_run_invalid(run, tmp_path):
-    result = run(Doing(invalid=["too fast", "too good"]))
-    document = run_json(tmp_path / "run")
-    assert (document["status"], document["reason"]) == ("invalid", "too fast; too good")
-    assert result.summary["status"] == document["summary"]["status"] == "invalid"
-
-
 def test_clocks_that_disagree_are_told(run, monkeypatch):
     apart_s = {"run": 10.0, "date": 40.0, "uptime": 40.0}
     monkeypatch.setattr(Clock, "elapsed_s", lambda self: apart_s)
@@ -131,14 +122,3 @@ def test_a_mix_that_does_not_run_is_said_in_one_line(run, tmp_path, kinds):
     if mixed:
         assert "RTX 2080 Ti with GTX 1080: the backend does not run" in str(told.value)
         assert "\n" not in str(told.value)
-
-
-@pytest.mark.parametrize("mode", ["train", "throughput"])
-def test_a_long_run_says_once_how_long_it_takes(run_cli, tmp_path, monkeypatch, mode):
-    monkeypatch.setattr(next_steps, "LONG_S", 0.0)
-    monkeypatch.setattr(training_run, "MEASURED_S", 0.0)
-    args = [f"--experiment={MICRO}", f"--mode={mode}", f"--workdir={tmp_path / 'run'}"]
-    args += [] if mode == "train" else ["--rounds=6", "--window_s=0.01"]
-    done = run_cli(*args)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("this takes about") == 1

@@ -16,7 +16,7 @@ from jaxbench.modes import targets
 from jaxbench.modes.targets import is_refusal, needed_bytes
 from jaxbench.parallel.child import ProcessResult
 from jaxbench.records.reader import load_run
-from jaxbench.schema import TargetRecord, decode_record
+from jaxbench.schema import TargetRecord
 from tests.conftest import MICRO, table
 from tests.launchers.fakes import fake_child
 
@@ -34,12 +34,6 @@ def cpus(monkeypatch):
     monkeypatch.setattr(targets, "create_devices", devices)
     for module in (targets, target):
         monkeypatch.setattr(module, "compiler_version", lambda target: "some 1.0")
-
-
-def compiled(config, target):
-    record, network = targets.compile_for_target(config, parse_target(target))
-    assert network["parameters"] > 0
-    return record
 
 
 @pytest.fixture
@@ -76,16 +70,6 @@ def children(cpus, monkeypatch):
     monkeypatch.setattr(local, "Child", fake_child(run_trial))
 
 
-def test_a_step_is_described_for_a_target(cpus):
-    config = entry_point.load_experiment(MICRO, ["--experiment.batch_size=64"])
-    record = compiled(config, "gpu:rtx2080ti:2")
-    assert decode_record(json.loads(json.dumps(record.to_json()))) == record
-    assert (record.target, record.origin, record.num_devices) == ("gpu:rtx2080ti:2", "compiled", 2)
-    assert record.fits and record.refusal is None and record.state_donated
-    assert record.needed_bytes == record.memory["total_bytes"]
-    assert record.batch_per_device == 32 and record.collectives["all-reduce"]["count"] >= 1
-
-
 @pytest.fixture
 def refusing(monkeypatch):
     """A compiler that refuses more than 96 images."""
@@ -103,7 +87,8 @@ def refusing(monkeypatch):
 
 def test_a_step_that_the_compiler_refuses_does_not_fit(cpus, refusing):
     config = entry_point.load_experiment(MICRO, ["--experiment.batch_size=128"])
-    record = compiled(config, "tpu:v5e:2x2")
+    record, network = targets.compile_for_target(config, parse_target("tpu:v5e:2x2"))
+    assert network["parameters"] > 0
     assert not record.fits and record.memory is None
     assert record.needed_bytes == int(11.13 * 2**30)
     assert record.refusal.startswith("RESOURCE_EXHAUSTED: too large. Used (11.13G)")
@@ -129,6 +114,10 @@ def test_a_run_directory_of_a_target(children, run_cli, tmp_path):
     run = load_run(str(tmp_path / "run"))
     assert (run.document.mode, run.document.target) == ("compile", "gpu:h100:2")
     summary, [record] = run.document.summary, run.of_kind(TargetRecord)
+    assert (record.target, record.origin, record.num_devices) == ("gpu:h100:2", "compiled", 2)
+    assert record.fits and record.refusal is None and record.state_donated
+    assert record.batch_per_device == 64 and record.collectives["all-reduce"]["count"] >= 1
+    assert record.needed_bytes == record.memory["total_bytes"]
     assert summary["planned_bytes_per_device"] == record.needed_bytes
     assert "images_per_s" not in summary and summary["compile_s"] > 0
     assert summary["phases_s"]["compile"] > 0 and run.document.parameters > 0

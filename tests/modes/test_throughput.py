@@ -15,6 +15,7 @@ from jaxbench.errors import Diverged
 from jaxbench.modes import throughput
 from jaxbench.modes.throughput import ForwardStage, TrainStage
 from jaxbench.modes.windows import Stepper, describe_windows, falling_loss_warnings, wait_for_steps
+from jaxbench.records import next_steps
 from jaxbench.records.writers.console import Console
 from jaxbench.schema import ThroughputRecord
 from jaxbench.training.loss_scale import LOWEST_SCALE
@@ -72,18 +73,6 @@ def test_under_fp16_the_summary_has_the_loss_scale(measure, tmp_path, monkeypatc
     assert summary["loss_scale"] == 2.0 ** (22 - summary["skipped_steps"])
     # Steps that overflow have a loss, and those that follow train.
     assert summary["last_loss"] < 0.9 * summary["first_loss"]
-
-
-def check_data(folder, result, feed):
-    assert {stage.feed for stage in result.of_kind(ThroughputRecord)} == {feed}
-    data = run_json(folder)["data"]
-    assert data["feed"] == feed and data["train_examples"] > 0
-    assert data["statistics"] == "the training split's"
-    assert len(data["mean"]) == len(data["std"]) and min(data["mean"] + data["std"]) > 0
-
-
-def test_a_resident_data_set_can_be_fed(measure, tmp_path):
-    check_data(tmp_path / "run", measure({"feed": "resident"}), "resident")
 
 
 def test_independent_models_and_masks(measure):
@@ -206,21 +195,31 @@ def test_a_streams_buffers_do_not_flatter_it(measure, tmp_path, slow_feed):
     """A host of 100 batches a second; 8 of them could be made ready in the other stages' time."""
     fields = slow_feed(0.01) | {"data__prefetch_batches": 8, "batch_size": 16, "num_devices": 1}
     result = measure({"feed": "stream", "rounds": 4, "window_s": 0.05}, **fields)
-    assert result.of_kind(ThroughputRecord)[0].images_per_s < 1.1 * 16 / 0.01
-    check_data(tmp_path / "run", result, "stream")
+    stages = result.of_kind(ThroughputRecord)
+    assert stages[0].images_per_s < 1.1 * 16 / 0.01
+    assert {stage.feed for stage in stages} == {"stream"}
+    data = run_json(tmp_path / "run")["data"]
+    assert data["feed"] == "stream" and data["train_examples"] > 0
+    assert data["statistics"] == "the training split's"
+    assert len(data["mean"]) == len(data["std"]) and min(data["mean"] + data["std"]) > 0
 
 
-def test_the_command_throughput_and_its_flags(run_cli, refused, tmp_path):
+def test_the_command_throughput_and_its_flags(run_cli, tmp_path, monkeypatch):
+    monkeypatch.setattr(next_steps, "LONG_S", 0.0)
     # With a cache every step is compiled twice.
     flags = ("--rounds=6", "--window_s=0.02", "--telemetry_s=0", "--compile_cache=off")
+    flags += ("--feed=resident",)
     done = run_cli(f"--experiment={MICRO}", "--mode=throughput", *flags, "--workdir=run")
     assert done.returncode == 0, done.stderr
     assert "train_step" in done.stdout and "images/s" in done.stdout and "p95" in done.stdout
+    assert done.stdout.count("this takes about") == 1
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert not (tmp_path / "run" / "telemetry.csv").exists()
-    assert run_json(tmp_path / "run")["summary"].get("telemetry") is None
-    told = "--rounds with --mode=train: it needs --mode=throughput"
-    refused(f"--experiment={MICRO}", "--mode=train", "--rounds=6", told=told)
+    document = run_json(tmp_path / "run")
+    assert document["data"]["feed"] == "resident" and "telemetry" not in document["summary"]
+    compiled = records(tmp_path / "run", "compile")
+    assert document["environment"]["compile_cache"] is None
+    assert {record["compile_cache"] for record in compiled} == {"off"}
 
 
 def test_under_fp16_a_step_that_is_skipped_ends_nothing():

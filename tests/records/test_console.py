@@ -14,6 +14,7 @@ from jaxbench.records import next_steps
 from jaxbench.records.run_dir import RunDir
 from jaxbench.records.writers import console as consoles
 from jaxbench.records.writers.console import Console, RichConsole
+from jaxbench.training import run as training_run
 from tests.conftest import MICRO
 
 STEER = "\x1b]0;owned\x07"
@@ -43,13 +44,17 @@ def test_without_a_terminal_a_line_of_progress_is_printed_once(monkeypatch, caps
     ],
     ids=" ".join,
 )
-def test_all_lines_fit_80_columns(run_cli, flags):
+def test_all_lines_fit_80_columns(run_cli, monkeypatch, flags):
     """Those of the modes that measure: see their own tests."""
+    monkeypatch.setattr(next_steps, "LONG_S", 0.0)
+    monkeypatch.setattr(training_run, "MEASURED_S", 0.0)
     done = run_cli(f"--experiment={MICRO}", *flags)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert width_of(lines) <= 80, max(lines, key=len)
     assert "…" not in done.stdout
+    is_training = not any(flag.startswith("--mode") for flag in flags)
+    assert done.stdout.count("this takes about") == is_training
     if "--mode=describe" not in flags:
         hints = 1 if "--mode=memory" in flags else 2  # memory has no rate to compare
         assert lines[-hints].startswith("report: jaxbench report")

@@ -19,15 +19,12 @@ from jaxbench.schema import (
     ScalingRecord,
     StepRecord,
     Summary,
-    ThroughputRecord,
     TrainSummary,
     TrialFigures,
     TrialResult,
     columns_of,
     decode_record,
-    metric_of,
     required_fields,
-    value_of,
 )
 from tests.conftest import records, run_document, run_json, table
 from tests.recorded import filled
@@ -55,16 +52,6 @@ def test_what_has_its_default_is_left_out():
 
 def test_what_a_newer_version_wrote_is_read():
     assert decode_record(STEP | {"later": 2.0}).to_json() == STEP
-
-
-def test_a_metric_of_another_kind_of_record_is_an_error_unless_none_is_asked_for():
-    for name in ("latency_p50_s", "latncy"):
-        with pytest.raises(AttributeError, match=f"EpochRecord' object has no attribute '{name}'"):
-            getattr(EPOCH, name)
-    assert value_of(EPOCH, "latency_p50_s") is value_of(EPOCH, "eval_dice") is None
-    assert value_of(EPOCH, "train_loss") == 2.0
-    with pytest.raises(KeyError):
-        value_of(EPOCH, "latncy")
 
 
 def test_run_json_has_the_documents_fields_only(tmp_path):
@@ -138,18 +125,3 @@ def test_a_name_is_described_once_and_has_one_type():
     assert len(described) == len({*described}) > 250
     assert {*described} == {*types} <= METRICS.keys()
     assert not [name for name, kinds in types.items() if any(one != kinds[0] for one in kinds)]
-
-
-def test_here_is_what_a_metric_means_in_one_class_alone():
-    here, plain = (
-        metric_of(EpochRecord, "images_per_s"),
-        metric_of(ThroughputRecord, "images_per_s"),
-    )
-    assert here.curve == "throughput/images_per_s" and plain.curve == ""
-    assert here.meaning != plain.meaning and here.heading == plain.heading == "images/s"
-    # What all summaries mean is no other thing in that of a mode.
-    assert (
-        metric_of(TrainSummary, "compile_s")
-        == metric_of(Summary, "compile_s")
-        != METRICS["compile_s"]
-    )

@@ -39,13 +39,6 @@ def test_a_profiled_run_takes_no_other_runs_program(run_cli, tmp_path):
         assert outcomes(tmp_path / run)["train_step"] == "miss"
 
 
-def test_the_compile_cache_can_be_off(run_cli, tmp_path):
-    done = run_cli(M, "--workdir=off", "--compile_cache=off", "--experiment.epochs=1")
-    assert done.returncode == 0, done.stderr
-    assert set(outcomes(tmp_path / "off").values()) == {"off"}
-    assert run_json(tmp_path / "off")["environment"]["compile_cache"] is None
-
-
 def test_the_compile_cache_can_be_elsewhere(run_cli, refused, tmp_path):
     throughput = ("--mode=throughput", "--rounds=6", "--window_s=0.02")
     done = run_cli(M, "--workdir=here", "--compile_cache=kept", *throughput)
