@@ -6,7 +6,8 @@ from jaxbench.cli import registry
 from tests.conftest import OPTIMIZED, records, run_json
 
 # Once a week: other recipes for a network that is here.
-_WEEKLY = ("resnet50", "gpt124m_synthetic", "wrn28_10_2019", "cifar10_speedrun94_2025", "vit_s16")
+_WEEKLY = ("resnet50", "gpt124m_synthetic", "wrn28_10_2019", "cifar10_speedrun94_2025")
+_WEEKLY += ("vit_s16", "vit_s16_synthetic")
 
 
 @pytest.mark.parametrize(

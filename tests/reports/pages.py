@@ -72,10 +72,6 @@ def csv_rows(*folders):
     return [*csv.DictReader(io.StringIO(text))]
 
 
-def figures(row, *names):
-    return [float(row[name]) if row[name] else None for name in names]
-
-
 class Page(html.parser.HTMLParser):
     """Fails where an element is not closed in its place; keeps text, ids and addresses."""
 
