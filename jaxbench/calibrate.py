@@ -23,7 +23,8 @@ def main(paths: list[str]) -> int:
 
     rates = [*read_rates(), *(rate for path in paths for rate in read_rates(user_path(path)))]
     out = user_path(_OUT.value)
-    if out.is_dir() or not out.parent.is_dir():
+    # A device or a pipe would be replaced.
+    if (out.exists() and not out.is_file()) or not out.parent.is_dir():
         raise BadInput(f"--out={out}: must be a file in a folder that exists")
     save(calibrate(rates, lambda line: print(line, file=sys.stderr)), out)
     print(f"{len(rates)} rates; written to {out}")

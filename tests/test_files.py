@@ -18,6 +18,7 @@ from jaxbench.files import open_own, read_text, unpack
 from jaxbench.hardware.telemetry.summary import read_series
 from jaxbench.launchers.launcher import write_json
 from jaxbench.modes.predictions import load_calibration
+from jaxbench.predict import calibration
 from jaxbench.predict.calibration import load, save
 from jaxbench.predict.rates import read_rates
 from jaxbench.records import reader
@@ -86,6 +87,21 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch, name):
     WRITERS[name](tmp_path)
     assert (tmp_path / "precious").read_text() == "kept" and len(path.read_text()) > 3
     assert not partial.is_symlink() and not partial.exists() and not path.is_symlink()
+
+
+@pytest.mark.parametrize("name", ["report.html", "calibration.json"])
+def test_a_link_that_a_user_names_stays(tmp_path, name):
+    (tmp_path / name).symlink_to("own")
+    WRITERS[name](tmp_path)
+    assert (tmp_path / name).readlink().name == "own" and (tmp_path / "own").stat().st_size > 3
+
+
+def test_no_pipe_or_device_is_replaced(tmp_path, monkeypatch, refused):
+    monkeypatch.setattr(calibration, "calibrate", lambda *_: load())
+    os.mkfifo(tmp_path / "pipe")
+    refused(".", "--out=pipe", "--format=md", module="jaxbench.report", told="no regular file")
+    refused("--out=pipe", module="jaxbench.calibrate", told="--out=pipe: must be a file")
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def end_of(path):

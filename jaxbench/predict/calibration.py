@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import json
 import math
+import os
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -182,7 +183,8 @@ def save(calibration: Calibration, path: pathlib.Path) -> None:
             return [short(one) for one in value]
         return float(f"{value:.6g}") if isinstance(value, float) else value
 
-    replace_file(path, json.dumps(short(dataclasses.asdict(calibration)), indent=0) + "\n")
+    text = json.dumps(short(dataclasses.asdict(calibration)), indent=0) + "\n"
+    replace_file(pathlib.Path(os.path.realpath(path)), text)  # of a link, where it leads to
 
 
 @functools.cache

@@ -231,7 +231,9 @@ class TrainRun:
         progress, epoch, done = self.progress, self.progress.epoch_metrics, self.progress.epochs
         total_steps, max_steps = self.plan.total_steps, self.program.config.max_steps
         if progress.step > total_steps == max_steps:
-            raise BadInput(f"{max_steps=}: {name} is after step {progress.step} already")
+            raise BadInput(
+                f"{max_steps=}: must be at least {progress.step}: the run goes on from {name}"
+            )
         step, fits = min(len(done) * self.plan.steps_per_epoch, total_steps), True
         if epoch:
             sums = dict.fromkeys(self.program.task.train_sums, (len(self.seeds_R),))

@@ -120,7 +120,7 @@ def test_a_run_that_max_steps_ended_is_the_longer_one_once_it_is_continued(tmp_p
     # Done is done, its end has a score, and it has no end before that.
     assert trained(run, resume="auto", max_steps=30, **fields).state is None
     assert checkpoint.best_checkpoint(run / CHECKPOINTS) == "step-000000030.epoch-00002"
-    told = "max_steps=29: step-000000030.epoch-00002 is after step 30 already"
+    told = "max_steps=29: must be at least 30: the run goes on from step-000000030.epoch-00002"
     refusal(trained, run, resume="auto", max_steps=29, **fields, told=told)
 
 

@@ -97,7 +97,7 @@ class _Course(NamedTuple):
 
 
 class _Line(list[_Course]):
-    """_Courses that differ only in their seed: a band, if they are several."""
+    """Courses that differ only in their seed: a band, if they are several."""
 
     run = property(lambda self: self[0].run)
     runs = property(lambda self: [*dict.fromkeys(course.run for course in self)])
