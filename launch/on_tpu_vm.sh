@@ -17,12 +17,13 @@ say() { printf 'on_tpu_vm.sh: %s\n' "$*" >&2; }
 install() {
   export PATH="$HOME/.local/bin:$PATH"
   rm -rf src && mkdir src && tar -xzf ~/jaxbench.tgz -C src &&
-    { command -v uv >/dev/null || python3 -m pip install -q uv; } &&
+    { command -v uv >/dev/null || PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install -q uv; } &&
     { venv/bin/python -m pip --version >/dev/null 2>&1 ||
       { rm -rf venv && uv venv -q --seed --python 3.12 venv; }; } &&
     venv/bin/python -m pip install -q -e "src[${EXTRAS:-tpu}]"
 }
 
+[[ " $*" == *" --workdir="* ]] || { say "give --workdir=runs/NAME: a job that starts again needs it" && exit 2; }
 script=$(realpath "$0") command=$(printf '%q ' "$@")
 mkdir -p ~/jaxbench && cd ~/jaxbench
 if [ "${1-}" = job ]; then

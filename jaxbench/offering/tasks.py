@@ -84,7 +84,8 @@ def skypilot_task(work: Work, accelerator: Accelerator) -> Task:
     setup = [
         "set -e",
         'export PATH="$HOME/.local/bin:$PATH"',
-        "command -v uv >/dev/null || python3 -m pip install -q uv",
+        # Newer systems keep their own Python from being changed.
+        "command -v uv >/dev/null || PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install -q uv",
         "[ -d ~/jaxbench-env ] || uv venv -q --seed --python 3.12 ~/jaxbench-env",
         *_install(work, accelerator),
     ]

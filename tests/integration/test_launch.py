@@ -152,6 +152,9 @@ def test_a_stopped_job_starts_again_and_keeps_its_runs(worker):
 
 
 def test_what_fails_before_the_run_is_told(worker):
+    done = worker.run("--experiment=cnn10")
+    assert done.returncode == 2 and "give --workdir=runs/NAME" in done.stderr
+    assert not (worker.home / "jaxbench").exists()
     worker.set(pip=3)
     assert worker.run("--workdir=runs/a").returncode == 3 and not worker.jobs()
     worker.set()

@@ -82,7 +82,7 @@ class ChunkDecoder:
                     flip=self.data.flip,
                 )
             except CorruptImageError as error:
-                raise RunFailed(f"{name}: {error}") from error
+                raise RunFailed(f"{name}: {error}; mend or remove it") from error
             if not 0 <= label < self.num_classes:
                 raise RunFailed(f"{name}: label {label} is not within 0 to {self.num_classes - 1}")
             labels_B[row] = label

@@ -230,8 +230,8 @@ def _seeds_table(context: ReportContext) -> Table:
     note = (
         "Each mean is geometric, with an interval from "
         f"{FEWEST_RUNS} seeds on; the median if a value is 0 or ∞. Score: the last of each seed; "
-        "seeds that failed or diverged have none. From the time on: to the target, which takes "
-        "endlessly if it was never reached. Epochs alone: with evaluations, without start-up, "
+        "seeds that failed or diverged have none. From the time on: to the target, ∞ if it "
+        "was never reached. Epochs alone: with evaluations, without start-up, "
         "reading and compilation. USD: at the lowest known price."
     )
     rows = [row | {"setting": label} for label, row in labels]
