@@ -113,17 +113,19 @@ def test_strangers_do_not_end_a_run(port, monkeypatch):
 
 def test_who_drips_bytes_holds_nobody_up(port, monkeypatch):
     monkeypatch.setattr(rendezvous, "_SILENT_S", 0.5)
-    is_over = threading.Event()
+    has_begun, is_over = threading.Event(), threading.Event()
 
     def drip():
         with contextlib.suppress(OSError), _connect(port) as stranger:
             while not is_over.wait(0.1):
                 stranger.sendall(b"x")
+                has_begun.set()
 
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(ends, port, (0, 2), timeout_s=60)
         pool.submit(drip)
         try:
+            assert has_begun.wait(60)
             assert ends(port, (1, 2), timeout_s=60) == waiting.result() == [None]
         finally:
             is_over.set()

@@ -152,9 +152,9 @@ class StreamFeed:
                 ) from error
             raise
 
-    def host_batches(self, epoch: int, num_steps: int) -> Iterator[Any]:
+    def host_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
         """Yield the same batches, left on the host: each a dict of arrays with a leading axis L."""
-        start = epoch * self.steps_per_epoch
+        start = epoch * self.steps_per_epoch + first_step
         with contextlib.closing(iter(self._batches(start, start + num_steps, True))) as batches:
             yield from batches
 
