@@ -20,7 +20,7 @@ from jaxbench.errors import BadInput
 from jaxbench.records.reader import load_run, missing_records, read_document, read_results
 from jaxbench.schema import TrialFigures
 from tests.data.cifar10_files import write_batches
-from tests.recorded import on_the_way, write_results
+from tests.recorded import attempts, on_the_way, write_results
 from tests.strategies import damaged, damaged_json
 from tests.tfds_files import image_feature, label_feature, write_tfds
 
@@ -59,7 +59,8 @@ def prepared(name, folder):
 
 
 def run(name, folder):
-    run = on_the_way(folder / "run", (0.5, 0.9), status="preempted", experiment="some")
+    how = {"status": "preempted", "experiment": "some", "attempts": attempts()}
+    run = on_the_way(folder / "run", (0.5, 0.9), **how)
 
     def read():
         read_document(run)
