@@ -106,7 +106,7 @@ def open_own(path: str | os.PathLike, mode: str, **options: Any) -> Any:
 
 
 def replace_file(path: pathlib.Path, content: str | bytes, **options: Any) -> None:
-    """Write a file whole, also on a full disk or if the process is killed: else the old one stays.
+    """Replace a file; on a full disk, or if the process is killed, the old file stays whole.
 
     The options are those of `open`. Raises OSError if it cannot be written.
     """

@@ -154,6 +154,8 @@ def as_bad_input(subject: Any, problem: str = "cannot be read") -> Iterator[None
         raise
     except Exception as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or repr(error)
+        if isinstance(error, KeyError):  # its text is the key alone
+            reason = f"it has no {reason}"
         if (file := getattr(error, "filename", None)) and str(file) not in str(subject):
             reason += f": {file}"
         raise BadInput(f"{subject}: {problem}: {printable(reason)[:300]}") from error

@@ -170,11 +170,11 @@ def is_synthetic(setting: Mapping[str, Any]) -> bool:
 
 
 def is_published_work(setting: Mapping[str, Any], examples: int | None, dataset: str) -> bool:
-    """Return whether a run, on so many examples, may stand beside what is published of its network.
+    """Return whether published results of a run's network on a data set are of the run's work.
 
-    What a record does not say is not held against it. Of synthetic images only their shape counts,
-    and the number of classes. Precision, batch and machine are columns of such a table, and are
-    left out.
+    `examples` is the size of its training split. What a record does not say is not held against
+    it. Of synthetic images only their shape counts, and the number of classes. Precision, batch and
+    machine are columns of such a table, and are left out.
     """
     count, _, _, name = PUBLIC_SETS[dataset]
     named = setting.get("data.name") if setting.get("data.source") == "tfds" else None

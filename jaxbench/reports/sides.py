@@ -267,8 +267,8 @@ def judge(matches: Sequence[Match], num_verdicts: int = 0) -> list[dict[str, Any
     `design_doubts` objects.
 
     Args:
-      num_verdicts: how many ratios are judged together, so that all their intervals hold at 95 %.
-        0 counts those of these matches.
+      num_verdicts: how many ratios are judged together, so that all their intervals hold at 95 %;
+        0 for all ratios of `matches`.
     """
     num_verdicts = num_verdicts or count_verdicts(matches)
     comparisons = []

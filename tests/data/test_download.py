@@ -204,7 +204,7 @@ def test_what_the_official_files_do_not_hold_is_not_fetched(server, load):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("dataset,file,size_bytes,sha256\ncifar10,a,1,00", "cannot be read: 'url'"),
+        ("dataset,file,size_bytes,sha256\ncifar10,a,1,00", "cannot be read: it has no 'url'"),
         ("dataset,file,size_bytes,sha256,url\ncifar10,a,one,00,https://x.y/a", "'one'"),
         (None, "No such file"),
     ],

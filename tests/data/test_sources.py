@@ -163,6 +163,7 @@ def test_anything_that_reading_raises_is_one_line_that_names_the_file():
         ),
         (OSError(13, "Permission denied", "/b"), "/sets/a: cannot be read: Permission denied: /b"),
         (IndexError(), "/sets/a: cannot be read: IndexError()"),
+        (KeyError("label"), "/sets/a: cannot be read: it has no 'label'"),
         (RuntimeError("two\n  lines\x1b"), "/sets/a: cannot be read: two lines?"),
         (BadInput("as it is"), "as it is"),
     ):
