@@ -2,14 +2,13 @@
 
 import functools
 import importlib
-import os
 import sys
 
 import jax
 import pytest
 from jax._src import xla_bridge
 
-import jaxbench
+from jaxbench.api import sweep
 from jaxbench.errors import BadInput
 from jaxbench.launchers.launcher import Limits, create_launcher
 from tests.conftest import MICRO, refusal
@@ -44,7 +43,7 @@ def test_hardware_is_part_of_a_key_elsewhere():
     ],
 )
 def test_no_trial_starts_on_a_gpu_whose_memory_this_process_holds(
-    monkeypatch, variables, stats, is_refused
+    monkeypatch, tmp_path, variables, stats, is_refused
 ):
     gpu = FakeDevice(0, "GPU")
     gpu.memory_stats = lambda: {"bytes_limit": 60 * GIB, "bytes_in_use": GIB, **stats}
@@ -56,8 +55,9 @@ def test_no_trial_starts_on_a_gpu_whose_memory_this_process_holds(
     monkeypatch.setattr(jax, "local_devices", lambda: [gpu])
     if is_refused:
         told = "GiB of the GPU's memory, which the trials need: restart it"
-        refusal(jaxbench.sweep, MICRO, {"batch_size": [8, 16]}, told=told)
-        assert not os.path.exists("runs")
+        folder = tmp_path / "sweep"
+        refusal(sweep, MICRO, {"batch_size": [8, 16]}, sweepdir=folder, told=told)
+        assert not folder.exists()
     create = functools.partial(create_launcher, "local", Limits(), print, {})
     refusal(create) if is_refused else create()
     monkeypatch.setattr(xla_bridge, "backends_are_initialized", lambda: False)
