@@ -67,7 +67,8 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
         return run_local_processes(sys.orig_argv, flags.FLAGS.local_processes)
     from jaxbench.hardware.backend_flags import start_backend
 
-    given = {name: flags.FLAGS[name].value for name in ("profile", "xla_flags", "backend_flags")}
+    names = ("profile", "xla_flags", "backend_flags", "deterministic")
+    given = {name: flags.FLAGS[name].value for name in names}
     start_backend(print_wrapped, compile_cache=main_flags.cache_setting(), **given)
     config = process_flags.coordinator_config(one_host=mode != "describe")
     with processes.process_group(config, process_flags.exit_status):

@@ -348,7 +348,7 @@ class Summary(Record, frozen=True, kw_only=True):
     telemetry: Annotated[Telemetry | None, Metric("readings of devices and host over what was measured; absent if nothing was read")] = None
     invalid: Annotated[list[str], Metric("reasons why metrics fail a sanity check")] = msgspec.field(default_factory=list)
     compile_s: Annotated[Amount | None, Here("seconds of lowering and compiling, over all programs; what is compiled at the same time counts once")] = None
-    peak_memory_bytes: Annotated[Count | None, Metric("most memory in use on a device; absent if the device does not report it", "memory, most", "MiB", better="lower")] = None
+    peak_memory_bytes: Annotated[Count | None, Metric("most memory in use on a device while the run compiled and ran; absent if the device does not report it, or if its process had used as much before", "memory, most", "MiB", better="lower")] = None
     host_peak_memory_bytes: Annotated[Count | None, Metric("most memory that the process used on the host", "host memory, most", "MiB", better="lower")] = None
     warnings: Annotated[list[str], Metric("reasons to read the metrics with care")] = msgspec.field(default_factory=list)
     wall_s: Annotated[Amount | None, Metric("seconds from the start of the run's clock to its end", "wall", "s", better="lower")] = None
@@ -454,7 +454,7 @@ class EpochRecord(Record, frozen=True, kw_only=True):
     data_wait_s: Annotated[Amount, Metric("seconds of `train_time_s` in which the training loop waited for data", "data wait", "s", better="lower", curve="time/data_wait_s")]
     eval_time_s: Annotated[Amount, Here("seconds of the evaluation, 0 without one")]
     images: Annotated[Count, Metric("images trained on, or sequences; profiled steps excluded", "images", "count")]
-    peak_memory_bytes: Annotated[Count | None, Here("most memory in use on a device so far", "memory/peak_bytes")] = None
+    peak_memory_bytes: Annotated[Count | None, Here("most memory in use on a device so far in the run", "memory/peak_bytes")] = None
     process_memory_bytes: Annotated[Count | None, Metric("memory of the process on the host", "process memory", "MiB", better="lower")] = None
     elapsed_s: Annotated[Amount, Metric("seconds from the run's start to the end of the evaluation", "elapsed", "s")]
     mfu: Annotated[Amount | None, Metric("model FLOPs utilization: the fraction of the peak that the network's own operations use", "MFU", "%", better="higher", shown="throughput input trial")] = None

@@ -29,7 +29,7 @@ from jaxbench.errors import Terminated
 from jaxbench.hardware.environment import process_memory_bytes
 from jaxbench.models.layers import keep_products_and_sums
 from jaxbench.parallel.fsdp import mean_gradients
-from jaxbench.parallel.mesh import AXIS, DataMesh, peak_memory_bytes
+from jaxbench.parallel.mesh import AXIS, DataMesh
 from jaxbench.parallel.signals import defer_signals, graceful_stop
 from jaxbench.records.validity import impossible_epoch
 from jaxbench.schema import EpochRecord
@@ -478,7 +478,7 @@ def write_epoch_record(
         **evaluated,
         learning_rate=run.progress.learning_rate,
         **run.loss_scales.describe(),
-        peak_memory_bytes=peak_memory_bytes(program.mesh.devices),
+        peak_memory_bytes=program.mesh.peak_memory_bytes,
         process_memory_bytes=process_memory_bytes(),
         elapsed_s=run.clock.wall_s(),
     )

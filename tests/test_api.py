@@ -99,10 +99,12 @@ def test_a_profile_names_operations(monkeypatch, capsys, start, has_devices):
             jaxbench.train(MICRO, telemetry_s=0, profile="2:3")
             said = capsys.readouterr().out
         else:
-            flags = (f"--experiment={MICRO}", "--telemetry_s=0", "--profile=2:3")
+            flags = (f"--experiment={MICRO}", "--telemetry_s=0", "--profile=2:3", "--deterministic")
             said = run_command(pathlib.Path(), *flags).stdout
     finally:
         jax.config.update("jax_platforms", before)
+    if start == "command":
+        assert "--xla_gpu_deterministic_ops=true" in given.pop(0)
     assert given == ["--xla_gpu_enable_command_buffer="] * (not has_devices)
     told = "set XLA_FLAGS=" if has_devices else "command buffers are off"
     assert told in " ".join(said.split())

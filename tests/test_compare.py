@@ -121,6 +121,24 @@ def test_epochs_but_the_first_are_a_training_runs_rate(tmp_path):
     assert stages["training"]["ratio"] == pytest.approx(25 / 51)
 
 
+def test_equal_trainings_have_equal_losses_or_differ_from_an_epoch_on(run_compare, tmp_path):
+    rates = (1.0, 50, 51, 52)
+    base = write_run(tmp_path / "a", epoch_rates=rates, seed=3)
+    again = write_run(tmp_path / "b", epoch_rates=rates, seed=3)
+    other = write_run(tmp_path / "other", epoch_rates=rates, seed=4)
+    said = run_compare(base, again, other).stdout
+    assert said.count("losses") == 1
+    assert "losses equal, digit for digit, in all 4 epochs" in " ".join(said.split())
+    metrics = tmp_path / "b" / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace("0.6666666666666666", "0.6666666666666667"))
+    said = run_compare(base, again).stdout
+    assert "losses differ from epoch 3 on" in " ".join(said.split())
+    # Repeats have pairs of equal seeds.
+    write_run(tmp_path / "seeds" / "3", epoch_rates=rates, seed=3)
+    write_run(tmp_path / "seeds" / "5", epoch_rates=rates, seed=5)
+    assert compared(tmp_path / "seeds", base)["losses"] == {"epochs": 4, "differ_from_epoch": None}
+
+
 @pytest.mark.parametrize(
     ("how", "told"),
     [

@@ -94,7 +94,7 @@ def run_jaxbench(task: dict[str, Any], answers: TextIO) -> None:
     from jaxbench.data.feeds.feed import create_feed
     from jaxbench.hardware.environment import describe_environment
     from jaxbench.modes.windows import wait_for_steps
-    from jaxbench.parallel.mesh import create_training_mesh, peak_memory_bytes
+    from jaxbench.parallel.mesh import create_training_mesh
     from jaxbench.precision import get_precision
     from jaxbench.train import build_program
     from jaxbench.training.compilation import compile_step
@@ -140,7 +140,7 @@ def run_jaxbench(task: dict[str, Any], answers: TextIO) -> None:
         distances,
         # Nothing is given back, but this side's turns are to begin like the other's.
         (lambda: None) if jax.default_backend() != "cpu" else None,
-        lambda: peak_memory_bytes(mesh.devices),
+        lambda: mesh.peak_memory_bytes,
         {
             "platform": jax.default_backend(),
             "environment": describe_environment(mesh.devices),

@@ -32,6 +32,7 @@ from jaxbench.custom import config_record
 from jaxbench.errors import BadInput
 from jaxbench.fields import names_that_may_differ
 from jaxbench.files import end_of_lines, open_own, read_lines, read_text
+from jaxbench.hardware.backend_flags import is_deterministic
 from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import broadcast_arrays
 from jaxbench.paths import user_path
@@ -241,7 +242,8 @@ def resume_run_dir(
     checkpoint the run starts anew.
 
     Raises:
-      BadInput: the folder cannot be created, or the data or the target accuracy differ.
+      BadInput: the folder cannot be created, or the data, the target accuracy or --deterministic
+        differ.
     """
     path, old = resume.path, resume.document
     marks = checkpoint.metadata["records"] if checkpoint else {}
@@ -252,6 +254,10 @@ def resume_run_dir(
             raise BadInput(
                 f"{path}: was made with another data set: {name}={before} there, {here} here"
             )
+    there, here = (is_deterministic(one.get("XLA_FLAGS")) for one in (last, entry))
+    if there != here and last.get("device_kind") == entry["device_kind"]:
+        word = {True: "with", False: "without"}
+        raise BadInput(f"{path}: was made {word[there]} --deterministic, this is {word[here]} it")
     there, here = last.get("batch_norm_examples"), document.batch_norm_examples
     if there != here:
         say(

@@ -1,12 +1,14 @@
 """What is set before JAX makes its devices: the platform, and the flags of backend_flags.csv."""
 
 import os
+import re
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxbench.errors import BadInput
 from jaxbench.files import read_table
 from jaxbench.hardware.accelerators import check_platforms, usable_plugins
 from jaxbench.hardware.system import installed_version
@@ -17,6 +19,9 @@ from jaxbench.xla.variables import added_flags
 
 # Which kinds of operations run from command buffers: none.
 _COMMAND_BUFFERS = "--xla_gpu_enable_command_buffer="
+# XLA then adds in one order, and chooses kernels without timing them. Its Triton kernels would be
+# left out: without the second flag jaxlib 0.11.2 and 0.12.0.1 may find no kernel for a product.
+_DETERMINISTIC = "--xla_gpu_deterministic_ops=true --xla_gpu_enable_triton_gemm=false"
 # The flags that XLA has read, as far as `prepare_backend` has seen them.
 _in_time: set[str] = set()
 
@@ -39,6 +44,7 @@ def start_backend(
     compile_cache: str = "",
     xla_flags: str | None = None,
     backend_flags: bool = True,
+    deterministic: bool = False,
 ) -> None:
     """Do what every command and function does before JAX makes its devices; see their options.
 
@@ -49,6 +55,8 @@ def start_backend(
     use_compile_cache(compile_cache, by_names=profile is not None)
     for flag in add_xla_flags(xla_flags) if xla_flags else ():
         warn(f"jaxbench: XLA does not know {flag}: left out")
+    if deterministic and _may_use_gpu() and (unknown := add_xla_flags(_DETERMINISTIC)):
+        raise BadInput(f"--deterministic: this XLA does not know {' '.join(unknown)}")
     if profile is not None and (line := name_operations()):
         say(line)
     prepare_backend(backend_flags)
@@ -87,6 +95,19 @@ def prepare_backend(add_flags: bool = True) -> list[str]:
     return added
 
 
+def _may_use_gpu() -> bool:
+    """Return whether JAX takes a GPU, if there is one."""
+    return jax.config.jax_platforms != "cpu" and any(
+        kind in name for name in usable_plugins() for kind in ("cuda", "rocm")
+    )
+
+
+def is_deterministic(xla_flags: str | None) -> bool:
+    """Return whether XLA_FLAGS make equal runs of a GPU equal; the last value of a flag holds."""
+    values = re.findall(r"--xla_gpu_deterministic_ops(?:=(\S+))?", xla_flags or "")
+    return values[-1:] in (["true"], ["1"], [""])
+
+
 def name_operations() -> str:
     """Have a profile on a GPU name each operation; return what a user must know of it.
 
@@ -96,10 +117,7 @@ def name_operations() -> str:
     """
     from jax._src import xla_bridge  # the question has no public name
 
-    on_gpu = jax.config.jax_platforms != "cpu" and any(
-        kind in name for name in usable_plugins() for kind in ("cuda", "rocm")
-    )
-    if not on_gpu or _COMMAND_BUFFERS in os.environ.get("XLA_FLAGS", ""):
+    if not _may_use_gpu() or _COMMAND_BUFFERS in os.environ.get("XLA_FLAGS", ""):
         return ""
     if xla_bridge.backends_are_initialized():
         return (

@@ -1,8 +1,12 @@
 """Run trials on this machine, one at a time; on Linux each ends with the sweep."""
 
+import os
 import platform
+import sys
 from collections.abc import Callable
 
+from jaxbench.errors import BadInput
+from jaxbench.hardware.targets.target import GPU_MEMORY_SHARE
 from jaxbench.launchers.launcher import Ended, Launcher, Limits, TrialJob
 from jaxbench.parallel.child import Child, last_line
 
@@ -14,6 +18,7 @@ class LocalLauncher(Launcher):
     hardware = ()
 
     def __init__(self, limits: Limits, say: Callable[[str], None]):
+        _check_memory_is_free()
         self._limits = limits
         self._running: dict[str, Child] = {}
 
@@ -35,3 +40,28 @@ class LocalLauncher(Launcher):
         for child in self._running.values():
             child.end()
         self._running.clear()
+
+
+def _check_memory_is_free() -> None:
+    """Raise BadInput if this process holds GPU memory that trials need.
+
+    JAX keeps what it has taken from a GPU. A trial would fail, or the largest batch be too small.
+    """
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    if not (bridge and bridge.backends_are_initialized()):
+        return
+    import jax
+
+    share = float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION") or GPU_MEMORY_SHARE)
+    reserves = os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE") not in ("false", "False", "0")
+    for device in jax.local_devices():
+        if device.platform != "gpu" or not (stats := device.memory_stats()):
+            continue
+        limit_bytes = stats["bytes_limit"]
+        held_bytes = stats.get("pool_bytes", limit_bytes if reserves else stats["bytes_in_use"])
+        if held_bytes > limit_bytes / share - limit_bytes:
+            raise BadInput(
+                f"this process holds {held_bytes / 2**30:.3g} GiB of the GPU's memory, which the "
+                "trials need: restart it (in a notebook, the kernel) and run the sweep first, or "
+                "set XLA_PYTHON_CLIENT_PREALLOCATE=false before JAX starts"
+            )

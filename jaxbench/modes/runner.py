@@ -42,7 +42,6 @@ from jaxbench.parallel.mesh import (
     broadcast_arrays,
     create_training_mesh,
     mixed_devices,
-    peak_memory_bytes,
 )
 from jaxbench.parallel.signals import defer_signals
 from jaxbench.precision import get_precision
@@ -560,7 +559,7 @@ def _summarize(
         summary,
         # A resumed run counts what earlier processes compiled, too.
         compile_s=summary.compile_s or compile_s or None,
-        peak_memory_bytes=peak_memory_bytes(setup.mesh.devices),
+        peak_memory_bytes=setup.mesh.peak_memory_bytes,
         host_peak_memory_bytes=host_peak_memory_bytes(),
         phases_s=phases_s,
         wall_s=wall_s,

@@ -37,6 +37,8 @@ class DataMesh:
     devices: tuple[jax.Device, ...]
     # pmap | shard_map: two spellings of the same computation; fsdp: shard_map with a split state.
     parallelism: str
+    # The peak memory of this process before the run.
+    peak_before_bytes: int = dataclasses.field(default=0, compare=False)
 
     @property
     def num_devices(self) -> int:
@@ -50,6 +52,16 @@ class DataMesh:
     def process(self) -> tuple[int, int]:
         """Return the index of this process and the number of processes."""
         return processes.index(), self.num_devices // len(self.local_devices)
+
+    @property
+    def peak_memory_bytes(self) -> int | None:
+        """Return the peak memory of any local device in the run.
+
+        JAX counts from the process's start, so a run that does not exceed what was in use before
+        has no peak: None, as if nothing counts.
+        """
+        peak_bytes = _peak_memory_bytes(self.devices)
+        return peak_bytes if peak_bytes > self.peak_before_bytes else None
 
     def replicate(self, tree: Any) -> Any:
         """Place a copy of every array on every device; all processes pass the same arrays."""
@@ -190,7 +202,7 @@ def create_mesh(config: Experiment) -> DataMesh:
         )
     of_each = config.num_devices // count or min(counts)
     devices = tuple(device for local in by_process for device in local[:of_each])
-    return DataMesh(devices, config.parallelism)
+    return DataMesh(devices, config.parallelism, _peak_memory_bytes(devices))
 
 
 def create_training_mesh(config: Config) -> tuple[DataMesh, BatchLayout]:
@@ -249,9 +261,8 @@ def mixed_devices(devices: Sequence[jax.Device], error: BaseException | None) ->
     )
 
 
-def peak_memory_bytes(devices: Sequence[jax.Device]) -> int | None:
-    """Return the peak memory of any local one of these devices; None if nothing counts it."""
+def _peak_memory_bytes(devices: Sequence[jax.Device]) -> int:
+    """Return the peak memory of any local one of these devices so far; 0 if nothing counts it."""
     here = jax.local_devices()  # those of a target are not
     stats = [device.memory_stats() or {} for device in devices if device in here]
-    peaks = [each["peak_bytes_in_use"] for each in stats if "peak_bytes_in_use" in each]
-    return max(peaks, default=None)
+    return max((each.get("peak_bytes_in_use", 0) for each in stats), default=0)

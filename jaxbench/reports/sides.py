@@ -1,5 +1,6 @@
 """The sides of a comparison: a run, repeats of one, or the trials of a sweep."""
 
+import itertools
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from jaxbench.records.same import differing, is_other_work, others_of
 from jaxbench.reports.collect import collect
 from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.work import grouped
+from jaxbench.schema import EpochRecord
 from jaxbench.terminal import printable
 
 # An interval that ends at more than this many times the ratio says nothing.
@@ -184,8 +186,29 @@ def match(base: Side, other: Side) -> Match:
         "same_host": same_host,
         "interleaved": are_interleaved(base.starts, other.starts),
         "differences": unlike,
+        "losses": compare_losses(base, other),
     }
     return Match(sides, rates, doubts, not other_work)
+
+
+def compare_losses(base: Side, other: Side) -> dict[str, int | None] | None:
+    """Return from which epoch on the losses of equal trainings differ in any digit, if they do.
+
+    Equal trainings have the same experiment and seed; machines, versions and flags may differ.
+    None if the sides have no such pair.
+    """
+    epochs, differing_epochs = [], []
+    for first, second in itertools.product(base.runs, other.runs):
+        if first.config != second.config:
+            continue
+        sides = (run.of_kind(EpochRecord) for run in (first, second))
+        losses = [[(one.train_loss, one.eval_loss) for one in side] for side in sides]
+        pairs = list(zip(*losses, strict=False))
+        epochs.append(len(pairs))
+        differing_epochs += [epoch for epoch, pair in enumerate(pairs, 1) if pair[0] != pair[1]][:1]
+    if not any(epochs):
+        return None
+    return {"epochs": min(epochs), "differ_from_epoch": min(differing_epochs, default=None)}
 
 
 def match_trials(base: Mapping[str, Side], other: Mapping[str, Side]) -> list[Match | str]:
@@ -317,6 +340,10 @@ def describe_comparison(comparison: Mapping[str, Any]) -> list[str]:
             f"{stage:<17} A {first}; B {second} images/s; B / A {ratio_words(figures)}: "
             + ": ".join(filter(None, (figures["verdict"], "; ".join(figures["reasons"]))))
         )
+    if losses := comparison["losses"]:
+        epoch = losses["differ_from_epoch"]
+        equal = f"equal, digit for digit, in all {losses['epochs']} epochs"
+        lines.append(f"{'losses':<17} {f'differ from epoch {epoch} on' if epoch else equal}")
     if not comparison["same_host"]:
         lines.append(
             "A and B ran on different hosts: the day, clocks and temperature of each host are part "

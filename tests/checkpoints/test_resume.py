@@ -517,6 +517,12 @@ def changed_run(**fields):
     return lambda _, run: (run / "run.json").write_text(json.dumps(run_json(run) | fields))
 
 
+def made_deterministic(_, run):
+    document = run_json(run)
+    document["environment"]["variables"]["XLA_FLAGS"] = "--xla_gpu_deterministic_ops=true"
+    (run / "run.json").write_text(json.dumps(document))
+
+
 def damaged_records(monkeypatch, run):
     path = run / "metrics.jsonl"
     path.write_bytes(re.sub(rb'("train_loss": \d\.)\d', rb"\g<1>", path.read_bytes(), count=1))
@@ -533,6 +539,7 @@ RECORDS = "; put the file back, or begin anew"
         ({"epochs": 4, "seed": 3}, "seed=0 there, 3 here"),
         (another_data_set, "was made with another data set: eval_checksum="),
         (changed_run(target_accuracy=0.3), "was made with --target_accuracy=0.3, this is None"),
+        (made_deterministic, "was made with --deterministic, this is without it"),
         (changed_run(mode="throughput"), "cannot be read: it is not that of a training run"),
         (damaged_records, RECORDS),
         (lambda _, run: os.truncate(run / "metrics.jsonl", 99), RECORDS),

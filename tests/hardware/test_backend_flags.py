@@ -9,8 +9,10 @@ from jax._src import xla_bridge
 from jaxbench.hardware import accelerators, backend_flags
 from jaxbench.hardware.accelerators import usable_plugins
 from jaxbench.hardware.backend_flags import (
+    is_deterministic,
     name_operations,
     prepare_backend,
+    start_backend,
     sums_are_right,
     wrong_sums,
 )
@@ -83,6 +85,46 @@ def test_a_profile_on_a_gpu_names_operations(before_devices, plugins, platforms,
     jax.config.update("jax_platforms", platforms)
     assert ("command buffers are off" in name_operations()) is is_set
     assert given == ["--xla_gpu_enable_command_buffer="] * is_set
+
+
+@pytest.mark.parametrize(
+    ("plugins", "platforms", "is_added"),
+    [
+        (["xla_cuda13"], None, True),
+        (["xla_cuda13"], "cuda", True),
+        (["xla_cuda13"], "cpu", False),
+        (["libtpu"], None, False),
+        ([], None, False),
+    ],
+)
+def test_only_gpus_need_a_flag_to_be_deterministic(before_devices, plugins, platforms, is_added):
+    before_devices.setattr(backend_flags, "usable_plugins", lambda: plugins)
+    before_devices.setattr(backend_flags, "use_compile_cache", lambda *_, **__: None)
+    off = "--xla_gpu_deterministic_ops=false"
+    jax.config.update("jax_platforms", platforms)
+    start_backend(print, xla_flags=off)
+    assert not is_deterministic(os.environ["XLA_FLAGS"])
+    start_backend(print, xla_flags=off, deterministic=True)
+    assert is_deterministic(relevant_variables()["XLA_FLAGS"]) is is_added
+    unknown = "XLA does not know --xla_gpu_deterministic_ops=true"
+    before_devices.setattr("jaxbench.xla.flags.xla_refusal", lambda flags: unknown)
+    before_devices.setattr(backend_flags, "check_flag_variables", lambda: None)
+    before_devices.setattr("jaxbench.xla.flags.check_flag_variables", lambda: None)
+    if is_added:
+        refusal(start_backend, print, deterministic=True, told=f"--deterministic: this {unknown}")
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_so"),
+    [
+        (None, False),
+        ("--xla_gpu_deterministic_ops", True),
+        ("--xla_a=1 --xla_gpu_deterministic_ops=false --xla_gpu_deterministic_ops=true", True),
+        ("--xla_gpu_deterministic_ops=true --xla_gpu_deterministic_ops=false", False),
+    ],
+)
+def test_the_last_value_decides_whether_runs_are_deterministic(flags, is_so):
+    assert is_deterministic(flags) is is_so
 
 
 def test_nothing_is_added_after_xla_has_read_its_flags(monkeypatch):

@@ -34,6 +34,7 @@ ONLY_PARSED = {
     "--target=(tpu:v2|gpu:titanx|gpu:v100|gpu:rtx2080ti)": "hours, with compilers; test_targets",
     "^qualify( --|$)": "a minute at least; test_qualify",
     "--xla_flags=--xla_gpu": "a GPU",
+    "--deterministic|runs/(equal|fastest)": "whole trainings; test_compare, test_backend_flags",
     "--resume=runs/mine": "a run that was killed; test_resume",
     "--anchor=|calibrat": "rates that were measured; test_prediction",
     "report rented": "machines that were rented; test_offers",
@@ -78,7 +79,7 @@ def parse(command: str, *arguments: str) -> None:
     """Parses a command line and checks it before anything is run; raises what is wrong."""
     module = importlib.import_module(f"jaxbench.{command}")
     rest, spec, overrides = entry_point.take_experiment([command, *arguments])
-    assert not flags.FLAGS(rest)[1:] or command in ("calibrate", "report")
+    assert not flags.FLAGS(rest)[1:] or command in ("calibrate", "compare", "report")
     if command == "main":
         main_flags.chosen_mode(entry_point.load_experiment(spec, overrides))
     elif command == "sweep":

@@ -1,14 +1,20 @@
 """Which launchers there are, their options, and the resources that Ray is asked for."""
 
+import functools
 import importlib
 import sys
 
+import jax
 import pytest
+from jax._src import xla_bridge
 
+from jaxbench.api import sweep
 from jaxbench.errors import BadInput
 from jaxbench.launchers.launcher import Limits, create_launcher
-from tests.conftest import refusal
+from tests.conftest import MICRO, refusal
 from tests.launchers.fakes import FakeLauncher, make
+from tests.modes.mixed_devices import FakeDevice
+from tests.recorded import GIB
 
 
 def test_a_launcher_that_there_is_not_is_told():
@@ -22,6 +28,40 @@ def test_hardware_is_part_of_a_key_elsewhere():
     there = here.on(FakeLauncher(None, hardware=["GPU:1"]).hardware)
     assert here.on(()).key == here.key != there.key
     assert there.with_field("batch_size", 64).key != here.with_field("batch_size", 64).key
+
+
+@pytest.mark.parametrize(
+    ("variables", "stats", "is_refused"),
+    [
+        ({}, {}, True),
+        ({}, {"pool_bytes": 60 * GIB}, True),
+        ({}, {"pool_bytes": 2 * GIB}, False),
+        ({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, {}, False),
+        ({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, {"bytes_in_use": 30 * GIB}, True),
+        # 60 GiB are 0.4 of 150: there is room for another.
+        ({"XLA_PYTHON_CLIENT_MEM_FRACTION": ".4"}, {"pool_bytes": 60 * GIB}, False),
+    ],
+)
+def test_no_trial_starts_on_a_gpu_whose_memory_this_process_holds(
+    monkeypatch, tmp_path, variables, stats, is_refused
+):
+    gpu = FakeDevice(0, "GPU")
+    gpu.memory_stats = lambda: {"bytes_limit": 60 * GIB, "bytes_in_use": GIB, **stats}
+    for name in ("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    jax.devices()
+    monkeypatch.setattr(jax, "local_devices", lambda: [gpu])
+    if is_refused:
+        told = "GiB of the GPU's memory, which the trials need: restart it"
+        folder = tmp_path / "sweep"
+        refusal(sweep, MICRO, {"batch_size": [8, 16]}, sweepdir=folder, told=told)
+        assert not folder.exists()
+    create = functools.partial(create_launcher, "local", Limits(), print, {})
+    refusal(create) if is_refused else create()
+    monkeypatch.setattr(xla_bridge, "backends_are_initialized", lambda: False)
+    create()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from jaxbench.clock import Clock
 from jaxbench.config import Experiment
 from jaxbench.errors import Diverged, RunFailed, Terminated
 from jaxbench.modes.runner import Measurement, RunContext, run_mode
-from jaxbench.parallel.mesh import DataMesh
+from jaxbench.parallel.mesh import DataMesh, create_mesh
 from jaxbench.records.writers.console import Console
 from jaxbench.schema import CompileRecord, Conv2dRecord, Summary
 from tests.conftest import records, run_json, table
@@ -122,3 +122,18 @@ def test_a_mix_that_does_not_run_is_said_in_one_line(run, tmp_path, kinds):
     if mixed:
         assert "RTX 2080 Ti with GTX 1080: the backend does not run" in str(told.value)
         assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(("peak_bytes", "of_the_run"), [(500, None), (501, 501)])
+def test_a_peak_of_what_the_process_did_before_is_not_the_runs(
+    run, monkeypatch, peak_bytes, of_the_run
+):
+    gpu = FakeDevice(0, "GPU")
+    gpu.memory_stats = lambda: {"peak_bytes_in_use": 500}
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "local_devices", lambda **_: [gpu])
+        mesh = create_mesh(Experiment())
+        gpu.memory_stats = lambda: {"peak_bytes_in_use": peak_bytes}
+        assert mesh.peak_memory_bytes == of_the_run
+    monkeypatch.setattr(DataMesh, "peak_memory_bytes", of_the_run)
+    assert run(Doing()).summary.get("peak_memory_bytes") == of_the_run

@@ -38,7 +38,7 @@ _SIZE = re.compile(r"[1-9]\d{0,4}(x[1-9]\d{0,4})*")
 # TPUs have the size of their pod.
 _MOST_GPUS = 8192
 # What JAX takes of a GPU's memory by default (XLA_PYTHON_CLIENT_MEM_FRACTION).
-_GPU_MEMORY_SHARE = 0.75
+GPU_MEMORY_SHARE = 0.75
 # The compilers' packages; any of them will do.
 _COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin")}
 _EXTRAS = {"tpu": "tpu", "gpu": "cuda12"}
@@ -76,7 +76,7 @@ class Target:
     @property
     def usable_bytes(self) -> int:
         """What a program may use of a device's memory: what `fits` compares with."""
-        share = _GPU_MEMORY_SHARE if self.platform == "gpu" else 1.0
+        share = GPU_MEMORY_SHARE if self.platform == "gpu" else 1.0
         return int(self.memory_bytes * share)
 
 
