@@ -206,7 +206,7 @@ def compare_losses(base: Side, other: Side) -> dict[str, int | None] | None:
         pairs = list(zip(*losses, strict=False))
         epochs.append(len(pairs))
         differing_epochs += [epoch for epoch, pair in enumerate(pairs, 1) if pair[0] != pair[1]][:1]
-    if not any(epochs):
+    if not (epochs := [*filter(None, epochs)]):
         return None
     return {"epochs": min(epochs), "differ_from_epoch": min(differing_epochs, default=None)}
 
