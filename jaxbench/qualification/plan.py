@@ -1,7 +1,9 @@
 """How the minutes are split over the parts of a card, by parts.csv."""
 
 import dataclasses
+import math
 from collections.abc import Iterator
+from typing import Any
 
 from jaxbench.cards.figures import PARTS
 from jaxbench.errors import BadInput
@@ -94,3 +96,16 @@ def make_plan(
         times_s["soak"] += left_s
     ordered_s = {name: times_s[name] for name in PARTS if name in times_s}
     return Plan(ordered_s, skipped, soak_minutes is not None)
+
+
+def minutes_for(plan: Plan, networks_s: float, num_devices: int, on_cpu: bool) -> int:
+    """Return the fewest whole minutes of a card like this plan whose networks have this time.
+
+    No card gives them more than parts.csv allows.
+    """
+    soak_minutes = plan.times_s.get("soak", 0.0) / 60 if plan.soak_is_fixed else None
+    machine: Any = {"num_devices": num_devices, "on_cpu": on_cpu, "soak_minutes": soak_minutes}
+    networks_s, minutes = min(networks_s, PARTS["networks"].most_s), math.ceil(plan.total_s / 60)
+    while make_plan(minutes, **machine).times_s.get("networks", 0.0) < networks_s:
+        minutes += 1
+    return minutes
