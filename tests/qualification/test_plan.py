@@ -6,6 +6,7 @@ import pytest
 
 from jaxbench.cards.figures import PARTS
 from jaxbench.qualification.plan import make_plan as make_any_plan
+from jaxbench.qualification.plan import minutes_for
 from tests.conftest import refusal
 
 TIMED = [kind.name for kind in PARTS.values() if not kind.measured_in]
@@ -79,3 +80,16 @@ def test_the_soak_takes_what_the_others_leave():
     assert math.isclose(plan.soak_s(before_s), plan.times_s["soak"])
     assert math.isclose(plan.soak_s(before_s - 7), plan.times_s["soak"] + 7)
     assert plan.soak_s(1000.0) == 10  # however late it is
+
+
+@pytest.mark.parametrize("soak_minutes", [None, 0, 2.5])
+def test_the_minutes_that_the_networks_need(soak_minutes):
+    def networks_s(minutes):
+        return make_plan(minutes, num_devices=2, soak_minutes=soak_minutes).times_s["networks"]
+
+    plan = make_plan(5, num_devices=2, soak_minutes=soak_minutes)
+    minutes = minutes_for(plan, 400.0, 2, on_cpu=True)
+    assert networks_s(minutes - 1) < 400 <= networks_s(minutes)
+    assert minutes_for(plan, 1.0, 2, on_cpu=True) == 5
+    # No card has more for them.
+    assert networks_s(minutes_for(plan, 1e9, 2, on_cpu=True)) > 1800
