@@ -27,14 +27,18 @@ class Plan:
     def total_s(self) -> float:
         return sum(self.times_s.values())
 
-    def soak_s(self, passed_s: float) -> float:
-        """Return the seconds left for the soak, `passed_s` after the start."""
-        planned_s = self.times_s["soak"]
+    def part_s(self, name: str, passed_s: float) -> float:
+        """Return the seconds of a part that begins `passed_s` after the start.
+
+        A part gets what those before it have left. What they took too much, the soak lacks.
+        """
+        planned_s, names = self.times_s[name], [*self.times_s]
+        left_s = sum(self.times_s[one] for one in names[: names.index(name)]) - passed_s
+        if name != "soak":
+            return planned_s + max(0.0, left_s)
         if self.soak_is_fixed:
             return planned_s
-        names = [*self.times_s]
-        after_s = sum(self.times_s[name] for name in names[names.index("soak") + 1 :])
-        return max(self.total_s - after_s - passed_s, min(planned_s, PARTS["soak"].least_s))
+        return max(planned_s + left_s, min(planned_s, PARTS["soak"].least_s))
 
     def lines(self) -> Iterator[str]:
         """Yield what a user is told before it starts."""
