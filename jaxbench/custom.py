@@ -17,7 +17,7 @@ from typing import Any
 
 from jaxbench.errors import BadInput
 from jaxbench.model_config import ModelConfig
-from jaxbench.paths import shown_path
+from jaxbench.terminal import shown_path
 
 # Experiment files are loaded as modules whose names begin so.
 EXPERIMENT_MODULE = "jaxbench_experiment_"

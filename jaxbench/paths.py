@@ -73,12 +73,6 @@ def _problem(text: str) -> str | None:
     return None
 
 
-def shown_path(path: str | os.PathLike) -> str:
-    """Return a path as it is short: below the working folder relative to it, else absolute."""
-    relative = os.path.relpath(path)
-    return os.path.abspath(path) if relative.startswith(os.pardir) else relative
-
-
 def user_cache(name: str, instead: str = "") -> pathlib.Path:
     """Return a folder of the user's cache, the same from every working directory."""
     home = os.environ.get("XDG_CACHE_HOME", "")

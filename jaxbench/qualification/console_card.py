@@ -9,8 +9,7 @@ from jaxbench.cards.card import Card
 from jaxbench.cards.figures import NETWORK
 from jaxbench.cards.verdict import summary_of
 from jaxbench.clock import duration
-from jaxbench.paths import shown_path
-from jaxbench.terminal import four_digits, printable
+from jaxbench.terminal import four_digits, printable, shown_path
 
 _WIDTH, _MOST_LINES = 80, 2
 # A card says by how much it took longer from here on.
