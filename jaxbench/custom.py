@@ -17,6 +17,7 @@ from typing import Any
 
 from jaxbench.errors import BadInput
 from jaxbench.model_config import ModelConfig
+from jaxbench.terminal import shown_path
 
 # Experiment files are loaded as modules whose names begin so.
 EXPERIMENT_MODULE = "jaxbench_experiment_"
@@ -138,8 +139,7 @@ def user_line(error: BaseException) -> str | None:
         is_jaxbench = f"{module.get('__package__')}.".startswith("jaxbench.")
         if not is_users or is_jaxbench or path.startswith("<"):
             continue
-        relative = os.path.relpath(path)
-        path = path if relative.startswith(os.pardir) else relative
+        path = shown_path(path)
         if os.path.basename(os.path.dirname(path)).startswith("ipykernel_"):
             path = "the notebook's cell"
         line = f"{path}:{lineno}"

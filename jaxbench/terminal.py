@@ -26,6 +26,12 @@ _WORDS = "|".join(word for words in _COLOURS.values() for word in words)
 _STATUS = re.compile(rf"((?:verdict: )?)(?P<word>{_WORDS})(?![\w-])", re.IGNORECASE)
 
 
+def shown_path(path: str | os.PathLike) -> str:
+    """Return a path relative to the working folder, or the absolute path if it is not below that."""
+    relative = os.path.relpath(path)
+    return os.path.abspath(path) if relative.startswith(os.pardir) else relative
+
+
 def printable(text: str) -> str:
     """Replace what would steer a terminal, or cannot be written, by question marks.
 

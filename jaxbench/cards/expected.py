@@ -32,7 +32,9 @@ LEAST_FRACTION, SIGMAS = 0.02, 3.0
 # Of fewer values the median absolute deviation says nothing.
 FEWEST_ROBUST = 5
 _LEVEL = 0.9
-_FLOOR_BYTES = 2**28
+# Floors are for large work: collectives of so many bytes, products with no shorter side. A search
+# that ends early, or finds little memory, has measured smaller products only.
+_FLOOR_BYTES, FLOOR_SIDE = 2**28, 4096
 
 
 class Floor(msgspec.Struct, frozen=True):
@@ -184,6 +186,9 @@ def _floor(figure: Figure, card: Card) -> Expected | None:
         if int(figure.labels["bytes"]) < _FLOOR_BYTES:
             return None
         name += f" {figure.labels['collective']}"
+    sides = [one.value for one in card.named("matmul_side") if one.device == figure.device]
+    if name in MATMULS and sides and sides[0] < FLOOR_SIDE:
+        return None
     peak = card.peak_of(figure)
     for row in reversed(FLOORS):
         number, _, quantity = row.least.partition(" ")

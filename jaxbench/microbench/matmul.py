@@ -82,8 +82,8 @@ def chain(
 
 def find_best_shape(
     device: jax.Device, arithmetic: str, search_s: float, show: Callable[[str], object]
-) -> tuple[Shape, int]:
-    """Return the fastest shape of an arithmetic, by a few calls, and how many shapes were tried.
+) -> tuple[Shape, list[Shape]]:
+    """Return the fastest shape of an arithmetic, by a few calls, and all that were measured.
 
     Sides are powers of two: square shapes, wide ones (n = 4 m) and tall ones (m = 4 n). On a CPU
     they grow from 256 until a call takes long. Other devices need large matmuls and compile each
@@ -113,7 +113,7 @@ def find_best_shape(
             break
     if not rates:
         raise failure
-    return max(rates, key=rates.get), len(rates)
+    return max(rates, key=rates.get), [*rates]
 
 
 def operations(shape: Shape) -> int:

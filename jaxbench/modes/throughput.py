@@ -68,12 +68,32 @@ def measure_throughput(
         return run_mode(benchmark, workdir, telemetry_s=telemetry_s, price=price)
 
 
+def measure_training_step(
+    config: Config,
+    workdir: str,
+    console: Console,
+    *,
+    rounds: int,
+    window_s: float,
+    telemetry_s: float,
+) -> RunResult:
+    """Measure only the training step, compiled once, with one constant batch on the devices."""
+    with prepare_run(with_feed(config, "synthetic"), workdir, console) as setup:
+        benchmark = ThroughputBenchmark(setup, rounds, window_s, only_training=True)
+        return run_mode(benchmark, workdir, telemetry_s=telemetry_s)
+
+
 @dataclasses.dataclass
 class ThroughputBenchmark(Measurement):
-    """Time windows of training and evaluation steps, and single training steps."""
+    """Time windows of training and evaluation steps, and single training steps.
+
+    Attributes:
+      only_training: whether only the training step is measured, and compiled only once.
+    """
 
     rounds: int
     window_s: float
+    only_training: bool = False
     stages: Sequence[StepWindows] = ()
     first_step_s: float | None = None
     mode = "throughput"
@@ -87,17 +107,16 @@ class ThroughputBenchmark(Measurement):
         state = setup.place_train_state()
         with clock.phase("place_data"):
             batch = next(feed.train_batches(0, 1))
-            eval_batch = next(feed.eval_batches())
-        steps = {
-            "train_step": (program.train_step, feed.train_data, batch),
-            "eval_step": (program.eval_step, feed.eval_data, eval_batch),
-        }
-        compiled = _compile_cold_and_warm(setup, steps, state)
+            eval_batch = None if self.only_training else next(feed.eval_batches())
+        steps = {"train_step": (program.train_step, feed.train_data, batch)}
+        if not self.only_training:
+            steps["eval_step"] = (program.eval_step, feed.eval_data, eval_batch)
+        compiled = _compile_cold_and_warm(setup, steps, state, once=self.only_training)
         barrier_before_first_step(clock)
         shared = (setup, Stepper(setup, state), self.window_s)
         train = TrainStage(*shared, recorder.telemetry)
-        forward = ForwardStage(*shared, eval_batch)
-        self.stages = stages = (train, forward)
+        forward = () if self.only_training else (ForwardStage(*shared, eval_batch),)
+        self.stages = stages = (train, *forward)
         for record in compiled.values():
             recorder.write(record)
         with clock.phase("first_step"):
@@ -119,7 +138,8 @@ class ThroughputBenchmark(Measurement):
         with clock.phase("measure"):
             measure_in_turn(stages, count, end_round=end_round)
         recorder.write(train.describe(compiled["train_step"]))
-        recorder.write(describe_stage(forward, compiled["eval_step"]))
+        for stage in forward:
+            recorder.write(describe_stage(stage, compiled["eval_step"]))
 
     def summarize(self, status: str, records: Sequence[Record]) -> ThroughputSummary:
         measured = [record for record in records if isinstance(record, ThroughputRecord)]
@@ -146,9 +166,12 @@ class ThroughputBenchmark(Measurement):
 
 
 def _compile_cold_and_warm(
-    setup: RunSetup, steps: dict[str, tuple[Any, Any, Any]], state: TrainState
+    setup: RunSetup, steps: dict[str, tuple[Any, Any, Any]], state: TrainState, once: bool
 ) -> dict[str, CompileRecord]:
-    """Compile {name: (step, data, batch)} with a cold cache and, if there is one, a warm one."""
+    """Compile {name: (step, data, batch)} with a cold cache and, if there is one, a warm one.
+
+    If `once`, with the cache as it is: one of the record's two times is None.
+    """
     passes: list[dict[str, CompileRecord]] = []
     todo: list[tuple[str, Callable]] = [("", contextlib.nullcontext)]
     for title, around in todo:
@@ -159,7 +182,7 @@ def _compile_cold_and_warm(
             for name, (step, *args) in steps.items():
                 compiled[name] = setup.compile(name, step, state, *args, title)  # type: ignore[call-arg]
         passes.append(compiled)
-        if not title:
+        if not (title or once):
             outcomes = set(broadcast_value([record.compile_cache for record in compiled.values()]))
             if "hit" in outcomes:
                 todo.append((", cold cache", without_cache))

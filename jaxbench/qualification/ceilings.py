@@ -6,6 +6,7 @@ import jax
 
 from jaxbench.analysis.rate import Estimate
 from jaxbench.cards.card import Figure, measured
+from jaxbench.cards.expected import FLOOR_SIDE
 from jaxbench.cards.figures import ARITHMETICS
 from jaxbench.errors import first_line
 from jaxbench.microbench.interleaved import Calls, measure_in_turn
@@ -69,8 +70,12 @@ def _measure_matmuls(
     window_s = fit_window_s(0.6 * time_s, len(arithmetics) * len(devices), rounds, 0.2)
     best, tried = find_best_shape(first, searched, 0.4 * time_s, session.show)
     sides = " x ".join(map(str, best))
-    session.note("matrix products", "ok", f"m x k x n is {sides}, the best of {tried} shapes")
+    text, side = f"m x k x n is {sides}, the best of {len(tried)} shapes", max(map(min, tried))
+    if not session.on_cpu and side < FLOOR_SIDE:
+        text += f"; no floor applies, because none had sides of {FLOOR_SIDE:,} or more"
+    session.note("matrix products", "ok", text)
     for device in devices:
+        yield measured("matmul_side", side, device=device.id)
         turns: dict[str, tuple[Calls, Shape]] = {}
         for arithmetic in arithmetics:
             if arithmetic == "tf32" and device.platform != "gpu":

@@ -1,6 +1,5 @@
 """The answer on the console: ten lines of 80 columns. Everything else is in the file."""
 
-import os
 import pathlib
 import shlex
 import textwrap
@@ -10,7 +9,7 @@ from jaxbench.cards.card import Card
 from jaxbench.cards.figures import NETWORK
 from jaxbench.cards.verdict import summary_of
 from jaxbench.clock import duration
-from jaxbench.terminal import four_digits, printable
+from jaxbench.terminal import four_digits, printable, shown_path
 
 _WIDTH, _MOST_LINES = 80, 2
 # A card says by how much it took longer from here on.
@@ -62,7 +61,7 @@ def answer_lines(card: Card, folder: pathlib.Path) -> Iterator[str]:
     ]
     for line in map(printable, lines):
         yield line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..."
-    yield printable(f"all of it: jaxbench report {shlex.quote(os.path.relpath(folder))}")
+    yield printable(f"all of it: jaxbench report {shlex.quote(shown_path(folder))}")
 
 
 def _next_step(card: Card) -> str:

@@ -1,11 +1,15 @@
 """The part networks: training steps of the preset's networks, each a run directory.
 
 Each network runs in each precision with a stated batch, in the first one also with half of it: two
-batches tell what part of a step's time does not depend on the batch. If the time ends, what is left
-is noted and not run.
+batches tell what part of a step's time does not depend on the batch. On accelerators a run mostly
+compiles, for a time that is known only afterwards. So after the first precision the time that each
+network took tells what does not fit: it is named, and comes last. Half batches are the first that
+are left out; a card without them is complete.
 """
 
 import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxbench.cards.figures import PresetNetwork
@@ -14,12 +18,15 @@ from jaxbench.cli import registry
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
 from jaxbench.errors import OUT_OF_MEMORY, first_line
-from jaxbench.modes.throughput import measure_throughput
+from jaxbench.modes.throughput import measure_training_step
+from jaxbench.qualification.plan import minutes_for
 from jaxbench.qualification.session import RUNS, InnerConsole, PartFailed, QualifySession
 from jaxbench.records.run_dir import folder_name
 
 # Of fewer nobody can tell whether they are independent.
 _ROUNDS = 8
+# What runs take of each further second of the part, in which windows are longer.
+_LONGER_WINDOWS = 0.2
 
 
 def name_of(config: Config) -> str:
@@ -42,17 +49,19 @@ def measure(session: QualifySession, time_s: float) -> None:
       PartFailed: some of them failed; the others have been measured.
     """
     networks = Networks(session, time_s)
-    stated = [
-        make_config(network, precision, session.mesh.num_devices)
+    first, *others = (
+        [make_config(one, precision, session.mesh.num_devices) for one in session.preset.networks]
         for precision in session.preset.precisions
-        for network in session.preset.networks
-    ]
-    for config in [config for config in stated if networks.measure(config)]:
-        if config.precision == session.preset.precisions[0]:
-            networks.measure(dataclasses.replace(config, batch_size=config.batch_size // 2))
+    )
+    measured = [config for config in first if networks.measure(config)]
+    networks.halves = [dataclasses.replace(c, batch_size=c.batch_size // 2) for c in measured]
+    rest = [*networks.too_late, *itertools.chain(*others), *networks.halves]
+    networks.too_late.clear()
+    for config in networks.plan(rest):
+        networks.measure(config)
     session.figures += step_time_figures(session.figures)
-    if networks.too_late:
-        session.note("no time was left for", "warning", ", ".join(networks.too_late))
+    for note in networks.notes(networks.too_late, networks.elapsed_s()):
+        session.note(*note)
     if networks.failed:
         raise PartFailed("; ".join(networks.failed))
 
@@ -66,26 +75,31 @@ def pace_of(run_s: float) -> dict[str, Any]:
 
 
 class Networks:
-    """Runs networks until the time is over."""
+    """Runs networks until the time is over.
+
+    Attributes:
+      halves: the runs with half batches.
+      failed: what failed, and why.
+      too_late: the runs that there was no time for.
+    """
 
     def __init__(self, session: QualifySession, time_s: float):
         self._session, self._time_s = session, time_s
-        self._watch = Stopwatch()
+        self.elapsed_s = Stopwatch().elapsed_s
         self._longest_s: dict[str, float] = {}  # of each network's runs
+        self.halves: list[Config] = []
         self.failed: list[str] = []
-        self.too_late: list[str] = []
-        # A run has two stages; each has windows to warm up and to measure. Half of the batch is
-        # one precision more.
+        self.too_late: list[Config] = []
+        # Half of the time is for compilation. Half of the batch is one precision more.
         runs = 2 * len(session.preset.networks) * (1 + len(session.preset.precisions))
         self._pace = pace_of(time_s / runs)
 
     def measure(self, config: Config) -> bool:
         """Run a network and add its figures; return whether it has any."""
-        name, known_s = name_of(config), self._longest_s
+        name = name_of(config)
         # The first run of all begins in any case.
-        next_s = known_s.get(config.name, max(known_s.values(), default=0.0))
-        if known_s and self._watch.elapsed_s() + next_s > self._time_s:
-            self.too_late.append(name)
+        if self._longest_s and self.elapsed_s() + self._expected_s(config) > self._time_s:
+            self.too_late.append(config)
             return False
         try:
             self._run(config, name)
@@ -97,12 +111,45 @@ class Networks:
                 self.failed.append(f"{name}: {first_line(error)}")
             return False
 
+    def plan(self, configs: Sequence[Config]) -> list[Config]:
+        """Return the runs in their order, those for which there is no time last; say which."""
+        planned_s, fitting, others = self.elapsed_s(), [], []
+        for config in configs:
+            fits = planned_s + self._expected_s(config) <= self._time_s
+            (fitting if fits else others).append(config)
+            planned_s += fits * self._expected_s(config)
+        for name, _, text in self.notes(others, planned_s):
+            self._session.console.say(f"networks: {name}: {text}")
+        return [*fitting, *others]
+
+    def notes(self, left_out: Sequence[Config], needed_s: float) -> Iterator[tuple[str, str, str]]:
+        """Yield the name, status and text of a note for each kind of runs that are left out.
+
+        Args:
+          needed_s: for the other runs.
+        """
+        session = self._session
+        for kind, status in (("stated", "warning"), ("half", "ok")):
+            configs = [one for one in left_out if (one in self.halves) is (kind == "half")]
+            needed_s += sum(map(self._expected_s, configs))
+            if configs:
+                time_s = needed_s + _LONGER_WINDOWS * (needed_s - self._time_s)
+                devices = session.mesh.num_devices
+                minutes = minutes_for(session.plan, time_s, devices, session.on_cpu)
+                names = ", ".join(map(name_of, configs))
+                yield f"no time for {kind} batches", status, f"give --minutes={minutes} for {names}"
+
+    def _expected_s(self, config: Config) -> float:
+        """Return how long a run takes, by its network's longest one, else by the longest of all."""
+        known_s = self._longest_s
+        return known_s.get(config.name, max(known_s.values(), default=0.0))
+
     def _run(self, config: Config, name: str) -> None:
         session, watch = self._session, Stopwatch()
         run = f"{RUNS}/{folder_name(name.replace(' ', '-'))}"
         session.show(name)
         try:
-            result = measure_throughput(
+            result = measure_training_step(
                 config, str(session.folder / run), InnerConsole(session, name), **self._pace
             )
         finally:

@@ -1,7 +1,9 @@
 """How the minutes are split over the parts of a card, by parts.csv."""
 
 import dataclasses
+import math
 from collections.abc import Iterator
+from typing import Any
 
 from jaxbench.cards.figures import PARTS
 from jaxbench.errors import BadInput
@@ -25,14 +27,18 @@ class Plan:
     def total_s(self) -> float:
         return sum(self.times_s.values())
 
-    def soak_s(self, passed_s: float) -> float:
-        """Return the seconds left for the soak, `passed_s` after the start."""
-        planned_s = self.times_s["soak"]
+    def part_s(self, name: str, passed_s: float) -> float:
+        """Return the seconds of a part that begins `passed_s` after the start.
+
+        A part gets what those before it have left. What they took too much, the soak lacks.
+        """
+        planned_s, names = self.times_s[name], [*self.times_s]
+        left_s = sum(self.times_s[one] for one in names[: names.index(name)]) - passed_s
+        if name != "soak":
+            return planned_s + max(0.0, left_s)
         if self.soak_is_fixed:
             return planned_s
-        names = [*self.times_s]
-        after_s = sum(self.times_s[name] for name in names[names.index("soak") + 1 :])
-        return max(self.total_s - after_s - passed_s, min(planned_s, PARTS["soak"].least_s))
+        return max(planned_s + left_s, min(planned_s, PARTS["soak"].least_s))
 
     def lines(self) -> Iterator[str]:
         """Yield what a user is told before it starts."""
@@ -94,3 +100,16 @@ def make_plan(
         times_s["soak"] += left_s
     ordered_s = {name: times_s[name] for name in PARTS if name in times_s}
     return Plan(ordered_s, skipped, soak_minutes is not None)
+
+
+def minutes_for(plan: Plan, networks_s: float, num_devices: int, on_cpu: bool) -> int:
+    """Return the fewest whole minutes of a card like this plan whose networks have this time.
+
+    No card gives them more than parts.csv allows.
+    """
+    soak_minutes = plan.times_s.get("soak", 0.0) / 60 if plan.soak_is_fixed else None
+    machine: Any = {"num_devices": num_devices, "on_cpu": on_cpu, "soak_minutes": soak_minutes}
+    networks_s, minutes = min(networks_s, PARTS["networks"].most_s), math.ceil(plan.total_s / 60)
+    while make_plan(minutes, **machine).times_s.get("networks", 0.0) < networks_s:
+        minutes += 1
+    return minutes

@@ -123,8 +123,7 @@ def _describe_plan(session: QualifySession) -> Iterator[str]:
 
 def _measure(session: QualifySession, name: str) -> None:
     """Measure one part; whatever is raised is its end, and not that of the other parts."""
-    plan = session.plan
-    time_s = plan.soak_s(session.clock.wall_s()) if name == "soak" else plan.times_s[name]
+    time_s = session.plan.part_s(name, session.clock.wall_s())
     session.part = name
     session.show("begins")
     try:

@@ -57,7 +57,12 @@ def measure(session: QualifySession, time_s: float) -> None:
             for device, counts in counters.items()
             for name, count in counts.items()
         ]
-    session.figures += soak_figures(result, result.summary.get("telemetry"))
+    figures = [*soak_figures(result, result.summary.get("telemetry"))]
+    session.figures += figures
+    for one in figures:
+        if one.labels.get("reason") == "sw_power_cap" and one.value:
+            text = f"device {one.device} was at its power limit in {one.value:.0%} of the readings"
+            session.note("power", "ok", text)
 
 
 @dataclasses.dataclass

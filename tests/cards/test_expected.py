@@ -5,9 +5,10 @@ import functools
 import pytest
 from msgspec.structs import replace
 
+from jaxbench.cards.card import measured
 from jaxbench.cards.check import load_fleet
 from jaxbench.cards.expected import FLOORS, expect
-from jaxbench.cards.figures import FIGURES
+from jaxbench.cards.figures import FIGURES, MATMULS
 from jaxbench.cards.verdict import summary_of
 from tests.cards import made
 from tests.conftest import refusal
@@ -152,6 +153,26 @@ def test_without_a_fleet_published_rates_and_floors_tell():
     for count in (2, 4, 8):
         card = judged(with_devices(made.card(), count), [])
         assert of(card, "bus_gb_per_s", collective="all_reduce").expected.low == 280
+
+
+@pytest.mark.parametrize(("side", "basis"), [(4096, "floor"), (2048, None)])
+def test_a_floor_is_for_large_products(side, basis):
+    """The search may have ended early, or found little memory."""
+    part = made.ceilings()
+    sides = tuple(measured("matmul_side", side, device=device) for device in made.DEVICES)
+    card = judged(made.card(replace(part, figures=part.figures + sides)), [])
+    for figure in card.part("ceilings").figures:
+        if figure.name in MATMULS:
+            assert (figure.expected and figure.expected.basis) == basis
+    assert of(card, "copy_gb_per_s").expected.basis == "floor"
+
+
+def test_the_floor_of_an_h200_is_that_of_its_chip():
+    figures = [
+        of(judged(made.card(kind=f"NVIDIA {kind}"), []), "matmul_bf16_tflops").expected
+        for kind in ("H200", "H100 80GB HBM3")
+    ]
+    assert figures[0].low == figures[1].low == pytest.approx(0.65 * made.PEAK_TFLOPS)
 
 
 def test_a_machine_that_nobody_knows_has_no_expectation():

@@ -17,18 +17,21 @@ from jaxbench.modes.throughput import ForwardStage, TrainStage
 from jaxbench.modes.windows import Stepper, describe_windows, falling_loss_warnings, wait_for_steps
 from jaxbench.records import next_steps
 from jaxbench.records.writers.console import Console
-from jaxbench.schema import ThroughputRecord
+from jaxbench.schema import CompileRecord, ThroughputRecord
 from jaxbench.training.loss_scale import LOWEST_SCALE
 from jaxbench.xla.compile_cache import without_cache
 from tests.conftest import MICRO, config_of, records, run_json
 from tests.micro import MasksConfig, config_for
+from tests.recorded import filled
+
+QUICK = {"rounds": 6, "window_s": 0.02}
 
 
 @pytest.fixture
 def measure(tmp_path):
     def run(how=(), **fields):
         config = config_of(MICRO, **{"num_devices": 2} | fields)
-        how = {"rounds": 6, "window_s": 0.02} | dict(how)
+        how = QUICK | dict(how)
         # With a cache every step is compiled two or three times, see test_compile_cache.py.
         with without_cache():
             return throughput.measure_throughput(config, str(tmp_path / "run"), Console(), **how)
@@ -62,6 +65,32 @@ def test_the_devices_alone_need_no_data(measure, tmp_path):
     assert summary["last_loss"] < 0.9 * summary["first_loss"]
     assert summary["images_per_s"] == step.images_per_s
     assert sum(summary["phases_s"].values()) == pytest.approx(summary["wall_s"], abs=0.05)
+
+
+def test_a_card_measures_only_the_training_step(tmp_path):
+    with without_cache():
+        result = throughput.measure_training_step(
+            config_of(MICRO, num_devices=2), str(tmp_path), Console(), **QUICK, telemetry_s=0
+        )
+    assert [stage.stage for stage in result.of_kind(ThroughputRecord)] == ["train_step"]
+    assert [one["function"] for one in records(tmp_path, "compile")] == ["train_step"]
+    assert result.summary["status"] == "done" and result.summary["images_per_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("outcome", "cold_s", "warm_s"), [("hit", None, 2.0), ("miss", 2.0, None), ("off", 2.0, None)]
+)
+def test_what_is_compiled_once_is_cold_unless_it_was_cached(outcome, cold_s, warm_s):
+    calls = []
+
+    def compile_step(name, *_):
+        calls.append(name)
+        return filled(CompileRecord, function=name, compile_s=2.0, compile_cache=outcome)
+
+    steps, setup = {"train_step": (None, None, None)}, types.SimpleNamespace(compile=compile_step)
+    compiled = throughput._compile_cold_and_warm(setup, steps, None, once=True)["train_step"]
+    assert (compiled.cold_compile_s, compiled.warm_compile_s) == (cold_s, warm_s)
+    assert calls == ["train_step"]
 
 
 def test_under_fp16_the_summary_has_the_loss_scale(measure, tmp_path, monkeypatch):

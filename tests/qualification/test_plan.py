@@ -6,6 +6,7 @@ import pytest
 
 from jaxbench.cards.figures import PARTS
 from jaxbench.qualification.plan import make_plan as make_any_plan
+from jaxbench.qualification.plan import minutes_for
 from tests.conftest import refusal
 
 TIMED = [kind.name for kind in PARTS.values() if not kind.measured_in]
@@ -60,7 +61,7 @@ def test_a_soak_that_was_asked_for_comes_first(on_cpu):
 def test_the_soaks_minutes_are_kept():
     assert make_plan(5, num_devices=1, soak_minutes=4).times_s["soak"] == 240
     assert "soak" in make_plan(5, num_devices=1, soak_minutes=0).skipped
-    assert make_plan(5, num_devices=1, soak_minutes=4).soak_s(1000.0) == 240
+    assert make_plan(5, num_devices=1, soak_minutes=4).part_s("soak", 1000.0) == 240
     # Where the soak was not asked for, the others' spare time is its own.
     assert make_plan(60, num_devices=1).times_s["soak"] > 1500
 
@@ -76,6 +77,23 @@ def test_minutes_that_cannot_be_are_refused(minutes, soak_minutes):
 def test_the_soak_takes_what_the_others_leave():
     plan = make_plan(5, num_devices=1)
     before_s = sum(plan.times_s[name] for name in ("doctor", "ceilings", "networks"))
-    assert math.isclose(plan.soak_s(before_s), plan.times_s["soak"])
-    assert math.isclose(plan.soak_s(before_s - 7), plan.times_s["soak"] + 7)
-    assert plan.soak_s(1000.0) == 10  # however late it is
+    assert math.isclose(plan.part_s("soak", before_s), plan.times_s["soak"])
+    assert math.isclose(plan.part_s("soak", before_s - 7), plan.times_s["soak"] + 7)
+    assert plan.part_s("soak", 1000.0) == 10  # however late it is
+    # The networks, too, but they have their time in any case.
+    before_s -= plan.times_s["networks"]
+    assert math.isclose(plan.part_s("networks", before_s - 7), plan.times_s["networks"] + 7)
+    assert plan.part_s("networks", 1000.0) == plan.times_s["networks"]
+
+
+@pytest.mark.parametrize("soak_minutes", [None, 0, 2.5])
+def test_the_minutes_that_the_networks_need(soak_minutes):
+    def networks_s(minutes):
+        return make_plan(minutes, num_devices=2, soak_minutes=soak_minutes).times_s["networks"]
+
+    plan = make_plan(5, num_devices=2, soak_minutes=soak_minutes)
+    minutes = minutes_for(plan, 400.0, 2, on_cpu=True)
+    assert networks_s(minutes - 1) < 400 <= networks_s(minutes)
+    assert minutes_for(plan, 1.0, 2, on_cpu=True) == 5
+    # No card has more for them.
+    assert networks_s(minutes_for(plan, 1e9, 2, on_cpu=True)) > 1800

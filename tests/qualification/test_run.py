@@ -86,8 +86,8 @@ def test_a_card_of_an_idle_machine(qualify, output, tmp_path):
     assert [str(figure) for figure in card.figures()] == ["triad_gb_per_s, device 0"]
     text = output.getvalue()
     assert "plan: doctor 0 s" in text and "verdict: INCOMPLETE; no expectation" in text
-    last = text.splitlines()[-1]
-    assert last.startswith("all of it: jaxbench report ") and last.endswith("/card")
+    # The folder is not below the working folder.
+    assert text.splitlines()[-1] == f"all of it: jaxbench report {tmp_path / 'card'}"
 
 
 def test_a_busy_host_is_inconclusive_and_says_why(qualify, monkeypatch, output):
@@ -201,7 +201,7 @@ def test_a_slow_device_fails(qualify, as_gpus, monkeypatch, output):
         return calls
 
     # The shape is searched only on the first device.
-    monkeypatch.setattr(ceilings, "find_best_shape", lambda *_: ((256, 256, 256), 1))
+    monkeypatch.setattr(ceilings, "find_best_shape", lambda *_: ((256,) * 3, [(256,) * 3]))
     monkeypatch.setattr(ceilings, "matmul_calls", make_slow)
     monkeypatch.setattr(ceilings, "_measure_memory", lambda *_: [])
     code, card = qualify(ceilings=measure_ceilings)
@@ -210,7 +210,9 @@ def test_a_slow_device_fails(qualify, as_gpus, monkeypatch, output):
     assert "slowest: device 1" in finding.text
     assert {*rates} == {(device, name) for device in (0, 1) for name in _MEASURED}
     notes = [check.detail for check in card.part("ceilings").checks]
-    shape = "m x k x n is 256 x 256 x 256, the best of 1 shapes"
+    shape = "m x k x n is 256 x 256 x 256, the best of 1 shapes; no floor applies, because none had"
+    shape += " sides of 4,096 or more"
+    assert {one.value for one in card.named("matmul_side")} == {256}
     assert notes == [shape, *["not measured: UNIMPLEMENTED: int8"] * 2]
     assert "fail: ceilings: device spread: " in " ".join(output.getvalue().split())
 

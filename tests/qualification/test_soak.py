@@ -2,6 +2,7 @@
 
 import pytest
 
+from jaxbench.cards.card import measured
 from jaxbench.qualification import soak
 from jaxbench.qualification.corruption import CorruptionCheck
 
@@ -71,6 +72,19 @@ def test_bursts_take_a_share_of_the_soak(session, monkeypatch, left_s, burst_s, 
     monkeypatch.setattr(CorruptionCheck, "burst", burst)
     soak.measure(session, 1.0)
     assert len(bursts) == 2 + between  # one at each end
+
+
+def test_a_board_at_its_power_limit_is_a_fact(session, monkeypatch):
+    """Under full load most boards are."""
+    share = lambda reason: measured("throttled_share", 0.75, device=1, reason=reason)  # noqa: E731
+    figures = [share("sw_power_cap"), share("hw_slowdown")]
+    monkeypatch.setattr(soak, "soak_figures", lambda *_: iter(figures))
+    session.part = "soak"
+    soak.measure(session, 0.2)
+    [note] = session.notes["soak"]
+    assert note.status == "ok"
+    assert note.detail == "device 1 was at its power limit in 75% of the readings"
+    assert [one for one in session.figures if one.name == "throttled_share"] == figures
 
 
 def test_error_counters_before_and_after(session, monkeypatch):
