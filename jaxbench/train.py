@@ -29,7 +29,7 @@ from jaxbench.errors import Terminated
 from jaxbench.hardware.environment import process_memory_bytes
 from jaxbench.models.layers import keep_products_and_sums
 from jaxbench.parallel.fsdp import mean_gradients
-from jaxbench.parallel.mesh import AXIS, DataMesh
+from jaxbench.parallel.mesh import AXIS, DataMesh, host_device
 from jaxbench.parallel.signals import defer_signals, graceful_stop
 from jaxbench.records.validity import impossible_epoch
 from jaxbench.schema import EpochRecord
@@ -258,7 +258,7 @@ def eval_step(program: Program, state: TrainState, eval_data: Any, batch: Any) -
 
 
 def create_train_state(program: Program, seed: jax.Array) -> TrainState:
-    """Initialise one model's state, on the default device or split over all."""
+    """Initialise one model's state, on one device or split over all."""
     variables = program.model.init(jax.random.key(seed), jnp.zeros_like(program.input_shape))
     state = TrainState(
         step=jnp.zeros((), jnp.int32),
@@ -275,7 +275,10 @@ def build_program(
 ) -> Program:
     """Build the network, its optimizer and both steps for a mesh; see `Program`."""
     program = Program(config, mesh, layout, steps_per_epoch)
-    program.init = jit_init(bind(create_train_state, program))
+    is_split = program.sharding is not None  # then the host need not have room for the state
+    program.init_device = jax.local_devices()[0] if is_split else host_device()
+    init = bind(create_train_state, program)
+    program.init = jit_init(init, program.init_device, is_split=is_split)
     # The state is donated: its memory holds the new state, and the old one must not be read.
     program.train_step = on_all_devices(program, bind(train_step, program), donate=(0,))
     evaluation = bind(eval_step, program)

@@ -66,7 +66,8 @@ def prepare_backend(add_flags: bool = True) -> list[str]:
     """Settle, before JAX makes its devices, what it would settle badly; return the added flags.
 
     If nothing but libtpu could serve and the machine has no TPU, JAX is given the CPU: libtpu would
-    print seven lines of errors first. On CPU devices the flags of `cpu_flags` are added to
+    print seven lines of errors first. An accelerator's process gets a CPU device behind it, which
+    draws the initial parameters. On CPU devices the flags of `cpu_flags` are added to
     XLA_FLAGS; a value of the user's stays. Accelerators get none: their plugins read XLA_FLAGS too,
     and abort at a flag that they do not know. Once JAX has its devices this does nothing.
 
@@ -78,9 +79,12 @@ def prepare_backend(add_flags: bool = True) -> list[str]:
     if xla_bridge.backends_are_initialized():
         return []
     check_flag_variables()
-    if not jax.config.jax_platforms and not usable_plugins():
-        # Not by JAX_PLATFORMS: child processes, also those on other hosts, decide for themselves.
+    platforms = jax.config.jax_platforms
+    # Not by JAX_PLATFORMS: child processes, also those on other hosts, decide for themselves.
+    if not platforms and not usable_plugins():
         jax.config.update("jax_platforms", "cpu")
+    elif platforms and "cpu" not in platforms.split(",") and usable_plugins():
+        jax.config.update("jax_platforms", f"{platforms},cpu")
     if not add_flags or jax.config.jax_platforms != "cpu":
         return []
     user_flags = os.environ.get("XLA_FLAGS", "").split()

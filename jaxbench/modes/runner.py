@@ -215,14 +215,10 @@ class RunSetup(RunContext):
         params = jax.tree.leaves(self.program.abstract_train_state().params)
         return sum(leaf.size * leaf.dtype.itemsize for leaf in params)
 
-    def place_train_state(
-        self, saved: TrainState | None = None, wait_for_init: Callable[[], Any] | None = None
-    ) -> TrainState:
+    def place_train_state(self, saved: TrainState | None = None) -> TrainState:
         """Initialise the state on the devices, or place a saved one; timed and shown."""
         title = "initialising the parameters" if saved is None else "placing the saved state"
         with self.clock.phase("init"), self.console.phase(title):
-            if wait_for_init:
-                wait_for_init()
             state = self.program.place_train_state(saved)
             wait_until(lambda: all_ready(state))
             return state

@@ -49,7 +49,7 @@ from jaxbench.schema import (
     metric_fields,
 )
 from jaxbench.train import TrainState, checkpoint_hook, profile_hook, train_and_evaluate
-from jaxbench.training.compilation import compile_together, in_background
+from jaxbench.training.compilation import compile_together
 from jaxbench.training.loss_scale import LossScales
 from jaxbench.training.profiler import Profiler, check_end, parse_steps
 from jaxbench.training.run import RunProgress, TrainPlan, TrainRun, comparable, epochs_table
@@ -302,16 +302,13 @@ def prepare(
         batch = run.peek_batch(*divmod(step, run.plan.steps_per_epoch))
         eval_batch = next(feed.eval_batches())
     begin("compile")
-    # XLA compiles what has been lowered while Python lowers the next.
-    with setup.clock.phase("init"):
-        wait_for_init = (
-            None
-            if is_resumed
-            else in_background(program.init.lower(np.uint32(program.config.seed)).compile)
-        )
+    if not is_resumed:
+        # XLA compiles what has been lowered while Python lowers the next.
+        with setup.clock.phase("init"):
+            program.begin_init()
     state = program.abstract_placed_state()
     if across_processes := program.mesh.process[1] > 1:  # there pmap takes no shapes
-        state = setup.place_train_state(saved_state, wait_for_init)
+        state = setup.place_train_state(saved_state)
     steps = {
         "train_step": (program.train_step, state, feed.train_data, batch),
         "eval_step": (program.eval_step, state, feed.eval_data, eval_batch),
@@ -321,7 +318,7 @@ def prepare(
     ):
         records, compile_s = compile_together(steps, setup.clock)
     if not across_processes:
-        state = setup.place_train_state(saved_state, wait_for_init)
+        state = setup.place_train_state(saved_state)
     del saved_state
     run.loss_scales = LossScales(getattr(state, "loss_scale", None), run.seeds_R, run.console.say)
     if not is_resumed:

@@ -162,6 +162,14 @@ def local_devices(devices: Sequence[jax.Device]) -> tuple[jax.Device, ...]:
     return tuple(device for device in devices if device.process_index == index)
 
 
+def host_device() -> jax.Device:
+    """Return this process's CPU device; its default device if JAX was told to make no other."""
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        return jax.local_devices()[0]
+
+
 def why_no_devices(error: Exception) -> tuple[str, str]:
     """Return why JAX finds no devices, and what to do about it."""
     # JAX advises to set JAX_PLATFORMS, whatever it is that leaves no device.

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
+from jax.sharding import SingleDeviceSharding
 
 from jaxbench.clock import Clock, Stopwatch
 from jaxbench.schema import CompileRecord
@@ -12,16 +13,20 @@ from jaxbench.xla.compile_cache import watch_cache
 from jaxbench.xla.hlo import count_collectives
 
 
-def jit_init(init: Callable) -> Any:
-    """Return a function that draws parameters, jitted.
+def jit_init(init: Callable, device: jax.Device, *, is_split: bool) -> Any:
+    """Return a function that draws parameters, jitted: for a device, or for all if it splits them.
 
-    XLA's CPU compiler takes up to 20 s to optimise a random draw for every parameter, which runs
-    once: for networks of up to 36 M parameters the plain code was quicker in all.
+    XLA takes up to a minute to compile a random draw for every parameter for a GPU. Its CPU
+    compiler takes up to 20 s to optimise them, which run once: the plain code was quicker in all.
     """
     options: dict[str, Any] = {"xla_backend_optimization_level": 0}
     if jax.__version_info__ < (0, 11):  # then it had another emitter: quicker, with equal results
         options["xla_cpu_use_fusion_emitters"] = False
-    return jax.jit(init, compiler_options=options if jax.default_backend() == "cpu" else None)
+    return jax.jit(
+        init,
+        out_shardings=None if is_split else SingleDeviceSharding(device),
+        compiler_options=options if device.platform == "cpu" else None,
+    )
 
 
 def compile_step(name: str, step: Any, *args: Any, clock: Clock | None = None) -> CompileRecord:
@@ -62,12 +67,12 @@ def begin_compile(
             return lowered.compile(), watch.elapsed_s(), outcome()
 
     with clock.phase("compile"):
-        wait = in_background(compile_timed)
+        wait = in_background(compile_timed, jax.default_backend())
 
     def finish() -> tuple[CompileRecord, str | None]:
         with clock.phase("compile"):
             compiled, compile_s, outcome = wait()
-        costs, text = compiled.cost_analysis() or {}, compiled.as_text()
+        costs, text = _reported(compiled.cost_analysis) or {}, _reported(compiled.as_text)
         record = CompileRecord(
             function=name,
             lower_s=lower_s,
@@ -85,23 +90,31 @@ def begin_compile(
     return finish
 
 
-def in_background(task: Callable[[], Any]) -> Callable[[], Any]:
-    """Begin a compilation in a thread of its own; return a function that waits for its result.
+def in_background(task: Callable[[], Any], platform: str) -> Callable[[], Any]:
+    """Begin a compilation for a platform in a thread; return a function that waits for its result.
 
-    XLA times kernels on a GPU while it compiles, so on a GPU it is done at once.
+    The main thread only waits, since Python handles no signal while a thread is in XLA's compiler.
+    XLA times kernels on a GPU while it compiles for it, so for a GPU it has ended on return.
     """
-    if jax.default_backend() == "gpu":
-        result = task()
-        return lambda: result
     threads = ThreadPoolExecutor(1)
     future = threads.submit(task)
     threads.shutdown(wait=False)
+    if platform == "gpu":
+        future.result()
     return future.result
+
+
+def _reported(analysis: Callable[[], Any]) -> Any:
+    """Return what a compiled program reports; None if its backend does not report it."""
+    try:
+        return analysis()
+    except NotImplementedError:
+        return None
 
 
 def _planned_memory(compiled: Any) -> dict[str, int] | None:
     """Return bytes on one device; arguments and outputs share `alias_bytes` of donated memory."""
-    analysis = compiled.memory_analysis()
+    analysis = _reported(compiled.memory_analysis)
     if analysis is None:
         return None
     sizes = {

@@ -13,6 +13,7 @@ import optax
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from jaxbench.batch_layout import BatchLayout
+from jaxbench.clock import wait_until
 from jaxbench.config import Config
 from jaxbench.custom import check_task, describe_error
 from jaxbench.errors import BadInput
@@ -21,11 +22,12 @@ from jaxbench.hardware.targets.target import compute_capability
 from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.models.transformer_block import block_options
 from jaxbench.parallel.fsdp import StateSharding, split_axis
-from jaxbench.parallel.mesh import AXIS, DataMesh
+from jaxbench.parallel.mesh import AXIS, DataMesh, all_ready
 from jaxbench.precision import Precision, get_precision, precision_of
 from jaxbench.predict.layers import NetworkShape
 from jaxbench.predict.tracing import read_network
 from jaxbench.tasks import Task, get_task, sums_by_name
+from jaxbench.training.compilation import in_background
 from jaxbench.training.network_analysis import (
     NetworkAnalysis,
     TrainingWork,
@@ -47,7 +49,8 @@ class Program:
       sharding: how the state is split over the devices; None if it is not.
       data_dependent_params: () -> the parameters that are computed from training images; all others
         are drawn.
-      init: seed -> TrainState of one model, on the default device or split.
+      init: seed -> TrainState of one model, on `init_device` or split.
+      init_device: the host's CPU; if the state is split, a device that has a part.
       train_step: (state, train_data, batch) -> (state, sums_M); the state given to it is gone
         afterwards. `train_data` and `batch` come from the feed. The sums are those of all devices
         or, if each trains a model, sums_RxM: see `unpack_train_sums`.
@@ -59,6 +62,7 @@ class Program:
 
     # `jaxbench.train.build_program` sets them.
     init: Any
+    init_device: jax.Device
     train_step: Any
     eval_step: Any
 
@@ -114,8 +118,10 @@ class Program:
         return self.sharding is not None and self.mesh.process[1] > 1
 
     def initial_state(self, seed: int | None = None) -> Any:
-        """Initialise one model's state on the default device, from the config's seed if None."""
+        """Initialise one model's state as `init` does, from the config's seed if None."""
+        self.begin_init()()
         state = self.init(np.uint32(self.config.seed if seed is None else seed))
+        wait_until(lambda: all_ready(state))  # nothing would interrupt the copy to other devices
         data_dependent_params = self.data_dependent_params()
         if not data_dependent_params:
             return state
@@ -127,9 +133,19 @@ class Program:
             params[path] = jnp.asarray(computed, drawn.dtype)
         return state.replace(params=flax.traverse_util.unflatten_dict(params))
 
+    def begin_init(self) -> Callable[[], Any]:
+        """Begin to compile `init`, once; return a function that waits for the end."""
+        return self._wait_for_init
+
+    @functools.cached_property
+    def _wait_for_init(self) -> Callable[[], Any]:
+        compile_init = self.init.lower(np.uint32(0)).compile
+        return in_background(compile_init, self.init_device.platform)
+
     def abstract_train_state(self) -> Any:
         """Return the shapes and types of the state."""
-        return self.init.eval_shape(np.uint32(0))
+        state = self.init.eval_shape(np.uint32(0))
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
 
     def abstract_placed_state(self) -> Any:
         """Return the shapes, types and shardings of what `place_train_state` returns."""

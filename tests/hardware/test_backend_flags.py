@@ -60,12 +60,25 @@ def test_each_jaxlib_gets_what_was_tried_with_it(before_devices, release, value)
     assert prepare_backend() == ([f"{NAME}={value}"] if value else [])
 
 
-@pytest.mark.parametrize("platforms", [None, "tpu", "cuda,cpu", "cpu"])
-def test_an_accelerator_is_never_hidden_and_sees_no_flag(before_devices, platforms):
-    before_devices.setattr(backend_flags, "usable_plugins", lambda: ["libtpu"])
+@pytest.mark.parametrize(
+    ("platforms", "plugins", "behind"),
+    [
+        (None, ["libtpu"], None),
+        # A process with an accelerator has the CPU, too, which draws the parameters.
+        ("tpu", ["libtpu"], "tpu,cpu"),
+        ("cuda,cpu", ["xla_cuda13"], "cuda,cpu"),
+        # JAX leaves CUDA out without a GPU: the CPU must not take its place unasked.
+        ("cuda", [], "cuda"),
+        ("cpu", ["libtpu"], "cpu"),
+    ],
+)
+def test_an_accelerator_is_never_hidden_and_sees_no_flag(
+    before_devices, platforms, plugins, behind
+):
+    before_devices.setattr(backend_flags, "usable_plugins", lambda: plugins)
     jax.config.update("jax_platforms", platforms)
     assert len(prepare_backend()) == (platforms == "cpu")
-    assert jax.config.jax_platforms == platforms
+    assert jax.config.jax_platforms == behind
 
 
 @pytest.mark.parametrize(
