@@ -135,12 +135,10 @@ def check_cuda_libraries() -> Iterator[Check]:
     if shadowing := shadowing_libraries():
         state = f"{', '.join(shadowing[:3])} before pip's ({len(shadowing)} files)"
         yield Check("LD_LIBRARY_PATH", "warning", state, "unset it: libraries of two CUDAs mix")
-    versions, plugin = cuda_versions(), installed_plugin("cuda") or ""
+    versions = cuda_versions()
+    todo = pip_command("cuda12" if "cuda12" in (installed_plugin("cuda") or "") else "cuda13")
     for name, built in cuda_versions(built=True).items():
-        version, todo = (
-            versions.get(name),
-            pip_command("cuda12" if "cuda12" in plugin else "cuda13"),
-        )
+        version = versions.get(name)
         if version is None:
             yield Check(name, "problem", f"cannot be loaded; JAX was built with {built}", todo)
         # JAX refuses cuDNN of an older minor version, of the others only much older ones.

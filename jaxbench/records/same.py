@@ -78,13 +78,12 @@ def setting_of(document: RunDocument) -> dict[str, Any]:
 
 def board_settings(environment: Environment) -> dict[str, Any]:
     """Return what the boards of GPUs are set to; of boards that differ all values, as text."""
-    settings: dict[str, Any] = {}
-    for name in BOARD_SETTINGS:
-        values = [*dict.fromkeys(board.get(name) for board in environment.get("boards", ()))]
-        settings[name] = (
-            ", ".join(map(str, values)) if len(values) > 1 else next(iter(values), None)
-        )
-    return settings
+    boards = environment.get("boards", ())
+    values_of = {n: [*dict.fromkeys(one.get(n) for one in boards)] for n in BOARD_SETTINGS}
+    return {
+        name: ", ".join(map(str, values)) if values[1:] else next(iter(values), None)
+        for name, values in values_of.items()
+    }
 
 
 def _network(document: RunDocument) -> str:
