@@ -127,11 +127,11 @@ def check_cuda_libraries() -> Iterator[Check]:
         return
     try:
         ctypes.CDLL(CUDA_DRIVER)
-    except OSError as error:
+    except OSError:
         path = find_driver_library(CUDA_DRIVER)
-        todo = f"export LD_LIBRARY_PATH={path.parent}" if path else "install NVIDIA's driver"
-        state = f"JAX does not find {path or CUDA_DRIVER}: {first_line(error)}"
-        yield Check("CUDA driver", "problem", state, todo)
+        todo = "install NVIDIA's driver, or give the container its GPUs: docker run --gpus=all"
+        todo = f"export LD_LIBRARY_PATH={path.parent}" if path else todo
+        yield Check("CUDA driver", "problem", f"JAX does not find {path or CUDA_DRIVER}", todo)
     if shadowing := shadowing_libraries():
         state = f"{', '.join(shadowing[:3])} before pip's ({len(shadowing)} files)"
         yield Check("LD_LIBRARY_PATH", "warning", state, "unset it: libraries of two CUDAs mix")

@@ -14,7 +14,7 @@ from jaxbench.data_config import PUBLIC_SETS
 from jaxbench.files import read_table
 from jaxbench.hardware.peak_table import without_maker
 from jaxbench.metrics import UNKNOWN
-from jaxbench.records.attempts import distorters_of
+from jaxbench.records.attempts import LIBRARIES, distorters_of
 from jaxbench.records.reader import flat
 from jaxbench.schema import Environment, RunDocument
 from jaxbench.xla.variables import of_gpu_libraries
@@ -29,8 +29,7 @@ _WORK = ("experiment", "mode", "task", "network", "precision", "batch_size", "re
 # ... and those of the data that do not only say how it is read.
 _READING = {"feed", "num_threads", "num_workers", "prefetch_batches", "path", "download"}
 _READING |= {"cache", "cache_dir"}
-# Of a GPU: the libraries whose versions its rates depend on, and what its board is set to.
-LIBRARIES = ("CUDA", "cuDNN", "cuBLAS", "NCCL")
+# What the boards of GPUs are set to.
 BOARD_SETTINGS = ("power_limit_w", "max_sm_clock_mhz", "max_memory_clock_mhz", "ecc", "mig")
 # Flags that nobody chose: they are in no label.
 DEFAULT_FLAGS = "default XLA flags"

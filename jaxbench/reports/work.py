@@ -4,13 +4,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from jaxbench.metrics import UNKNOWN
-from jaxbench.records.same import (
-    BOARD_SETTINGS,
-    DEFAULT_FLAGS,
-    LIBRARIES,
-    differing,
-    setting_key,
-)
+from jaxbench.records.attempts import LIBRARIES
+from jaxbench.records.same import BOARD_SETTINGS, DEFAULT_FLAGS, differing, setting_key
 from jaxbench.reports.blocks import MOST_SERIES
 
 Item = TypeVar("Item")
