@@ -207,9 +207,9 @@ def install(monkeypatch, nvml: Nvml | None, cuda: Cuda | None, folder: str = "")
             library = nvml if "nvidia" in short else cuda
             if folder and name == short and short not in loaded:
                 library = None
-            loaded.add(short)
             if library is None:
                 raise OSError(f"{name}: cannot open shared object file: No such file or directory")
+            loaded.add(short)
             return library
         return genuine(name, *args, **kwargs)
 

@@ -222,3 +222,17 @@ def test_cuda_libraries_that_jax_does_not_find_or_refuses(monkeypatch, tmp_path)
     assert "9.8.0, JAX needs 9.12.0 or later" in told["cuDNN"].detail
     assert told["cuBLAS"].status == "problem" and "pip install" in told["cuBLAS"].advice
     assert told["CUDA libraries"].detail == "CUDA 13.5, cuDNN 9.8.0" and "CUDA" not in told
+
+
+def test_a_gpu_has_lines_of_its_own(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")
+    names = {one.name for one in checks.run_checks()}
+    assert names >= {"TensorFlow Datasets", "memory of programs"}
+    assert not names & {"sensors", "other processes", "CUDA driver", "memory of gpu0"}
+    monkeypatch.setattr(checks, "find_accelerators", lambda: [Accelerators("cuda", 1)])
+    fake_nvml.install(monkeypatch, Nvml([Board()]), None)
+    one = gpu({"bytes_limit": 1})
+    one.device_kind = "NVIDIA H100"
+    monkeypatch.setattr(jax, "local_devices", lambda: [one])
+    names = {one.name for one in checks.run_checks()}
+    assert names >= {"sensors", "other processes", "CUDA driver"}

@@ -147,7 +147,7 @@ def import_tfds() -> Any:
     logging.set_verbosity(logging.FATAL)  # the log has the whole stack
     try:
         import tensorflow_datasets as tfds
-        import tensorflow_datasets.public_api
+        import tensorflow_datasets.public_api  # raises again what TFDS has only logged
     except Exception as error:  # also protobuf's own kinds
         missing = isinstance(error, ModuleNotFoundError) and error.name
         todo = missing or "-U tensorflow-datasets protobuf"

@@ -12,7 +12,8 @@ import pytest
 
 from jaxbench.data.dataset import check_fits_in_memory
 from jaxbench.errors import BadInput
-from jaxbench.hardware import system
+from jaxbench.hardware import environment, system
+from jaxbench.hardware.accelerators import Accelerators
 from jaxbench.hardware.checks import check_data_sets, check_host
 from jaxbench.hardware.environment import describe_environment
 from jaxbench.hardware.nvidia_libraries import cuda_versions
@@ -94,9 +95,11 @@ def test_what_gpu_rates_depend_on_is_recorded(monkeypatch):
     elsewhere = describe_environment([gpu])  # a target's device is not here
     assert "boards" not in elsewhere and elsewhere["versions"]["cuDNN"] == "9.12.1"
     monkeypatch.setattr(jax, "local_devices", lambda: [gpu])
+    monkeypatch.setattr(environment, "nvidia_driver", lambda: None)  # as in gVisor
+    monkeypatch.setattr(environment, "ask_nvml", lambda: Accelerators("cuda", 1, "580.65"))
     recorded = msgspec.convert(describe_environment([gpu]), Environment)
     assert {"CUDA": "13.5", "cuDNN": "9.12.1"}.items() <= recorded["versions"].items()
-    assert "cuBLAS" not in recorded["versions"]
+    assert "cuBLAS" not in recorded["versions"] and recorded["driver"] == "580.65"
     [board] = recorded["boards"]
     assert board["device"] == "gpu3" and board["power_limit_w"] == 400
 
@@ -116,7 +119,7 @@ def test_a_cpu_has_no_boards_and_no_cuda(monkeypatch):
     ],
 )
 def test_tfds_that_is_not_complete_is_said_in_one_line(
-    monkeypatch, tmp_path, capsys, package, told
+    monkeypatch, tmp_path, caplog, package, told
 ):
     """TFDS logs an error of its imports, and goes on without its functions."""
     folder = tmp_path / "tensorflow_datasets"
@@ -136,7 +139,7 @@ def test_tfds_that_is_not_complete_is_said_in_one_line(
         [line] = check_data_sets()
     assert told in str(caught.value) and "\n" not in str(caught.value)
     assert (line.status, line.advice) == ("warning", str(caught.value).rpartition("; ")[2])
-    assert capsys.readouterr().err == ""
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize(
