@@ -188,7 +188,9 @@ def check_devices() -> Iterator[Check]:
     state = ", ".join(f"{count} x {kind}" for kind, count in counts.items())
     unused = [line.partition(": ")[2] for line in unused_accelerators(devices[0].platform)]
     yield Check("devices", "problem" if unused else "ok", state, "; ".join(unused))
-    if sums_are_right():
+    if devices[0].platform != "cpu":
+        pass  # JAX_PLATFORMS=cuda leaves JAX no CPU to compute them on
+    elif sums_are_right():
         yield Check("sums on the CPU", "ok", "right")
     else:
         yield Check("sums on the CPU", "problem", *wrong_sums_text().split(": ", 1))
