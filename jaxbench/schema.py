@@ -81,6 +81,18 @@ class Git(TypedDict, total=False):
     dirty: bool
 
 
+class BoardSettings(TypedDict, total=False):
+    """What a GPU's board is and is set to, by NVML."""
+
+    device: str
+    mig: bool
+    power_limit_w: Amount
+    default_power_limit_w: Amount
+    max_sm_clock_mhz: Amount
+    max_memory_clock_mhz: Amount
+    ecc: bool
+
+
 class Environment(TypedDict, total=False):
     """What a run ran on, see hardware/environment.py."""
 
@@ -95,6 +107,7 @@ class Environment(TypedDict, total=False):
     num_processes: Positive
     num_local_devices: Count
     driver: str | None
+    boards: list[BoardSettings]
     variables: dict[str, str]
     distorters: list[str]
     matmul_precision: str | None

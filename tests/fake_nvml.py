@@ -8,6 +8,7 @@ API's.
 
 import ctypes
 import dataclasses
+import os
 from collections.abc import Callable
 
 import pynvml
@@ -28,6 +29,9 @@ class Board:
     power_mw: int | None = 398_250
     energy_mj: Callable[[], int] | None = lambda: 1_234_567_890
     reasons: int | None = 0
+    limit_mw: int | None = 400_000
+    default_limit_mw: int | None = 400_000
+    ecc_mode: bool | None = True
     mig: bool | None = False
     ecc: dict[int, int] | None = None  # {error type: volatile count}; None: no ECC memory
     pcie_replays: int | None = 0
@@ -122,6 +126,19 @@ class Nvml:
     def _nvmlDeviceGetCurrentClocksEventReasons(self, handle, out):
         return self._give(handle, out, "reasons")
 
+    def _nvmlDeviceGetEnforcedPowerLimit(self, handle, out):
+        return self._give(handle, out, "limit_mw")
+
+    def _nvmlDeviceGetPowerManagementDefaultLimit(self, handle, out):
+        return self._give(handle, out, "default_limit_mw")
+
+    # The clocks of a board that computes are its highest.
+    _nvmlDeviceGetMaxClockInfo = _nvmlDeviceGetClockInfo
+
+    def _nvmlDeviceGetEccMode(self, handle, current, pending):
+        pending._obj.value = 0
+        return self._give(handle, current, "ecc_mode")
+
     _nvmlDeviceGetCurrentClocksThrottleReasons = _nvmlDeviceGetCurrentClocksEventReasons
 
     def _nvmlDeviceGetMigMode(self, handle, current, pending):
@@ -177,15 +194,22 @@ class Cuda:
         return 0
 
 
-def install(monkeypatch, nvml: Nvml | None, cuda: Cuda | None) -> None:
-    """Has both be found, or not (None), where the system's loader would be asked."""
-    genuine = ctypes.CDLL
+def install(monkeypatch, nvml: Nvml | None, cuda: Cuda | None, folder: str = "") -> None:
+    """Has both be found, or not (None), where the system's loader would be asked.
+
+    Those of a folder are found by their path, and by their short name once they are loaded.
+    """
+    genuine, loaded = ctypes.CDLL, set()
 
     def load(name, *args, **kwargs):
-        if name in ("libnvidia-ml.so.1", "libcuda.so.1"):
-            library = nvml if "nvidia" in name else cuda
+        short = f"{os.path.basename(name).partition('.so')[0]}.so.1"
+        if short in ("libnvidia-ml.so.1", "libcuda.so.1"):
+            library = nvml if "nvidia" in short else cuda
+            if folder and name == short and short not in loaded:
+                library = None
             if library is None:
                 raise OSError(f"{name}: cannot open shared object file: No such file or directory")
+            loaded.add(short)
             return library
         return genuine(name, *args, **kwargs)
 

@@ -1,17 +1,25 @@
 """The doctor's lines and exit code, on machines where something is wrong."""
 
 import json
+import os
 import resource
 import sys
+import types
 
 import jax
 import psutil
+import pynvml
 import pytest
 
 from jaxbench.errors import BadInput
-from jaxbench.hardware import accelerators, checks
+from jaxbench.hardware import accelerators, checks, nvidia_libraries
 from jaxbench.hardware.accelerators import Accelerators
+from jaxbench.xla.compile_cache import _HIT, _MISS
+from tests import fake_nvml
+from tests.fake_nvml import Board, Cuda, Nvml
 
+# Folders of cuDNN: pip's, and one of an image.
+CUDNNS = ("site/nvidia/cudnn", "cuda")
 # Looking at flags takes a process.
 NO_FLAGS = {"XLA_FLAGS": ""}
 
@@ -107,3 +115,124 @@ def test_without_jax_all_else_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", None)
     told = {check.name: check.status for check in checks.run_checks()}
     assert told["devices"] == "problem" and told["memory"] == told["Python"] == "ok"
+
+
+def test_beside_an_accelerator_only_a_full_host_is_busy(monkeypatch):
+    monkeypatch.setattr(checks, "find_accelerators", lambda: [Accelerators("cuda", 1)])
+    for percent, status in ((13.0, "ok"), (95.0, "warning")):
+        busy = lambda *_, percpu, percent=percent: [percent]  # noqa: E731
+        monkeypatch.setattr(psutil, "cpu_percent", busy)
+        assert {one.name: one.status for one in checks.check_host()}["load"] == status
+
+
+@pytest.mark.parametrize(
+    ("tells", "status"), [([1, 1], "ok"), ([1, None], "warning"), ([None, None], "ok")]
+)
+def test_a_program_from_the_cache_tells_its_memory(monkeypatch, tells, status):
+    kept = jax.config.jax_compilation_cache_dir
+    events = []
+    jax.monitoring.register_event_listener(listen := lambda event, **_: events.append(event))
+    [line] = checks.check_cached_programs()
+    jax.monitoring.unregister_event_listener(listen)
+    outcomes = [event.rpartition("_")[2] for event in events if event in (_HIT, _MISS)]
+    assert outcomes == ["misses", "hits"]
+    assert line.status == "ok" and line.detail == "told when compiled and from the cache"
+    answers = iter(tells)
+
+    def memory_analysis(_):
+        if (answer := next(answers)) is None:
+            raise NotImplementedError
+        return answer
+
+    monkeypatch.setattr(jax.stages.Compiled, "memory_analysis", memory_analysis)
+    [line] = checks.check_cached_programs()
+    assert line.status == status and jax.config.jax_compilation_cache_dir == kept
+
+
+GIB = 2**30
+
+
+def gpu(stats):
+    names = {"platform": "gpu", "id": 0, "local_hardware_id": 0}
+    return types.SimpleNamespace(**names, memory_stats=lambda: stats)
+
+
+@pytest.mark.parametrize(
+    ("board", "stats", "told"),
+    [
+        # Of 80 GiB JAX has 60 already, or they are free.
+        (Board(memory_used=62 * GIB), {"bytes_limit": 60 * GIB, "pool_bytes": 60 * GIB}, {}),
+        (Board(memory_used=GIB), {"bytes_limit": 60 * GIB}, {}),
+        (
+            Board(memory_used=40 * GIB),
+            {"bytes_limit": 60 * GIB},
+            {"memory of gpu0": ("JAX takes 60.0 GiB, 40.0 of 80.0 free", "FRACTION=0.47")},
+        ),
+        (Board(), None, {"memory of gpu0": ("JAX does not tell it", "ALLOCATOR")}),
+        (
+            Board(error=pynvml.NVML_ERROR_NO_PERMISSION),
+            {"bytes_limit": 1},
+            {"sensors": ("gpu0 power_w: Insufficient Permissions", "ask who runs")},
+        ),
+        (None, {"bytes_limit": 1}, {"sensors": ("NVML Shared Library Not Found", "utility")}),
+    ],
+)
+def test_boards_that_answer_and_their_memory(monkeypatch, board, stats, told):
+    fake_nvml.install(monkeypatch, board and Nvml([board]), Cuda([0x0F]))
+    lines = [*checks.check_boards([gpu(stats)])]
+    assert lines and {one.name for one in lines if one.status == "warning"} == {*told}
+    for line in lines:
+        state, todo = told.get(line.name, ("", ""))
+        assert state in line.detail and todo in line.advice and line.status != "problem"
+
+
+@pytest.mark.parametrize(
+    ("pids", "status", "state"),
+    [
+        ((os.getpid(),), "ok", "none on the GPUs"),
+        ((os.getpid(), 7), "warning", "1 on the GPUs"),
+        ((7, 8), "ok", "cannot be told, as in a container"),
+    ],
+)
+def test_other_processes_on_the_gpus(monkeypatch, pids, status, state):
+    fake_nvml.install(monkeypatch, Nvml([Board(pids=pids)]), Cuda([0x0F]))
+    [line] = checks.check_gpu_processes([gpu({})])
+    assert (line.status, line.detail) == (status, state)
+
+
+def test_cuda_libraries_that_jax_does_not_find_or_refuses(monkeypatch, tmp_path):
+    assert [*checks.check_cuda_libraries()] == []  # a machine without a GPU
+    monkeypatch.setattr(checks, "find_accelerators", lambda: [Accelerators("cuda", 1)])
+    monkeypatch.setattr(nvidia_libraries, "_ROOT", tmp_path)
+    monkeypatch.setattr(nvidia_libraries, "_pip_folders", lambda: [tmp_path / "site/nvidia"])
+    folder = tmp_path / "usr/lib/wsl/lib"
+    for file in (folder / "libcuda.so.1", *(tmp_path / f"{a}/lib/libcudnn.so.9" for a in CUDNNS)):
+        file.parent.mkdir(parents=True)
+        file.write_text("")
+    fake_nvml.install(monkeypatch, None, Cuda([0x0F]), folder=str(folder))
+    versions = {"cuda_runtime": 13000, "cudnn": 91200, "cublas": 130000}
+    plugin = {f"{name}_build_version": lambda n=number: n for name, number in versions.items()}
+    plugin |= {"cuda_runtime_get_version": lambda: 13050, "cudnn_get_version": lambda: 90800}
+    monkeypatch.setattr("jax._src.lib.cuda_versions", types.SimpleNamespace(**plugin))
+    pip, image = (str(tmp_path / name / "lib") for name in CUDNNS)
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{pip}:{image}:/none")
+    told = {one.name: one for one in checks.check_cuda_libraries()}
+    assert told["CUDA driver"].advice == f"export LD_LIBRARY_PATH={folder}"
+    assert f"{image}/libcudnn.so.9 before pip's (1 files)" in told["LD_LIBRARY_PATH"].detail
+    assert "9.8.0, JAX needs 9.12.0 or later" in told["cuDNN"].detail
+    assert told["cuBLAS"].status == "problem" and "pip install" in told["cuBLAS"].advice
+    assert told["CUDA libraries"].detail == "CUDA 13.5, cuDNN 9.8.0" and "CUDA" not in told
+
+
+def test_a_gpu_has_lines_of_its_own(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")
+    names = {one.name for one in checks.run_checks()}
+    assert names >= {"TensorFlow Datasets", "memory of programs"}
+    assert not names & {"sensors", "other processes", "CUDA driver", "memory of gpu0"}
+    monkeypatch.setattr(checks, "find_accelerators", lambda: [Accelerators("cuda", 1)])
+    fake_nvml.install(monkeypatch, Nvml([Board()]), None)
+    one = gpu({"bytes_limit": 1})
+    one.device_kind = "NVIDIA H100"
+    monkeypatch.setattr(jax, "local_devices", lambda: [one])
+    names = {one.name for one in checks.run_checks()}
+    assert names >= {"sensors", "other processes", "CUDA driver"}

@@ -12,6 +12,7 @@ import re
 
 from jaxbench.clock import ask
 from jaxbench.errors import BadInput
+from jaxbench.hardware.nvidia_libraries import load_nvml
 from jaxbench.hardware.system import search_file
 from jaxbench.terminal import warn
 
@@ -54,8 +55,7 @@ def ask_nvml() -> Accelerators:
 
 
 def _ask_nvml() -> Accelerators:
-    import pynvml as nvml
-
+    nvml = load_nvml()
     try:
         nvml.nvmlInit()
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]

@@ -5,6 +5,7 @@ at most.
 """
 
 import collections
+import ctypes
 import math
 import os
 import pathlib
@@ -12,10 +13,13 @@ import platform
 import resource
 import shutil
 import statistics
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import psutil
 
+from jaxbench.clock import ask
 from jaxbench.errors import BadInput, first_line, jax_variable_problem
 from jaxbench.hardware.accelerators import (
     advice,
@@ -27,13 +31,20 @@ from jaxbench.hardware.accelerators import (
     unused_accelerators,
     usable_plugins,
 )
+from jaxbench.hardware.nvidia_libraries import (
+    CUDA_DRIVER,
+    cuda_versions,
+    find_driver_library,
+    shadowing_libraries,
+)
 from jaxbench.hardware.system import (
-    BUSY_PERCENT,
     Check,
     available_cores,
     cpu_quota,
     host_memory_bytes,
+    import_tfds,
     installed_version,
+    is_disturbed,
 )
 from jaxbench.paths import check_can_be_made
 
@@ -47,9 +58,13 @@ _BUSY_OVER_S = 0.5
 
 def run_checks() -> Iterator[Check]:
     """Yield the checks, each as soon as it is done."""
-    for check in CHECKS:
+    yield from _run(CHECKS)
+
+
+def _run(checks: Sequence[Callable[..., Iterator[Check]]], *args: Any) -> Iterator[Check]:
+    for check in checks:
         try:
-            yield from check()
+            yield from check(*args)
         except Exception as error:  # a broken installation raises errors of any kind
             name = check.__name__.removeprefix("check_").replace("_", " ")
             state = f"{type(error).__name__}: {first_line(error)}"
@@ -87,6 +102,15 @@ def check_packages() -> Iterator[Check]:
             yield Check(name, "problem", state, todo)
 
 
+def check_data_sets() -> Iterator[Check]:
+    """Check that TensorFlow Datasets, which data.source=tfds reads with, can be imported."""
+    try:
+        yield Check("TensorFlow Datasets", "ok", import_tfds().__version__)
+    except BadInput as error:
+        state, _, todo = str(error).rpartition("; ")
+        yield Check("TensorFlow Datasets", "warning", state, todo)
+
+
 def check_accelerators() -> Iterator[Check]:
     """Check what the system shows, and that NVIDIA's driver is not too old for JAX."""
     accelerators = find_accelerators()
@@ -95,6 +119,38 @@ def check_accelerators() -> Iterator[Check]:
     for one in accelerators:
         todo = "" if extra_for(one) else advice(one)
         yield Check("accelerators", "problem" if todo else "ok", str(one), todo)
+
+
+def check_cuda_libraries() -> Iterator[Check]:
+    """Check, if the system shows an NVIDIA GPU, that JAX finds the libraries that it needs."""
+    if not any(one.platform == "cuda" for one in find_accelerators()):
+        return
+    try:
+        ctypes.CDLL(CUDA_DRIVER)
+    except OSError:
+        path = find_driver_library(CUDA_DRIVER)
+        todo = "install NVIDIA's driver, or give the container its GPUs: docker run --gpus=all"
+        todo = f"export LD_LIBRARY_PATH={path.parent}" if path else todo
+        yield Check("CUDA driver", "problem", f"JAX does not find {path or CUDA_DRIVER}", todo)
+    if shadowing := shadowing_libraries():
+        state = f"{', '.join(shadowing[:3])} before pip's ({len(shadowing)} files)"
+        yield Check("LD_LIBRARY_PATH", "warning", state, "unset it: libraries of two CUDAs mix")
+    versions = cuda_versions()
+    todo = pip_command("cuda12" if "cuda12" in (installed_plugin("cuda") or "") else "cuda13")
+    for name, built in cuda_versions(built=True).items():
+        version = versions.get(name)
+        if version is None:
+            yield Check(name, "problem", f"cannot be loaded; JAX was built with {built}", todo)
+        # JAX refuses cuDNN of an older minor version, of the others only much older ones.
+        elif name == "cuDNN" and _minor(version) < _minor(built):
+            yield Check(name, "problem", f"{version}, JAX needs {built} or later", todo)
+    if versions:
+        state = ", ".join(f"{name} {version}" for name, version in versions.items())
+        yield Check("CUDA libraries", "ok", state)
+
+
+def _minor(version: str) -> list[int]:
+    return [*map(int, version.split(".")[:2])]
 
 
 def check_devices() -> Iterator[Check]:
@@ -132,12 +188,86 @@ def check_devices() -> Iterator[Check]:
     state = ", ".join(f"{count} x {kind}" for kind, count in counts.items())
     unused = [line.partition(": ")[2] for line in unused_accelerators(devices[0].platform)]
     yield Check("devices", "problem" if unused else "ok", state, "; ".join(unused))
-    if sums_are_right():
+    if devices[0].platform != "cpu":
+        pass  # JAX_PLATFORMS=cuda leaves JAX no CPU to compute them on
+    elif sums_are_right():
         yield Check("sums on the CPU", "ok", "right")
     else:
         yield Check("sums on the CPU", "problem", *wrong_sums_text().split(": ", 1))
     state = "; ".join(distorting := distorters()) or "none is set"
     yield _warn_if(bool(distorting), "debugging", state, "unset it before measuring")
+
+    yield from _run((check_cached_programs,))
+    if devices[0].platform == "gpu":
+        yield from _run((check_boards, check_gpu_processes), devices)
+
+
+def check_cached_programs() -> Iterator[Check]:
+    """Check that a program from the compile cache still tells what memory it needs."""
+    import jax
+
+    from jaxbench.xla.compile_cache import use_cache_of
+
+    x_8 = jax.ShapeDtypeStruct((8,), "float32")
+
+    def tells_memory() -> bool:
+        compiled = jax.jit(lambda x: x * 2 + 1).lower(x_8).compile()
+        try:
+            return compiled.memory_analysis() is not None
+        except NotImplementedError:
+            return False
+
+    with tempfile.TemporaryDirectory() as folder, use_cache_of(folder):
+        is_told = [tells_memory(), tells_memory()]
+    state = "told when compiled and from the cache" if all(is_told) else "not told from the cache"
+    state = state if is_told[0] else "not told by this backend"
+    todo = "give --compile_cache=off if the memory of a step matters"
+    yield _warn_if(is_told == [True, False], "memory of programs", state, todo)
+
+
+def check_boards(devices: Sequence[Any]) -> Iterator[Check]:
+    """Check that NVML answers twice and refuses no sensor, and that JAX's memory is free."""
+    from jaxbench.hardware.telemetry.nvml import NvmlReader, cuda_ordinals
+
+    reader, readings = NvmlReader(cuda_ordinals(devices)), []
+    try:
+        readings = ask("NVML", lambda: [*reader.read(), *reader.read()])
+    except Exception as error:  # of NVML, of the loader, of time
+        todo = "no telemetry: give a container NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        yield Check("sensors", "warning", f"NVML: {first_line(error)}", todo)
+    else:
+        refused = {f"{one.device} {error}" for one in readings for error in one.errors}
+        state = "; ".join(sorted(refused)) or ", ".join(readings[0].values)
+        todo = "ask who runs the machine: telemetry will lack it"
+        yield _warn_if(bool(refused), "sensors", state, todo)
+    values_of = {one.device: one.values for one in readings}
+    for device in devices:
+        name, stats = f"memory of gpu{device.id}", device.memory_stats() or {}
+        if "bytes_limit" not in stats:
+            todo = "unset XLA_PYTHON_CLIENT_ALLOCATOR: peaks and limits are not known"
+            yield Check(name, "warning", "JAX does not tell it", todo)
+            continue
+        # Two slices of one board have one reading.
+        values = values_of.get(f"gpu{device.id}", {})
+        if "memory_total_bytes" not in values:
+            continue
+        total_gib = values["memory_total_bytes"] / 2**30
+        used_gib = (values["memory_used_bytes"] - stats.get("pool_bytes", 0)) / 2**30
+        limit_gib = stats["bytes_limit"] / 2**30
+        state = f"JAX takes {limit_gib:.1f} GiB, {total_gib - used_gib:.1f} of {total_gib:.1f} free"
+        part = max(0.0, 0.95 * (1 - used_gib / total_gib))
+        todo = f"end other programs on it, or set XLA_PYTHON_CLIENT_MEM_FRACTION={part:.2f}"
+        yield _warn_if(limit_gib > total_gib - used_gib, name, state, todo)
+
+
+def check_gpu_processes(devices: Sequence[Any]) -> Iterator[Check]:
+    """Check that no other process computes on the GPUs."""
+    from jaxbench.hardware.telemetry.nvml import cuda_ordinals, other_gpu_processes
+
+    others = other_gpu_processes(cuda_ordinals(devices))
+    state = f"{others} on the GPUs" if others else "none on the GPUs"
+    state = "cannot be told, as in a container" if others is None else state
+    yield _warn_if(bool(others), "other processes", state, "end them: nvidia-smi lists them")
 
 
 def check_folders() -> Iterator[Check]:
@@ -173,7 +303,8 @@ def check_host() -> Iterator[Check]:
     yield Check("processor cores", "ok", cores)
     state = f"{busy_percent:.0f} % of the processors are in use"
     todo = "end other programs before measuring: they slow runs down"
-    yield _warn_if(busy_percent > BUSY_PERCENT, "load", state, todo)
+    disturbed = is_disturbed(busy_percent, busy_percent, on_cpu=not find_accelerators())
+    yield _warn_if(disturbed, "load", state, todo)
     total_gib, free_gib = (amount / 2**30 for amount in host_memory_bytes())
     state = f"{free_gib:,.1f} of {total_gib:,.1f} GiB available"
     yield _warn_if(free_gib < _MEMORY_GIB, "memory", state, "end other programs")
@@ -191,5 +322,7 @@ CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (
     check_host,
     check_folders,
     check_accelerators,
+    check_cuda_libraries,
     check_devices,
+    check_data_sets,
 )

@@ -16,8 +16,9 @@ import jax
 import psutil
 
 from jaxbench.files import DOCUMENT_BYTES, open_regular
-from jaxbench.hardware.accelerators import nvidia_driver
+from jaxbench.hardware.accelerators import ask_nvml, nvidia_driver
 from jaxbench.hardware.distorters import distorters
+from jaxbench.hardware.nvidia_libraries import cuda_versions
 from jaxbench.hardware.system import (
     available_cores,
     cpu_quota,
@@ -25,6 +26,7 @@ from jaxbench.hardware.system import (
     installed_version,
     search_file,
 )
+from jaxbench.hardware.telemetry.nvml import cuda_ordinals, describe_boards
 from jaxbench.parallel.mesh import local_devices
 from jaxbench.xla.variables import relevant_variables
 
@@ -36,9 +38,15 @@ _PACKAGES = (
 
 
 def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
-    """Return the facts needed to reproduce a figure; unknown ones are None."""
+    """Return the facts needed to reproduce a figure; unknown ones are None.
+
+    Only GPUs have `boards` and versions of CUDA's libraries.
+    """
+    here = [device for device in devices if device in jax.local_devices()]  # none of a target
+    boards = describe_boards(cuda_ordinals(here))
+    versions = {name: v for name in _PACKAGES if (v := installed_version(name))}
     return {
-        "versions": {name: v for name in _PACKAGES if (v := installed_version(name))},
+        "versions": versions | (cuda_versions() if devices[0].platform == "gpu" else {}),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "hostname": platform.node(),
@@ -48,7 +56,8 @@ def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
         "num_devices": len(devices),
         "num_processes": jax.process_count(),
         "num_local_devices": len(local_devices(devices)),
-        "driver": nvidia_driver(),
+        "driver": nvidia_driver() or (ask_nvml().driver if boards else None),
+        **({"boards": boards} if boards else {}),
         "variables": relevant_variables(),
         "distorters": distorters(),
         # What fp32 means on this run: null is the backend's default, TF32 on Ampere and later.

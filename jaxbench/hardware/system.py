@@ -5,12 +5,16 @@ import math
 import os
 import pathlib
 import re
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-# Other work that takes more than this percentage of the host's processors disturbs measurements.
-BUSY_PERCENT = 10.0
+from jaxbench.errors import BadInput, first_line
+
+# Other work that takes more than this percentage of the host's processors disturbs measurements of
+# CPUs: a step uses all cores and is as slow as the slowest. Beside accelerators a run needs few of
+# them: other work disturbs it only if hardly any is left.
+BUSY_PERCENT, _FULL_PERCENT = 10.0, 90.0
 _ROOT = pathlib.Path("/")
 
 
@@ -37,6 +41,11 @@ def search_file(path: str | pathlib.Path, pattern: str) -> str | None:
     except OSError:
         return None
     return match[1] if match else None
+
+
+def is_disturbed(other_percent: float, busy_percent: float, *, on_cpu: bool) -> bool:
+    """Return whether other work on the host's processors, of all their work, slows a run down."""
+    return other_percent > BUSY_PERCENT and (on_cpu or busy_percent > _FULL_PERCENT)
 
 
 def available_cores() -> int:
@@ -124,6 +133,31 @@ def installed_version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def import_tfds() -> Any:
+    """Return TensorFlow Datasets, which itself logs what it cannot import and lacks its functions.
+
+    Raises:
+      BadInput: it is not complete: one line with the reason and what to install.
+    """
+    from absl import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.FATAL)  # the log has the whole stack
+    try:
+        import tensorflow_datasets as tfds
+        import tensorflow_datasets.public_api  # raises again what TFDS has only logged
+    except Exception as error:  # also protobuf's own kinds
+        missing = isinstance(error, ModuleNotFoundError) and error.name
+        todo = missing or "-U tensorflow-datasets protobuf"
+        raise BadInput(
+            f"tensorflow_datasets cannot be imported: {type(error).__name__}: "
+            f"{first_line(error)[:300].rstrip('.')}; pip install {todo}"
+        ) from error
+    finally:
+        logging.set_verbosity(verbosity)
+    return tfds
 
 
 def storage_read_bytes() -> int | None:

@@ -7,6 +7,8 @@ import msgspec
 
 from jaxbench.schema import RunDocument
 
+# Whose versions a GPU's rates depend on, see hardware/nvidia_libraries.py.
+LIBRARIES = ("CUDA", "cuDNN", "cuBLAS", "NCCL")
 _COMPARED = ("device_kind", "num_devices", "batch_norm_examples", "XLA_FLAGS", "price")
 
 
@@ -22,6 +24,7 @@ def describe_attempt(
         "versions": {
             "python": environment.get("python"),
             **{name: versions.get(name) for name in ("jax", "jaxlib", "jaxbench")},
+            **{name: versions[name] for name in LIBRARIES if name in versions},
             "commit": commit and f"{commit}{changed}",
         },
         "XLA_FLAGS": environment.get("variables", {}).get("XLA_FLAGS"),

@@ -14,9 +14,10 @@ from jaxbench.data_config import PUBLIC_SETS
 from jaxbench.files import read_table
 from jaxbench.hardware.peak_table import without_maker
 from jaxbench.metrics import UNKNOWN
-from jaxbench.records.attempts import distorters_of
+from jaxbench.records.attempts import LIBRARIES, distorters_of
 from jaxbench.records.reader import flat
 from jaxbench.schema import Environment, RunDocument
+from jaxbench.xla.variables import of_gpu_libraries
 
 # What repeats differ in, what has a word of its own, and what makes points of one line.
 _NOT_SETTINGS = {"batch_size", "seed", "name", "num_devices", "epochs", "max_steps"} | {
@@ -28,6 +29,8 @@ _WORK = ("experiment", "mode", "task", "network", "precision", "batch_size", "re
 # ... and those of the data that do not only say how it is read.
 _READING = {"feed", "num_threads", "num_workers", "prefetch_batches", "path", "download"}
 _READING |= {"cache", "cache_dir"}
+# What the boards of GPUs are set to.
+BOARD_SETTINGS = ("power_limit_w", "max_sm_clock_mhz", "max_memory_clock_mhz", "ecc", "mig")
 # Flags that nobody chose: they are in no label.
 DEFAULT_FLAGS = "default XLA flags"
 _ELSEWHERE = ("host", "cpu", "driver", "commit", "device_kind", "num_devices", "network", "mode")
@@ -46,7 +49,8 @@ def setting_of(document: RunDocument) -> dict[str, Any]:
     arithmetic, precision = environment.get("matmul_precision"), config.get("precision") or UNKNOWN
     # Nobody can look up what was not committed.
     changed = "+changes" if git.get("dirty") else ""
-    flags = (environment.get("variables", {}).get("XLA_FLAGS") or "").split()
+    variables = environment.get("variables", {})
+    flags = (variables.get("XLA_FLAGS") or "").split()
     user_flags = [flag for flag in flags if flag not in _default_flags()]
     return {
         "experiment": document.experiment,
@@ -60,12 +64,24 @@ def setting_of(document: RunDocument) -> dict[str, Any]:
         "cpu": environment.get("cpu"),
         **{name: value for name, value in flat(config) if name not in _NOT_SETTINGS},
         "host": environment.get("hostname"),
-        **{name: versions.get(name) for name in ("jax", "jaxlib", "flax")},
+        **{name: versions.get(name) for name in ("jax", "jaxlib", "flax", *LIBRARIES)},
         "driver": environment.get("driver"),
+        **board_settings(environment),
+        **of_gpu_libraries(variables),
         "commit": git.get("commit", "unknown")[:9] + changed,
         "XLA_FLAGS": " ".join(user_flags) or None,
         "distorters": "; ".join(distorters_of(document)) or None,
         DEFAULT_FLAGS: sorted({*flags} - {*user_flags}),
+    }
+
+
+def board_settings(environment: Environment) -> dict[str, Any]:
+    """Return what the boards of GPUs are set to; of boards that differ all values, as text."""
+    boards = environment.get("boards", ())
+    values_of = {n: [*dict.fromkeys(one.get(n) for one in boards)] for n in BOARD_SETTINGS}
+    return {
+        name: ", ".join(map(str, values)) if values[1:] else next(iter(values), None)
+        for name, values in values_of.items()
     }
 
 

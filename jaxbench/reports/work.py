@@ -4,7 +4,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from jaxbench.metrics import UNKNOWN
-from jaxbench.records.same import DEFAULT_FLAGS, differing, setting_key
+from jaxbench.records.attempts import LIBRARIES
+from jaxbench.records.same import BOARD_SETTINGS, DEFAULT_FLAGS, differing, setting_key
 from jaxbench.reports.blocks import MOST_SERIES
 
 Item = TypeVar("Item")
@@ -13,6 +14,7 @@ _UNNAMED = ("precision", "batch_size", "num_devices", "device_kind", "stage", "f
 _UNNAMED += ("experiment", "network")
 # What is named last.
 _ENVIRONMENT = {"cpu", "host", "jax", "jaxlib", "flax", "driver", "commit"}
+_ENVIRONMENT |= {*LIBRARIES, *BOARD_SETTINGS}
 _MOST_NAMED = 3
 
 

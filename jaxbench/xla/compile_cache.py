@@ -22,6 +22,11 @@ from jaxbench.paths import user_cache, user_path
 from jaxbench.terminal import warn
 
 _VARIABLE = "JAX_COMPILATION_CACHE_DIR"
+# Keep even the quickest programs: initialising compiles many small ones.
+_KEEP = {
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}
 _HIT, _MISS = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"
 
 
@@ -62,9 +67,8 @@ def use_compile_cache(setting: str = "", *, by_names: bool = False) -> None:
     _say_failure_once(folder)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_compilation_cache_include_metadata_in_key", by_names)
-    # Keep even the quickest programs: initialising compiles many small ones.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    for name, value in _KEEP.items():
+        jax.config.update(name, value)
 
 
 def cache_bucket() -> str | None:
@@ -123,16 +127,29 @@ def watch_cache() -> Iterator[Callable[[], str]]:
         jax.monitoring.unregister_event_listener(listen)
 
 
-@contextlib.contextmanager
-def without_cache() -> Iterator[None]:
+def without_cache() -> contextlib.AbstractContextManager[None]:
     """Compile inside the `with` without the cache: nothing is looked up or kept."""
+    return _settings(jax_enable_compilation_cache=False)
+
+
+def use_cache_of(folder: str) -> contextlib.AbstractContextManager[None]:
+    """Compile inside the `with` with the cache of a folder, which keeps all."""
+    return _settings(jax_enable_compilation_cache=True, jax_compilation_cache_dir=folder, **_KEEP)
+
+
+@contextlib.contextmanager
+def _settings(**settings: Any) -> Iterator[None]:
     from jax.experimental.compilation_cache import compilation_cache
 
-    before = jax.config.jax_enable_compilation_cache
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()  # it reads the setting only once
+    before = {name: getattr(jax.config, name) for name in settings}
+
+    def update(settings: dict[str, Any]) -> None:
+        for name, value in settings.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()  # it reads them only once
+
+    update(settings)
     try:
         yield
     finally:
-        jax.config.update("jax_enable_compilation_cache", before)
-        compilation_cache.reset_cache()
+        update(before)

@@ -2,9 +2,13 @@
 
 import os
 import re
+from collections.abc import Mapping
 
 # Those by which a user chooses devices and how they are used.
 _DECISIVE = re.compile(r"^(XLA_|JAX_|CUDA_VISIBLE|LIBTPU|TPU_|NVIDIA_TF32|OMP_NUM_THREADS)")
+# Those by which NVIDIA's libraries choose kernels, connections and the order of devices. Images
+# name versions in others.
+_OF_LIBRARIES = re.compile(r"(NCCL_|CUBLAS|CUDNN_|NVIDIA_TF32|CUDA_DEVICE_)(?!.*VERSION)")
 # Those that JAX, compilers, drivers, libraries, the loader and Python read: by how they begin.
 _RELEVANT = re.compile(
     r"XLA_|JAX|TF_|PJRT_|LIBTPU|TPU_|MEGASCALE_|CUDA|CUDNN|CUBLAS|NCCL_|NVSHMEM_|NVIDIA_(?!REQUIRE)"
@@ -43,6 +47,11 @@ def relevant_variables() -> dict[str, str]:
         for name, value in sorted(os.environ.items())
         if _RELEVANT.match(name)
     }
+
+
+def of_gpu_libraries(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return those variables that change what NVIDIA's libraries compute and send, and how."""
+    return {name: value for name, value in variables.items() if _OF_LIBRARIES.match(name)}
 
 
 def decisive_variables() -> dict[str, str]:

@@ -399,3 +399,13 @@ def test_an_evaluation_split_that_is_small_is_doubtful():
         splits = [Split(of, np.zeros(len(of), np.int32)) for of in (images, held_out)]
         warnings = Dataset("x", *splits, 10).eval_split_warnings()
         assert len(warnings) == len(told) and all(map(str.__contains__, warnings, told))
+
+
+def test_tfds_that_cannot_be_imported_is_a_refusal(monkeypatch, tmp_path):
+    def broken():
+        raise BadInput("tensorflow_datasets cannot be imported")
+
+    monkeypatch.setattr(tfds, "import_tfds", broken)
+    monkeypatch.setattr(tfds, "_find", lambda *_: tmp_path)
+    with pytest.raises(BadInput, match="cannot be imported"):
+        tfds.load(DataConfig(name="cifar10", path=str(tmp_path)))

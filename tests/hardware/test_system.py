@@ -1,17 +1,25 @@
-"""Cores and memory that a container leaves to a process."""
+"""Cores and memory that a container leaves to a process; what is installed and recorded."""
 
 import math
 import os
+import sys
 import types
+from unittest import mock
 
 import jax
+import msgspec
 import pytest
 
 from jaxbench.data.dataset import check_fits_in_memory
-from jaxbench.hardware import system
-from jaxbench.hardware.checks import check_host
+from jaxbench.errors import BadInput
+from jaxbench.hardware import environment, system
+from jaxbench.hardware.accelerators import Accelerators
+from jaxbench.hardware.checks import check_data_sets, check_host
 from jaxbench.hardware.environment import describe_environment
-from jaxbench.hardware.system import available_cores, cpu_quota, host_memory_bytes
+from jaxbench.hardware.nvidia_libraries import cuda_versions
+from jaxbench.hardware.system import available_cores, cpu_quota, host_memory_bytes, import_tfds
+from jaxbench.schema import Environment
+from tests import fake_nvml
 from tests.conftest import refusal
 
 GIB = 2**30
@@ -70,6 +78,68 @@ def test_what_the_container_leaves_is_recorded(root):
     told = {check.name: check.detail for check in check_host()}
     assert told["processor cores"].endswith("of whose time the container may use 0.5")
     assert told["memory"] == "1.0 of 1.0 GiB available"
+
+
+def test_what_gpu_rates_depend_on_is_recorded(monkeypatch):
+    gpu = types.SimpleNamespace(
+        **{"platform": "gpu", "id": 3, "local_hardware_id": 0, "device_kind": "NVIDIA H100"},
+        process_index=0,
+    )
+    fake_nvml.install(monkeypatch, fake_nvml.Nvml([fake_nvml.Board()]), fake_nvml.Cuda([0x0F]))
+    plugin = types.SimpleNamespace(
+        cuda_runtime_get_version=lambda: 13050,
+        cudnn_get_version=lambda: 91201,
+        cublas_get_version=lambda: (_ for _ in ()).throw(RuntimeError("not there")),
+    )
+    monkeypatch.setattr("jax._src.lib.cuda_versions", plugin)
+    elsewhere = describe_environment([gpu])  # a target's device is not here
+    assert "boards" not in elsewhere and elsewhere["versions"]["cuDNN"] == "9.12.1"
+    monkeypatch.setattr(jax, "local_devices", lambda: [gpu])
+    monkeypatch.setattr(environment, "nvidia_driver", lambda: None)  # as in gVisor
+    monkeypatch.setattr(environment, "ask_nvml", lambda: Accelerators("cuda", 1, "580.65"))
+    recorded = msgspec.convert(describe_environment([gpu]), Environment)
+    assert {"CUDA": "13.5", "cuDNN": "9.12.1"}.items() <= recorded["versions"].items()
+    assert "cuBLAS" not in recorded["versions"] and recorded["driver"] == "580.65"
+    [board] = recorded["boards"]
+    assert board["device"] == "gpu3" and board["power_limit_w"] == 400
+
+
+def test_a_cpu_has_no_boards_and_no_cuda(monkeypatch):
+    monkeypatch.setattr("jax._src.lib.cuda_versions", None)
+    recorded = describe_environment(jax.devices())
+    assert "boards" not in recorded and not {"CUDA", "cuDNN", "NCCL"} & {*recorded["versions"]}
+    assert cuda_versions() == {}
+
+
+@pytest.mark.parametrize(
+    ("package", "told"),
+    [
+        ("import a_package_that_is_not_there", "pip install a_package_that_is_not_there"),
+        ("raise RuntimeError('gencode 6.31.1 runtime 5.29.5')", "protobuf"),
+    ],
+)
+def test_tfds_that_is_not_complete_is_said_in_one_line(
+    monkeypatch, tmp_path, caplog, package, told
+):
+    """TFDS logs an error of its imports, and goes on without its functions."""
+    folder = tmp_path / "tensorflow_datasets"
+    folder.mkdir()
+    (folder / "public_api.py").write_text(package)
+    (folder / "__init__.py").write_text(
+        "from absl import logging\ntry:\n    from tensorflow_datasets import public_api\n"
+        "except Exception as error:\n    logging.exception(error)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    others = {name: m for name, m in sys.modules.items() if "tensorflow_datasets" not in name}
+    with mock.patch.dict(sys.modules, others, clear=True):
+        with pytest.raises(
+            BadInput, match=r"cannot be imported: \w+Error: .*; pip install"
+        ) as caught:
+            import_tfds()
+        [line] = check_data_sets()
+    assert told in str(caught.value) and "\n" not in str(caught.value)
+    assert (line.status, line.advice) == ("warning", str(caught.value).rpartition("; ")[2])
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize(

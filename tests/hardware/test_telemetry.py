@@ -111,6 +111,24 @@ def test_a_board_is_read_in_the_units_that_the_columns_name(sampled, table, two_
     assert "gpu0 97 %, gpu1 12 %" in unequal
 
 
+@pytest.mark.parametrize(
+    ("limits", "lowered"),
+    [
+        ({}, ""),
+        ({"limit_mw": 399_000}, "|power_limit_lowered"),
+        ({"limit_mw": 450_000}, ""),
+        ({"default_limit_mw": None}, ""),  # nobody knows
+    ],
+)
+def test_a_power_limit_below_the_boards_default_is_told(
+    sampled, table, monkeypatch, limits, lowered
+):
+    nvml = Nvml([Board(reasons=0x4, **limits)])
+    fake_nvml.install(monkeypatch, nvml, Cuda([0x0F]))
+    sampled(NvmlReader({"gpu0": 0}))
+    assert table()[0]["throttle_reasons"] == f"sw_power_cap{lowered}"
+
+
 def test_drivers_that_lack_a_function_leave_its_column_empty(sampled, table, monkeypatch):
     names = ("CurrentClocksEventReasons", "TemperatureV", "MigMode", "TotalEnergyConsumption")
     missing = tuple(f"nvmlDeviceGet{name}" for name in names)
@@ -489,7 +507,12 @@ WINDOW = [Window(0.0, 60.0, 100)]
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"throttle_reasons": lambda t: "sw_power_cap|gpu_idle" if t < 6 else ""}, "in 10% of 61"),
+        ({"throttle_reasons": lambda t: "hw_slowdown|gpu_idle" if t < 6 else ""}, "in 10% of 61"),
+        ({"throttle_reasons": lambda t: "sw_power_cap"}, None),  # at full load
+        (
+            {"throttle_reasons": lambda t: "sw_power_cap|power_limit_lowered"},
+            "100% of 61 samples: power_limit_lowered",
+        ),
         ({"throttle_reasons": lambda t: "gpu_idle|applications_clocks_setting"}, None),
         ({"throttle_reasons": lambda t: "hw_slowdown" if t > 61 else ""}, None),
         ({"sm_clock_mhz": lambda t: 1410 if t < 30 else 1320}, "fell by 6.4%"),

@@ -33,6 +33,10 @@ def resumed(*entries, price=None):
         (resumed(entry(5, 2)), "num_devices 4, then 2"),
         (resumed(entry(5, 2), entry(9)), "num_devices 4, then 2, then 4"),
         (resumed(entry(5, 4, "0.12")), "jax 0.10, then 0.12"),
+        (
+            resumed(*(entry(n, versions={"jax": "0.10", "cuDNN": f"9.{n}.0"}) for n in (5, 8))),
+            "cuDNN 9.5.0, then 9.8.0",
+        ),
         (resumed(entry(5, variables={"XLA_FLAGS": "--x"})), "XLA_FLAGS none, then --x"),
         (resumed(entry(5, git={"commit": "a", "dirty": True})), "commit none, then a with changes"),
         (resumed(entry(5, python="3.11")), "python none, then 3.11"),

@@ -35,6 +35,24 @@ def test_keys_differences_and_labels_agree(fields, differ, tell_apart):
     assert len(work) == 1 + ("model.width" in differ)
 
 
+def test_what_gpus_are_set_to_and_compute_with_tells_apart():
+    board = {"device": "gpu0", "power_limit_w": 700.0, "ecc": True}
+    gpu = {"boards": [board], "versions": {"cuDNN": "9.12.0"}, "variables": {}}
+    others = [
+        {"boards": [board | {"power_limit_w": 500.0}]},
+        {"boards": [board, board | {"ecc": False}]},
+        {"versions": {"cuDNN": "9.8.0"}},
+        {"variables": {"NCCL_ALGO": "Tree", "NCCL_VERSION": "2.1", "CUDA_VERSION": "13.0"}},
+    ]
+    first, *changed = [setting(environment=gpu | other) for other in ({}, *others)]
+    assert [same.differing([first, one]) for one in changed] == [
+        *(["power_limit_w"], ["ecc"], ["cuDNN"], ["NCCL_ALGO"])
+    ]
+    assert first["power_limit_w"] == 700 and changed[1]["ecc"] == "True, False"
+    label = labelled([first, changed[0]], lambda one: one)[1][0]
+    assert "power_limit_w=500" in label
+
+
 @pytest.mark.parametrize(
     ("environment", "keys"),
     [

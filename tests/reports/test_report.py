@@ -466,6 +466,17 @@ def test_an_idle_device_has_a_load_of_zero(tmp_path):
     assert column_of(table, "load [%]") == ["0.00", "0.00", "–"]
 
 
+def test_a_power_cap_names_the_boards_limit(tmp_path):
+    gpu = {"samples": 2.0, "throttle_reasons": {"gpu_idle": 0.1, "sw_power_cap": 1.0}}
+    trained(
+        tmp_path / "run",
+        summary={"telemetry": {"devices": {"gpu0": gpu}}},
+        environment={"boards": [{"device": "gpu0", "power_limit_w": 700.0}]},
+    )
+    page = page_of(tmp_path)
+    assert "gpu_idle 10 %, sw_power_cap 100 %; its power limit is 700 W" in page
+
+
 def test_damaged_telemetry_lines_are_left_out_and_counted(tmp_path):
     folder = trained(tmp_path / "run")
     write_telemetry(folder, 30, ["gpu0"])

@@ -6,6 +6,8 @@ It runs as a child of the training process, because it imports TensorFlow. Progr
 
 import sys
 
+from jaxbench.errors import BadInput
+
 _CONNECT_TIMEOUT_S = 5
 
 
@@ -15,7 +17,13 @@ def main(name: str, data_dir: str) -> int:
     try:
         import importlib_resources  # noqa: F401  TFDS needs it and does not require it
         import requests
-        import tensorflow_datasets as tfds
+
+        from jaxbench.hardware.system import import_tfds
+
+        tfds = import_tfds()
+    except BadInput as error:
+        print(error)
+        return 1
     except ImportError as error:
         print(f"{error}; pip install 'jaxbench[prepare]'")
         return 1

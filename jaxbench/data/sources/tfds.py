@@ -27,6 +27,7 @@ from jaxbench.data.sources import cifar10, download
 from jaxbench.data.sources.download import Bar
 from jaxbench.errors import BadInput
 from jaxbench.files import read_text
+from jaxbench.hardware.system import import_tfds
 from jaxbench.paths import user_path
 from jaxbench.terminal import printable
 
@@ -76,8 +77,7 @@ def load(
     folder = folder or _prepare(data, data_dir)
     # Read by OpenCV while it is imported. TFDS decodes with it whatever a header claims.
     os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(MAX_PIXELS))
-    import tensorflow_datasets as tfds
-
+    tfds = import_tfds()
     with as_bad_input(folder):
         check_feature_classes(folder)
         # It prints at length that it lacks TensorFlow for some features.

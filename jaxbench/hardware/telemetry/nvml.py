@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from jaxbench.clock import ask
+from jaxbench.hardware.nvidia_libraries import CUDA_DRIVER, load_driver_library, load_nvml
 from jaxbench.hardware.telemetry.readers import Reading
 
 # NVML's reasons for clocks that are lower than asked for (nvmlClocksEventReasons).
@@ -30,6 +31,8 @@ _REASONS = {
     0x200: "board_limit",
     0x400: "reliability",
 }
+# jaxbench's own name beside sw_power_cap: somebody has set the limit below the board's default.
+LOWERED_LIMIT = "power_limit_lowered"
 # Functions that had another name before: older drivers know only that one.
 _REASON_FUNCTIONS = (
     "nvmlDeviceGetCurrentClocksEventReasons",
@@ -54,12 +57,11 @@ class NvmlReader:
         self._boards: list[Board] | None = None
 
     def read(self) -> Iterator[Reading]:
-        import pynvml
-
+        nvml = load_nvml()
         if self._boards is None:
-            self._boards = find_boards(pynvml, self._ordinals)
+            self._boards = find_boards(nvml, self._ordinals)
         for board in self._boards:
-            yield _read_board(pynvml, board)
+            yield _read_board(nvml, board)
 
 
 class Board(NamedTuple):
@@ -99,7 +101,7 @@ def pci_address(ordinal: int) -> str:
     Raises:
       OSError: there is no CUDA driver, or it does not tell.
     """
-    cuda = ctypes.CDLL("libcuda.so.1")
+    cuda = load_driver_library(CUDA_DRIVER)
     device, address = ctypes.c_int(), ctypes.create_string_buffer(32)
     code = (
         cuda.cuInit(0)
@@ -125,7 +127,11 @@ def _read_board(nvml: Any, board: Board) -> Reading:
     def throttle_reasons() -> str:
         bits = newest(_REASON_FUNCTIONS)
         single = (1 << place for place in range(bits.bit_length()))
-        return "|".join(_REASONS.get(bit, hex(bit)) for bit in single if bits & bit)
+        names = [_REASONS.get(bit, hex(bit)) for bit in single if bits & bit]
+        with contextlib.suppress(nvml.NVMLError):  # a board without limits
+            if "sw_power_cap" in names and _is_limit_lowered(nvml, handle):
+                names.append(LOWERED_LIMIT)
+        return "|".join(names)
 
     sensors: dict[str, Callable[[], Any]] = {
         "load_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
@@ -156,6 +162,57 @@ def _read_board(nvml: Any, board: Board) -> Reading:
     return Reading(board.device, board.kind, values, errors)
 
 
+def _is_limit_lowered(nvml: Any, handle: Any) -> bool:
+    default_mw = nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle)
+    return nvml.nvmlDeviceGetEnforcedPowerLimit(handle) < default_mw
+
+
+def describe_boards(ordinals: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return what each board is and is set to; none if NVML or the CUDA driver cannot be asked."""
+    if not ordinals:
+        return []
+    nvml = load_nvml()
+    functions: list[Callable[[Any], dict[str, Any]]] = [
+        lambda one: {"power_limit_w": nvml.nvmlDeviceGetEnforcedPowerLimit(one) / 1e3},
+        lambda one: {
+            "default_power_limit_w": nvml.nvmlDeviceGetPowerManagementDefaultLimit(one) / 1e3
+        },
+        lambda one: {"max_sm_clock_mhz": nvml.nvmlDeviceGetMaxClockInfo(one, nvml.NVML_CLOCK_SM)},
+        lambda one: {
+            "max_memory_clock_mhz": nvml.nvmlDeviceGetMaxClockInfo(one, nvml.NVML_CLOCK_MEM)
+        },
+        lambda one: {"ecc": bool(nvml.nvmlDeviceGetEccMode(one)[0])},
+    ]
+    try:
+        boards = _ask_boards(nvml, ordinals, functions)
+    except (nvml.NVMLError, OSError):
+        return []
+    return [
+        {"device": board.device, "mig": board.kind == "mig", **values} for board, values in boards
+    ]
+
+
+def _ask_boards(
+    nvml: Any,
+    ordinals: Mapping[str, int],
+    functions: Sequence[Callable[[Any], dict[str, Any]]],
+) -> list[tuple[Board, dict[str, Any]]]:
+    """Return what the functions return of each board's handle, without what a board lacks."""
+
+    def call() -> list[tuple[Board, dict[str, Any]]]:
+        boards = []
+        for board in find_boards(nvml, ordinals):
+            values: dict[str, Any] = {}
+            for read in functions:
+                # Boards without ECC, or older drivers, do not have all of them.
+                with contextlib.suppress(nvml.NVMLError):
+                    values |= read(board.handle)
+            boards.append((board, values))
+        return boards
+
+    return ask("NVML", call)
+
+
 def read_error_counters(ordinals: Mapping[str, int]) -> dict[str, dict[str, int]]:
     """Return {device: {counter: count}}, without counters that a board does not have.
 
@@ -164,54 +221,43 @@ def read_error_counters(ordinals: Mapping[str, int]) -> dict[str, dict[str, int]
     """
     if not ordinals:
         return {}
-    import pynvml as nvml
+    nvml = load_nvml()
 
-    def ecc(handle: Any, kind: int) -> list[int]:  # since the driver was loaded
-        return [nvml.nvmlDeviceGetTotalEccErrors(handle, kind, nvml.NVML_VOLATILE_ECC)]
+    def ecc(handle: Any, kind: int) -> int:  # since the driver was loaded
+        return nvml.nvmlDeviceGetTotalEccErrors(handle, kind, nvml.NVML_VOLATILE_ECC)
 
     rows = ("remapped_rows_corrected", "remapped_rows_uncorrected")
-    counters: dict[tuple[str, ...], Callable[[Any], Sequence[int]]] = {
-        ("ecc_corrected",): lambda one: ecc(one, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
-        ("ecc_uncorrected",): lambda one: ecc(one, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
-        ("pcie_replays",): lambda one: [nvml.nvmlDeviceGetPcieReplayCounter(one)],
-        (*rows, "row_remapping_pending", "row_remapping_failed"): nvml.nvmlDeviceGetRemappedRows,
-    }
-
-    def count() -> dict[str, dict[str, int]]:
-        counts: dict[str, dict[str, int]] = {}
-        for board in find_boards(nvml, ordinals):
-            counts[board.device] = {}
-            for names, read in counters.items():
-                # Boards without ECC, or older drivers, do not have all of them.
-                with contextlib.suppress(nvml.NVMLError):
-                    values = map(int, read(board.handle))
-                    counts[board.device] |= dict(zip(names, values, strict=True))
-        return counts
-
-    return ask("NVML", count)
+    rows += ("row_remapping_pending", "row_remapping_failed")
+    counters: list[Callable[[Any], dict[str, int]]] = [
+        lambda one: {"ecc_corrected": ecc(one, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED)},
+        lambda one: {"ecc_uncorrected": ecc(one, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)},
+        lambda one: {"pcie_replays": nvml.nvmlDeviceGetPcieReplayCounter(one)},
+        lambda one: dict(zip(rows, map(int, nvml.nvmlDeviceGetRemappedRows(one)), strict=True)),
+    ]
+    return {board.device: counts for board, counts in _ask_boards(nvml, ordinals, counters)}
 
 
 def other_gpu_processes(ordinals: Mapping[str, int]) -> int | None:
-    """Return how many processes of others compute on the boards; None if NVML does not tell.
+    """Return how many processes of others compute on the boards, which JAX has opened.
 
-    Inside a container NVML may give the host's process ids, none of which is this one's. JAX has
-    opened the boards, so one of them is.
+    None if NVML does not tell. Nor does it in a container: it gives the host's process ids, by
+    which this process's are not known, or none at all.
     """
     if not ordinals:
         return None
-    import pynvml
+    nvml = load_nvml()
 
     def list_processes() -> set[int]:
         return {
             process.pid
-            for board in find_boards(pynvml, ordinals)
-            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(board.handle)
+            for board in find_boards(nvml, ordinals)
+            for process in nvml.nvmlDeviceGetComputeRunningProcesses(board.handle)
         }
 
     try:
         running = ask("NVML", list_processes)
-    except (pynvml.NVMLError, OSError):
+    except (nvml.NVMLError, OSError):
         return None
     this_process = psutil.Process()
     tree = {this_process.pid, *(child.pid for child in this_process.children(recursive=True))}
-    return len(running - tree) if running & tree else max(0, len(running) - 1)
+    return len(running - tree) if running & tree else None

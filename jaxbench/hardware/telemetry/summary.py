@@ -16,7 +16,8 @@ from jaxbench.analysis.pricing import J_PER_KWH
 from jaxbench.analysis.statistics import drift
 from jaxbench.clock import seconds_since_1970
 from jaxbench.files import open_regular, read_lines
-from jaxbench.hardware.system import BUSY_PERCENT
+from jaxbench.hardware.system import is_disturbed
+from jaxbench.hardware.telemetry.nvml import LOWERED_LIMIT
 from jaxbench.hardware.telemetry.sensors import bounds, impossible
 
 # Reasons for lower clocks that slow a run down: not an idle GPU, clocks set by the user, or boards
@@ -28,6 +29,8 @@ THROTTLING = (
     "hw_thermal_slowdown",
     "hw_power_brake_slowdown",
 )
+# A GPU at full load is held at its board's power limit: only a limit that was lowered is a warning.
+_WARNED = {*THROTTLING, LOWERED_LIMIT} - {"sw_power_cap"}
 # A drop of clocks that is worth a warning, and a difference in mean load, in points.
 _CLOCK_DROP, _IMBALANCE = 0.02, 10.0
 # Energy is known if windows hold at least this many intervals ...
@@ -41,8 +44,6 @@ _LOST_SAMPLES = 3
 _APART, _STILL_S = 2.0, 2.0
 # NVML's power reading may be a mean over the second before.
 _POWER_MEAN_S = 1.0
-# Beside GPUs and TPUs a host is busy with other work only if its whole processor is, in percent.
-_FULL = 90.0
 _OTHER_WORK = (
     "other processes took {other_cpu_percent_mean:.0f} % of the host's processor: rates may be too "
     "low"
@@ -277,8 +278,8 @@ def _host_is_busy(devices: Mapping[str, Mapping[str, Any]]) -> bool | None:
     host = devices.get("host", {})
     if "other_cpu_percent_mean" not in host:
         return None
-    is_full = len(devices) == 1 or host["cpu_percent_mean"] > _FULL
-    return is_full and host["other_cpu_percent_mean"] > BUSY_PERCENT
+    other_percent, busy_percent = host["other_cpu_percent_mean"], host["cpu_percent_mean"]
+    return is_disturbed(other_percent, busy_percent, on_cpu=len(devices) == 1)
 
 
 class _Meter(NamedTuple):
@@ -426,10 +427,10 @@ def _covers(elapsed_s: np.ndarray, edges_s: np.ndarray) -> bool:
 def _slowed(device: str, series: Series, windows: Sequence[Window]) -> Iterator[str]:
     """Yield that a device was throttled, and that its clock fell."""
     samples = series.throttle_reasons(windows)
-    seen = {reasons: count for reasons, count in samples.items() if {*THROTTLING} & {*reasons}}
+    seen = {reasons: count for reasons, count in samples.items() if _WARNED & {*reasons}}
     if seen:
         fraction = sum(seen.values()) / samples.total()
-        names = ", ".join(name for name in THROTTLING if any(name in one for one in seen))
+        names = ", ".join(sorted(_WARNED & {name for reasons in seen for name in reasons}))
         yield f"{device} was throttled in {fraction:.0%} of {samples.total()} samples: {names}"
     elapsed_s, clocks_mhz = series.known("sm_clock_mhz")
     clocks_mhz = clocks_mhz[_inside(elapsed_s, windows)]

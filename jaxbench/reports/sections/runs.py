@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from jaxbench.analysis.pricing import lost_s
 from jaxbench.metrics import UNKNOWN, plain, words
 from jaxbench.records.attempts import describe_changes
+from jaxbench.records.same import board_settings
 from jaxbench.reports.blocks import Banner, Section
 from jaxbench.reports.columns import run_cell, run_ids, setting_column, shared
 from jaxbench.reports.context import ReportContext, make_section
@@ -158,6 +159,7 @@ def _describe(run: ReportedRun) -> dict[str, str]:
         environment.get("host_memory_bytes")
     )
     described["python"] = environment.get("python")
+    described |= board_settings(environment)
     described |= environment.get("versions", {}) | environment.get("variables", {})
     described["fp32 multiplies in"] = environment.get("matmul_precision") or "backend's default"
     if "compile_cache" in environment:

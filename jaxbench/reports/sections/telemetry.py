@@ -137,11 +137,15 @@ def telemetry(context: ReportContext) -> Section | None:
     more = f" Panels of the {num_drawn} longest of {len(sampled)} runs."
     rows = []
     for run in context.runs:
+        boards = run.environment.get("boards", ())
+        limits_w = {board.get("device"): board.get("power_limit_w") for board in boards}
         for device, figures in run.telemetry.get("devices", {}).items():
             # A host's load is that of its processor.
             load = figures.get("load_percent_mean", figures.get("cpu_percent_mean"))
             shares = figures.get("throttle_reasons") or {}
             reasons = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
+            if "sw_power_cap" in shares and (limit_w := limits_w.get(device)):
+                reasons += f"; its power limit is {limit_w:g} W"
             row = {"run": run, "device": device, "figures": figures}
             rows.append(row | {"load": load if load is None else load / 100, "reasons": reasons})
     table = make_table(
