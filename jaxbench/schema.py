@@ -667,7 +667,7 @@ class TargetRecord(Record, frozen=True, kw_only=True):
     batch_per_device: Positive
     precision: str
     device_memory_bytes: Count
-    fits: Annotated[bool | None, Metric("whether the compiler accepts the step and its estimated memory is no more than that; without a compiler false if the least that it needs is more, else unknown")] = None
+    fits: Annotated[bool | None, Metric("whether the compiler accepts the step and its estimated memory is no more than that; without a compiler false if the least that it needs is more, else unknown; null if the compiler does not support the step")] = None
     needed_bytes: Annotated[Count | None, Metric("estimated memory on each device, as the compiler reports it, even if it refuses", "needed", "GiB", better="lower")] = None
     refusal: Annotated[str | None, Metric("the compiler's message if it refuses")] = None
     scaling: Scaling | None = None
@@ -817,7 +817,8 @@ class RunDocument(Struct, frozen=True, kw_only=True):
     forward_macs_per_image: Annotated[Count | None, Metric("multiply-accumulates of the forward pass for one image")] = None
     forward_macs_by_dtype: Annotated[dict[str, int] | None, Metric("the same by the type of the operands, in the traced network")] = None
     training_flops_per_image: Annotated[Count | None, Metric("floating-point operations of a training step for one image")] = None
-    attention: Annotated[str | None, Metric("implementation of attention that the traced network calls, xla or cudnn; of networks of transformer blocks")] = None
+    attention: Annotated[str | None, Metric("implementation of attention on these devices, xla or cudnn; of networks of transformer blocks")] = None
+    attention_reason: Annotated[str | None, Metric("why it cannot be cudnn; null if it can")] = None
     batch_per_device: Positive | None = None
     batch_norm_examples: Annotated[Count | None, Metric("images over which a batch-norm layer takes its statistics; null without one")] = None
     data: Annotated[LoadedData | None, Metric("the data set as loaded, and how it reaches the devices")] = None

@@ -102,10 +102,17 @@ def test_versions(monkeypatch):
     statuses = [told[name].status for name in versions]
     assert statuses == ["ok", "ok", "problem", "ok"] and len(told) == 4
     assert "[cuda12]'" in told["jax-cuda12-plugin"].advice
-    for usable, state in (([], "1, not used: the system shows no TPU"), (["libtpu"], "1")):
-        monkeypatch.setattr(checks, "installed_plugin", lambda platform: "libtpu")
+    versions["jax-cuda12-plugin"] = "0.10.2"
+    monkeypatch.setattr(checks, "installed_plugin", lambda platform: platform)
+    unused = {"tpu": "1, not used: the system shows no TPU"}
+    unused["cuda"] = "0.10.2, not used: the system shows no NVIDIA GPU"
+    for usable, expected in (
+        ([], {*unused.values()}),
+        (["cuda"], {"0.10.2", unused["tpu"]}),
+        (["tpu"], {"1", unused["cuda"]}),
+    ):
         monkeypatch.setattr(checks, "usable_plugins", lambda usable=usable: usable)
-        assert {one.name: one.detail for one in checks.check_packages()}["libtpu"] == state
+        assert {one.detail for one in checks.check_packages()} == {"0.10.2", *expected}
     versions.clear()
     assert [check.status for check in checks.check_packages()] == ["problem", "problem"]
 

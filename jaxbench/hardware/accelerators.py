@@ -20,7 +20,7 @@ from jaxbench.terminal import warn
 # https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
 # https://docs.jax.dev/en/latest/installation.html
 _CUDA = {"cuda13": ((580,), (7, 5)), "cuda12": ((525, 60, 13), (5, 2))}
-_NAMES = {"cuda": "NVIDIA GPU", "tpu": "TPU"}
+NAMES = {"cuda": "NVIDIA GPU", "tpu": "TPU"}
 _ROOT = pathlib.Path("/")
 # Google's other PCI devices are disks and network cards, of these classes.
 _GOOGLE, _NOT_TPUS = "0x1ae0", ("0x01", "0x02")
@@ -42,7 +42,7 @@ class Accelerators:
 
     def __str__(self) -> str:
         driver = f" (driver {self.driver})" if self.driver else ""
-        return f"{self.count} {_NAMES[self.platform]}{'s' * (self.count > 1)}{driver}"
+        return f"{self.count} {NAMES[self.platform]}{'s' * (self.count > 1)}{driver}"
 
 
 def ask_nvml() -> Accelerators:
@@ -119,19 +119,19 @@ def check_platforms() -> None:
     given = os.environ.get("JAX_PLATFORMS", "")
     asked = [name.strip("\"' ").lower() for name in given.split(",")]
     meant = ",".join(filter(None, asked))
-    if given not in ("", meant) and {*filter(None, asked)} <= {*_NAMES, "cpu", "gpu", "rocm"}:
+    if given not in ("", meant) and {*filter(None, asked)} <= {*NAMES, "cpu", "gpu", "rocm"}:
         raise BadInput(f"JAX_PLATFORMS={given}: JAX does not know this spelling: write {meant!r}")
     for name in asked:
         platform = "cuda" if name == "gpu" and not installed_plugin("rocm") else name
-        if platform not in _NAMES or installed_plugin(platform):
+        if platform not in NAMES or installed_plugin(platform):
             continue
         shown = {one.platform: one for one in find_accelerators()}
         # Of several platforms JAX leaves out those that the machine does not have.
         if platform in shown or len(asked) == 1:
             one = shown.get(platform, Accelerators(platform, 0))
-            machine = str(one) if one.count else f"no {_NAMES[platform]} that the system shows"
+            machine = str(one) if one.count else f"no {NAMES[platform]} that the system shows"
             raise BadInput(
-                f"JAX_PLATFORMS={','.join(asked)}: JAX has no plugin for {_NAMES[platform]}s; the "
+                f"JAX_PLATFORMS={','.join(asked)}: JAX has no plugin for {NAMES[platform]}s; the "
                 f"machine has {machine}: {advice(one)}"
             )
 
@@ -154,12 +154,14 @@ def extra_for(accelerators: Accelerators) -> str | None:
     """Return the extra of jaxbench that brings JAX for accelerators, None if none does."""
     if accelerators.platform == "tpu":
         return "tpu"
-    driver = tuple(map(int, re.findall(r"\d+", accelerators.driver or ""))) or (math.inf,)
-    capability = accelerators.capability or (math.inf,)
-    for extra, (oldest_driver, lowest_capability) in _CUDA.items():
-        if driver >= oldest_driver and capability >= lowest_capability:
-            return extra
-    return None
+    return next((extra for extra in _CUDA if supports(extra, accelerators)), None)
+
+
+def supports(extra: str, gpus: Accelerators) -> bool:
+    """Return whether an extra for NVIDIA GPUs is for their driver and compute capability."""
+    oldest_driver, lowest_capability = _CUDA[extra]
+    driver = tuple(map(int, re.findall(r"\d+", gpus.driver or ""))) or (math.inf,)
+    return driver >= oldest_driver and (gpus.capability or (math.inf,)) >= lowest_capability
 
 
 def pip_command(extra: str) -> str:

@@ -22,6 +22,7 @@ import psutil
 from jaxbench.clock import ask
 from jaxbench.errors import BadInput, first_line, jax_variable_problem
 from jaxbench.hardware.accelerators import (
+    NAMES,
     advice,
     check_platforms,
     extra_for,
@@ -90,10 +91,11 @@ def check_packages() -> Iterator[Check]:
         version = installed_version(name)
         if version is None:
             yield Check(name, "problem", "not installed", "pip install -U jax")
-        elif name == "libtpu" and installed_plugin("tpu") not in usable_plugins():
-            yield Check(name, "ok", f"{version}, not used: the system shows no TPU")
         elif version == jaxlib or not name.startswith("jax-"):
-            yield Check(name, "ok", version)
+            platform = next((one for one in NAMES if one in name), None)
+            is_used = platform is None or installed_plugin(platform) in usable_plugins()
+            unused = "" if is_used else f", not used: the system shows no {NAMES[platform]}"
+            yield Check(name, "ok", version + unused)
         else:
             extra = name.split("-")[1]
             is_cuda = extra.startswith("cuda")

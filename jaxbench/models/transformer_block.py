@@ -19,9 +19,11 @@ from jaxbench.fields import choice, number
 from jaxbench.model_config import ModelConfig
 from jaxbench.models.layers import keep_products_and_sums
 
-# The least that cuDNN's flash attention runs on, by NVIDIA's support matrix of it, and the limit on
-# all that have it; the width of a head is a multiple of 8.
-_CUDNN_CAPABILITY, _CUDNN_HEAD_WIDTH = 8.0, 128
+# The compute capability of the first GPUs that multiply bf16, and that cuDNN's flash attention runs
+# on, by NVIDIA's support matrix of it.
+_AMPERE = 8.0
+# The limit on all GPUs that have it; the width of a head is a multiple of 8.
+_CUDNN_HEAD_WIDTH = 128
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -32,14 +34,19 @@ class TransformerConfig(ModelConfig):
       mlp_ratio: Width of the hidden layer of each block's MLP, in widths of the tokens.
       attention: Implementation of attention (`jax.nn.dot_product_attention`). xla: matrix products
         and a softmax in fp32, on any device; memory grows with the square of the tokens. cudnn:
-        cuDNN's flash attention, for NVIDIA GPUs from Ampere on under bf16 or fp16. auto: cudnn if
-        it can, else xla; run.json records which (`attention`).
+        cuDNN's flash attention, for NVIDIA GPUs from Ampere on under bf16 or fp16 and an even
+        number of tokens. auto: cudnn if it can, else xla; run.json records which (`attention`), and
+        why it is not cudnn (`attention_reason`).
     """
 
     has_blocks: typing.ClassVar[bool] = True
 
     mlp_ratio: int = number(4, low=1)
     attention: str = choice("auto", "xla", "cudnn")
+
+    def num_tokens(self, example_shape: tuple[int, ...]) -> int:
+        """Return T, how many tokens an example of this shape makes."""
+        return example_shape[0]
 
 
 class TransformerBlock(nn.Module):
@@ -54,7 +61,7 @@ class TransformerBlock(nn.Module):
       param_dtype: what parameters are stored in.
       causal: whether each token attends only to itself and to those before it.
       rotary: whether queries and keys are rotated by their positions; see `rotate`.
-      attention: xla or cudnn.
+      attention: see `attend`.
       kernel_init: of the kernels.
       residual_init: of the kernels of `out` and `mlp2`, whose outputs are added to the tokens; None
         takes `kernel_init`.
@@ -129,31 +136,45 @@ def block_options(config: Config, compute_capability: float | None, dtype: Any) 
     elif config.remat == "none" and config.parallelism == "fsdp":
         # It keeps what `remat=save_dots` keeps: no parameter.
         block = nn.remat(block, policy=keep_products_and_sums)
-    attention = choose_attention(config.model, compute_capability, dtype)
+    attention, _ = choose_attention(config, compute_capability, dtype)
+    if attention == "xla" and compute_capability and compute_capability < _AMPERE:
+        attention = "einsum"
     return {"block": block, "attention": attention}
 
 
-def choose_attention(model: Any, compute_capability: float | None, dtype: Any) -> str:
-    """Return xla or cudnn: the implementation that `model.attention` means on these devices.
+def choose_attention(
+    config: Config, compute_capability: float | None, dtype: Any
+) -> tuple[str | None, str | None]:
+    """Return xla or cudnn, what `model.attention` means on these devices, and why not cudnn.
+
+    The reason is None if cuDNN can do it, and both are None for a network without blocks.
 
     Args:
-      model: a configuration with `attention`, `width` and `heads`.
+      config: of the experiment.
       compute_capability: of NVIDIA GPUs; None for other devices.
       dtype: what the network computes in.
 
     Raises:
-      BadInput: cuDNN cannot do it.
+      BadInput: `model.attention` is cudnn, and cuDNN cannot do it.
     """
-    head_width, refusal = model.width // model.heads, ""
-    if (compute_capability or 0) < _CUDNN_CAPABILITY:
-        refusal = f"NVIDIA GPUs of compute capability {_CUDNN_CAPABILITY} (Ampere) or more"
+    if not config.model.has_blocks:
+        return None, None
+    model: Any = config.model
+    head_width, tokens = model.width // model.heads, model.num_tokens(config.data.example_shape)
+    refusal = None
+    if (compute_capability or 0) < _AMPERE:
+        refusal = f"NVIDIA GPUs of compute capability {_AMPERE} (Ampere) or more"
     elif jnp.dtype(dtype).itemsize != 2:
         refusal = "precision=bf16 or fp16"
     elif head_width % 8 or head_width > _CUDNN_HEAD_WIDTH:
         refusal = f"heads with a multiple of 8 up to {_CUDNN_HEAD_WIDTH} as width, not {head_width}"
+    elif tokens % 2:
+        # JAX's bound on the gradient.
+        refusal = f"an even number of tokens, not {tokens}"
     if model.attention == "cudnn" and refusal:
         raise BadInput(f"model.attention='cudnn': it is for {refusal}")
-    return "xla" if refusal or model.attention == "xla" else "cudnn"
+    attention = "xla" if refusal or model.attention == "xla" else "cudnn"
+    return attention, refusal and f"cudnn is for {refusal}"
 
 
 def attend(
@@ -163,12 +184,17 @@ def attend(
     causal: bool,
     attention: str,
 ) -> jax.Array:
-    """Return softmax(query key^T / sqrt(F)) value, BxTxNxF, of each head."""
+    """Return softmax(query key^T / sqrt(F)) value, BxTxNxF, of each head.
+
+    Args:
+      attention: xla or cudnn, as JAX names them, or einsum for xla on GPUs that multiply no bf16.
+    """
     arrays, dtype = (query_BxTxNxF, key_BxTxNxF, value_BxTxNxF), query_BxTxNxF.dtype
-    if attention != "xla" or dtype not in (jnp.float16, jnp.float64):
+    if attention == "cudnn" or (attention == "xla" and dtype not in (jnp.float16, jnp.float64)):
         return jax.nn.dot_product_attention(*arrays, is_causal=causal, implementation=attention)
-    # JAX's function asks for fp16 products by a name (F16_F16_F32) that CPUs and TPUs refuse, and
-    # takes the softmax of fp64 in float32.
+    # JAX's function asks for products by names that devices refuse (F16_F16_F32 CPUs and TPUs,
+    # BF16_BF16_F32 GPUs before Ampere), and takes the softmax of fp64 in float32. Those GPUs
+    # multiply bf16 as float32, and XLA does not round the scores.
     query_BxTxNxF = query_BxTxNxF / query_BxTxNxF.shape[-1] ** 0.5
     scores_BxNxTxT = jnp.einsum("btnf,bsnf->bnts", query_BxTxNxF, key_BxTxNxF)
     scores_BxNxTxT = scores_BxNxTxT.astype(jnp.promote_types(dtype, jnp.float32))

@@ -55,6 +55,9 @@ class ViTConfig(TransformerConfig):
         if self.width % math.lcm(4, self.heads):
             raise BadInput(f"model.width={self.width}: no multiple of 4 and of {self.heads} heads")
 
+    def num_tokens(self, example_shape: tuple[int, ...]) -> int:
+        return math.prod(side // self.patch for side in example_shape[:2])
+
     def create(self, **options):
         return ViT(config=self, **options)
 

@@ -58,6 +58,9 @@ def read_shape(config: Config) -> tuple[NetworkShape, dict[str, Any]]:
     config, _ = without_unused(config.for_all_devices())
     # The batch has no effect on an example.
     one = dataclasses.replace(config, num_devices=1)
+    if config.model.has_blocks:
+        # cuDNN's attention is for GPUs only.
+        one.model = dataclasses.replace(config.model, attention="xla")
     mesh = DataMesh(tuple(jax.devices("cpu")[:1]), one.parallelism)
     with get_precision(config.precision).enabled():
         program = build_program(one, mesh, BatchLayout.create(one, 1), steps_per_epoch=1)

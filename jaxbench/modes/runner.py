@@ -33,8 +33,10 @@ from jaxbench.hardware.accelerators import unused_accelerators
 from jaxbench.hardware.backend_flags import wrong_sums
 from jaxbench.hardware.distorters import distortion_warnings
 from jaxbench.hardware.environment import describe_environment, host_peak_memory_bytes
+from jaxbench.hardware.targets.target import compute_capability
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S, Telemetry, create_readers, no_telemetry
 from jaxbench.microbench.memory_bandwidth import memory_bytes
+from jaxbench.models.transformer_block import choose_attention
 from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import (
     DataMesh,
@@ -233,15 +235,28 @@ class RunSetup(RunContext):
 
 def describe_program(program: Program) -> dict[str, Any]:
     """Return run.json's fields of the network."""
-    attention = "cudnn" if program.analysis.cudnn_attention else "xla"
     return {
         "task": program.task.name,
         "model": program.config.model.network_name.removesuffix("Config"),
         "parameters": program.num_parameters(),
         "forward_macs_per_image": program.forward_macs,
         "forward_macs_by_dtype": program.analysis.macs_by_dtype,
-        "attention": attention if program.config.model.has_blocks else None,
+        **describe_attention(program.config, program.mesh.devices[0]),
     }
+
+
+def describe_attention(config: Config, device: Any) -> dict[str, Any]:
+    """Return run.json's fields of the attention that the network has on such devices.
+
+    Args:
+      device: of JAX, or a stand-in with its `platform` and `device_kind`.
+
+    Raises:
+      BadInput: see `choose_attention`.
+    """
+    dtype = get_precision(config.precision).compute_dtype
+    attention, reason = choose_attention(config, compute_capability(device), dtype)
+    return {"attention": attention, "attention_reason": reason}
 
 
 @contextlib.contextmanager

@@ -41,7 +41,14 @@ from jaxbench.hardware.targets.target import (
 )
 from jaxbench.modes.describe import list_layers, print_network
 from jaxbench.modes.predictions import Predictor, add_efficiency, prediction_lines
-from jaxbench.modes.runner import Measurement, RunContext, RunResult, describe_program, run_mode
+from jaxbench.modes.runner import (
+    Measurement,
+    RunContext,
+    RunResult,
+    describe_attention,
+    describe_program,
+    run_mode,
+)
 from jaxbench.parallel.child import run_child
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.precision import get_precision
@@ -58,15 +65,33 @@ from jaxbench.xla.hlo import count_calls
 _NEEDED = re.compile(
     r"\(([\d.]+)([KMGT]?)\) exceeds available HBM|memory space hbm\. Used ([\d.]+)([KMGT]?) of"
 )
-_UNSUPPORTED = re.compile(r"\bUNIMPLEMENTED\b|needs more blocks .* than allowed by hardware")
+_TOO_LARGE = re.compile(r"needs more blocks .* than allowed by hardware")
+_UNSUPPORTED = re.compile(r"\bUNIMPLEMENTED\b")
+# What XLA adds to an error, before the lines of the stack.
+_STACK = "Suspected Python Code Location:"
 
 
-def is_refusal(error: str) -> bool:
-    """Return whether a compiler's error is about a step's size or operations; no bug, no crash.
+class Refusal(NamedTuple):
+    """A compiler's error about a step's size or operations; no bug, no crash.
+
+    Attributes:
+      words: its message, in one line.
+      fits: False of a step that is too large, None of one that the compiler does not support.
+    """
+
+    words: str
+    fits: bool | None
+
+
+def read_refusal(error: str) -> Refusal | None:
+    """Return what a compiler's error refuses; None if it is another error.
 
     For GPUs XLA refuses no step for its memory: its estimate is more than there is.
     """
-    return bool(OUT_OF_MEMORY.search(error) or _UNSUPPORTED.search(error))
+    words = " ".join(error.partition(_STACK)[0].split())
+    if OUT_OF_MEMORY.search(words) or _TOO_LARGE.search(words):
+        return Refusal(words, fits=False)
+    return Refusal(words, fits=None) if _UNSUPPORTED.search(words) else None
 
 
 def needed_bytes(refusal: str) -> int | None:
@@ -77,18 +102,28 @@ def needed_bytes(refusal: str) -> int | None:
     return int(float(size) * 1024 ** " KMGT".index(unit or " "))
 
 
+class StandIn(NamedTuple):
+    """What run.json says of a device that no compiler has made, under JAX's names."""
+
+    id: int
+    platform: str
+    device_kind: str
+    process_index: int = 0
+
+
 def check_target(experiment: Experiment, name: str) -> Target:
     """Return the target of this name.
 
     Raises:
-      BadInput: an unknown or impossible target, a batch that does not split over its devices, or an
-        experiment without a network.
+      BadInput: an unknown or impossible target, a batch that does not split over its devices, an
+        experiment without a network, or one with attention that the devices cannot do.
     """
     if not isinstance(experiment, Config):
         raise BadInput(f"--target: {experiment.name} trains no network; only those are compiled")
     experiment.validate()
     target = parse_target(name)
     BatchLayout.create(experiment, target.num_devices)
+    describe_attention(experiment, StandIn(0, target.platform, target.kind))
     return target
 
 
@@ -141,7 +176,7 @@ def write_answer(config: Config, name: str) -> None:
     except BadInput:
         raise
     except Exception as error:  # a compiler raises errors of any kind
-        answer = {"failed": f"{type(error).__name__}: {first_line(error)}"}
+        answer = {"record": None, "failed": f"{type(error).__name__}: {first_line(error)}"}
     pathlib.Path(os.environ[RESULT_VARIABLE]).write_text(json.dumps(answer))
 
 
@@ -199,16 +234,17 @@ def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, di
             batch_per_device=layout.batch_per_device,
             precision=config.precision,
             device_memory_bytes=target.usable_bytes,
-            fits=False,
         )
         try:
             compiled, text = begin_compile("train_step", program.train_step, state, *args)()
         except jax.errors.JaxRuntimeError as error:
-            words = " ".join(str(error).split())
-            if not is_refusal(words):
+            if (refusal := read_refusal(str(error))) is None:
                 raise
             refused = msgspec.structs.replace(
-                record, refusal=words, needed_bytes=needed_bytes(words)
+                record,
+                fits=refusal.fits,
+                refusal=refusal.words,
+                needed_bytes=needed_bytes(refusal.words),
             )
             return refused, network
         memory, calls = compiled.memory, count_calls(text)
@@ -230,15 +266,6 @@ def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, di
             estimated_images_per_s=layout.images_per_step * clock_hz / cycles if cycles else None,
         )
         return compiled_record, network
-
-
-class StandIn(NamedTuple):
-    """What run.json says of a device that no compiler has made, under JAX's names."""
-
-    id: int
-    platform: str
-    device_kind: str
-    process_index: int = 0
 
 
 def compile_for(
@@ -267,7 +294,7 @@ def compile_for(
       BadInput: see `check_target` and `Predictor`.
       DoesNotFit: the compiler refuses the step, or its estimate or the least that is predicted is
         more than the memory.
-      RunFailed: it crashed, or failed otherwise, for one of the sizes.
+      RunFailed: it does not support the step, crashed, or failed otherwise, for one of the sizes.
     """
     machine = check_target(config, target)
     sizes = [(None, machine, config.batch_size)]
@@ -327,7 +354,8 @@ class Compilation(Measurement):
 
     def document(self) -> dict[str, Any]:
         scaling = {"scaling": self.scaling} if self.scaling else {}
-        return {"target": self.machine.name} | scaling | self.predictor.network
+        attention = describe_attention(self.setup.config, self.setup.mesh.devices[0])
+        return {"target": self.machine.name} | scaling | self.predictor.network | attention
 
     def ask(self, target: Target, batch_size: int) -> Answer:
         """Return the compiler's answer; both kinds of scaling end in the same step, asked once."""
@@ -369,6 +397,8 @@ class Compilation(Measurement):
             record = msgspec.structs.replace(record, scaling=scaling)
             records.append(record)
             recorder.write(record)
+            if record.refusal and record.fits is None:
+                failed.append(f"{machine.name}: {record.refusal}")
         if self.not_compiled is None:
             for line in [*target_table(records), *compiled_facts(records[-1:])]:
                 self.setup.console.say(line)
@@ -400,7 +430,7 @@ class Compilation(Measurement):
 
 
 def _with_prediction(record: TargetRecord, answer: Mapping[str, Any]) -> TargetRecord:
-    """Return a compiler's record with a `Predictor`'s answer; what does not fit has no rate."""
+    """Return a compiler's record with a `Predictor`'s answer; what it refuses has no rate."""
     if record.fits:
         expected = {name: answer.get(name) for name in ("predicted", "not_predicted")}
         if (predicted := expected["predicted"]) and record.estimated_cycles:
@@ -408,7 +438,8 @@ def _with_prediction(record: TargetRecord, answer: Mapping[str, Any]) -> TargetR
             beside = {name: getattr(record, name) for name in names}
             expected["predicted"] = predicted | {"basis": predicted["basis"] | beside}
     else:
-        expected = {"not_predicted": "the compiler says that it does not fit"}
+        why = "does not support it" if record.fits is None else "says that it does not fit"
+        expected = {"not_predicted": f"the compiler {why}"}
     return msgspec.structs.replace(record, **expected)
 
 
@@ -465,7 +496,8 @@ def describe_targets(
         if answer.record
     ]
     predictions |= {
-        one.target: predictions[one.target] | {"predicted": None} | one.to_json() for one in records
+        one.target: predictions[one.target] | {"predicted": None, "fits": None} | one.to_json()
+        for one in records
     }
     if as_json:
         rows = dict(predictions)

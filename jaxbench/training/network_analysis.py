@@ -19,7 +19,7 @@ from jaxbench.config import Config
 from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.parallel.mesh import AXIS, DataMesh
 from jaxbench.precision import Precision
-from jaxbench.xla.jaxpr import CUDNN_ATTENTION, Dataflow, MatmulOrConv, find_matmuls_and_convs
+from jaxbench.xla.jaxpr import Dataflow, MatmulOrConv, find_matmuls_and_convs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,6 @@ class NetworkAnalysis:
     batch_norm: str | None
     macs_once: int  # multiply-accumulates with each loop's body counted once, as XLA does
     output_dtype: str  # before the outputs are widened for the loss
-    cudnn_attention: bool  # whether attention is cuDNN's
     draws_by_device: bool  # whether outputs depend on the key that a device has for whole arrays
 
     @property
@@ -92,9 +91,8 @@ def trace_network(model: NetworkAdapter, mesh: DataMesh, image: Any, shapes: Any
 def analyze_network(traced: Any) -> NetworkAnalysis:
     """Analyse a training forward pass that `trace_network` traced."""
     jaxpr = traced.jaxpr.jaxpr
-    macs_by_dtype, macs_once, primitives = Counter(), 0, set()
+    macs_by_dtype, macs_once = Counter(), 0
     for op in find_matmuls_and_convs(jaxpr):
-        primitives.add(op.primitive)
         macs_by_dtype[op.dtype] += op.macs
         macs_once += op.macs // op.times
     # The key is the first input, the image the last; the last outputs are the updated statistics.
@@ -109,7 +107,6 @@ def analyze_network(traced: Any) -> NetworkAnalysis:
         " and ".join(sorted(statistics - {"key"})) or None,
         macs_once,
         output_dtype=output.dtype.name,
-        cudnn_attention=CUDNN_ATTENTION in primitives,
         draws_by_device=any("key" in parts for parts in depends[:num_outputs]),
     )
 

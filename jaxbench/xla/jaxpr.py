@@ -33,7 +33,6 @@ class MatmulOrConv(NamedTuple):
     """A matrix product or a convolution, or the two products of cuDNN's attention.
 
     Attributes:
-      primitive: JAX's name of it.
       scope: its named scope.
       macs: multiply-accumulates, of all the times that it runs.
       dtype: of its operands.
@@ -41,7 +40,6 @@ class MatmulOrConv(NamedTuple):
       sizes: of its operands and its output, in order: its gradients have the same.
     """
 
-    primitive: str
     scope: str
     macs: int
     dtype: str
@@ -57,7 +55,6 @@ def find_matmuls_and_convs(jaxpr: Any, scope: str = "", times: int = 1) -> Itera
         if name in _MACS:
             operands = [operand.aval for operand in equation.invars[:2]]
             yield MatmulOrConv(
-                name,
                 inner_scope,
                 times * _MACS[name](equation),
                 # The wider one: some pairs of narrow types have no common type.

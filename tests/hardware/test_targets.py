@@ -117,6 +117,30 @@ def test_a_gpu_is_described_to_xla():
     assert text.count("{") == text.count("}")
 
 
+def test_a_gpu_is_described_with_the_libraries_of_its_plugin(monkeypatch):
+    """Without CUDA's version XLA takes it for 0, and multiplies no fp8."""
+    h100 = parse_target("gpu:h100")
+    assert "\nruntime_version { major: 13 minor: 0 }\n" in describe_gpu(h100)
+    # No CUDA can be loaded: it is the one that the plugin was built with.
+    versions = {True: {"CUDA": "12.9", "cuDNN": "9.8.0"}, False: {"cuDNN": "9.28.1"}}
+    monkeypatch.setattr(target, "cuda_versions", lambda *, built=False: versions[built])
+    text = describe_gpu(h100)
+    assert "\nruntime_version { major: 12 minor: 9 }\n" in text
+    assert "dnn_version_info { major: 9 minor: 28 patch: 1 }" in text
+
+
+def test_cuda_13_compiles_for_turing_and_later(monkeypatch):
+    versions = {"jaxlib": "0.12.0", "jax-cuda13-plugin": "0.12.0"}
+    monkeypatch.setattr(target, "installed_version", versions.get)
+    v100, t4 = parse_target("gpu:v100"), parse_target("gpu:t4")
+    assert compiler_version(t4) == "jax-cuda13-plugin 0.12.0"
+    told = "for no GPU of compute capability 7.0; in an environment without it: pip install"
+    message = refusal(compiler_version, v100, told=told)
+    assert "[cuda12]" in message
+    versions["jax-cuda12-plugin"] = versions.pop("jax-cuda13-plugin")
+    assert compiler_version(v100) == "jax-cuda12-plugin 0.12.0"
+
+
 def test_a_missing_compiler_is_named(monkeypatch):
     monkeypatch.setattr(target, "installed_version", lambda name: None)
     h100 = parse_target("gpu:h100")

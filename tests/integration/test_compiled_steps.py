@@ -14,7 +14,7 @@ needs_tpu = pytest.mark.skipif(
     not PYTHONS["tpu"], reason="JAXBENCH_TEST_TPU names no Python that has jaxbench[tpu]"
 )
 needs_gpu = pytest.mark.skipif(
-    not PYTHONS["gpu"], reason="JAXBENCH_TEST_GPU names no Python that has jaxbench[cuda12]"
+    not PYTHONS["gpu"], reason="JAXBENCH_TEST_GPU names no Python that has its compiler"
 )
 TARGETS = {"tpu": "tpu:v2:2x2", "gpu": "gpu:h100:2"}
 PRECISIONS = ("fp32", "bf16")
@@ -39,6 +39,7 @@ MOST = {
     ("tpu", "vit_s16_synthetic"): ((1, 1, 0), (1, 1, 0)),
     ("gpu", "quickstart"): ((1, 6, 0), (2, 8, 4)),
     ("gpu", "resnet50"): ((1, 0, 0), (9, 0, 0)),
+    ("gpu", "resnet50_step"): ((1, 0, 0), (9, 0, 0)),
     ("gpu", "resnet50_synthetic"): ((1, 0, 0), (9, 0, 0)),
     ("gpu", "gpt124m_synthetic"): ((1, 10, 0), (1, 0, 1)),
     ("gpu", "gpt_bytes"): ((1, 10, 0), (1, 0, 1)),

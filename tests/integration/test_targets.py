@@ -9,9 +9,13 @@ from jaxbench.hardware.targets.target import environment, list_targets, parse_ta
 from jaxbench.modes.targets import needed_bytes
 from tests.integration.conftest import run_program
 
-# By platform, a Python that has jaxbench[tpu] or jaxbench[cuda12].
+# By platform, a Python that has jaxbench[tpu], or jaxbench[cuda12] or [cuda13].
 PYTHONS = {"tpu": os.environ.get("JAXBENCH_TEST_TPU"), "gpu": os.environ.get("JAXBENCH_TEST_GPU")}
 LISTED = [name.split("[")[0] for name in list_targets()]
+# CUDA 13 compiles for none of the older ones.
+GPUS = {True: [], False: []}
+for gpu in (name for name in LISTED if name.startswith("gpu:")):
+    GPUS[float(parse_target(gpu).specs["compute_capability"]) >= 7.5].append(gpu)
 # Each TPU needs a start of its compiler: these with each change, the others once a week.
 NOW = ("tpu:v5e:2x2", "tpu:tpu7x:2x2x1")
 # Compiles a convolution for targets, and prints the devices of each; for TPUs a program that is too
@@ -21,11 +25,12 @@ import re
 import sys
 import jax
 from jax.sharding import SingleDeviceSharding
-from jaxbench.hardware.targets.target import parse_target
+from jaxbench.hardware.targets.target import compiler_version, parse_target
 from jaxbench.modes.targets import create_devices
 
 for name in sys.argv[1:]:
     target = parse_target(name)
+    compiler_version(target)
     device, *others = create_devices(target)
     shapes = [
         jax.ShapeDtypeStruct(shape, "float32", sharding=SingleDeviceSharding(device))
@@ -73,14 +78,20 @@ def describe(target, *args):
             for name in LISTED
             if name.startswith("tpu:")
         ),
-        [name for name in LISTED if name.startswith("gpu:")],
+        GPUS[True],
+        GPUS[False],
     ],
-    ids=lambda names: names[0] if len(names) == 1 else "gpus",
+    ids=lambda names: {GPUS[True][0]: "gpus", GPUS[False][0]: "gpus before Turing"}.get(
+        names[0], names[0]
+    ),
 )
 def test_every_listed_machine_is_one_that_its_compiler_knows(names):
     targets = [parse_target(name) for name in names]
     variables = environment(targets[0])
     done = run(python_for(names[0]), "-c", CONVOLUTION, *names, variables=variables)
+    if "jax-cuda13-plugin compiles for no GPU of" in done.stderr:
+        assert names == GPUS[False]
+        pytest.skip("JAXBENCH_TEST_GPU names a Python with jaxbench[cuda13]")
     assert done.returncode == 0, done.stderr[-2000:]
     for line, target in zip(done.stdout.splitlines(), targets, strict=True):
         *described, usable_bytes = line.split(",")
@@ -104,3 +115,34 @@ def test_the_compiler_refuses_a_batch_that_does_not_fit():
     assert record["num_devices"] == 8 and record["compiler"].startswith("libtpu ")
     assert not record["fits"] and record["needed_bytes"] == needed_bytes(record["refusal"])
     assert record["needed_bytes"] > record["device_memory_bytes"] > 7 * 2**30
+
+
+@pytest.mark.parametrize("gpu", ["gpu:h100", "gpu:t4"])
+def test_transformers_in_bf16_compile_for_gpus(gpu):
+    """With an odd number of tokens too, and for GPUs that multiply no bf16."""
+    tiny = ("--experiment=gpt_bytes:tiny", "--experiment.precision=bf16")
+    for tokens, has_cudnn in ((64, gpu == "gpu:h100"), (63, False)):
+        record = describe(gpu, *tiny, f"--experiment.data.sequence_length={tokens}")
+        assert record["fits"] and ("__cudnn$fmhaSoftmax" in record["custom_calls"]) == has_cudnn
+
+
+def test_fp8_products_are_products_of_fp8():
+    """If XLA knows CUDA's version; it would write them in bf16."""
+    program = """
+import jax
+from jax.sharding import SingleDeviceSharding
+from jaxbench.hardware.targets.target import parse_target
+from jaxbench.modes.targets import create_devices
+
+[device] = create_devices(parse_target("gpu:h100"))
+sharding = SingleDeviceSharding(device)
+x = jax.ShapeDtypeStruct((512, 512), "float8_e4m3fn", sharding=sharding)
+def product(x):
+    return jax.numpy.dot(x, x.T, preferred_element_type="bfloat16")
+print(jax.jit(product).lower(x).compile().as_text())
+"""
+    variables = environment(parse_target("gpu:h100"))
+    # Without a device to try kernels on, XLA takes Triton's.
+    variables["XLA_FLAGS"] = "--xla_gpu_enable_triton_gemm=false"
+    done = run(python_for("gpu:h100"), "-c", program, variables=variables)
+    assert "__cublas$lt$matmul$f8" in done.stdout, done.stderr[-2000:]

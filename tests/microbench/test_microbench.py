@@ -268,6 +268,7 @@ def test_arrays_are_large_beside_the_cache_and_fit(
 
 def test_the_sizes_of_caches_are_found(tmp_path, monkeypatch):
     assert l2_bytes("NVIDIA H100 80GB HBM3") == 50 * 2**20
+    assert l2_bytes("NVIDIA H200") == 60 * 2**20  # as CUDA reports it
     assert l2_bytes("TPU v4") is None
     monkeypatch.setattr(system, "_ROOT", tmp_path)
     assert last_level_cache_bytes() is None

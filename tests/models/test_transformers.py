@@ -10,6 +10,7 @@ from jaxbench.cli import registry
 from jaxbench.models.gpt import GptConfig, tied_logits
 from jaxbench.models.transformer_block import (
     TransformerBlock,
+    attend,
     block_options,
     choose_attention,
     gelu,
@@ -211,21 +212,52 @@ def test_a_transformer_that_cannot_be_is_refused():
         refusal(lambda of=fields: program_of("vit_s16_synthetic", **of).check(), told=told)
 
 
-@pytest.mark.parametrize("model", [GptConfig(), ViTConfig()])
-def test_attention_is_cudnns_only_where_it_can_be(model):
-    ampere, turing, no_gpu = 8.0, 7.5, None
-    assert choose_attention(model, ampere, jnp.bfloat16) == "cudnn"
-    assert choose_attention(model, ampere, jnp.float32) == "xla"
-    assert choose_attention(model, turing, jnp.float16) == "xla"
-    assert choose_attention(model, no_gpu, jnp.bfloat16) == "xla"
-    model.attention, needed = "cudnn", "NVIDIA GPUs of compute capability 8.0"
-    refusal(choose_attention, model, no_gpu, jnp.bfloat16, told=needed)
-    refusal(choose_attention, model, turing, jnp.float16, told=needed)
-    refusal(choose_attention, model, ampere, jnp.float32, told="for precision=bf16 or fp16")
+@pytest.mark.parametrize("experiment", ["gpt_bytes", "vit_s16_synthetic"])
+def test_attention_is_cudnns_only_where_it_can_be(experiment):
+    config = config_of(experiment)
+    model, ampere, turing, no_gpu = config.model, 8.0, 7.5, None
+    needed, precisions = "NVIDIA GPUs of compute capability 8.0 (Ampere) or more", "precision=bf16"
+    assert choose_attention(config, ampere, jnp.bfloat16) == ("cudnn", None)
+    for capability, dtype, why in (
+        (ampere, jnp.float32, f"cudnn is for {precisions} or fp16"),
+        (turing, jnp.float16, f"cudnn is for {needed}"),
+        (no_gpu, jnp.bfloat16, f"cudnn is for {needed}"),
+    ):
+        model.attention = "auto"
+        assert choose_attention(config, capability, dtype) == ("xla", why)
+        model.attention = "cudnn"
+        told = why.replace("cudnn", "model.attention='cudnn': it")
+        refusal(choose_attention, config, capability, dtype, told=told)
     model.attention = "xla"
-    assert choose_attention(model, ampere, jnp.bfloat16) == "xla"
+    assert choose_attention(config, ampere, jnp.bfloat16) == ("xla", None)
     model.attention, model.width = "auto", model.heads * 12
-    assert choose_attention(model, ampere, jnp.float16) == "xla"
+    assert choose_attention(config, ampere, jnp.float16)[0] == "xla"
+
+
+@pytest.mark.parametrize(
+    ("experiment", "fields", "tokens"),
+    [
+        ("gpt_bytes", {"data__sequence_length": 63}, 63),
+        ("vit_s16_synthetic", {"data__image_shape": (112, 112, 3)}, 49),
+    ],
+)
+def test_cudnns_attention_is_for_an_even_number_of_tokens(experiment, fields, tokens):
+    """JAX refuses its gradient for others."""
+    config = config_of(experiment, **fields)
+    even = f"for an even number of tokens, not {tokens}"
+    assert choose_attention(config, 9.0, jnp.bfloat16) == ("xla", f"cudnn is {even}")
+    config.model.attention = "cudnn"
+    refusal(choose_attention, config, 9.0, jnp.bfloat16, told=even)
+
+
+def test_gpus_that_multiply_no_bf16_are_asked_for_no_product_of_it_by_name():
+    config = config_of("gpt_bytes")
+    shapes = [jax.ShapeDtypeStruct((2, 16, 3, 8), jnp.bfloat16)] * 3
+    for capability, has_name in ((7.5, False), (8.0, True), (None, True)):
+        config.model.attention = "xla"
+        attention = block_options(config, capability, jnp.bfloat16)["attention"]
+        traced = jax.jit(attend, static_argnums=(3, 4)).trace(*shapes, True, attention)
+        assert ("BF16_BF16_F32" in str(traced.jaxpr)) == has_name
 
 
 def test_products_inside_cudnns_attention_count_like_those_outside(monkeypatch):

@@ -13,7 +13,7 @@ from jaxbench.hardware.targets import target
 from jaxbench.hardware.targets.target import parse_target
 from jaxbench.launchers import local
 from jaxbench.modes import targets
-from jaxbench.modes.targets import is_refusal, needed_bytes
+from jaxbench.modes.targets import needed_bytes, read_refusal
 from jaxbench.parallel.child import ProcessResult
 from jaxbench.records.reader import load_run
 from jaxbench.schema import TargetRecord
@@ -141,6 +141,52 @@ def test_an_error_of_a_compiler_is_one_line(cpus, monkeypatch, tmp_path):
     targets.write_answer(config, "gpu:h100")
     found = json.loads((tmp_path / "result.json").read_text())
     assert found["failed"] == "OverflowError: Python int 8589934592 too large"
+
+
+def test_a_step_that_the_compiler_does_not_support_is_not_one_that_does_not_fit(
+    children, run_cli, monkeypatch, tmp_path
+):
+    error = jax.errors.JaxRuntimeError(UNSUPPORTED)
+    monkeypatch.setattr(targets, "begin_compile", mock.Mock(side_effect=error))
+    words = UNSUPPORTED.partition("\n")[0]
+    done = run_cli(*DESCRIBE, "--target=gpu:h100", "--json")
+    record = json.loads(done.stdout.splitlines()[-1])
+    assert record["not_predicted"] == "the compiler does not support it"
+    assert record.get("fits") is None and record["refusal"] == words
+    done = run_cli(*MEMORY, "--target=gpu:h100", "--workdir=run")
+    assert done.returncode == 1 and done.stderr.splitlines()[-1] == f"jaxbench: gpu:h100: {words}"
+    assert "unsupported" in done.stdout and "fit:" not in done.stdout
+    run = load_run(str(tmp_path / "run"))
+    [record] = run.of_kind(TargetRecord)
+    assert record.fits is None and run.document.status == "failed"
+    search = ("--find_max_batch", "--target=gpu:h100", "--sweepdir=sweep")
+    assert run_cli(f"--experiment={MICRO}", *search, module="jaxbench.sweep").returncode == 1
+    [row] = table(tmp_path / "sweep" / "max_batch.csv")
+    assert row["status"] == "failed" and words in row["reason"]
+
+
+def test_other_errors_of_a_compiler_are_lines(children, run_cli, monkeypatch):
+    error = NotImplementedError("Unsupported sequence length Q 63, KV 63.")
+    monkeypatch.setattr(targets, "begin_compile", mock.Mock(side_effect=error))
+    done = run_cli(*DESCRIBE, "--target=gpu:h100")
+    told = "gpu:h100: failed: NotImplementedError: Unsupported sequence length Q 63, KV 63."
+    assert done.returncode == 1 and told in " ".join(done.stdout.split())
+
+
+def test_a_target_has_the_attention_of_its_devices(children, run_cli, refused, tmp_path):
+    tiny = ("--experiment=gpt_bytes:tiny", "--mode=memory", "--experiment.precision=bf16")
+    even, odd = ((), ("--experiment.data.sequence_length=63",))
+    cudnn = ("--experiment.model.attention=cudnn",)
+    told = "model.attention='cudnn': it is for an even number of tokens, not 63"
+    refused(*tiny, *odd, *cudnn, "--target=gpu:h100", told=told)
+    why = "cudnn is for an even number of tokens, not 63"
+    # This compiler crashes.
+    for name, more, expected in (("even", even, ("cudnn", None)), ("odd", odd, ("xla", why))):
+        run_cli(*tiny, *more, "--target=gpu:l4", f"--workdir={name}")
+        document = load_run(str(tmp_path / name)).document
+        assert (document.attention, document.attention_reason) == expected
+    run_cli(*tiny, *cudnn, "--target=gpu:l4", "--workdir=asked")
+    assert load_run(str(tmp_path / "asked")).document.attention == "cudnn"
 
 
 def test_ever_more_devices_of_a_target(children, run_cli, tmp_path):
@@ -313,6 +359,15 @@ def test_the_list_of_targets_needs_no_experiment(run_cli):
     assert run_cli("--target=gpu:h100").returncode == 2
 
 
+# The CUDA plugin of JAX 0.12.0: a product of bf16 by name, for a T4.
+UNSUPPORTED = """UNIMPLEMENTED: Unsupported algorithm on the device(s): ALG_DOT_BF16_BF16_F32
+\t
+
+Suspected Python Code Location:
+  models/transformer_block.py:169:15 [attend]
+  <frozen runpy>:198:11 [_run_module_as_main]
+
+[xla::PythonStackTrace='']"""
 HBM = "Ran out of memory on HBM, the total memory required for HLO temporaries"
 
 
@@ -330,16 +385,17 @@ HBM = "Ran out of memory on HBM, the total memory required for HLO temporaries"
 )
 def test_a_compilers_refusal_states_the_memory_that_a_step_needs(text, expected):
     text = f"RESOURCE_EXHAUSTED: {text}"
-    assert is_refusal(text) and needed_bytes(text) == (expected and int(expected))
+    assert read_refusal(text) == (text, False)
+    assert needed_bytes(text) == (expected and int(expected))
 
 
 def test_a_compilers_other_refusals_and_what_is_none():
-    for text in (
-        "UNIMPLEMENTED: Stable sorting of more than 2^31-1 elements is not implemented",
-        # The CUDA plugin of JAX 0.10.2: unet256's batch of 1,000,000,000 on gpu:h100:2.
+    # The CUDA plugin of JAX 0.10.2: unet256's batch of 1,000,000,000 on gpu:h100:2.
+    blocks = (
         "INTERNAL: RET_CHECK failure (xla/backends/gpu/codegen/fusion_emitter.cc:121) (limit.x == 0"
         " || block_count.x <= limit.x) Kernel 'input_scatter_fusion_1' launch needs more blocks "
-        "(2048000000850, 1) than allowed by hardware (2147483647, 65535).",
-    ):
-        assert is_refusal(text) and needed_bytes(text) is None
-    assert not is_refusal("INTERNAL: Mosaic failed to compile TPU kernel")
+        "(2048000000850, 1) than allowed by hardware (2147483647, 65535)."
+    )
+    assert read_refusal(blocks) == (blocks, False) and needed_bytes(blocks) is None
+    assert read_refusal(UNSUPPORTED) == (UNSUPPORTED.partition("\n")[0], None)
+    assert read_refusal("INTERNAL: Mosaic failed to compile TPU kernel") is None

@@ -129,6 +129,13 @@ def test_a_prediction_without_a_compiler_is_not_shown_as_compiled(tmp_path):
     assert row["predicted images/s"] == "6,000"
 
 
+def test_a_step_that_the_compiler_does_not_support_is_not_too_large(tmp_path):
+    compiled(tmp_path / "a", record={"fits": None, "refusal": "UNIMPLEMENTED: some product"})
+    [row] = rows_of(tables(section_of(tmp_path))[SAYS])
+    assert row["fits (compiled)"] == "unsupported"
+    assert "none; not" not in str(row)
+
+
 def test_what_was_measured_of_the_same_work_stands_beside(tmp_path):
     compiled(tmp_path / "a")
     throughput(tmp_path / "b", 9500.0, environment=RTX, config={"batch_size": 512})

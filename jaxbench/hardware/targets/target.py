@@ -26,7 +26,8 @@ from typing import Any
 
 from jaxbench.errors import BadInput, one_of
 from jaxbench.files import read_table
-from jaxbench.hardware.accelerators import pip_command
+from jaxbench.hardware.accelerators import Accelerators, extra_for, pip_command, supports
+from jaxbench.hardware.nvidia_libraries import cuda_versions
 from jaxbench.hardware.peak_table import devices_per_chip, find_bandwidth, without_maker
 from jaxbench.hardware.system import installed_version
 
@@ -39,11 +40,11 @@ _SIZE = re.compile(r"[1-9]\d{0,4}(x[1-9]\d{0,4})*")
 _MOST_GPUS = 8192
 # What JAX takes of a GPU's memory by default (XLA_PYTHON_CLIENT_MEM_FRACTION).
 GPU_MEMORY_SHARE = 0.75
+# For the description of a GPU if no plugin for CUDA is installed: those of JAX 0.12.
+_CUDA = {"CUDA": "13.0", "cuDNN": "9.12.0"}
 # The compilers' packages; any of them will do.
 _COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin")}
 _EXTRAS = {"tpu": "tpu", "gpu": "cuda12"}
-# What a description of a GPU names if no cuDNN is installed.
-_CUDNN = "9.8.0"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,7 +261,7 @@ def compiler_version(target: Target) -> str:
     """Return the name and version of the compiler's package.
 
     Raises:
-      BadInput: it is not installed, or for another jaxlib.
+      BadInput: it is not installed, for another jaxlib, or not for GPUs as old as the target's.
     """
     installed = {package: installed_version(package) for package in _COMPILERS[target.platform]}
     versions = [(package, version) for package, version in installed.items() if version]
@@ -275,14 +276,25 @@ def compiler_version(target: Target) -> str:
             f"--target={target.name}: {package} {version} does not go with jaxlib {jaxlib}: "
             f"pip install '{package}[with-cuda]=={jaxlib}'"
         )
+    if target.platform == "gpu":
+        capability = target.specs["compute_capability"]
+        major, minor = map(int, capability.split("."))
+        gpus = Accelerators("cuda", target.num_devices, capability=(major, minor))
+        if not supports(extra := package.split("-")[1], gpus):
+            raise BadInput(
+                f"--target={target.name}: {package} compiles for no GPU of compute capability "
+                f"{capability}; in an environment without it: "
+                + pip_command(extra_for(gpus) or extra)
+            )
     return f"{package} {version}"
 
 
 def describe_gpu(target: Target) -> str:
     """Return XLA's description of a GPU as text (GpuTargetConfigProto), from `gpu.txtpb`."""
     specs = target.specs
-    installed = filter(None, map(installed_version, ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13")))
-    major, _, minor = specs["compute_capability"].partition(".")
+    # Those that run here, or else those that the plugin was built with.
+    libraries = _CUDA | cuda_versions(built=True) | cuda_versions()
+    major, minor = specs["compute_capability"].split(".")
     return (
         pathlib.Path(__file__)
         .with_name("gpu.txtpb")
@@ -296,6 +308,7 @@ def describe_gpu(target: Target) -> str:
             bytes_per_s=int(find_bandwidth(target.kind)),
             l2_bytes=l2_bytes(target.kind),
             memory_bytes=target.memory_bytes,
-            dnn=next(installed, _CUDNN).split("."),
+            dnn=libraries["cuDNN"].split("."),
+            cuda=libraries["CUDA"].split("."),
         )
     )

@@ -57,7 +57,8 @@ def _cycles(record: TargetRecord) -> list[str]:
 def _row(record: TargetRecord) -> list[str]:
     show = METRICS["device_memory_bytes"].show
     needed = f"{show(record.needed_bytes)} of {show(record.device_memory_bytes)}"
-    return [f"{record.batch_size:,}", "yes" if record.fits else "no", needed]
+    fits = {True: "yes", False: "no", None: "unsupported"}[record.fits]
+    return [f"{record.batch_size:,}", fits, needed]
 
 
 def _scaled(record: TargetRecord) -> list[str]:

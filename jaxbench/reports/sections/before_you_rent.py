@@ -195,7 +195,8 @@ def _fits(step: _Step) -> Cell:
     if step.record is None:
         return status_cell(step.run.status)  # a compiler that crashed said nothing
     if step.fits is None:
-        return Cell("not compiled", "soft")
+        refused = Cell("unsupported", "bad")
+        return refused if step.record.refusal else Cell("not compiled", "soft")
     return Cell("yes", "good") if step.fits else Cell("no", "bad")
 
 
