@@ -27,7 +27,7 @@ _STATUS = re.compile(rf"((?:verdict: )?)(?P<word>{_WORDS})(?![\w-])", re.IGNOREC
 
 
 def shown_path(path: str | os.PathLike) -> str:
-    """Return a path relative to the working folder, or the absolute one if it is not below it."""
+    """Return a path relative to the working folder if it is below that, else the absolute one."""
     relative = os.path.relpath(path)
     return os.path.abspath(path) if relative.startswith(os.pardir) else relative
 
