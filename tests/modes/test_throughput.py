@@ -27,7 +27,7 @@ from tests.micro import MasksConfig, config_for
 @pytest.fixture
 def measure(tmp_path):
     def run(how=(), **fields):
-        config = config_of(MICRO, **{"num_devices": 2} | fields)
+        config = config_of(MICRO, **fields)
         how = {"rounds": 6, "window_s": 0.02} | dict(how)
         # With a cache every step is compiled two or three times, see test_compile_cache.py.
         with without_cache():
@@ -36,16 +36,17 @@ def measure(tmp_path):
     return run
 
 
+@pytest.mark.device
 def test_the_devices_alone_need_no_data(measure, tmp_path):
-    """A folder that is not there is never looked at. Rates of 64 images a step on two devices."""
+    """A folder that is not there is never looked at. Rates of 64 images a step."""
     fields = {"data__source": "folder", "data__path": "/nowhere", "data__feed": "stream"}
     fields |= {"data__image_shape": (8, 8, 3), "batch_size": 64}
-    stages = measure(**fields).of_kind(ThroughputRecord)
+    stages, devices = measure(**fields).of_kind(ThroughputRecord), config_of(MICRO).num_devices
     assert records(tmp_path / "run", "throughput") == [stage.to_json() for stage in stages]
     for stage in stages:
         assert stage.feed == "synthetic" and len(stage.windows_s) == 6
         assert stage.images_per_s_low <= stage.images_per_s <= stage.images_per_s_high
-        assert stage.images_per_s_per_device == pytest.approx(stage.images_per_s / 2)
+        assert stage.images_per_s_per_device == pytest.approx(stage.images_per_s / devices)
         # What a window holds, by its own clock.
         fastest = 64 * stage.steps_per_window / min(stage.windows_s)
         slowest = 64 * stage.steps_per_window / max(stage.windows_s)
@@ -64,6 +65,7 @@ def test_the_devices_alone_need_no_data(measure, tmp_path):
     assert sum(summary["phases_s"].values()) == pytest.approx(summary["wall_s"], abs=0.05)
 
 
+@pytest.mark.device
 def test_under_fp16_the_summary_has_the_loss_scale(measure, tmp_path, monkeypatch):
     monkeypatch.setattr("jaxbench.training.loss_scale.FIRST_SCALE", 2.0**22)
     step, _ = measure(precision="fp16", model__hidden=(8,)).of_kind(ThroughputRecord)
@@ -84,6 +86,7 @@ def test_independent_models_and_masks(measure):
     assert step.step_s * step.images_per_s == pytest.approx(2 * step.batch_size)
 
 
+@pytest.mark.device
 def test_a_loss_that_is_no_number_ends_it(measure, tmp_path):
     with pytest.raises(Diverged, match="rates of such steps mean nothing"):
         measure(optimizer__learning_rate=1e30)
@@ -98,6 +101,7 @@ class Unfinished:
         return self
 
 
+@pytest.mark.device
 def test_windows_that_are_not_closed_are_caught(measure, tmp_path, monkeypatch):
     """Steps are queued and the clock is read: a rate of dispatching, not of training."""
 
@@ -111,6 +115,7 @@ def test_windows_that_are_not_closed_are_caught(measure, tmp_path, monkeypatch):
     assert "train_step: its work went on for" in document["reason"]
 
 
+@pytest.mark.device
 def test_forward_passes_are_waited_for(measure, monkeypatch):
     genuine, ready = ForwardStage.run, []
 
@@ -124,6 +129,7 @@ def test_forward_passes_are_waited_for(measure, monkeypatch):
     assert ready and all(ready)
 
 
+@pytest.mark.device
 def test_a_clock_that_does_not_wait_is_caught(measure, tmp_path, monkeypatch):
     """Latencies timed without a barrier are those of dispatch, and cannot be true."""
     genuine = TrainStage.measure_latencies
@@ -174,6 +180,7 @@ def short_sleep(monkeypatch):
     monkeypatch.setattr(clock, "time", types.SimpleNamespace(**names))
 
 
+@pytest.mark.device
 def test_a_kernel_of_known_cost_costs_as_much(measure, tmp_path, short_sleep):
     """What sleeps 0.15 s a step takes that long, whichever way it is measured."""
     # Without telemetry, whose thread would move the clock on as well.
@@ -191,6 +198,7 @@ def test_a_kernel_of_known_cost_costs_as_much(measure, tmp_path, short_sleep):
     assert result.summary["first_step_s"] >= SLEEP_S
 
 
+@pytest.mark.device
 def test_a_streams_buffers_do_not_flatter_it(measure, tmp_path, slow_feed):
     """A host of 100 batches a second; 8 of them could be made ready in the other stages' time."""
     fields = slow_feed(0.01) | {"data__prefetch_batches": 8, "batch_size": 16, "num_devices": 1}
@@ -204,6 +212,7 @@ def test_a_streams_buffers_do_not_flatter_it(measure, tmp_path, slow_feed):
     assert len(data["mean"]) == len(data["std"]) and min(data["mean"] + data["std"]) > 0
 
 
+@pytest.mark.device
 def test_the_command_throughput_and_its_flags(run_cli, tmp_path, monkeypatch):
     monkeypatch.setattr(next_steps, "LONG_S", 0.0)
     # With a cache every step is compiled twice.
