@@ -1,4 +1,4 @@
-"""Eight simulated devices, set before JAX is imported; what all tests share.
+"""Eight simulated devices, or with `-m device` the machine's; what all tests share.
 
 `fast_half.py` says what is a fast test and what an integration test.
 """
@@ -72,7 +72,7 @@ MICRO = str(ROOT / "tests" / "micro.py")
 
 
 def tests_the_machine(config) -> bool:
-    """`pytest -m device` runs on the devices of the machine, all else on simulated ones."""
+    """Whether to use the machine's devices: for `-m device`, or an expression that begins so."""
     return config.option.markexpr.startswith("device")
 
 
@@ -99,7 +99,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
-    """One process holds the machine's accelerator, unless `-n` says how many share it."""
+    """One process: JAX reserves most of a GPU's memory. A number after `-n` overrides it."""
     return 0 if tests_the_machine(config) else None
 
 
