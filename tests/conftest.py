@@ -1,4 +1,4 @@
-"""Eight simulated devices, set before JAX is imported; what all tests share.
+"""Eight simulated devices, or with `-m device` the machine's; what all tests share.
 
 `fast_half.py` says what is a fast test and what an integration test.
 """
@@ -18,17 +18,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # Tests compile far more than they compute.
 _FLAGS = {"--xla_force_host_platform_device_count": 8, "--xla_backend_optimization_level": 1}
-_GIVEN = os.environ.get("XLA_FLAGS", "")
-os.environ["XLA_FLAGS"] = " ".join(
-    [_GIVEN, *(f"{flag}={value}" for flag, value in _FLAGS.items() if flag not in _GIVEN)]
-).strip()
 # For child processes that compute for long: code as users get it.
-OPTIMIZED = {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_backend_optimization_level=3"}
+OPTIMIZED = {}
 # For those that compute next to nothing: compiled a tenth quicker. Not where `quickstart` trains,
 # whose code then takes 14 times as long.
-UNOPTIMIZED = {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_backend_optimization_level=0"}
-# Simulated devices are the CPU's, whatever else the machine has.
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
+UNOPTIMIZED = {}
 # Tests need no network, and do not look for one.
 os.environ["JAXBENCH_DOWNLOAD"] = "0"
 # A shell that starts pytest in the background has it ignore Ctrl-C, and so would all its children.
@@ -63,9 +57,7 @@ from jaxbench.xla.variables import added_flags, flags_of  # noqa: E402
 from tests.in_process import run_command  # noqa: E402
 from tests.recorded import filled  # noqa: E402
 
-prepare_backend()  # what is compiled here is what users run
-# No run of a test is to say that the suite's flags distort it, nor that coverage counts its lines.
-added_flags.update(flags_of("XLA_FLAGS"))
+# No run of a test is to say that coverage counts its lines.
 if any(distorters.watchers().values()):
     distorters.watchers = dict
 
@@ -79,9 +71,36 @@ LOOP = importlib.import_module("jaxbench.train")
 MICRO = str(ROOT / "tests" / "micro.py")
 
 
-def pytest_configure():
-    if jax.device_count() < 8:
-        raise pytest.UsageError(f"the tests need 8 devices: XLA_FLAGS={_GIVEN} leaves fewer")
+def tests_the_machine(config) -> bool:
+    """Whether to use the machine's devices: for `-m device`, or an expression that begins so."""
+    return config.option.markexpr.startswith("device")
+
+
+def pytest_configure(config):
+    """Has JAX make the devices, with the flags that users run with."""
+    given = os.environ.get("XLA_FLAGS", "")
+    if not tests_the_machine(config):
+        simulated = [f"{flag}={value}" for flag, value in _FLAGS.items() if flag not in given]
+        os.environ["XLA_FLAGS"] = " ".join([given, *simulated]).strip()
+        # Simulated devices are the CPU's, whatever else the machine has.
+        jax.config.update("jax_platforms", os.environ.setdefault("JAX_PLATFORMS", "cpu"))
+    for level, flags in ((3, OPTIMIZED), (0, UNOPTIMIZED)):
+        value = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level={level}"
+        flags["XLA_FLAGS"] = value.strip()
+    prepare_backend()
+    # No run of a test is to say that the suite's flags distort it.
+    added_flags.update(flags_of("XLA_FLAGS"))
+    if tests_the_machine(config):
+        # For tests/micro.py, whose experiment takes two devices.
+        os.environ["JAXBENCH_TEST_DEVICES"] = str(min(2, jax.device_count()))
+    elif jax.device_count() < 8:
+        raise pytest.UsageError(f"the tests need 8 devices: XLA_FLAGS={given} leaves fewer")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    """One process: JAX reserves most of a GPU's memory. A number after `-n` overrides it."""
+    return 0 if tests_the_machine(config) else None
 
 
 def pytest_report_header():
@@ -182,6 +201,13 @@ def compilations(kind: str = "backend_compile"):
         yield names
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.fixture
+def fp32_products():
+    """Has GPUs multiply fp32 in fp32; by default they round the factors to TF32."""
+    with jax.default_matmul_precision("highest"):
+        yield
 
 
 @pytest.fixture

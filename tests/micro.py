@@ -6,6 +6,7 @@ Hidden layers and dropout are there for tests that ask for them.
 """
 
 import dataclasses
+import os
 
 import flax.linen as nn
 
@@ -95,7 +96,7 @@ def get_config() -> Config:
         optimizer=OptimizerConfig(
             name="nesterov", learning_rate=0.05, weight_decay=5e-4, schedule="cosine"
         ),
-        num_devices=2,
+        num_devices=int(os.environ.get("JAXBENCH_TEST_DEVICES", 2)),
         batch_size=128,
         epochs=2,
     )

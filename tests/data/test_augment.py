@@ -24,6 +24,8 @@ from jaxbench.data.augment import (
 from jaxbench.data.rand_augment import OPERATIONS, operate, rand_augment
 from tests.conftest import refusal
 
+pytestmark = pytest.mark.device
+
 
 @pytest.fixture
 def images():

@@ -15,6 +15,8 @@ from jaxbench.tasks import get_task
 from jaxbench.train import build_program
 from tests.conftest import MICRO
 
+pytestmark = pytest.mark.device
+
 D = 8
 
 
@@ -24,7 +26,7 @@ def setting():
     config.data.eval_examples, config.batch_size = 45, D
     config.label_smoothing = 0.1  # is for training: `expected` knows nothing of it
     dataset = load_dataset(config)
-    config.num_devices = D
+    config.num_devices = min(D, jax.device_count())
     mesh, layout = create_training_mesh(config)
     program = build_program(config, mesh, layout, steps_per_epoch=1)
     state = mesh.replicate(program.initial_state())

@@ -26,9 +26,9 @@ from tests.micro import MasksConfig
 
 def small(dropout=0.0, **fields):
     """Fields for vgg_cifar10:tiny that have it train a dense layer for an epoch, quickly."""
-    model = registry.load(MICRO).model
-    model.dropout = dropout
-    fields = {"model": model, "optimizer__name": "sgd", "num_devices": 2, "epochs": 1} | fields
+    micro = registry.load(MICRO)
+    micro.model.dropout, devices = dropout, {"num_devices": micro.num_devices}
+    fields = devices | {"model": micro.model, "optimizer__name": "sgd", "epochs": 1} | fields
     return {"log_every_steps": 1} | fields
 
 
@@ -53,6 +53,8 @@ NOT_DISTORTED = {"data__brightness": 0, "data__contrast": (1.0, 1.0)}
         ("vgg_cifar10:tiny", {"data__flip_order": "alternating", "dropout": 0.5}),
     ],
 )
+@pytest.mark.device
+@pytest.mark.usefixtures("fp32_products")
 def test_both_feeds_train_the_same(train, experiment, fields):
     fields = small(**fields)
     stream = train(experiment, data__feed="stream", data__num_threads=3, **fields)
@@ -79,6 +81,7 @@ def test_the_record_tells_the_feeds_apart():
     assert resident["sent_bytes_per_step"] == 64 * 4
 
 
+@pytest.mark.device
 def test_waiting_for_slow_data_is_counted_as_such(train, slow_feed):
     """A host that takes its time for each batch: that is data wait, not training."""
     fields = {"data__feed": "stream", "data__num_threads": 1, "batch_size": 32, "num_devices": 1}
@@ -110,6 +113,7 @@ def test_threads_end_with_the_epoch_that_is_cut_short(train):
     assert threading.active_count() <= before + 1
 
 
+@pytest.mark.device
 def test_masks_move_with_their_images():
     """Masks that are a copy of a channel must be one after cropping and mirroring."""
     config = registry.load("unet256:tiny")

@@ -8,6 +8,7 @@ import sys
 import threading
 import types
 
+import jax
 import pynvml
 import pytest
 
@@ -658,6 +659,23 @@ def test_a_run_on_a_cpu_reads_the_host(tmp_path):
     assert telemetry["energy_j"] is None and telemetry["errors"] == {}
 
 
+@pytest.mark.device
+def test_the_devices_of_a_run_are_read(tmp_path):
+    """GPUs by NVML and TPUs by libtpu: both tell how much memory is used."""
+    result = run_tiny(tmp_path, telemetry_s=0.1)
+    devices = {
+        f"{device.platform}{device.id}"
+        for device in jax.local_devices()[: config_of(MICRO).num_devices]
+        if device.platform != "cpu"
+    }
+    rows = conftest.table(tmp_path / "run" / "telemetry.csv")
+    assert {row["device"] for row in rows} == {"host", *devices}
+    for row in rows:
+        assert float(row["memory_used_bytes"]) > 0 or row["device"] == "host"
+    assert result.summary["telemetry"]["errors"] == {}
+
+
+@pytest.mark.device
 def test_telemetry_that_cannot_be_summed_up_costs_the_run_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(sampler, "summarize", lambda *_: 1 / 0)
     result = run_tiny(tmp_path)

@@ -20,6 +20,7 @@ def mesh():
 
 
 @pytest.mark.parametrize("dtype", _TYPES)
+@pytest.mark.device
 def test_a_checksum_sees_one_bit_and_changed_places(dtype):
     array = jnp.asarray(np.arange(12).reshape(3, 4) % 3, dtype)
     flipped = array.at[1, 2].set(array[1, 2] == 0)
@@ -29,6 +30,7 @@ def test_a_checksum_sees_one_bit_and_changed_places(dtype):
     assert checksum(array) == checksum(array + 0)
 
 
+@pytest.mark.device
 def test_zeros_of_both_signs_differ():
     assert checksum(jnp.zeros(3)) != checksum(-jnp.zeros(3))
 
@@ -49,6 +51,7 @@ def _from_host(mesh, wrong):
     return RepeatCheck(step, [jnp.arange(9.0)], mesh)
 
 
+@pytest.mark.device
 def test_a_single_wrong_round_is_found(mesh):
     """Of one device, in the third of four calls, in one element."""
     alone = dataclasses.replace(mesh, devices=mesh.devices[:1])
@@ -78,6 +81,7 @@ def test_most_devices_are_right_and_bursts_share_one_reference(mesh):
     assert {(one.round, one.elements) for one in found} == {(3, 1)}
 
 
+@pytest.mark.device
 def test_all_bursts_are_of_one_program(mesh):
     traced = []
     check = RepeatCheck(lambda x: traced.append(1) or 2 * x, [jnp.ones(3)], mesh)

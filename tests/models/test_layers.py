@@ -52,6 +52,7 @@ def outcome(apply, variables, x, weights):
 
 
 @pytest.mark.parametrize("train", [True, False])
+@pytest.mark.device
 def test_batch_norm_is_flaxs_in_fp64(train):
     with jax.enable_x64(True):
         generator = np.random.default_rng(0)
@@ -92,6 +93,7 @@ def test_statistics_of_all_devices_are_those_of_the_whole_batch():
                 np.testing.assert_allclose(a, np.stack([b, b]), **close)
 
 
+@pytest.mark.device
 def test_bf16_keeps_statistics_and_gradients_of_parameters_in_fp32():
     generator = np.random.default_rng(0)
     x = jnp.asarray(generator.normal(2, 1, (8, 4, 4, 3)), jnp.bfloat16)
@@ -112,6 +114,7 @@ def test_bf16_keeps_statistics_and_gradients_of_parameters_in_fp32():
     ("window", "stride", "padding", "size"),
     [(3, 2, 1, (8, 9)), (3, 2, 1, (5, 4)), (2, 2, 0, (7, 6)), (3, 1, 1, (4, 4)), (2, 3, 0, (8, 8))],
 )
+@pytest.mark.device
 def test_max_pooling_and_its_gradient_are_flaxs(window, stride, padding, size):
     """On whole numbers, many of them equal: where several are largest the first has it all."""
     generator = np.random.default_rng(0)
@@ -137,6 +140,7 @@ def test_only_tpus_scatter_the_gradient_of_max_pooling(platform, scatters):
 
 @pytest.mark.parametrize("strides", [(1, 1), (2, 2), (2, 3)])
 @pytest.mark.parametrize("kernel", [(1, 1), (3, 3)])
+@pytest.mark.device
 def test_a_convolution_is_flaxs_in_fp64(kernel, strides):
     with jax.enable_x64(True):
         generator = np.random.default_rng(0)

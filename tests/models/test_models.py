@@ -61,6 +61,7 @@ def test_sizes_and_arithmetic_are_the_published_ones(experiment, fields, paramet
     assert fields or program.training_flops == said.get(name, 6 * macs - whitening)
 
 
+@pytest.mark.device
 def test_a_resnet_begins_with_blocks_that_do_nothing():
     model = ResNetConfig(stages=(1, 1), width=4)
     block = program_of("wrn28_10", model=model).initial_state().params["stage1_block1"]
@@ -92,6 +93,7 @@ def test_fp64_begins_with_the_parameters_of_fp32(name):
     jax.tree.map(np.testing.assert_array_equal, drawn["fp32"], drawn["fp64"])
 
 
+@pytest.mark.device
 def test_fp64_drops_what_fp32_drops():
     keys_B, x_Bx = jax.random.split(jax.random.key(0), 4), np.ones((4, 100))
     masks = []

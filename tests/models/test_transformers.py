@@ -67,6 +67,8 @@ def block_by_hand(x_BxTxD, params, heads, causal):
     ("dtype", "bound"), [(jnp.float16, 2e-2), (jnp.float32, 1e-5), (jnp.float64, 1e-12)]
 )
 @pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.device
+@pytest.mark.usefixtures("fp32_products")
 def test_a_block_by_hand(causal, dtype, bound):
     with jax.enable_x64(True):
         _, params = block_and_params()
@@ -77,6 +79,7 @@ def test_a_block_by_hand(causal, dtype, bound):
     np.testing.assert_allclose(outputs, expected, rtol=bound, atol=bound)
 
 
+@pytest.mark.device
 def test_rotary_products_depend_on_the_distance_alone():
     random = np.random.default_rng(0)
     query_F, key_F = random.normal(size=(2, 6))
@@ -90,6 +93,7 @@ def test_rotary_products_depend_on_the_distance_alone():
     np.testing.assert_array_equal(query[0], query_F)
 
 
+@pytest.mark.device
 def test_remat_computes_the_same_gradients_from_the_input_alone():
     gradients = {}
     with jax.enable_x64(True):
@@ -109,6 +113,7 @@ def test_remat_computes_the_same_gradients_from_the_input_alone():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), *gradients.values())
 
 
+@pytest.mark.device
 def test_gelu_has_a_gradient_at_every_fp16_value():
     x = np.arange(2**16, dtype=np.uint16).view(np.float16)
     x = x[np.isfinite(x)]
@@ -130,6 +135,7 @@ def test_remat_does_not_change_what_is_counted():
     assert not again.analysis.warnings(again.config, again.precision)
 
 
+@pytest.mark.device
 def test_vits_positions():
     """Sines and cosines of the column, then of the row; neighbours are alike, rows are told."""
     positions = np.asarray(sincos_positions(3, 5, 16, jnp.float32)).reshape(3, 5, 16)
@@ -140,6 +146,7 @@ def test_vits_positions():
         np.testing.assert_allclose(positions[row, column], np.concatenate(expected), atol=1e-6)
 
 
+@pytest.mark.device
 def test_a_new_head_says_nothing():
     params = program_of("vit_cifar10:tiny").initial_state().params
     assert not params["head"]["kernel"].any() and params["block1"]["query"]["kernel"].any()
@@ -154,6 +161,7 @@ def test_gpts_arithmetic_is_in_its_precision():
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
+@pytest.mark.device
 def test_a_token_changes_its_own_and_later_logits_by_its_place(positions):
     model = GptConfig(width=16, depth=1, heads=2, positions=positions)
     network = model.create(num_classes=11, **TYPES)
@@ -177,6 +185,8 @@ def test_a_token_changes_its_own_and_later_logits_by_its_place(positions):
     assert (difference_T[2:] > 1e-2).all()
 
 
+@pytest.mark.device
+@pytest.mark.usefixtures("fp32_products")
 def test_the_logits_backward_pass_is_jaxs_own_in_fp32_and_narrow_in_bf16():
     random = np.random.default_rng(0)
     x, embedding = (jnp.asarray(random.normal(size=shape)) for shape in ((2, 3, 4), (5, 4)))

@@ -17,6 +17,8 @@ from tests.conftest import config_of, records, refusal, run_json, table
 
 @pytest.mark.parametrize("kernel", [1, 2, 3, 4, 7, 10])
 @pytest.mark.parametrize(("channels", "filters"), [(1, 1), (3, 2)])
+@pytest.mark.device
+@pytest.mark.usefixtures("fp32_products")
 def test_xla_and_scipy_compute_the_same(kernel, channels, filters):
     images, weights = make_inputs(Problem(3, 12, 10, channels, filters, kernel), seed=0)
     ours = np.asarray(convolve(weights, images, np.float32))
@@ -91,6 +93,7 @@ def test_a_wrong_convolution_is_seen(measure, monkeypatch):
     assert measure(device_counts=(2,))["max_relative_error"] > 0.1
 
 
+@pytest.mark.device
 def test_a_slow_way_to_the_device_is_not_computing(measure, monkeypatch):
     genuine = conv2d.Conv2dTrial._place
 
@@ -105,6 +108,7 @@ def test_a_slow_way_to_the_device_is_not_computing(measure, monkeypatch):
         assert trial[part] < 0.15, part
 
 
+@pytest.mark.device
 def test_a_slow_computation_is_not_moving_data(measure, monkeypatch):
     def sleep(pixel):
         pause(0.1)
@@ -123,6 +127,7 @@ def test_a_slow_computation_is_not_moving_data(measure, monkeypatch):
         assert trial[part] < 0.05, part
 
 
+@pytest.mark.device
 def test_scipy_and_the_devices_work_as_often_as_asked_for(measure, monkeypatch):
     counts = []
 
@@ -145,6 +150,7 @@ def test_scipy_and_the_devices_work_as_often_as_asked_for(measure, monkeypatch):
 @pytest.mark.parametrize(
     ("precision", "least", "most"), [("bf16", 1e-3, 2e-2), ("fp16", 1e-5, 1e-3)]
 )
+@pytest.mark.device
 def test_half_precisions_are_computed_in_them(measure, precision, least, most):
     assert least < measure(precision=precision)["max_relative_error"] < most
 

@@ -24,6 +24,7 @@ def program_of(name, **fields):
     return program, step_args(program)
 
 
+@pytest.mark.device
 def test_a_batch_that_fits_is_compiled_and_run(tmp_path):
     result = measure_memory(registry.load(MICRO), str(tmp_path / "run"), Console())
     document, compiled = run_json(tmp_path / "run"), records(tmp_path / "run", "compile")
@@ -53,6 +54,7 @@ def test_a_run_warns_before_it_compiles_what_hardly_fits(run_cli, tmp_path, monk
         assert ("largest batch" in done.stdout) == (size > largest)
 
 
+@pytest.mark.device
 def test_a_run_whose_parameters_do_not_fit_compiles_nothing(run_cli, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "memory_bytes", lambda device: 1000)
     done = run_cli(f"--experiment={MICRO}", f"--workdir={tmp_path / 'run'}")
@@ -105,6 +107,7 @@ def test_statistics_are_not_made_again(model):
     assert remat["mul"] > plain["mul"]
 
 
+@pytest.mark.device
 def test_gradients_do_not_depend_on_what_is_made_again(train):
     """A network with batch norm and dropout, in fp64."""
     fields = {"model": SmallConfig(dropout=0.5), "precision": "fp64", "num_devices": 1, "epochs": 1}

@@ -30,7 +30,7 @@ QUICK = {"rounds": 6, "window_s": 0.02}
 @pytest.fixture
 def measure(tmp_path):
     def run(how=(), **fields):
-        config = config_of(MICRO, **{"num_devices": 2} | fields)
+        config = config_of(MICRO, **fields)
         how = QUICK | dict(how)
         # With a cache every step is compiled two or three times, see test_compile_cache.py.
         with without_cache():
@@ -39,16 +39,17 @@ def measure(tmp_path):
     return run
 
 
+@pytest.mark.device
 def test_the_devices_alone_need_no_data(measure, tmp_path):
-    """A folder that is not there is never looked at. Rates of 64 images a step on two devices."""
+    """A folder that is not there is never looked at. Rates of 64 images a step."""
     fields = {"data__source": "folder", "data__path": "/nowhere", "data__feed": "stream"}
     fields |= {"data__image_shape": (8, 8, 3), "batch_size": 64}
-    stages = measure(**fields).of_kind(ThroughputRecord)
+    stages, devices = measure(**fields).of_kind(ThroughputRecord), config_of(MICRO).num_devices
     assert records(tmp_path / "run", "throughput") == [stage.to_json() for stage in stages]
     for stage in stages:
         assert stage.feed == "synthetic" and len(stage.windows_s) == 6
         assert stage.images_per_s_low <= stage.images_per_s <= stage.images_per_s_high
-        assert stage.images_per_s_per_device == pytest.approx(stage.images_per_s / 2)
+        assert stage.images_per_s_per_device == pytest.approx(stage.images_per_s / devices)
         # What a window holds, by its own clock.
         fastest = 64 * stage.steps_per_window / min(stage.windows_s)
         slowest = 64 * stage.steps_per_window / max(stage.windows_s)
@@ -67,10 +68,11 @@ def test_the_devices_alone_need_no_data(measure, tmp_path):
     assert sum(summary["phases_s"].values()) == pytest.approx(summary["wall_s"], abs=0.05)
 
 
+@pytest.mark.device
 def test_a_card_measures_only_the_training_step(tmp_path):
     with without_cache():
         result = throughput.measure_training_step(
-            config_of(MICRO, num_devices=2), str(tmp_path), Console(), **QUICK, telemetry_s=0
+            config_of(MICRO), str(tmp_path), Console(), **QUICK, telemetry_s=0
         )
     assert [stage.stage for stage in result.of_kind(ThroughputRecord)] == ["train_step"]
     assert [one["function"] for one in records(tmp_path, "compile")] == ["train_step"]
@@ -93,6 +95,7 @@ def test_what_is_compiled_once_is_cold_unless_it_was_cached(outcome, cold_s, war
     assert calls == ["train_step"]
 
 
+@pytest.mark.device
 def test_under_fp16_the_summary_has_the_loss_scale(measure, tmp_path, monkeypatch):
     monkeypatch.setattr("jaxbench.training.loss_scale.FIRST_SCALE", 2.0**22)
     step, _ = measure(precision="fp16", model__hidden=(8,)).of_kind(ThroughputRecord)
@@ -113,6 +116,7 @@ def test_independent_models_and_masks(measure):
     assert step.step_s * step.images_per_s == pytest.approx(2 * step.batch_size)
 
 
+@pytest.mark.device
 def test_a_loss_that_is_no_number_ends_it(measure, tmp_path):
     with pytest.raises(Diverged, match="rates of such steps mean nothing"):
         measure(optimizer__learning_rate=1e30)
@@ -127,6 +131,7 @@ class Unfinished:
         return self
 
 
+@pytest.mark.device
 def test_windows_that_are_not_closed_are_caught(measure, tmp_path, monkeypatch):
     """Steps are queued and the clock is read: a rate of dispatching, not of training."""
 
@@ -140,6 +145,7 @@ def test_windows_that_are_not_closed_are_caught(measure, tmp_path, monkeypatch):
     assert "train_step: its work went on for" in document["reason"]
 
 
+@pytest.mark.device
 def test_forward_passes_are_waited_for(measure, monkeypatch):
     genuine, ready = ForwardStage.run, []
 
@@ -153,6 +159,7 @@ def test_forward_passes_are_waited_for(measure, monkeypatch):
     assert ready and all(ready)
 
 
+@pytest.mark.device
 def test_a_clock_that_does_not_wait_is_caught(measure, tmp_path, monkeypatch):
     """Latencies timed without a barrier are those of dispatch, and cannot be true."""
     genuine = TrainStage.measure_latencies
@@ -203,6 +210,7 @@ def short_sleep(monkeypatch):
     monkeypatch.setattr(clock, "time", types.SimpleNamespace(**names))
 
 
+@pytest.mark.device
 def test_a_kernel_of_known_cost_costs_as_much(measure, tmp_path, short_sleep):
     """What sleeps 0.15 s a step takes that long, whichever way it is measured."""
     # Without telemetry, whose thread would move the clock on as well.
@@ -220,6 +228,7 @@ def test_a_kernel_of_known_cost_costs_as_much(measure, tmp_path, short_sleep):
     assert result.summary["first_step_s"] >= SLEEP_S
 
 
+@pytest.mark.device
 def test_a_streams_buffers_do_not_flatter_it(measure, tmp_path, slow_feed):
     """A host of 100 batches a second; 8 of them could be made ready in the other stages' time."""
     fields = slow_feed(0.01) | {"data__prefetch_batches": 8, "batch_size": 16, "num_devices": 1}
@@ -233,6 +242,7 @@ def test_a_streams_buffers_do_not_flatter_it(measure, tmp_path, slow_feed):
     assert len(data["mean"]) == len(data["std"]) and min(data["mean"] + data["std"]) > 0
 
 
+@pytest.mark.device
 def test_the_command_throughput_and_its_flags(run_cli, tmp_path, monkeypatch):
     monkeypatch.setattr(next_steps, "LONG_S", 0.0)
     # With a cache every step is compiled twice.

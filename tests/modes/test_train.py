@@ -82,6 +82,7 @@ def test_a_step_record_is_the_mean_over_its_steps(train):
 
 
 @pytest.mark.parametrize(("feed", "unshown_channels"), [("resident", 2), ("stream", 5)])
+@pytest.mark.device
 def test_tensorboard_shows_the_records_and_the_feeds_images(train, feed, unshown_channels):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -100,6 +101,7 @@ def test_tensorboard_shows_the_records_and_the_feeds_images(train, feed, unshown
     train(MICRO, data__train_examples=128, max_steps=1, **fields)
 
 
+@pytest.mark.device
 def test_max_steps_ends_a_run_in_the_middle_of_an_epoch(train):
     result = train(MICRO, max_steps=14)
     first, second = records(result.run_dir.path, "epoch")
@@ -112,6 +114,7 @@ def test_max_steps_ends_a_run_in_the_middle_of_an_epoch(train):
     assert "images_per_s" not in result.summary and result.summary["images_per_s_whole_run"] > 0
 
 
+@pytest.mark.device
 def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(train, tmp_path):
     with pytest.raises(Diverged):
         train(MICRO, optimizer__learning_rate=1e20)
@@ -157,6 +160,7 @@ def test_a_stop_right_after_the_start_is_in_the_record(train, tmp_path, monkeypa
     assert run_json(tmp_path / "run1")["status"] == "interrupted"
 
 
+@pytest.mark.device
 def test_the_step_log_has_the_published_form(run_cli, tmp_path, slow_feed):
     slow_feed(0.03)
     fields = {"step_log": "true", "data.feed": "stream", "data.num_threads": 1}
@@ -222,6 +226,7 @@ def test_a_target_accuracy_that_cannot_be_is_refused(refused, args, told):
     refused(f"--experiment={MICRO}", *args, told=told)
 
 
+@pytest.mark.device
 def test_a_feed_that_loses_images_makes_a_run_invalid(run_cli, tmp_path, monkeypatch):
     """Steps that count fewer images than they have would be too fast by as much."""
     genuine = Program.unpack_train_sums

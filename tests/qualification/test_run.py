@@ -237,6 +237,7 @@ def test_sizes_are_noted_once_for_all_devices(session, monkeypatch):
     ]
 
 
+@pytest.mark.device
 def test_a_call_that_takes_too_long_is_of_a_smaller_shape(monkeypatch, session):
     monkeypatch.setattr(ceilings, "_LONGEST_CALL_S", 0.0)
     monkeypatch.setattr(ceilings, "_SMALLEST_SIDE", 32)

@@ -94,6 +94,7 @@ def gradient(state):
     return optax.tree_utils.tree_get(jax.device_get(state).opt_state, "trace")
 
 
+@pytest.mark.device
 def test_the_scale_is_halved_and_doubled_within_bounds(monkeypatch):
     monkeypatch.setattr("jaxbench.training.loss_scale.GROWTH_STEPS", 3)
     seen, scaling = [], first_loss_scale()
@@ -111,6 +112,7 @@ def test_the_scale_is_halved_and_doubled_within_bounds(monkeypatch):
         assert at_end.scale == scale
 
 
+@pytest.mark.device
 def test_one_value_that_is_not_finite_counts():
     tree = {"a": jnp.ones((3, 2)), "b": jnp.ones(4)}
     assert all_finite(tree)
@@ -118,6 +120,7 @@ def test_one_value_that_is_not_finite_counts():
         assert not all_finite(tree | {"b": jnp.ones(4).at[2].set(value)})
 
 
+@pytest.mark.device
 def test_a_step_that_overflows_changes_nothing_but_the_scale(steps):
     row = steps.row([3])
     # Not the state that nothing has moved yet: momentum and running averages hold something.
@@ -146,6 +149,7 @@ def reference():
 
 
 @pytest.mark.parametrize("gradient_accumulation_steps", [1, 2])
+@pytest.mark.device
 def test_gradients_are_those_of_fp32_to_float16s_rounding(reference, gradient_accumulation_steps):
     """Small ones too, which float16 alone turns into zeros: the same step without scaling fails.
 
@@ -228,11 +232,11 @@ def train_fp16(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.device
 def test_a_run_says_which_steps_were_skipped(train_fp16):
     """The first scales are far too large; what is trained then has the schedule's first rates."""
     folder, lines = train_fp16(
         first_scale=2.0**34,
-        num_devices=2,
         epochs=12,
         optimizer__warmup_epochs=12,
         optimizer__name="sgd",

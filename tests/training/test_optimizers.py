@@ -13,6 +13,8 @@ from jaxbench.training.optimizers import create_optimizer, create_schedule
 from jaxbench.training.parameter_groups import ParameterUses
 from tests.conftest import refusal
 
+pytestmark = pytest.mark.device
+
 
 def config_with(epochs=10, batch_size=128, **optimizer):
     config = registry.load("quickstart")
@@ -258,6 +260,7 @@ def muon_as_published(
         ),
     ],
 )
+@pytest.mark.usefixtures("fp32_products")
 def test_muon_is_that_of_its_publications(fields, published):
     config = config_with(
         **{"name": "muon", "learning_rate": 0.1, "momentum": 0.6, "sgd_momentum": 0.0},

@@ -126,6 +126,7 @@ def test_steps_of_two_epochs_are_traced_and_left_out_of_the_figures(
         assert epoch["learning_rate"] == other["learning_rate"]
 
 
+@pytest.mark.device
 def test_a_whole_epoch_can_be_traced(train, slow_host):
     result = train(MICRO, profile="1:12", **slow_host)
     check_times(result.run_dir.path, [11, 0])
@@ -134,6 +135,7 @@ def test_a_whole_epoch_can_be_traced(train, slow_host):
     assert "first_step_s" not in result.summary and result.summary["images_per_s"] > 0
 
 
+@pytest.mark.device
 def test_an_error_in_the_middle_stops_the_trace(tmp_path, train, monkeypatch):
     def fall_over(run, meter, state, step):
         if step == 4:

@@ -82,6 +82,7 @@ def test_replicas_stay_bit_identical_and_pmap_and_shard_map_agree(train):
 @pytest.mark.parametrize(
     "fields", [{}, {"parallelism": "shard_map"}, {"replicas": "independent"}], ids=str
 )
+@pytest.mark.device
 def test_each_step_is_traced_and_compiled_exactly_once(train, fields):
     with compilations("jaxpr_trace") as traced, compilations() as compiled:
         train(MICRO, epochs=2, profile="3:5", **fields)
@@ -125,6 +126,7 @@ BY_HAND = {"seed": 7, "batch_size": 32, "precision": "fp64", "data__train_exampl
 BY_HAND |= {"epochs": 2, "batch_norm": "sync", "log_every_steps": 1, "data__eval_examples": 20}
 
 
+@pytest.mark.device
 def test_steps_are_the_recipes_written_out_by_hand(train):
     """Four steps over two epochs in fp64 against an update rule in NumPy.
 
@@ -136,7 +138,7 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
         **{"optimizer__weight_decay": 0.01, "optimizer__learning_rate": 0.4},
         **{"optimizer__schedule": "step", "optimizer__decay_at": (0.5,)},
     }
-    result = train(MICRO, num_devices=2, **BY_HAND | recipe)
+    result = train(MICRO, **BY_HAND | recipe)
     with jax.enable_x64(True):
         config = config_of(MICRO, num_devices=1, **BY_HAND | {"batch_norm": "local"})
         inputs_Nx = load_dataset(config).train.inputs_Nx
@@ -192,8 +194,9 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.device
 def test_half_precisions_keep_all_but_the_network_in_fp32(train, precision):
-    result = train(model=SmallConfig(), precision=precision, num_devices=2, data__crop_padding=0)
+    result = train(MICRO, model=SmallConfig(), precision=precision)
     for leaf in jax.tree.leaves((result.state.params, result.state.batch_stats)):
         assert leaf.dtype == jnp.float32
     for leaf in jax.tree.leaves(result.state.opt_state):
@@ -262,6 +265,7 @@ def test_dropout_follows_the_example_on_any_number_of_devices_and_in_any_part(tr
         (VggConfig(stages=(1,), width=2, hidden=4), 4),
     ],
 )
+@pytest.mark.device
 def test_networks_drop_by_the_example(model, side):
     """What an example loses does not depend on its place in the batch."""
     network = model.create(
@@ -282,6 +286,7 @@ def test_networks_drop_by_the_example(model, side):
     assert (np.abs(out - whole).max(-1) > 1e-3).all()
 
 
+@pytest.mark.device
 def test_drop_out_keeps_the_mean_and_tells_layers_and_examples_apart():
     keys_B = jax.random.split(jax.random.key(0), 4)
     ones = jnp.ones((4, 10_000))
@@ -319,6 +324,7 @@ def test_accumulation_says_what_batch_norm_sees():
     assert seen(model=SmallConfig(norm=False)) is None
 
 
+@pytest.mark.device
 def test_label_smoothing_is_the_loss_against_the_smoothed_target():
     logits = jnp.asarray([[2.0, -1.0, 0.5], [0.0, 0.0, 3.0]])
     target = 0.9 * np.eye(3)[[0, 1]] + 0.1 / 3
