@@ -153,10 +153,12 @@ class HostLoad(_PartOfCard):
 
     Attributes:
       other_cpu_percent: mean share of the host's processor that other processes took.
+      cpu_percent: mean share that all processes took.
       other_gpu_processes: processes of others on the GPUs.
     """
 
     other_cpu_percent: float | None = None
+    cpu_percent: float | None = None
     other_gpu_processes: int | None = None
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, get_args
 from jaxbench.cards.card import Card, Figure, Finding, Outcome, Part, Verdict
 from jaxbench.cards.figures import FIGURES, MATMULS, MEMORY
 from jaxbench.files import read_table
+from jaxbench.hardware.system import is_disturbed
 from jaxbench.terminal import four_digits
 
 _OUTCOMES = get_args(Outcome)
@@ -187,6 +188,8 @@ def _disturbed(card: Card) -> Iterator[Finding]:
     if distorters := card.environment.get("distorters"):
         text = f"rates are distorted: {'; '.join(distorters)}"
         yield Finding("host", "distorters", "inconclusive", text)
+    on_cpu, busy = card.environment["backend"] == "cpu", card.load.cpu_percent
+    busy = 100.0 if busy is None else busy
     for rule in ("other_cpu_percent", "other_gpu_processes"):
         value, limit = getattr(card.load, rule), LIMITS[rule]["inconclusive"]
         # Without a GPU nobody counts its processes.
@@ -194,7 +197,7 @@ def _disturbed(card: Card) -> Iterator[Finding]:
             continue
         if value is None:
             yield Finding("host", rule, "inconclusive", "the load of the host is not known")
-        elif value > limit:
+        elif value > limit and (rule == "other_gpu_processes" or is_disturbed(value, busy, on_cpu)):
             text = f"the host was busy: {_shown(value)}, limit {limit:g}"
             yield Finding("host", rule, "inconclusive", text)
 

@@ -305,7 +305,7 @@ def check_host() -> Iterator[Check]:
     yield Check("processor cores", "ok", cores)
     state = f"{busy_percent:.0f} % of the processors are in use"
     todo = "end other programs before measuring: they slow runs down"
-    disturbed = is_disturbed(busy_percent, busy_percent, on_cpu=not find_accelerators())
+    disturbed = is_disturbed(busy_percent, busy_percent, not find_accelerators())
     yield _warn_if(disturbed, "load", state, todo)
     total_gib, free_gib = (amount / 2**30 for amount in host_memory_bytes())
     state = f"{free_gib:,.1f} of {total_gib:,.1f} GiB available"

@@ -43,7 +43,7 @@ def search_file(path: str | pathlib.Path, pattern: str) -> str | None:
     return match[1] if match else None
 
 
-def is_disturbed(other_percent: float, busy_percent: float, *, on_cpu: bool) -> bool:
+def is_disturbed(other_percent: float, busy_percent: float, on_cpu: bool) -> bool:
     """Return whether other work on the host's processors, of all their work, slows a run down."""
     return other_percent > BUSY_PERCENT and (on_cpu or busy_percent > _FULL_PERCENT)
 

@@ -84,6 +84,7 @@ def qualify(
         [reading] = host.read()
         load = HostLoad(
             other_cpu_percent=reading.values["other_cpu_percent"],
+            cpu_percent=reading.values["cpu_percent"],
             other_gpu_processes=max((n for n in gpu_processes if n is not None), default=None),
         )
         card = expect(_make_card(session, minutes, load), fleet)

@@ -126,7 +126,15 @@ def skipped(name, status="skipped", reason="there is no time"):
     return Part(name=name, status=status, reason=reason, time_s=0.0)
 
 
-def card(*parts, load=(1.0, 0), kind="NVIDIA H100 80GB HBM3", backend="gpu", host="lab", **fields):
+def card(
+    *parts,
+    load=(1.0, 0),
+    busy=None,
+    kind="NVIDIA H100 80GB HBM3",
+    backend="gpu",
+    host="lab",
+    **fields,
+):
     """A card of the standard parts; those that are given take the place of their like."""
     own = [doctor(), ceilings(), collectives(), networks(), soak(), corruption()]
     own = {part.name: part for part in (*own, *parts)}
@@ -145,7 +153,9 @@ def card(*parts, load=(1.0, 0), kind="NVIDIA H100 80GB HBM3", backend="gpu", hos
             "minutes_taken": 8.0,
             "environment": environment,
             "preset": "standard-1",
-            "load": HostLoad(other_cpu_percent=load[0], other_gpu_processes=load[1]),
+            "load": HostLoad(
+                other_cpu_percent=load[0], cpu_percent=busy, other_gpu_processes=load[1]
+            ),
             "parts": tuple(own.values()),
         }
         | fields

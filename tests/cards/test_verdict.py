@@ -122,6 +122,9 @@ def test_a_busy_host_decides_nothing_that_it_disturbs():
     assert judge(made.card(load=(60.0, 0))).outcome == "inconclusive"
     assert judge(made.card(load=(1.0, 2))).outcome == "inconclusive"
     assert judge(made.card(load=(1.0, None))).outcome == "pass"
+    # Beside GPUs a few busy cores of many disturb nothing.
+    assert judge(made.card(load=(13.0, 0), busy=20.0)).outcome == "pass"
+    assert judge(made.card(load=(13.0, 0), busy=95.0)).outcome == "inconclusive"
     unknown = judge(made.card(load=(None, None)))
     assert unknown.outcome == "inconclusive"
     assert "not known" in finding(unknown, "other_cpu_percent").text

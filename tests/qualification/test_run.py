@@ -29,7 +29,7 @@ OK = Check("jax", "ok", "0.10.2")
 
 
 def others_take(monkeypatch, percent):
-    reading = Reading("host", "host", {"other_cpu_percent": percent})
+    reading = Reading("host", "host", {"other_cpu_percent": percent, "cpu_percent": percent})
     monkeypatch.setattr(HostReader, "read", lambda _: iter([reading]))
 
 

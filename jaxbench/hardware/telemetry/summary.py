@@ -279,7 +279,7 @@ def _host_is_busy(devices: Mapping[str, Mapping[str, Any]]) -> bool | None:
     if "other_cpu_percent_mean" not in host:
         return None
     other_percent, busy_percent = host["other_cpu_percent_mean"], host["cpu_percent_mean"]
-    return is_disturbed(other_percent, busy_percent, on_cpu=len(devices) == 1)
+    return is_disturbed(other_percent, busy_percent, len(devices) == 1)
 
 
 class _Meter(NamedTuple):
