@@ -13,8 +13,8 @@ For each OTHER its rate over BASE's is printed with an interval, for every stage
 * if the interval, which contains what changes between runs, excludes 1. The intervals of all ratios
   in one command hold together at 95 %.
 
-Of trainings with the same experiment and seed it says whether their losses are equal, digit for
-digit, or from which epoch on they differ.
+If two trainings have the same experiment and seed, it says whether their losses are equal, digit
+for digit, or from which epoch on they differ.
 
 With --baseline BASE is what the others must reach, to within --tolerance. The exit code is 0 if
 their intervals show that they do, 1 if one shows that they do not or is missing, and 3 if the runs

@@ -1,7 +1,7 @@
 """Check this machine: `jaxbench doctor`.
 
 Each line is ok, a warning or a problem with what to do about it. The exit code is 1 if there is
-a problem. Nothing is measured, and nothing is written.
+a problem. Nothing is measured, and no file stays.
 """
 
 import json

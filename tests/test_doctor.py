@@ -143,7 +143,7 @@ def test_a_program_from_the_cache_tells_its_memory(monkeypatch, tells, status):
     jax.monitoring.unregister_event_listener(listen)
     outcomes = [event.rpartition("_")[2] for event in events if event in (_HIT, _MISS)]
     assert outcomes == ["misses", "hits"]
-    assert line.status == "ok" and line.detail == "told when compiled and from the cache"
+    assert line.status == "ok" and line.detail == "known, also from the cache"
     answers = iter(tells)
 
     def memory_analysis(_):
@@ -175,7 +175,7 @@ def gpu(stats):
             {"bytes_limit": 60 * GIB},
             {"memory of gpu0": ("JAX takes 60.0 GiB, 40.0 of 80.0 free", "FRACTION=0.47")},
         ),
-        (Board(), None, {"memory of gpu0": ("JAX does not tell it", "ALLOCATOR")}),
+        (Board(), None, {"memory of gpu0": ("JAX does not report it", "ALLOCATOR")}),
         (
             Board(error=pynvml.NVML_ERROR_NO_PERMISSION),
             {"bytes_limit": 1},
@@ -198,7 +198,7 @@ def test_boards_that_answer_and_their_memory(monkeypatch, board, stats, told):
     [
         ((os.getpid(),), "ok", "none on the GPUs"),
         ((os.getpid(), 7), "warning", "1 on the GPUs"),
-        ((7, 8), "ok", "cannot be told, as in a container"),
+        ((7, 8), "ok", "unknown, as in a container"),
     ],
 )
 def test_other_processes_on_the_gpus(monkeypatch, pids, status, state):

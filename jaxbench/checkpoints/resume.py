@@ -255,7 +255,8 @@ def resume_run_dir(
                 f"{path}: was made with another data set: {name}={before} there, {here} here"
             )
     there, here = (is_deterministic(one.get("XLA_FLAGS")) for one in (last, entry))
-    if there != here and last.get("device_kind") == entry["device_kind"]:
+    on_gpus = document.environment["backend"] == "gpu"
+    if there != here and on_gpus and last.get("device_kind") == entry["device_kind"]:
         word = {True: "with", False: "without"}
         raise BadInput(f"{path}: was made {word[there]} --deterministic, this is {word[here]} it")
     there, here = last.get("batch_norm_examples"), document.batch_norm_examples

@@ -79,11 +79,12 @@ def prepare_backend(add_flags: bool = True) -> list[str]:
     if xla_bridge.backends_are_initialized():
         return []
     check_flag_variables()
-    platforms = jax.config.jax_platforms
+    platforms, plugins = jax.config.jax_platforms, " ".join(usable_plugins())
+    asked = (platforms or "").replace("gpu", "cuda|rocm").split(",")
     # Not by JAX_PLATFORMS: child processes, also those on other hosts, decide for themselves.
-    if not platforms and not usable_plugins():
+    if not platforms and not plugins:
         jax.config.update("jax_platforms", "cpu")
-    elif platforms and "cpu" not in platforms.split(",") and usable_plugins():
+    elif platforms and "cpu" not in asked and any(re.search(one, plugins) for one in asked):
         jax.config.update("jax_platforms", f"{platforms},cpu")
     if not add_flags or jax.config.jax_platforms != "cpu":
         return []

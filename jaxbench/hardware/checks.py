@@ -14,7 +14,7 @@ import resource
 import shutil
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import psutil
@@ -57,13 +57,11 @@ _OPEN_FILES = 1024
 _BUSY_OVER_S = 0.5
 
 
-def run_checks() -> Iterator[Check]:
-    """Yield the checks, each as soon as it is done."""
-    yield from _run(CHECKS)
-
-
-def _run(checks: Sequence[Callable[..., Iterator[Check]]], *args: Any) -> Iterator[Check]:
-    for check in checks:
+def run_checks(
+    checks: Iterable[Callable[..., Iterator[Check]]] | None = None, *args: Any
+) -> Iterator[Check]:
+    """Yield what these checks say of the arguments, each as soon as it is done; None: all."""
+    for check in CHECKS if checks is None else checks:
         try:
             yield from check(*args)
         except Exception as error:  # a broken installation raises errors of any kind
@@ -199,20 +197,20 @@ def check_devices() -> Iterator[Check]:
     state = "; ".join(distorting := distorters()) or "none is set"
     yield _warn_if(bool(distorting), "debugging", state, "unset it before measuring")
 
-    yield from _run((check_cached_programs,))
+    yield from run_checks((check_cached_programs,))
     if devices[0].platform == "gpu":
-        yield from _run((check_boards, check_gpu_processes), devices)
+        yield from run_checks((check_boards, check_gpu_processes), devices)
 
 
 def check_cached_programs() -> Iterator[Check]:
-    """Check that a program from the compile cache still tells what memory it needs."""
+    """Check that the memory of a program from the compile cache is known."""
     import jax
 
     from jaxbench.xla.compile_cache import use_cache_of
 
     x_8 = jax.ShapeDtypeStruct((8,), "float32")
 
-    def tells_memory() -> bool:
+    def has_memory() -> bool:
         compiled = jax.jit(lambda x: x * 2 + 1).lower(x_8).compile()
         try:
             return compiled.memory_analysis() is not None
@@ -220,11 +218,11 @@ def check_cached_programs() -> Iterator[Check]:
             return False
 
     with tempfile.TemporaryDirectory() as folder, use_cache_of(folder):
-        is_told = [tells_memory(), tells_memory()]
-    state = "told when compiled and from the cache" if all(is_told) else "not told from the cache"
-    state = state if is_told[0] else "not told by this backend"
+        is_known = [has_memory(), has_memory()]
+    state = "known, also from the cache" if all(is_known) else "unknown from the cache"
+    state = state if is_known[0] else "not reported by this backend"
     todo = "give --compile_cache=off if the memory of a step matters"
-    yield _warn_if(is_told == [True, False], "memory of programs", state, todo)
+    yield _warn_if(is_known == [True, False], "memory of programs", state, todo)
 
 
 def check_boards(devices: Sequence[Any]) -> Iterator[Check]:
@@ -247,7 +245,7 @@ def check_boards(devices: Sequence[Any]) -> Iterator[Check]:
         name, stats = f"memory of gpu{device.id}", device.memory_stats() or {}
         if "bytes_limit" not in stats:
             todo = "unset XLA_PYTHON_CLIENT_ALLOCATOR: peaks and limits are not known"
-            yield Check(name, "warning", "JAX does not tell it", todo)
+            yield Check(name, "warning", "JAX does not report it", todo)
             continue
         # Two slices of one board have one reading.
         values = values_of.get(f"gpu{device.id}", {})
@@ -268,7 +266,7 @@ def check_gpu_processes(devices: Sequence[Any]) -> Iterator[Check]:
 
     others = other_gpu_processes(cuda_ordinals(devices))
     state = f"{others} on the GPUs" if others else "none on the GPUs"
-    state = "cannot be told, as in a container" if others is None else state
+    state = "unknown, as in a container" if others is None else state
     yield _warn_if(bool(others), "other processes", state, "end them: nvidia-smi lists them")
 
 

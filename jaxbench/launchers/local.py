@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 from jaxbench.errors import BadInput
-from jaxbench.hardware.targets.target import GPU_MEMORY_SHARE
+from jaxbench.hardware.targets.target import GPU_MEMORY_FRACTION
 from jaxbench.launchers.launcher import Ended, Launcher, Limits, TrialJob
 from jaxbench.parallel.child import Child, last_line
 
@@ -52,14 +52,15 @@ def _check_memory_is_free() -> None:
         return
     import jax
 
-    share = float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION") or GPU_MEMORY_SHARE)
+    names = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION")
+    fraction = float(next(filter(None, map(os.environ.get, names)), GPU_MEMORY_FRACTION))
     reserves = os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE") not in ("false", "False", "0")
     for device in jax.local_devices():
-        if device.platform != "gpu" or not (stats := device.memory_stats()):
+        stats = device.memory_stats() or {}
+        if device.platform != "gpu" or not (limit_bytes := stats.get("bytes_limit")):
             continue
-        limit_bytes = stats["bytes_limit"]
         held_bytes = stats.get("pool_bytes", limit_bytes if reserves else stats["bytes_in_use"])
-        if held_bytes > limit_bytes / share - limit_bytes:
+        if held_bytes > limit_bytes / fraction - limit_bytes:
             raise BadInput(
                 f"this process holds {held_bytes / 2**30:.3g} GiB of the GPU's memory, which the "
                 "trials need: restart it (in a notebook, the kernel) and run the sweep first, or "

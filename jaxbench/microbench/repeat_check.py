@@ -12,8 +12,8 @@ as many rounds as it takes until one is the most common. As long as none is, any
 wrong, and all are named: so with two devices that disagree. With a single device the check says
 that its rounds differ, not which of them is right.
 
-A step with atomics on GPUs is not deterministic, and differs without a fault. Run it with
-XLA_FLAGS=--xla_gpu_deterministic_ops=true to tell the two apart.
+A step with atomics on GPUs is not deterministic, and differs without a fault. Train with
+`--deterministic` to see whether it repeats then.
 """
 
 import collections

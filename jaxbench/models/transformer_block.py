@@ -19,8 +19,8 @@ from jaxbench.fields import choice, number
 from jaxbench.model_config import ModelConfig
 from jaxbench.models.layers import keep_products_and_sums
 
-# The compute capability of the first GPUs that multiply bf16, and that cuDNN's flash attention runs
-# on, by NVIDIA's support matrix of it.
+# The first compute capability that multiplies bf16 and runs cuDNN's flash attention, by NVIDIA's
+# support matrix.
 _AMPERE = 8.0
 # The limit on all GPUs that have it; the width of a head is a multiple of 8.
 _CUDNN_HEAD_WIDTH = 128

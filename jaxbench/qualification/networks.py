@@ -137,7 +137,8 @@ class Networks:
                 devices = session.mesh.num_devices
                 minutes = minutes_for(session.plan, time_s, devices, session.on_cpu)
                 names = ", ".join(map(name_of, configs))
-                yield f"no time for {kind} batches", status, f"give --minutes={minutes} for {names}"
+                todo = f"give --minutes={minutes} for" if minutes else "no card has it for"
+                yield f"no time for {kind} batches", status, f"{todo} {names}"
 
     def _expected_s(self, config: Config) -> float:
         """Return how long a run takes, by its network's longest one, else by the longest of all."""

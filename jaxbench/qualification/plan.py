@@ -1,9 +1,9 @@
 """How the minutes are split over the parts of a card, by parts.csv."""
 
+import bisect
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any
 
 from jaxbench.cards.figures import PARTS
 from jaxbench.errors import BadInput
@@ -30,7 +30,7 @@ class Plan:
     def part_s(self, name: str, passed_s: float) -> float:
         """Return the seconds of a part that begins `passed_s` after the start.
 
-        A part gets what those before it have left. What they took too much, the soak lacks.
+        A part gets what those before it have left. The soak gets less if they took more.
         """
         planned_s, names = self.times_s[name], [*self.times_s]
         left_s = sum(self.times_s[one] for one in names[: names.index(name)]) - passed_s
@@ -102,14 +102,19 @@ def make_plan(
     return Plan(ordered_s, skipped, soak_minutes is not None)
 
 
-def minutes_for(plan: Plan, networks_s: float, num_devices: int, on_cpu: bool) -> int:
+def minutes_for(plan: Plan, networks_s: float, num_devices: int, on_cpu: bool) -> int | None:
     """Return the fewest whole minutes of a card like this plan whose networks have this time.
 
-    No card gives them more than parts.csv allows.
+    None if parts.csv allows no card so much.
     """
     soak_minutes = plan.times_s.get("soak", 0.0) / 60 if plan.soak_is_fixed else None
-    machine: Any = {"num_devices": num_devices, "on_cpu": on_cpu, "soak_minutes": soak_minutes}
-    networks_s, minutes = min(networks_s, PARTS["networks"].most_s), math.ceil(plan.total_s / 60)
-    while make_plan(minutes, **machine).times_s.get("networks", 0.0) < networks_s:
-        minutes += 1
-    return minutes
+
+    def has_time(minutes: int) -> bool:
+        fields = {"num_devices": num_devices, "on_cpu": on_cpu, "soak_minutes": soak_minutes}
+        times_s = make_plan(minutes, **fields).times_s  # type: ignore[arg-type]
+        return times_s.get("networks", 0.0) >= networks_s
+
+    # A longer card has no less time for them.
+    all_minutes = range(math.ceil(plan.total_s / 60), int(MOST_MINUTES) + 1)
+    place = bisect.bisect_left(all_minutes, True, key=has_time)
+    return all_minutes[place] if place < len(all_minutes) else None

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 # Those by which a user chooses devices and how they are used.
 _DECISIVE = re.compile(r"^(XLA_|JAX_|CUDA_VISIBLE|LIBTPU|TPU_|NVIDIA_TF32|OMP_NUM_THREADS)")
 # Those by which NVIDIA's libraries choose kernels, connections and the order of devices. Images
-# name versions in others.
-_OF_LIBRARIES = re.compile(r"(NCCL_|CUBLAS|CUDNN_|NVIDIA_TF32|CUDA_DEVICE_)(?!.*VERSION)")
+# name versions in others, and clusters hosts and files.
+_OF_LIBRARIES = re.compile(
+    r"(NCCL_|CUBLAS|CUDNN_|NVIDIA_TF32|CUDA_DEVICE_)(?!.*(VERSION|COMM_ID|HOSTID|IFNAME|FILE|PATH))"
+)
 # Those that JAX, compilers, drivers, libraries, the loader and Python read: by how they begin.
 _RELEVANT = re.compile(
     r"XLA_|JAX|TF_|PJRT_|LIBTPU|TPU_|MEGASCALE_|CUDA|CUDNN|CUBLAS|NCCL_|NVSHMEM_|NVIDIA_(?!REQUIRE)"

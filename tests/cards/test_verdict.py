@@ -162,7 +162,7 @@ def test_a_part_that_failed_fails_and_one_that_was_skipped_says_why():
     assert finding(left_out, "status", "soak").text == "skipped: there is no time"
 
 
-def of_networks(detail, name="no time was left for"):
+def of_networks(detail, name="no time for stated batches"):
     check = Check(name=name, status="warning", detail=detail)
     return replace(made.networks(), checks=(check,))
 
@@ -180,7 +180,7 @@ def without(part, *names, every=False):
         ([made.skipped("ceilings", reason="interrupted")], "skipped: interrupted"),
         ([made.skipped("doctor")], "skipped: there is no time"),
         ([made.skipped("collectives")], "skipped: there is no time"),
-        ([of_networks("cnn10 bf16 64")], "no time was left for: cnn10 bf16 64"),
+        ([of_networks("cnn10 bf16 64")], "no time for stated batches: cnn10 bf16 64"),
         ([of_networks("does not fit", "cnn10 bf16 64")], "cnn10 bf16 64: does not fit"),
         ([replace(made.soak(), figures=())], "nothing was measured"),
         ([without(made.soak(), "drift_percent")], "not measured: drift_percent"),

@@ -535,7 +535,10 @@ def changed_run(**fields):
     return lambda _, run: (run / "run.json").write_text(json.dumps(run_json(run) | fields))
 
 
-def made_deterministic(_, run):
+def made_deterministic(monkeypatch, run):
+    describe = runner.describe_environment
+    on_gpu = {"backend": "gpu"}  # on CPUs the flag makes no difference
+    monkeypatch.setattr(runner, "describe_environment", lambda devices: describe(devices) | on_gpu)
     document = run_json(run)
     document["environment"]["variables"]["XLA_FLAGS"] = "--xla_gpu_deterministic_ops=true"
     (run / "run.json").write_text(json.dumps(document))

@@ -69,6 +69,8 @@ def test_each_jaxlib_gets_what_was_tried_with_it(before_devices, release, value)
         ("cuda,cpu", ["xla_cuda13"], "cuda,cpu"),
         # JAX leaves CUDA out without a GPU: the CPU must not take its place unasked.
         ("cuda", [], "cuda"),
+        ("cuda", ["libtpu"], "cuda"),
+        ("gpu", ["xla_cuda13"], "gpu,cpu"),
         ("cpu", ["libtpu"], "cpu"),
     ],
 )

@@ -40,6 +40,9 @@ def test_hardware_is_part_of_a_key_elsewhere():
         ({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, {"bytes_in_use": 30 * GIB}, True),
         # 60 GiB are 0.4 of 150: there is room for another.
         ({"XLA_PYTHON_CLIENT_MEM_FRACTION": ".4"}, {"pool_bytes": 60 * GIB}, False),
+        ({"XLA_CLIENT_MEM_FRACTION": ".4"}, {"pool_bytes": 60 * GIB}, False),
+        # XLA_PYTHON_CLIENT_ALLOCATOR=platform.
+        ({}, {"bytes_limit": None}, False),
     ],
 )
 def test_no_trial_starts_on_a_gpu_whose_memory_this_process_holds(
@@ -47,8 +50,8 @@ def test_no_trial_starts_on_a_gpu_whose_memory_this_process_holds(
 ):
     gpu = FakeDevice(0, "GPU")
     gpu.memory_stats = lambda: {"bytes_limit": 60 * GIB, "bytes_in_use": GIB, **stats}
-    for name in ("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION"):
-        monkeypatch.delenv(name, raising=False)
+    for name in ("PYTHON_CLIENT_PREALLOCATE", "PYTHON_CLIENT_MEM_FRACTION", "CLIENT_MEM_FRACTION"):
+        monkeypatch.delenv(f"XLA_{name}", raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     jax.devices()

@@ -97,7 +97,7 @@ def test_a_step_that_the_compiler_refuses_does_not_fit(cpus, refusing):
 def test_a_step_larger_than_what_jax_takes_of_a_gpu_does_not_fit(
     children, run_cli, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr("jaxbench.hardware.targets.target.GPU_MEMORY_SHARE", 1e-6)
+    monkeypatch.setattr("jaxbench.hardware.targets.target.GPU_MEMORY_FRACTION", 1e-6)
     done = run_cli(*MEMORY, "--target=gpu:h100", "--workdir=run")
     assert done.returncode == 1 and "GiB on each device and may use 0.00" in done.stderr
     assert any(line.split()[2:3] == ["no"] for line in done.stdout.splitlines())

@@ -41,7 +41,7 @@ def nothing(session, time_s):
 def qualify(monkeypatch, tmp_path, session, output, preset):
     """Qualifies two devices on an idle host; returns the exit code and the card."""
     others_take(monkeypatch, 0.0)
-    monkeypatch.setattr(doctor, "run_checks", lambda: [OK])
+    monkeypatch.setattr(doctor, "run_checks", lambda _: [OK])
     monkeypatch.setattr(run, "CPU", preset)
     monkeypatch.setattr(run, "create_mesh", lambda experiment: session.mesh)
     measured_parts = ("doctor", "ceilings", "collectives", "networks", "soak")
@@ -100,7 +100,7 @@ def test_a_busy_host_is_inconclusive_and_says_why(qualify, monkeypatch, output):
 
 def test_a_wrong_wheel_fails(qualify, monkeypatch, output):
     wrong = Check("jax-cuda12-plugin", "problem", "0.9.0, but jaxlib is 0.10.2", "pip install")
-    monkeypatch.setattr(doctor, "run_checks", lambda: [OK, wrong])
+    monkeypatch.setattr(doctor, "run_checks", lambda _: [OK, wrong])
     code, card = qualify()
     assert (code, card.verdict.outcome) == (1, "fail")
     assert card.part("doctor").checks[1].detail == wrong.detail

@@ -39,7 +39,7 @@ _SIZE = re.compile(r"[1-9]\d{0,4}(x[1-9]\d{0,4})*")
 # TPUs have the size of their pod.
 _MOST_GPUS = 8192
 # What JAX takes of a GPU's memory by default (XLA_PYTHON_CLIENT_MEM_FRACTION).
-GPU_MEMORY_SHARE = 0.75
+GPU_MEMORY_FRACTION = 0.75
 # For the description of a GPU if no plugin for CUDA is installed: those of JAX 0.12.
 _CUDA = {"CUDA": "13.0", "cuDNN": "9.12.0"}
 # The compilers' packages; any of them will do.
@@ -77,8 +77,8 @@ class Target:
     @property
     def usable_bytes(self) -> int:
         """What a program may use of a device's memory: what `fits` compares with."""
-        share = GPU_MEMORY_SHARE if self.platform == "gpu" else 1.0
-        return int(self.memory_bytes * share)
+        fraction = GPU_MEMORY_FRACTION if self.platform == "gpu" else 1.0
+        return int(self.memory_bytes * fraction)
 
 
 def list_targets() -> list[str]:

@@ -240,8 +240,8 @@ def read_error_counters(ordinals: Mapping[str, int]) -> dict[str, dict[str, int]
 def other_gpu_processes(ordinals: Mapping[str, int]) -> int | None:
     """Return how many processes of others compute on the boards, which JAX has opened.
 
-    None if NVML does not tell. Nor does it in a container: it gives the host's process ids, by
-    which this process's are not known, or none at all.
+    None if it is unknown, as in containers: there NVML lists no processes, or the host's ids, by
+    which this process does not know itself.
     """
     if not ordinals:
         return None
