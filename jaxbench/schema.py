@@ -361,7 +361,7 @@ class Summary(Record, frozen=True, kw_only=True):
     telemetry: Annotated[Telemetry | None, Metric("readings of devices and host over what was measured; absent if nothing was read")] = None
     invalid: Annotated[list[str], Metric("reasons why metrics fail a sanity check")] = msgspec.field(default_factory=list)
     compile_s: Annotated[Amount | None, Here("seconds of lowering and compiling, over all programs; what is compiled at the same time counts once")] = None
-    peak_memory_bytes: Annotated[Count | None, Metric("most memory in use on a device while the run compiled and ran; absent if the device does not report it, or if its process had used as much before", "memory, most", "MiB", better="lower")] = None
+    peak_memory_bytes: Annotated[Count | None, Metric("most memory in use on a device while the run compiled, when XLA tries kernels on a GPU, and ran; absent if the device does not report it, or if its process had used as much before", "memory, most", "MiB", better="lower")] = None
     host_peak_memory_bytes: Annotated[Count | None, Metric("most memory that the process used on the host", "host memory, most", "MiB", better="lower")] = None
     warnings: Annotated[list[str], Metric("reasons to read the metrics with care")] = msgspec.field(default_factory=list)
     wall_s: Annotated[Amount | None, Metric("seconds from the start of the run's clock to its end", "wall", "s", better="lower")] = None

@@ -120,6 +120,7 @@ def test_versions(monkeypatch):
 def test_without_jax_all_else_is_told(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setitem(sys.modules, "jax", None)
+    monkeypatch.delitem(sys.modules, "jaxbench.hardware.backend_flags")
     told = {check.name: check.status for check in checks.run_checks()}
     assert told["devices"] == "problem" and told["memory"] == told["Python"] == "ok"
 
@@ -224,7 +225,7 @@ def test_cuda_libraries_that_jax_does_not_find_or_refuses(monkeypatch, tmp_path)
     pip, image = (str(tmp_path / name / "lib") for name in CUDNNS)
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{pip}:{image}:/none")
     told = {one.name: one for one in checks.check_cuda_libraries()}
-    assert told["CUDA driver"].advice == f"export LD_LIBRARY_PATH={folder}"
+    assert told["CUDA driver"].advice == f"as root: ldconfig {folder}"
     assert f"{image}/libcudnn.so.9 before pip's (1 files)" in told["LD_LIBRARY_PATH"].detail
     assert "9.8.0, JAX needs 9.12.0 or later" in told["cuDNN"].detail
     assert told["cuBLAS"].status == "problem" and "pip install" in told["cuBLAS"].advice

@@ -130,7 +130,8 @@ def check_cuda_libraries() -> Iterator[Check]:
     except OSError:
         path = find_driver_library(CUDA_DRIVER)
         todo = "install NVIDIA's driver, or give the container its GPUs: docker run --gpus=all"
-        todo = f"export LD_LIBRARY_PATH={path.parent}" if path else todo
+        # It also makes the link of the short name that JAX asks for.
+        todo = f"as root: ldconfig {path.parent}" if path else todo
         yield Check("CUDA driver", "problem", f"JAX does not find {path or CUDA_DRIVER}", todo)
     if shadowing := shadowing_libraries():
         state = f"{', '.join(shadowing[:3])} before pip's ({len(shadowing)} files)"
@@ -158,7 +159,7 @@ def check_devices() -> Iterator[Check]:
     # Imported late: without JAX the other checks still say so.
     from jaxbench.hardware.backend_flags import prepare_backend, sums_are_right, wrong_sums_text
     from jaxbench.hardware.distorters import distorters
-    from jaxbench.parallel.mesh import why_no_devices
+    from jaxbench.parallel.mesh import find_devices
 
     try:
         # What jaxbench adds for CPU devices is set before JAX makes them.
@@ -177,12 +178,9 @@ def check_devices() -> Iterator[Check]:
         return
     yield Check("JAX_PLATFORMS", "ok", asked or "not set")
     try:
-        import jax
-
-        devices = jax.local_devices()
-    except RuntimeError as error:
-        reason, todo = why_no_devices(error)
-        yield Check("devices", "problem", f"JAX finds none: {reason}", todo)
+        devices = find_devices()
+    except BadInput as error:
+        yield Check("devices", "problem", *str(error).rsplit("; ", 1))
         return
     counts = collections.Counter(device.device_kind for device in devices)
     state = ", ".join(f"{count} x {kind}" for kind, count in counts.items())
@@ -256,7 +254,7 @@ def check_boards(devices: Sequence[Any]) -> Iterator[Check]:
         limit_gib = stats["bytes_limit"] / 2**30
         state = f"JAX takes {limit_gib:.1f} GiB, {total_gib - used_gib:.1f} of {total_gib:.1f} free"
         part = max(0.0, 0.95 * (1 - used_gib / total_gib))
-        todo = f"end other programs on it, or set XLA_PYTHON_CLIENT_MEM_FRACTION={part:.2f}"
+        todo = f"end other programs on it, or set XLA_CLIENT_MEM_FRACTION={part:.2f}"
         yield _warn_if(limit_gib > total_gib - used_gib, name, state, todo)
 
 

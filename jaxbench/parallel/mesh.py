@@ -6,6 +6,7 @@ all processes, L of this one, B examples per device.
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -170,14 +171,30 @@ def host_device() -> jax.Device:
         return jax.local_devices()[0]
 
 
-def why_no_devices(error: Exception) -> tuple[str, str]:
-    """Return why JAX finds no devices, and what to do about it."""
-    # JAX advises to set JAX_PLATFORMS, whatever it is that leaves no device.
-    reason = first_line(error).partition(" (set JAX_PLATFORMS=")[0].rstrip(".")
+def find_devices() -> list[jax.Device]:
+    """Return the devices of this process.
+
+    Raises:
+      BadInput: JAX has none, or none of JAX_PLATFORMS: why, and after a semicolon what to do.
+    """
+    asked, reason = os.environ.get("JAX_PLATFORMS"), None
+    try:
+        devices = jax.local_devices()
+        # Where jaxbench has put the CPU behind what was asked for, it does not take its place.
+        if devices[0].platform != "cpu" or jax.config.jax_platforms != f"{asked},cpu":
+            return devices
+    except AssertionError as error:
+        reason = first_line(error).removeprefix("AssertionError")
+    except RuntimeError as error:
+        # JAX advises to set JAX_PLATFORMS, whatever it is that leaves no device.
+        reason = first_line(error).partition(" (set JAX_PLATFORMS=")[0].rstrip(".")
+    # JAX has logged how a plugin failed.
+    reason = reason or f"the plugin for JAX_PLATFORMS={asked} has not started"
     chosen = [name for name in decisive_variables() if name in _CHOOSING]
-    if chosen:
-        return reason, f"correct or unset {', '.join(chosen)}"
-    return reason, "JAX_PLATFORMS=cpu leaves the device out"
+    todo = f"correct or unset {', '.join(chosen)}" if chosen else ""
+    raise BadInput(
+        f"JAX finds no devices: {reason}; {todo or 'JAX_PLATFORMS=cpu leaves the device out'}"
+    )
 
 
 def create_mesh(config: Experiment) -> DataMesh:
@@ -185,11 +202,7 @@ def create_mesh(config: Experiment) -> DataMesh:
 
     Raise BadInput if there are fewer, or they cannot be taken evenly.
     """
-    try:
-        kind, count = jax.local_devices()[0].device_kind, jax.process_count()
-    except (RuntimeError, AssertionError) as error:
-        reason, todo = why_no_devices(error)
-        raise BadInput(f"JAX finds no devices: {reason}; {todo}") from error
+    kind, count = find_devices()[0].device_kind, jax.process_count()
     if count != processes.count():
         raise BadInput(
             f"these devices belong to {count} processes that are not connected: start the same "

@@ -38,7 +38,7 @@ _SIZE = re.compile(r"[1-9]\d{0,4}(x[1-9]\d{0,4})*")
 # No machine that can be rented has more; compiling for more takes no longer, but means nothing.
 # TPUs have the size of their pod.
 _MOST_GPUS = 8192
-# What JAX takes of a GPU's memory by default (XLA_PYTHON_CLIENT_MEM_FRACTION).
+# What JAX takes of a GPU's memory by default (XLA_CLIENT_MEM_FRACTION).
 GPU_MEMORY_FRACTION = 0.75
 # For the description of a GPU if no plugin for CUDA is installed: those of JAX 0.12.
 _CUDA = {"CUDA": "13.0", "cuDNN": "9.12.0"}
