@@ -180,7 +180,7 @@ def gpu(stats):
         (
             Board(error=pynvml.NVML_ERROR_NO_PERMISSION),
             {"bytes_limit": 1},
-            {"sensors": ("gpu0 power_w: Insufficient Permissions", "ask who runs")},
+            {"sensors": ("gpu0 power_w: Insufficient Permissions", "telemetry lacks them")},
         ),
         (None, {"bytes_limit": 1}, {"sensors": ("NVML Shared Library Not Found", "utility")}),
     ],

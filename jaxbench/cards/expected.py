@@ -32,8 +32,8 @@ LEAST_FRACTION, SIGMAS = 0.02, 3.0
 # Of fewer values the median absolute deviation says nothing.
 FEWEST_ROBUST = 5
 _LEVEL = 0.9
-# Floors are for large work: collectives of so many bytes, products with no shorter side. A search
-# that ends early, or finds little memory, has measured smaller products only.
+# Floors are for large work: collectives of at least so many bytes, products whose sides are all at
+# least so long. If time or memory is short, only smaller products were measured.
 _FLOOR_BYTES, FLOOR_SIDE = 2**28, 4096
 
 

@@ -19,8 +19,8 @@ from jaxbench.xla.variables import added_flags
 
 # Which kinds of operations run from command buffers: none.
 _COMMAND_BUFFERS = "--xla_gpu_enable_command_buffer="
-# XLA then adds in one order, and chooses kernels without timing them. Its Triton kernels would be
-# left out: without the second flag jaxlib 0.11.2 and 0.12.0.1 may find no kernel for a product.
+# XLA then adds in one order, and chooses kernels without timing them. Without the second flag
+# jaxlib 0.11.2 and 0.12.0.1 then find no kernel for some products.
 _DETERMINISTIC = "--xla_gpu_deterministic_ops=true --xla_gpu_enable_triton_gemm=false"
 # The flags that XLA has read, as far as `prepare_backend` has seen them.
 _in_time: set[str] = set()

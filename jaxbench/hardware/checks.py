@@ -135,7 +135,7 @@ def check_cuda_libraries() -> Iterator[Check]:
         yield Check("CUDA driver", "problem", f"JAX does not find {path or CUDA_DRIVER}", todo)
     if shadowing := shadowing_libraries():
         state = f"{', '.join(shadowing[:3])} before pip's ({len(shadowing)} files)"
-        yield Check("LD_LIBRARY_PATH", "warning", state, "unset it: libraries of two CUDAs mix")
+        yield Check("LD_LIBRARY_PATH", "warning", state, "unset it: it mixes two versions of CUDA")
     versions = cuda_versions()
     todo = pip_command("cuda12" if "cuda12" in (installed_plugin("cuda") or "") else "cuda13")
     for name, built in cuda_versions(built=True).items():
@@ -186,12 +186,11 @@ def check_devices() -> Iterator[Check]:
     state = ", ".join(f"{count} x {kind}" for kind, count in counts.items())
     unused = [line.partition(": ")[2] for line in unused_accelerators(devices[0].platform)]
     yield Check("devices", "problem" if unused else "ok", state, "; ".join(unused))
-    if devices[0].platform != "cpu":
-        pass  # JAX_PLATFORMS=cuda leaves JAX no CPU to compute them on
-    elif sums_are_right():
-        yield Check("sums on the CPU", "ok", "right")
-    else:
-        yield Check("sums on the CPU", "problem", *wrong_sums_text().split(": ", 1))
+    if devices[0].platform == "cpu":
+        if sums_are_right():
+            yield Check("sums on the CPU", "ok", "right")
+        else:
+            yield Check("sums on the CPU", "problem", *wrong_sums_text().split(": ", 1))
     state = "; ".join(distorting := distorters()) or "none is set"
     yield _warn_if(bool(distorting), "debugging", state, "unset it before measuring")
 
@@ -236,7 +235,7 @@ def check_boards(devices: Sequence[Any]) -> Iterator[Check]:
     else:
         refused = {f"{one.device} {error}" for one in readings for error in one.errors}
         state = "; ".join(sorted(refused)) or ", ".join(readings[0].values)
-        todo = "ask who runs the machine: telemetry will lack it"
+        todo = "telemetry lacks them: ask the administrator to allow them"
         yield _warn_if(bool(refused), "sensors", state, todo)
     values_of = {one.device: one.values for one in readings}
     for device in devices:

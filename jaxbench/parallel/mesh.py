@@ -164,7 +164,7 @@ def local_devices(devices: Sequence[jax.Device]) -> tuple[jax.Device, ...]:
 
 
 def host_device() -> jax.Device:
-    """Return this process's CPU device; its default device if JAX was told to make no other."""
+    """Return this process's CPU device, or its first device if it has no CPU device."""
     try:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError:

@@ -16,8 +16,8 @@ from jaxbench.xla.hlo import count_collectives
 def jit_init(init: Callable, device: jax.Device, *, is_split: bool) -> Any:
     """Return a function that draws parameters, jitted: for a device, or for all if it splits them.
 
-    XLA takes up to a minute to compile a random draw for every parameter for a GPU. Its CPU
-    compiler takes up to 20 s to optimise them, which run once: the plain code was quicker in all.
+    XLA takes up to a minute to compile a random draw for every parameter for a GPU, and on a CPU up
+    to 20 s with all optimisations. Level 0 stays because the others change the last bits.
     """
     options: dict[str, Any] = {"xla_backend_optimization_level": 0}
     if jax.__version_info__ < (0, 11):  # then it had another emitter: quicker, with equal results

@@ -40,7 +40,7 @@ _SIZE = re.compile(r"[1-9]\d{0,4}(x[1-9]\d{0,4})*")
 _MOST_GPUS = 8192
 # What JAX takes of a GPU's memory by default (XLA_CLIENT_MEM_FRACTION).
 GPU_MEMORY_FRACTION = 0.75
-# For the description of a GPU if no plugin for CUDA is installed: those of JAX 0.12.
+# What describes a GPU if no CUDA plugin is installed: the versions that JAX 0.12 was built with.
 _CUDA = {"CUDA": "13.0", "cuDNN": "9.12.0"}
 # The compilers' packages; any of them will do.
 _COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin")}
