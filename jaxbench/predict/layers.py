@@ -46,10 +46,16 @@ class Layer(NamedTuple):
 
 
 class NetworkShape(NamedTuple):
-    """A network's layers, and the elements that its elementwise kernels move forward."""
+    """A network's layers, and the elements that its other kernels move forward.
+
+    Attributes:
+      touched: of elementwise kernels and norms.
+      pooled: that pooling reads and writes.
+    """
 
     layers: tuple[Layer, ...]
     touched: float
+    pooled: float = 0.0
 
     @property
     def macs(self) -> int:

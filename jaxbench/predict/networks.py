@@ -7,17 +7,18 @@ of its experiments are traced instead (`tracing.read_network`).
 
 import dataclasses
 import functools
+import math
 
 from jaxbench.predict.layers import Layer, NetworkShape
 
-_POOL = "pool"  # 3x3 with stride 2
+_POOL, _AVERAGE = "pool", "average"  # 3x3 with stride 2, and with stride 1
 
 
 @dataclasses.dataclass
 class _Images:
     """Images of height x width and channels, and the layers that made them.
 
-    `moved` is what elementwise kernels move. `touches` is how often they move a layer's outputs: 3
+    `moved` is what elementwise kernels move, `pooled` what pooling does. `touches` is how often they move a layer's outputs: 3
     times for batch norm and ReLU (once for the statistics, then read and written), twice for a
     ReLU, once more for a sum.
     """
@@ -26,16 +27,17 @@ class _Images:
     channels: int = 3
     layers: list[Layer] = dataclasses.field(default_factory=list)
     moved: list[float] = dataclasses.field(default_factory=list)
+    pooled: list[float] = dataclasses.field(default_factory=list)
 
     def branch(self) -> "_Images":
         """Return the same images, whose further layers go to the same list."""
         return dataclasses.replace(self)
 
     def apply(self, *steps):
-        """Apply convolutions, each given by its channels or by all arguments, and `_POOL`."""
+        """Apply convolutions, each given by its channels or by all arguments, and pooling."""
         for step in steps:
-            if step == _POOL:
-                self.pool(3, 2)
+            if step in (_POOL, _AVERAGE):
+                self.pool(3, 2 if step == _POOL else 1, valid=step == _POOL)
             else:
                 self.conv(*(step if isinstance(step, tuple) else (step,)))
         return self
@@ -45,7 +47,7 @@ class _Images:
         return _concat(*(self.branch().apply(*branch) for branch in branches))
 
     def shape(self) -> NetworkShape:
-        return NetworkShape(tuple(self.layers), sum(self.moved))
+        return NetworkShape(tuple(self.layers), sum(self.moved), sum(self.pooled))
 
     def conv(self, channels, kernel=1, stride=1, valid=False, *, groups=1, touches=3.0, up=False):
         kh, kw = (kernel, kernel) if isinstance(kernel, int) else kernel
@@ -76,8 +78,11 @@ class _Images:
         return self
 
     def pool(self, kernel=2, stride=2, *, valid=True):
-        h, w = self.size
-        self.size = tuple((n - kernel) // stride + 1 if valid else -(-n // stride) for n in (h, w))
+        before = math.prod(self.size)
+        self.size = tuple(
+            (n - kernel) // stride + 1 if valid else -(-n // stride) for n in self.size
+        )
+        self.pooled.append(self.channels * (before + math.prod(self.size)))
         return self
 
     def dense(self, units):
@@ -119,13 +124,16 @@ def _bottlenecks(x, count, outer, inner, stride, *, groups=1, v1=False):
         x.conv(inner, 3, 1 if v1 else step, groups=groups).conv(outer, 1, touches=4.0)
 
 
-def _basic_blocks(x, count, channels, stride, *, projects, touches):
-    """Append a stage of blocks of two 3x3; `touches` is that of the projection of its input."""
+def _basic_blocks(x, count, channels, stride, *, projects, touches, last=4.0):
+    """Append a stage of blocks of two 3x3.
+
+    `touches` is that of the projection of its input, `last` that of the last convolution.
+    """
     for block in range(count):
         step = 1 if block else stride
         if projects and not block:
             x.branch().conv(channels, 1, step, touches=touches)
-        x.conv(channels, 3, step).conv(channels, 3, touches=4.0)
+        x.conv(channels, 3, step).conv(channels, 3, touches=last)
 
 
 def resnet(blocks, *, bottleneck=True, width=64, groups=1, v1=False):
@@ -143,7 +151,8 @@ def resnet(blocks, *, bottleneck=True, width=64, groups=1, v1=False):
 def wrn28_10():
     x = _Images((32, 32)).conv(16, 3)
     for stage, channels in enumerate((160, 320, 640)):
-        _basic_blocks(x, 4, channels, 2 if stage else 1, projects=True, touches=1.0)
+        # The sum is written before the norm, which writes its own.
+        _basic_blocks(x, 4, channels, 2 if stage else 1, projects=True, touches=1.0, last=6.0)
     return x.global_pool().dense(10).shape()
 
 
@@ -173,7 +182,7 @@ def _forked(x, first, forks, channels, last):
     return _concat(
         x.branch().conv(first),
         *(stem.branch().conv(channels, kernel) for stem in stems for kernel in kernels),
-        x.branch().conv(last),
+        x.branch().apply(_AVERAGE, last),
     )
 
 
@@ -182,11 +191,11 @@ def inception_v3():
     x = _Images((299, 299)).conv(32, 3, 2, True).conv(32, 3, 1, True).conv(64, 3).pool(3, 2)
     x.conv(80).conv(192, 3, 1, True).pool(3, 2)
     for pooled in (32, 64, 64):
-        x = x.split([64], [48, (64, 5)], [64, (96, 3), (96, 3)], [pooled])
+        x = x.split([64], [48, (64, 5)], [64, (96, 3), (96, 3)], [_AVERAGE, pooled])
     x = x.split([(384, 3, 2, True)], [64, (96, 3), (96, 3, 2, True)], [_POOL])
     for c in (128, 160, 160, 192):
         far = [c, (c, column), (c, row), (c, column), (192, row)]
-        x = x.split([192], [c, (c, row), (192, column)], far, [192])
+        x = x.split([192], [c, (c, row), (192, column)], far, [_AVERAGE, 192])
     far = [192, (192, row), (192, column), (192, 3, 2, True)]
     x = x.split([192, (320, 3, 2, True)], far, [_POOL])
     for _ in range(2):
@@ -201,11 +210,11 @@ def inception_v4():
     x = x.split([64, (96, 3, 1, True)], [64, (64, column), (64, row), (96, 3, 1, True)])
     x = x.split([(192, 3, 2, True)], [_POOL])
     for _ in range(4):
-        x = x.split([96], [64, (96, 3)], [64, (96, 3), (96, 3)], [96])
+        x = x.split([96], [64, (96, 3)], [64, (96, 3), (96, 3)], [_AVERAGE, 96])
     x = x.split([(384, 3, 2, True)], [192, (224, 3), (256, 3, 2, True)], [_POOL])
     for _ in range(7):
         far = [192, (192, column), (224, row), (224, column), (256, row)]
-        x = x.split([384], [192, (224, row), (256, column)], far, [128])
+        x = x.split([384], [192, (224, row), (256, column)], far, [_AVERAGE, 128])
     far = [256, (256, row), (320, column), (320, 3, 2, True)]
     x = x.split([192, (192, 3, 2, True)], far, [_POOL])
     for _ in range(3):
@@ -321,14 +330,14 @@ def transformer(
         _dense(tokens, width, (heads + 2 * kv_heads) * head, 2.0, count),
         (Layer(tokens, tokens, head, heads, 2 * size, weights, 0, times=count), 0.0),
         (Layer(tokens, head, tokens, heads, weights + size, size, 0, times=count), 0.0),
-        _dense(tokens, width, width, 8.0, count),
-        _dense(tokens, width, hidden * (2 if gated else 1), 4.0, count),
-        _dense(tokens, hidden, width, 8.0, count),
+        _dense(tokens, width, width, 6.0, count),
+        _dense(tokens, width, hidden * (2 if gated else 1), 1.5 if gated else 2.0, count),
+        _dense(tokens, hidden, width, 6.0, count),
         *([_dense(tokens, patch, width, 3.0)] if patch else []),
         _dense(tokens if vocabulary else 1, width, vocabulary or 1000, 3.0),
     ]
     layers, moved = zip(*parts, strict=True)
-    return NetworkShape(layers, sum(moved) + 4.0 * weights * count)
+    return NetworkShape(layers, sum(moved) + 3.0 * weights * count)
 
 
 def mixer_b16() -> NetworkShape:

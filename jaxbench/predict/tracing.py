@@ -21,7 +21,9 @@ def read_network(jaxpr: Any) -> NetworkShape:
     reader = _Reader()
     reader.values[jaxpr.invars[-1]] = reader.stored(jaxpr.invars[-1])
     reader.read(jaxpr, 1)
-    return NetworkShape(tuple(reader.layers), reader.touched)
+    # The loss reads the outputs several times. They are few but for words and masks.
+    outputs = sum(variable.aval.size for variable in jaxpr.outvars)
+    return NetworkShape(tuple(reader.layers), reader.touched + 3.0 * outputs, reader.pooled)
 
 
 @dataclasses.dataclass(eq=False)
@@ -42,15 +44,17 @@ class _Reader:
     """Follows a jaxpr: which arrays are in memory, and what kernels move.
 
     Attributes:
-      touched: the elements that elementwise kernels have moved.
+      touched: the elements that elementwise kernels have moved; `pooled` those of pooling.
       reduced: the arrays that reductions have read; others of the same are in the same kernel.
+      summed: {the arrays that a sum is computed from: the array of the sum}.
     """
 
     def __init__(self):
         self.layers: list[Layer] = []
-        self.touched = 0.0
+        self.touched = self.pooled = 0.0
         self.values: dict[Any, _Value] = {}
         self.reduced: set[frozenset] = set()
+        self.summed: dict[frozenset, frozenset] = {}
         self._numbers = itertools.count()
 
     def value(self, variable: Any) -> _Value:
@@ -69,6 +73,16 @@ class _Reader:
             self.touched += value.size + sum(min(size, value.size) for _, size in value.needed)
             value.needed, value.stored = frozenset([(next(self._numbers), value.size)]), True
 
+    def write_sums(self, values: Sequence[_Value]) -> None:
+        """Write what a norm reads several times, if it is computed from several arrays."""
+        for value in values:
+            if sum(size > value.size / 8 for _, size in value.needed) > 1:
+                arrays = value.needed
+                if arrays not in self.summed:
+                    self.write(value)
+                    self.summed[arrays] = value.needed
+                value.needed = self.summed[arrays]  # Its square is computed from it.
+
     def read(self, jaxpr: Any, times: int) -> None:
         """Read the equations of a jaxpr that runs so often; its inputs are known."""
         for equation in jaxpr.eqns:
@@ -84,13 +98,26 @@ class _Reader:
                 activations = [bool(one.needed) for one in inputs[:2]]
                 self.layers.extend(_PRODUCTS[name](equation, activations, times))
             elif inner:
-                self.call(equation, inner[-1 if name == "while" else 0], used, times)
+                body = inner[-1 if name == "while" else 0]
+                # jaxbench's pooling has a form of its own for GPUs; the plain one tells what it is.
+                for branch in equation.params.get("branches", ()):
+                    if any(_is_pooling(one) for one in branch.jaxpr.eqns):
+                        body = branch.jaxpr
+                self.call(equation, body, used, times)
                 continue
             elif name in _RENAMES and used:
                 self.values[equation.outvars[0]] = used[0]
                 continue
+            elif needed and _is_pooling(equation):
+                stores = True
+                for one in used:
+                    self.write(one)
+                self.pooled += sum(one.size for one in used)
+                self.pooled += sum(one.aval.size for one in equation.outvars)
             elif needed and name.startswith(_REDUCTIONS):
                 stores = True
+                self.write_sums(used)
+                needed = frozenset().union(*(one.needed for one in used))
                 most = max(size for _, size in needed)
                 # A mean, and a variance that needs it, are one pass, as in cuDNN's batch norm.
                 large = frozenset(array for array in needed if array[1] > most / 8)
@@ -105,10 +132,7 @@ class _Reader:
         """Read a call's jaxpr; of a choice, that of the first branch."""
         repeats = equation.params["length"] if equation.primitive.name == "scan" else 1
         if any(one.primitive.name.startswith("reduce_") for one in body.eqns):
-            # A norm reads its input several times: a sum of several is in memory by then.
-            for value in used:
-                if len(value.needed) > 1:
-                    self.write(value)
+            self.write_sums(used)
         for one, outer in zip(body.invars, equation.invars[-len(body.invars) :], strict=False):
             value = self.value(outer)
             # An iteration reads its part from memory.
@@ -121,6 +145,10 @@ class _Reader:
             stores = value.stored or (repeats > 1 and value.needed)
             size = outer.aval.size
             self.values[outer] = self.stored(outer) if stores else _Value(size, value.needed)
+
+
+def _is_pooling(equation: Any) -> bool:
+    return equation.primitive.name.startswith("reduce_window")
 
 
 def _convolution(equation: Any, _: list[bool], times: int) -> Iterator[Layer]:
