@@ -9,6 +9,7 @@ import pytest
 from jaxbench.analysis.published import RATES, read_published_rates
 from jaxbench.cli import entry_point
 from jaxbench.hardware.targets.target import parse_target
+from jaxbench.models import transformer_block
 from jaxbench.modes import predictions
 from jaxbench.modes.predictions import Predictor, read_shape
 from jaxbench.predict.calibration import ANCHOR_WEIGHT, FILE, LEVELS, error_quantile, load
@@ -96,6 +97,14 @@ def test_fused_attention_is_traced_as_the_public_one_is_described():
     assert (fused.macs, fused.weights) == (public.macs, public.weights)
     assert fused.kept_bytes(2) == pytest.approx(public.kept_bytes(2), rel=0.05)
     assert fused.kept_bytes(2) < 0.5 * xla.kept_bytes(2) and fused.touched < 0.6 * xla.touched
+
+
+def test_fused_attention_is_traced_as_cudnns_own(monkeypatch):
+    config = entry_point.load_experiment("gpt_bytes:tiny", ["--experiment.precision=bf16"])
+    fused, attend = read_shape(config, "cudnn"), transformer_block.attend
+    monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version", lambda: 0)
+    monkeypatch.setattr(transformer_block, "attend", lambda *args: attend(*args[:4], "cudnn"))
+    assert read_shape(config, "cudnn") == fused
 
 
 @pytest.mark.parametrize(
