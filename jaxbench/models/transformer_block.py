@@ -161,7 +161,7 @@ def choose_attention(
     if not config.model.has_blocks:
         return None, None
     model: Any = config.model
-    if model.attention == fused_attention.__name__:
+    if model.attention == fused_attention.__name__:  # asked for by a trace only
         return model.attention, None
     head_width, tokens = model.width // model.heads, model.num_tokens(config.data.example_shape)
     refusal = None

@@ -26,7 +26,7 @@ from jaxbench.hardware.targets.target import Target, target_of_kind
 from jaxbench.metrics import plain
 from jaxbench.models.transformer_block import fused_attention
 from jaxbench.modes.runner import describe_attention, describe_program
-from jaxbench.parallel.mesh import DataMesh
+from jaxbench.parallel.mesh import DataMesh, host_device
 from jaxbench.paths import user_path
 from jaxbench.precision import get_precision
 from jaxbench.predict import calibration as fitted
@@ -68,7 +68,7 @@ def read_shape(
         # Without a GPU JAX does not trace cuDNN's.
         traced = fused_attention.__name__ if attention == "cudnn" else attention
         one.model = dataclasses.replace(config.model, attention=traced)
-    mesh = DataMesh(tuple(jax.devices("cpu")[:1]), one.parallelism)
+    mesh = DataMesh((host_device(),), one.parallelism)
     with get_precision(config.precision).enabled():
         program = build_program(one, mesh, BatchLayout.create(one, 1), steps_per_epoch=1)
         program.check()

@@ -48,7 +48,7 @@ _EXTRAS = {"tpu": "tpu", "gpu": "cuda12"}
 
 
 class StandIn(NamedTuple):
-    """What JAX says of a device, under its names, of one that is not here."""
+    """A device that is not here, with the attributes that JAX's devices have."""
 
     id: int
     platform: str
