@@ -13,7 +13,7 @@ from jaxbench.cli import entry_point, registry
 from jaxbench.config import Config
 from jaxbench.hardware.targets.target import Target, parse_target
 from jaxbench.metrics import plain
-from jaxbench.modes.predictions import read_shape
+from jaxbench.modes.predictions import Predictor
 from jaxbench.predict.calibration import Calibration, load
 from jaxbench.predict.layers import NetworkShape
 from jaxbench.predict.prediction import NotPredicted, predict, setting_of
@@ -53,11 +53,12 @@ def lines(names: list[str]) -> list[str]:
         config = registry.load(name)
         if not isinstance(config, Config):
             continue
-        shape, _ = read_shape(config)
+        predictor = Predictor(config)
         what = noun(config.data.sequence_length)
         cells = [f"{config.batch_size:,} {what}, {config.precision}"]
         for card in CARDS.values():
-            cells.append(describe(config, shape, parse_target(f"gpu:{card}"), calibration))
+            shape, _ = predictor.trace(target := parse_target(f"gpu:{card}"))
+            cells.append(describe(config, shape, target, calibration))
         rows.setdefault(tuple(cells), []).append(f"`{name}`")
     heads = [f"{size}: `{card}`" for size, card in CARDS.items()]
     table = [["experiment", "its batch", *heads], ["---"] * (len(heads) + 2)]

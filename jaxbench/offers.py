@@ -132,14 +132,17 @@ def _run(
 
 
 def _check_devices(experiment: Experiment, accelerator: Accelerator) -> None:
-    """Raise BadInput if the machine lacks devices, or the batch does not split over them."""
+    """Raise BadInput if the machine lacks devices, or they cannot do the batch or the attention."""
     most = accelerator.target.num_devices
     num_devices = experiment.num_devices or most
     try:
         if num_devices > most:
             raise BadInput(f"num_devices={num_devices}: it has {most}; 0 takes all of them")
         if isinstance(experiment, Config):
+            from jaxbench.modes.runner import describe_attention  # imports JAX
+
             BatchLayout.create(experiment, num_devices)
+            describe_attention(experiment, accelerator.target.devices[0])
     except BadInput as error:
         raise BadInput(f"--accelerator={accelerator.name}: {error}") from error
 

@@ -100,6 +100,10 @@ def test_data_of_this_machine_are_not_there(write):
         (("--accelerator=L4",), "give --experiment=NAME"),
         (("--accelerator=L4", "--experiment=cnn10", "--epochs=1"), "--experiment.epochs"),
         (("--accelerator=L4", f"--experiment={MICRO}"), "L4:1: num_devices=2: it has 1"),
+        (
+            ("--accelerator=V100", "--experiment=gpt_bytes", "--experiment.model.attention=cudnn"),
+            "--accelerator=V100:1: model.attention='cudnn': it is for NVIDIA GPUs of compute",
+        ),
         (("--accelerator=L4", "--qualify", "--source=jaxbench==1"), "must be a URL"),
         (("--accelerator=L4", "--experiment=cnn10", "--mode=describe"), "runs nothing"),
         (("--accelerator=L4", "--experiment=vit_s16"), "data.source=folder reads files"),

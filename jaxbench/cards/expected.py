@@ -12,14 +12,14 @@ The first of these that there is says what to expect of a metric:
 import collections
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from jaxbench.cards.card import Card, Expected, Figure
-from jaxbench.cards.figures import MATMULS, MEMORY, PRESETS, load_rows
+from jaxbench.cards.figures import MATMULS, MEMORY, load_rows
 from jaxbench.hardware.peak_table import without_maker
 from jaxbench.hardware.targets.target import target_of_kind
 from jaxbench.records.same import differ_in_size, fleet_key
@@ -31,7 +31,6 @@ FEWEST_CARDS = 3
 LEAST_FRACTION, SIGMAS = 0.02, 3.0
 # Of fewer values the median absolute deviation says nothing.
 FEWEST_ROBUST = 5
-_LEVEL = 0.9
 # Floors are for large work: collectives of at least so many bytes, products whose sides are all at
 # least so long. If time or memory is short, only smaller products were measured.
 _FLOOR_BYTES, FLOOR_SIDE = 2**28, 4096
@@ -95,8 +94,16 @@ def comparable(figure: Figure, card: Card, by_device: bool) -> Figure | None:
     return replace(figure, **figure.estimate.map(lambda rate: rate / devices).fields("value"))
 
 
-def expect(card: Card, others: Sequence[Card]) -> Card:
-    """Return a card with what to expect of its rates."""
+def expect(
+    card: Card, others: Sequence[Card], predict: Callable[[Figure, Card], Expected | None]
+) -> Card:
+    """Return a card with what to expect of its rates.
+
+    Args:
+      others: cards, some of them of the same kind of machine.
+      predict: returns what published rates predict of a network's rate, None if they predict
+        nothing.
+    """
     # A copy of a card, as a submission is one, is not another machine.
     key = fleet_key(card.environment, card.preset)
     alike = (one for one in others if fleet_key(one.environment, one.preset) == key)
@@ -116,7 +123,8 @@ def expect(card: Card, others: Sequence[Card]) -> Card:
             devices = card.environment["num_devices"] if one else 1
             middle, half = spread.middle * devices, spread.half * devices
             return Expected("fleet", f"{len(fleet)} cards", middle, middle - half, middle + half)
-        return _predicted(figure, card) or _floor(figure, card)
+        predicted = predict(figure, card) if figure.name == "images_per_s" else None
+        return predicted or _floor(figure, card)
 
     parts = (
         replace(part, figures=tuple(replace(one, expected=expected(one)) for one in part.figures))
@@ -150,31 +158,6 @@ def _fleet_spreads(fleet: Sequence[Card], by_device: bool) -> dict[tuple, Spread
         key: spread_of(some, pooled[key[0]] * statistics.fmean(some))
         for key, some in values.items()
     }
-
-
-def _predicted(figure: Figure, card: Card) -> Expected | None:
-    """Return what published rates predict of a network's rate; None if they predict nothing."""
-    if figure.name != "images_per_s":
-        return None
-    environment, labels = card.environment, figure.labels
-    target = target_of_kind(environment["device_kind"], environment["num_devices"])
-    public = {one.spec: one.public for one in PRESETS[card.preset].networks}
-    if not (name := public.get(str(labels["network"]))) or not target:
-        return None
-    # Imported late, because they import JAX.
-    from jaxbench.predict import calibration
-    from jaxbench.predict.networks import NETWORKS
-    from jaxbench.predict.prediction import NotPredicted, predict, setting_of
-
-    shape, batch_per_device = NETWORKS[name], int(labels["batch"]) / target.num_devices
-    try:
-        setting = setting_of(shape, target, str(labels["precision"]), batch_per_device)
-        prediction = predict(setting, calibration.load())
-    except NotPredicted:
-        return None
-    rate = prediction.rates[_LEVEL]
-    text = f"{prediction.basis['rates']} published rates"
-    return Expected("predicted", text, *rate.span)
 
 
 def _floor(figure: Figure, card: Card) -> Expected | None:

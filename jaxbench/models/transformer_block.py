@@ -6,6 +6,7 @@ Letters: T tokens, D the width, N attention heads, F the width of one head.
 """
 
 import dataclasses
+import functools
 import typing
 from typing import Any
 
@@ -160,6 +161,8 @@ def choose_attention(
     if not config.model.has_blocks:
         return None, None
     model: Any = config.model
+    if model.attention == fused_attention.__name__:  # asked for by a trace only
+        return model.attention, None
     head_width, tokens = model.width // model.heads, model.num_tokens(config.data.example_shape)
     refusal = None
     if (compute_capability or 0) < _AMPERE:
@@ -187,8 +190,11 @@ def attend(
     """Return softmax(query key^T / sqrt(F)) value, BxTxNxF, of each head.
 
     Args:
-      attention: xla or cudnn, as JAX names them, or einsum for xla on GPUs that multiply no bf16.
+      attention: xla or cudnn, as JAX names them, einsum for xla on GPUs that multiply no bf16, or
+        fused_attention for cudnn in a trace without a GPU.
     """
+    if attention == fused_attention.__name__:
+        return fused_attention(query_BxTxNxF, key_BxTxNxF, value_BxTxNxF, causal)
     arrays, dtype = (query_BxTxNxF, key_BxTxNxF, value_BxTxNxF), query_BxTxNxF.dtype
     if attention == "cudnn" or (attention == "xla" and dtype not in (jnp.float16, jnp.float64)):
         return jax.nn.dot_product_attention(*arrays, is_causal=causal, implementation=attention)
@@ -203,6 +209,14 @@ def attend(
         scores_BxNxTxT = jnp.where(earlier_TxT, scores_BxNxTxT, -jnp.inf)
     weights_BxNxTxT = jax.nn.softmax(scores_BxNxTxT).astype(dtype)
     return jnp.einsum("bnts,bsnf->btnf", weights_BxNxTxT, value_BxTxNxF)
+
+
+@functools.partial(jax.jit, static_argnums=3)
+def fused_attention(
+    query_BxTxNxF: jax.Array, key_BxTxNxF: jax.Array, value_BxTxNxF: jax.Array, causal: bool
+) -> jax.Array:
+    """Return what cuDNN's attention returns; `predict/tracing.py` knows it by its name."""
+    return attend(query_BxTxNxF, key_BxTxNxF, value_BxTxNxF, causal, "xla")
 
 
 def rotate(x_BxTxNxF: jax.Array) -> jax.Array:

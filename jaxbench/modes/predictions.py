@@ -24,8 +24,9 @@ from jaxbench.errors import BadInput
 from jaxbench.fields import without_unused
 from jaxbench.hardware.targets.target import Target, target_of_kind
 from jaxbench.metrics import plain
-from jaxbench.modes.runner import describe_program
-from jaxbench.parallel.mesh import DataMesh
+from jaxbench.models.transformer_block import fused_attention
+from jaxbench.modes.runner import describe_attention, describe_program
+from jaxbench.parallel.mesh import DataMesh, host_device
 from jaxbench.paths import user_path
 from jaxbench.precision import get_precision
 from jaxbench.predict import calibration as fitted
@@ -47,10 +48,15 @@ from jaxbench.xla.jaxpr import FLOPS_PER_MAC
 TITLE = "Predicted, not measured, from published rates, with intervals."
 
 
-def read_shape(config: Config) -> tuple[NetworkShape, dict[str, Any]]:
+def read_shape(
+    config: Config, attention: str | None = "xla"
+) -> tuple[NetworkShape, dict[str, Any]]:
     """Return what the experiment's network does with an example, and run.json's fields of it.
 
     It is traced on a CPU.
+
+    Args:
+      attention: xla or cudnn, if the network has transformer blocks.
 
     Raises:
       BadInput: the config makes no network.
@@ -59,9 +65,10 @@ def read_shape(config: Config) -> tuple[NetworkShape, dict[str, Any]]:
     # The batch has no effect on an example.
     one = dataclasses.replace(config, num_devices=1)
     if config.model.has_blocks:
-        # cuDNN's attention is for GPUs only.
-        one.model = dataclasses.replace(config.model, attention="xla")
-    mesh = DataMesh(tuple(jax.devices("cpu")[:1]), one.parallelism)
+        # Without a GPU JAX does not trace cuDNN's.
+        traced = fused_attention.__name__ if attention == "cudnn" else attention
+        one.model = dataclasses.replace(config.model, attention=traced)
+    mesh = DataMesh((host_device(),), one.parallelism)
     with get_precision(config.precision).enabled():
         program = build_program(one, mesh, BatchLayout.create(one, 1), steps_per_epoch=1)
         program.check()
@@ -147,8 +154,6 @@ class Predictor:
 
     Attributes:
       config: the experiment.
-      shape: of its network.
-      network: run.json's fields of it.
     """
 
     def __init__(
@@ -158,29 +163,45 @@ class Predictor:
         calibration: str | None = None,
         anchors: Sequence[str] = (),
     ):
-        """Trace the network.
+        """Trace the network for the targets.
 
         Args:
           config: a valid experiment.
-          targets: the machines that will be asked for, with anchors.
+          targets: the machines that will be asked for; needed with anchors.
           calibration: a file of `python -m jaxbench.calibrate`; None takes jaxbench's.
           anchors: see `read_anchor`; their devices are of the targets' kinds.
 
         Raises:
-          BadInput: no calibration, or an anchor that does not help.
+          BadInput: no calibration, or an anchor that does not help; also see `trace`.
         """
         # No device is used. JAX would look for all, and its plugins complain about missing ones.
         jax.config.update("jax_platforms", "cpu")
         self._calibration = load_calibration(calibration)
         self.config = config
-        self.shape, self.network = read_shape(config)
-        self._anchors = [rate for path in anchors for rate in read_anchor(path, config, self.shape)]
+        self._traced: dict[str | None, tuple[NetworkShape, dict[str, Any]]] = {}
+        shapes = [self.trace(target)[0] for target in targets]
+        self._anchors = [rate for path in anchors for rate in read_anchor(path, config, shapes[0])]
         for rate in self._anchors:
             if rate.setting.kind not in {target.kind for target in targets}:
                 raise BadInput(
                     f"--anchor={rate.source}: measured on {rate.setting.kind}, and no --target is "
                     "one"
                 )
+
+    def trace(self, target: Target) -> tuple[NetworkShape, dict[str, Any]]:
+        """Return the shape that the network has on a target, and run.json's fields of it.
+
+        The network is traced once for each attention.
+
+        Raises:
+          BadInput: the config makes no network, or none with this attention on this target.
+        """
+        fields = describe_attention(self.config, target.devices[0])
+        attention = fields["attention"]
+        if attention not in self._traced:
+            self._traced[attention] = read_shape(self.config, attention)
+        shape, network = self._traced[attention]
+        return shape, network | fields
 
     def predict(
         self, target: Target, price: Price | None = None, batch_size: int | None = None
@@ -195,6 +216,9 @@ class Predictor:
           target: the machine.
           price: what an hour of it costs.
           batch_size: in place of the experiment's.
+
+        Raises:
+          BadInput: see `trace`.
         """
         config = dataclasses.replace(self.config, batch_size=batch_size or self.config.batch_size)
         layout = BatchLayout.create(config, target.num_devices)
@@ -207,12 +231,17 @@ class Predictor:
             "precision": config.precision,
             "predicted": None,
         }
-        anchors = [rate for rate in self._anchors if rate.setting.kind == target.kind]
+        shape, _ = self.trace(target)
+        anchors = [
+            rate._replace(setting=rate.setting._replace(shape=shape))
+            for rate in self._anchors
+            if rate.setting.kind == target.kind
+        ]
         try:
             if why := _uncalibrated(config, target):
                 raise NotPredicted(why)
             batch = layout.batch_per_device / layout.gradient_accumulation_steps
-            setting = setting_of(self.shape, target, config.precision, batch)
+            setting = setting_of(shape, target, config.precision, batch)
             prediction = predict(setting, self._calibration, anchors)
         except RunsOutOfMemory as error:
             return answer | {"not_predicted": str(error), "fits": False}

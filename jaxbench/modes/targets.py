@@ -102,15 +102,6 @@ def needed_bytes(refusal: str) -> int | None:
     return int(float(size) * 1024 ** " KMGT".index(unit or " "))
 
 
-class StandIn(NamedTuple):
-    """What run.json says of a device that no compiler has made, under JAX's names."""
-
-    id: int
-    platform: str
-    device_kind: str
-    process_index: int = 0
-
-
 def check_target(experiment: Experiment, name: str) -> Target:
     """Return the target of this name.
 
@@ -123,7 +114,7 @@ def check_target(experiment: Experiment, name: str) -> Target:
     experiment.validate()
     target = parse_target(name)
     BatchLayout.create(experiment, target.num_devices)
-    describe_attention(experiment, StandIn(0, target.platform, target.kind))
+    describe_attention(experiment, target.devices[0])
     return target
 
 
@@ -310,9 +301,7 @@ def compile_for(
     except BadInput as error:
         not_compiled = str(error).partition(": ")[2]
     with contextlib.closing(create_console()) as console:
-        numbers, kind = range(machine.num_devices), machine.kind
-        devices = tuple(StandIn(number, machine.platform, kind) for number in numbers)
-        mesh = DataMesh(devices, config.parallelism)
+        mesh = DataMesh(machine.devices, config.parallelism)
         setup = RunContext(config, Clock(), console, mesh, unused)
         compilation = Compilation(
             setup, arguments, machine, sizes, scaling, predictor, price, not_compiled
@@ -354,8 +343,8 @@ class Compilation(Measurement):
 
     def document(self) -> dict[str, Any]:
         scaling = {"scaling": self.scaling} if self.scaling else {}
-        attention = describe_attention(self.setup.config, self.setup.mesh.devices[0])
-        return {"target": self.machine.name} | scaling | self.predictor.network | attention
+        _, network = self.predictor.trace(self.machine)
+        return {"target": self.machine.name} | scaling | network
 
     def ask(self, target: Target, batch_size: int) -> Answer:
         """Return the compiler's answer; both kinds of scaling end in the same step, asked once."""

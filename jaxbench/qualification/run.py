@@ -25,6 +25,7 @@ from jaxbench.parallel.mesh import create_mesh
 from jaxbench.parallel.signals import defer_signals
 from jaxbench.qualification.console_card import answer_lines
 from jaxbench.qualification.plan import make_plan
+from jaxbench.qualification.predicted import predict
 from jaxbench.qualification.session import RUNS, PartFailed, QualifySession
 from jaxbench.records.run_dir import create_timed_folder
 from jaxbench.records.writers.console import Console
@@ -87,7 +88,7 @@ def qualify(
             cpu_percent=reading.values["cpu_percent"],
             other_gpu_processes=max((n for n in gpu_processes if n is not None), default=None),
         )
-        card = expect(_make_card(session, minutes, load), fleet)
+        card = expect(_make_card(session, minutes, load), fleet, predict)
         bases = {one.expected.basis for one in card.figures() if one.expected}
         if len(fleet) >= FEWEST_CARDS and "fleet" not in bases:
             console.say("no fleet: too few sound cards are of this kind, or they differ too much")

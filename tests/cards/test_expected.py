@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from jaxbench.cards.card import measured
 from jaxbench.cards.check import load_fleet
-from jaxbench.cards.expected import FLOORS, expect
+from jaxbench.cards.expected import FLOORS
 from jaxbench.cards.figures import FIGURES, MATMULS
 from jaxbench.cards.verdict import summary_of
 from tests.cards import made
@@ -20,7 +20,7 @@ fleet = functools.partial(made.fleet, 3)
 
 
 def judged(card, others):
-    return made.with_verdict(expect(card, others))
+    return made.with_verdict(made.expected(card, others))
 
 
 def of(card, name, **labels):
@@ -140,7 +140,6 @@ def test_without_a_fleet_published_rates_and_floors_tell():
     expected = of(card, RATE, **RESNET).expected
     assert expected.basis == "predicted" and expected.low < 10_000 < expected.high
     assert "published rates" in expected.source
-    # No published rate is near a network of 4 million multiplications.
     assert of(card, RATE, network="cnn10", precision="bf16").expected is None
     matmul = of(card, "matmul_bf16_tflops")
     floor = matmul.expected
@@ -186,8 +185,8 @@ def test_processors_are_a_fleet_by_their_name():
         return [replace(one, environment=one.environment | {"cpu": model}) for one in cards]
 
     card = replace(cpus("AMD EPYC")[0], parts=made.card(made.networks(9_990.0)).parts)
-    assert bases(expect(card, cpus("AMD EPYC"))) == {"fleet"}
-    assert not bases(expect(card, cpus("Intel Xeon")))
+    assert bases(made.expected(card, cpus("AMD EPYC"))) == {"fleet"}
+    assert not bases(made.expected(card, cpus("Intel Xeon")))
 
 
 def test_the_cards_of_a_folder(tmp_path, capsys):

@@ -3,7 +3,6 @@
 import pytest
 from msgspec.structs import replace
 
-from jaxbench.cards.expected import expect
 from jaxbench.cards.figures import MEMORY
 from jaxbench.cards.verdict import LIMITS, failures, judge
 from jaxbench.hardware.checks import Check
@@ -14,7 +13,7 @@ PEAK = made.PEAK_TFLOPS
 
 
 def expected_and_judged(card, *fleet):
-    return made.with_verdict(expect(card, fleet)).verdict
+    return made.with_verdict(made.expected(card, fleet)).verdict
 
 
 def finding(verdict, rule, part=None):

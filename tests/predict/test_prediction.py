@@ -9,11 +9,12 @@ import pytest
 from jaxbench.analysis.published import RATES, read_published_rates
 from jaxbench.cli import entry_point
 from jaxbench.hardware.targets.target import parse_target
+from jaxbench.models import transformer_block
 from jaxbench.modes import predictions
 from jaxbench.modes.predictions import Predictor, read_shape
 from jaxbench.predict.calibration import ANCHOR_WEIGHT, FILE, LEVELS, error_quantile, load
 from jaxbench.predict.model import fit
-from jaxbench.predict.networks import NETWORKS, identify
+from jaxbench.predict.networks import NETWORKS, identify, transformer
 from jaxbench.predict.prediction import predict, setting_of
 from jaxbench.predict.rates import Rate, read_rates
 from tests.cards import made
@@ -50,10 +51,10 @@ _TRACED = {}
 def traced_once(monkeypatch):
     """A network is traced once for all tests."""
 
-    def traced(config):
-        key = config.name, config.precision
+    def traced(config, attention):
+        key = config.name, config.precision, config.data.sequence_length, attention
         if key not in _TRACED:
-            _TRACED[key] = read_shape(config)
+            _TRACED[key] = read_shape(config, attention)
         return _TRACED[key]
 
     monkeypatch.setattr(predictions, "read_shape", traced)
@@ -87,6 +88,76 @@ def test_a_traced_network_is_read_as_the_public_one_is_described(resnet50):
         layer[:5] for layer in public.layers
     )
     assert identify(traced.macs, traced.weights) == "resnet50" and traced.family == "residual"
+
+
+def test_fused_attention_is_traced_as_the_public_one_is_described():
+    config = entry_point.load_experiment("gpt124m_synthetic")
+    fused, xla = (read_shape(config, attention)[0] for attention in ("cudnn", "xla"))
+    public = transformer(12, 768, 12, 1024, vocabulary=50257, fused=True)
+    assert (fused.macs, fused.weights) == (public.macs, public.weights)
+    assert fused.kept_bytes(2) == pytest.approx(public.kept_bytes(2), rel=0.05)
+    assert fused.kept_bytes(2) < 0.5 * xla.kept_bytes(2) and fused.touched < 0.6 * xla.touched
+
+
+def test_fused_attention_is_traced_as_cudnns_own(monkeypatch):
+    config = entry_point.load_experiment("gpt_bytes:tiny", ["--experiment.precision=bf16"])
+    fused, attend = read_shape(config, "cudnn"), transformer_block.attend
+    monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version", lambda: 0)
+    monkeypatch.setattr(transformer_block, "attend", lambda *args: attend(*args[:4], "cudnn"))
+    assert read_shape(config, "cudnn") == fused
+
+
+@pytest.mark.parametrize(
+    ("target", "overrides", "attention"),
+    [
+        ("gpu:h100", [], "cudnn"),
+        ("gpu:h100", ["--experiment.model.attention=cudnn"], "cudnn"),
+        ("gpu:h100", ["--experiment.model.attention=xla"], "xla"),
+        ("gpu:h100", ["--experiment.precision=fp32"], "xla"),
+        ("gpu:h100", ["--experiment.data.sequence_length=63"], "xla"),
+        ("gpu:v100", ["--experiment.precision=fp16"], "xla"),
+        ("tpu:v5e:2x2", [], "xla"),
+    ],
+)
+def test_a_network_is_traced_with_the_attention_of_the_target(target, overrides, attention):
+    overrides = ["--experiment.precision=bf16", *overrides]
+    config = entry_point.load_experiment("gpt_bytes:tiny", overrides)
+    shape, network = Predictor(config).trace(parse_target(target))
+    assert network["attention"] == attention
+    products = [layer for layer in shape.layers if layer.groups > 1]
+    assert all((layer.outputs == 0) == (attention == "cudnn") for layer in products[::2])
+
+
+def test_the_attention_of_the_target_is_predicted():
+    auto, xla, cudnn = (
+        predicted(
+            entry_point.load_experiment(
+                "gpt124m_synthetic", [f"--experiment.model.attention={name}"]
+            ),
+            "gpu:h100",
+        )["gpu:h100"]["predicted"]["images_per_s"]
+        for name in ("auto", "xla", "cudnn")
+    )
+    assert auto == cudnn > 1.2 * xla
+
+
+def test_long_sequences_fit_with_the_attention_that_keeps_no_weights():
+    long = ["--experiment.data.sequence_length=8192", "--experiment.batch_size=8"]
+    for name in ("auto", "xla"):
+        attention = f"--experiment.model.attention={name}"
+        config = entry_point.load_experiment("gpt124m_synthetic", [*long, attention])
+        answer = predicted(config, "gpu:h100")["gpu:h100"]
+        assert (answer.get("fits") is False) == (name == "xla")
+
+
+def test_an_anchor_has_the_attention_of_its_device(tmp_path):
+    overrides = ["--experiment.precision=fp16", "--experiment.batch_size=1024"]
+    config = entry_point.load_experiment("gpt_bytes", overrides)
+    macs, of = read_shape(config)[0].macs, {"precision": "fp16", "batch_size": 1024}
+    run = str(trained(tmp_path / "run", 30_000.0, forward_macs_per_image=macs, config=of))
+    alone = predicted(config, "gpu:h200", anchors=[run])
+    beside = predicted(config, "gpu:v100", "gpu:h200", anchors=[run])
+    assert alone["gpu:h200"] == beside["gpu:h200"] and alone["gpu:h200"]["predicted"]
 
 
 def test_the_shipped_calibration_is_the_fit_to_the_shipped_rates():

@@ -5,7 +5,6 @@ import pathlib
 import pytest
 from msgspec.structs import replace
 
-from jaxbench.cards.expected import expect
 from jaxbench.qualification.console_card import answer_lines
 from tests.cards import made
 
@@ -26,7 +25,7 @@ CARDS = {
 @pytest.mark.parametrize("name", CARDS)
 def test_a_card_on_the_console(name, snapshot):
     card = CARDS[name]
-    card = made.with_verdict(expect(card, []))
+    card = made.with_verdict(made.expected(card, []))
     lines = [*answer_lines(card, pathlib.Path("runs/qualify/first"))]
     assert len(lines) <= 10 and all(len(line) <= 80 for line in lines), lines
     assert "\n".join(lines) == snapshot

@@ -22,7 +22,7 @@ import functools
 import math
 import pathlib
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxbench.errors import BadInput, one_of
 from jaxbench.files import read_table
@@ -45,6 +45,15 @@ _CUDA = {"CUDA": "13.0", "cuDNN": "9.12.0"}
 # The compilers' packages; any of them will do.
 _COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin")}
 _EXTRAS = {"tpu": "tpu", "gpu": "cuda12"}
+
+
+class StandIn(NamedTuple):
+    """A device that is not here, with the attributes that JAX's devices have."""
+
+    id: int
+    platform: str
+    device_kind: str
+    process_index: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +82,10 @@ class Target:
     @property
     def num_devices(self) -> int:
         return math.prod(self.dimensions) * devices_per_chip(self.kind)
+
+    @property
+    def devices(self) -> tuple[StandIn, ...]:
+        return tuple(StandIn(n, self.platform, self.kind) for n in range(self.num_devices))
 
     @property
     def usable_bytes(self) -> int:
