@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from jaxbench.cards.expected import expect
 from jaxbench.cli import registry
 from jaxbench.custom import config_record
 from jaxbench.predict import calibration
@@ -34,7 +35,7 @@ def test_the_rates_of_a_card_and_of_runs_are_rows_of_the_fit(tmp_path):
     # A card's run is a copy, too.
     fields = {"experiment": "resnet50", "config": {"precision": "bf16", "batch_size": 256}}
     fields["environment"] = {"device_kind": "NVIDIA H100 80GB HBM3", "num_devices": 4}
-    run(card.parent / made.RUN, rate=10_000.0, macs=made.FLOPS / 6, **fields)
+    run(card.parent / made.RUN, rate=10_000.0, macs=made.FLOPS // 6, **fields)
     path = run(tmp_path / "run", config={"gradient_accumulation_steps": 2})
     (of_card, of_run), lines = taken(tmp_path)
     assert lines[0] == "1 rate(s) of 1 card(s), 1 rate(s) of 1 run(s)"
@@ -120,8 +121,10 @@ def test_a_card_of_a_busy_host_is_left_out_and_one_that_is_slower_than_expected_
         tmp_path / "hot", made.judged(made.networks(others=False), made.soak(errors=1))
     )
     refusal(taken, hot, told="1 card(s) (soak: errors)")
-    expected = made.networks(1_000.0, others=False)
-    slow = made.judged(expected, created_at="2026-04-04T05:06:07+00:00")
+    slow = made.with_verdict(expect(made.card(made.networks(1_000.0, others=False)), []))
+    assert [one.rule for one in slow.verdict.findings if one.status == "fail"] == [
+        "slower_than_predicted"
+    ]
     assert len(taken(made.write(tmp_path / "slow", slow))[0]) == 1
 
 
