@@ -125,9 +125,8 @@ def test_what_lies_in_results_can_be_published():
         assert rows and {row["fits"] for row in rows} == {"yes", "no"}
         assert all(parse_target(row["target"]) and row["date"] and row["compiler"] for row in rows)
     for path in RESULTS.glob("forecasts/*.csv"):
-        assert read_forecast(str(path))[0]["commit"].isalnum(), (
-            f"{path}: commit before you forecast"
-        )
+        about, _ = read_forecast(str(path))
+        assert about["commit"].isalnum(), f"{path}: commit all changes, then make the forecast"
     if not cards:
         return
     found = collect([str(RESULTS)])
