@@ -1,17 +1,17 @@
-"""Fit the model of predicted rates again: `jaxbench calibrate [ROWS.csv ...]`.
+"""Fit the model of predicted rates again: `jaxbench calibrate [ROWS.csv | RUN | CARD ...]`.
 
-Rows of your own rates, in the columns of jaxbench/analysis/published/rates.csv, are added to its
-rows. The fit and the errors of rows left out are written to --out; a prediction reads them with
---calibration=FILE. Without rows the file that jaxbench ships is made again.
+Your own rates are added to those of jaxbench/analysis/published/rates.csv: rows in its columns, and
+the rates of training steps in runs and cards, or in folders that have any, as for `jaxbench
+report`. The fit and the errors of rows left out are written to --out; a prediction reads them with
+--calibration=FILE. Without arguments the file that jaxbench ships is made again.
 """
-
-import sys
 
 from absl import flags
 
 from jaxbench.cli import entry_point
 from jaxbench.errors import BadInput
 from jaxbench.paths import user_path
+from jaxbench.terminal import print_wrapped, printable, warn
 
 _OUT = flags.DEFINE_string("out", "calibration.json", "The file to write.")
 
@@ -21,14 +21,32 @@ def main(paths: list[str]) -> int:
     from jaxbench.predict.calibration import calibrate, save
     from jaxbench.predict.rates import read_rates
 
-    rates = [*read_rates(), *(rate for path in paths for rate in read_rates(user_path(path)))]
     out = user_path(_OUT.value)
     # A device or a pipe would be replaced.
     if (out.exists() and not out.is_file()) or not out.parent.is_dir():
         raise BadInput(f"--out={out}: must be a file in a folder that exists")
-    save(calibrate(rates, lambda line: print(line, file=sys.stderr)), out)
-    print(f"{len(rates)} rates; written to {out}")
+    tables = [path for path in paths if _is_table(path)]
+    rates, taken = [*read_rates()], [f"{len(read_rates()):,} published rates"]
+    for path in tables:
+        rates += (rows := read_rates(user_path(path)))
+        taken.append(f"{len(rows):,} of {path}")
+    if measured := [path for path in paths if path not in tables]:
+        from jaxbench.reports.rates_to_fit import rates_to_fit  # imports JAX
+
+        more, (words, *notes) = rates_to_fit(measured, warn)
+        rates += more
+        taken.append(words)
+        print_wrapped(*map(printable, notes))
+    print_wrapped(printable(", ".join(taken)))
+    save(calibrate(rates, warn), out)
+    print(f"{len(rates):,} rates; written to {out}")
     return 0
+
+
+def _is_table(path: str) -> bool:
+    """Return whether a path is a table of rates; a card is a .json file, a run is a folder."""
+    suffix = user_path(path).suffix
+    return suffix == ".csv" or (suffix != ".json" and user_path(path).is_file())
 
 
 if __name__ == "__main__":

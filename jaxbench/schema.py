@@ -60,6 +60,8 @@ class Settings(TypedDict, total=False):
     max_steps: Count
     precision: str
     replicas: str
+    remat: str
+    gradient_accumulation_steps: Positive
     data: DataSettings
 
 

@@ -73,6 +73,8 @@ RESIZED = ("--experiment=resnet50", "--experiment.data.cache=resized")
         ["cost", ".", "--offer=a", "--prices=gs://b/x"],
         ["calibrate", "--out=gs://b/x"],
         ["calibrate", "gs://b/x"],
+        ["forecast", "make", "--target=gpu:h100", "--out=gs://b/x.csv"],
+        ["forecast", "score", "gs://b/x.csv", "card"],
         ["new", "data", "gs://b/x.py"],
         ["cost", "gs://b/x"],
         ["offers", "--experiment=quickstart", "--accelerator=H100:1", "--out=gs://b/x"],

@@ -10,6 +10,7 @@ COMMANDS = {
     "cost": "Show what runs cost: time, money, electricity.",
     "offers": "Write tasks that rent machines for a run, by SkyPilot.",
     "calibrate": "Fit the model of predicted rates again, with your own rates too.",
+    "forecast": "Predict a card before it is measured, and score the prediction.",
     "new": "Write a template for a custom network, optimizer, data or task.",
     "doctor": "Check this machine: versions, devices, driver, disk, host.",
 }

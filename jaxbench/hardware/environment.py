@@ -67,7 +67,7 @@ def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
             (jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir)
             or None
         ),
-        "git": _git(),
+        "git": describe_git(),
         "cpu": search_file("/proc/cpuinfo", r"^model name\s*:\s*(.+)$")
         or platform.processor()
         or None,
@@ -121,7 +121,7 @@ def private_memory_bytes() -> int:
     return getattr(info, "data", info.rss)
 
 
-def _git() -> dict[str, Any] | None:
+def describe_git() -> dict[str, Any] | None:
     """Return the commit of jaxbench's checkout or `git archive`; None for an installed wheel."""
     here = pathlib.Path(__file__).resolve()
 

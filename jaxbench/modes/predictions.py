@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from jaxbench.analysis.pricing import Price, costs_to_expect, usd
-from jaxbench.analysis.rate import Estimate, rank, rate_of
+from jaxbench.analysis.rate import Estimate, rank
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.cards.card_file import is_card, read_card
 from jaxbench.clock import duration
@@ -22,9 +22,10 @@ from jaxbench.config import Config
 from jaxbench.data_config import PUBLIC_SETS
 from jaxbench.errors import BadInput
 from jaxbench.fields import without_unused
-from jaxbench.hardware.targets.target import Target, target_of_kind
+from jaxbench.hardware.targets.target import Target
 from jaxbench.metrics import plain
 from jaxbench.models.transformer_block import fused_attention
+from jaxbench.modes.measured_rates import NoRate, measured_rates, unlike_published
 from jaxbench.modes.runner import describe_attention, describe_program
 from jaxbench.parallel.mesh import DataMesh, host_device
 from jaxbench.paths import user_path
@@ -43,7 +44,6 @@ from jaxbench.records.reader import load_run
 from jaxbench.records.writers.rows import noun
 from jaxbench.tables.text import text_table
 from jaxbench.train import build_program
-from jaxbench.xla.jaxpr import FLOPS_PER_MAC
 
 TITLE = "Predicted, not measured, from published rates, with intervals."
 
@@ -100,53 +100,21 @@ def read_anchor(path: str, config: Config, shape: NetworkShape) -> list[Rate]:
     Raises:
       BadInput: it has no rate of this network in this precision, or its device is unknown.
     """
-    if is_card(path):
-        card, training_flops = read_card(path), 3 * FLOPS_PER_MAC * shape.macs
-        kind, count = card.environment["device_kind"], card.environment["num_devices"]
-        figures = [figure for part in card.parts for figure in part.figures]
-        flops = {
-            frozenset(figure.labels.items()): figure.value
-            for figure in figures
-            if figure.name == "flops_per_image"
-        }
-        # {batch: images/s}; a card has a stated batch, and mostly a second one.
-        rates = {
-            figure.labels["batch"]: figure.value
-            for figure in figures
-            if figure.name == "images_per_s"
-            and figure.value > 0
-            and figure.labels["precision"] == config.precision
-            and math.isclose(
-                flops.get(frozenset(figure.labels.items()), 0.0), training_flops, rel_tol=1e-3
-            )
-        }
-        problem = f"the card has no rate of this network in {config.precision}"
-    else:
-        document, rate = (run := load_run(path)).document, rate_of(run).value
-        environment = document.environment
-        kind, count = environment.get("device_kind"), environment.get("num_devices")
-        rates = {document.config["batch_size"]: rate} if rate else {}
-        problem = "no steady rate of training"
-        precision = document.config["precision"]
-        if document.forward_macs_per_image != shape.macs or precision != config.precision:
-            problem, rates = f"it trained another network, or in {precision}", {}
-    target = target_of_kind(str(kind), count or 1)
-    if target is None:
-        raise BadInput(f"--anchor={path}: {kind} is not among --target=list")
-    sizes = [batch for batch in rates if isinstance(batch, int) and batch > 0]
-    if not sizes:
-        only = "only the same network and precision help"
-        raise BadInput(f"--anchor={path}: {problem}; {only}")
-    return [
-        Rate(
-            setting_of(shape, target, config.precision, batch / target.num_devices),
-            batch / rates[batch],
-            False,
-            path,
-            "",
-        )
-        for batch in sizes
+    try:
+        rates = measured_rates(read_card(path) if is_card(path) else load_run(path), path)
+    except NoRate as error:
+        raise BadInput(f"--anchor={path}: {error}") from None
+    alike = [
+        one.rate(shape)
+        for one in rates
+        if one.precision == config.precision and math.isclose(one.macs, shape.macs, rel_tol=1e-3)
     ]
+    if not alike:
+        raise BadInput(
+            f"--anchor={path}: no rate of this network in {config.precision}; only the same "
+            "network and precision help"
+        )
+    return alike
 
 
 class Predictor:
@@ -238,7 +206,7 @@ class Predictor:
             if rate.setting.kind == target.kind
         ]
         try:
-            if why := _uncalibrated(config, target):
+            if why := unlike_published(vars(config), target):
                 raise NotPredicted(why)
             batch = layout.batch_per_device / layout.gradient_accumulation_steps
             setting = setting_of(shape, target, config.precision, batch)
@@ -251,19 +219,6 @@ class Predictor:
         if tokens := config.data.sequence_length:
             fields["tokens_per_s"] = prediction.rate.value * tokens
         return answer | {"predicted": fields}
-
-
-def _uncalibrated(config: Config, target: Target) -> str:
-    """Return why nothing that was measured is like this experiment there, or nothing."""
-    if config.remat != "none":
-        return f"no published rate has what remat={config.remat} recomputes"
-    if config.replicas != "data_parallel":
-        return f"no published rate has replicas={config.replicas}"
-    if target.platform == "gpu" and target.dimensions[0] > 1:
-        return (
-            f"no published rate tells what the network between {target.dimensions[0]} hosts costs"
-        )
-    return ""
 
 
 def _schedule(config: Config, prediction: Prediction, price: Price | None) -> dict[str, Any]:

@@ -36,7 +36,8 @@ ONLY_PARSED = {
     "--xla_flags=--xla_gpu": "a GPU",
     "--deterministic|runs/(equal|fastest)": "whole trainings; test_compare, test_backend_flags",
     "--resume=runs/mine": "a run that was killed; test_resume",
-    "--anchor=|calibrat": "rates that were measured; test_prediction",
+    "--anchor=|calibrat": "rates that were measured; test_prediction, test_rates_to_fit",
+    "^forecast": "a card that is measured later; test_forecast",
     "report rented": "machines that were rented; test_offers",
 }
 _PART = re.compile(r"^```(.*?)\n(.*?)^```$|`(jaxbench [^`]* --[^`]*)`", re.MULTILINE | re.DOTALL)
@@ -79,7 +80,7 @@ def parse(command: str, *arguments: str) -> None:
     """Parses a command line and checks it before anything is run; raises what is wrong."""
     module = importlib.import_module(f"jaxbench.{command}")
     rest, spec, overrides = entry_point.take_experiment([command, *arguments])
-    assert not flags.FLAGS(rest)[1:] or command in ("calibrate", "compare", "report")
+    assert not flags.FLAGS(rest)[1:] or command in ("calibrate", "compare", "forecast", "report")
     if command == "main":
         main_flags.chosen_mode(entry_point.load_experiment(spec, overrides))
     elif command == "sweep":

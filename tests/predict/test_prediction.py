@@ -360,8 +360,8 @@ def test_a_recorded_run_is_an_anchor(resnet50, tmp_path):
     small = str(trained(tmp_path / "small", forward_macs_per_image=1, config=config))
     for experiment, name, anchor, told in (
         (resnet50, "gpu:a100", run, "measured on NVIDIA H200"),
-        (other, target, run, "in bf16"),
-        (resnet50, target, small, "another network"),
+        (other, target, run, "no rate of this network in fp16"),
+        (resnet50, target, small, "no rate of this network in bf16"),
         (resnet50, target, str(tmp_path / "none"), "no run directory"),
     ):
         refusal(predicted, experiment, name, anchors=[anchor], told=told)

@@ -9,6 +9,7 @@ from jaxbench.cards.card_file import CARD
 from jaxbench.hardware.checks import Check
 from jaxbench.hardware.targets.target import parse_target
 from jaxbench.paths import hide_paths
+from jaxbench.qualification.forecast import read_forecast
 from jaxbench.reports.collect import collect
 from jaxbench.reports.sides import read_sides
 from jaxbench.reports.write import render_markdown
@@ -123,6 +124,9 @@ def test_what_lies_in_results_can_be_published():
         rows = list(csv.DictReader(path.read_text().splitlines()))
         assert rows and {row["fits"] for row in rows} == {"yes", "no"}
         assert all(parse_target(row["target"]) and row["date"] and row["compiler"] for row in rows)
+    for path in RESULTS.glob("forecasts/*.csv"):
+        about, _ = read_forecast(str(path))
+        assert about["commit"].isalnum(), f"{path}: commit all changes, then make the forecast"
     if not cards:
         return
     found = collect([str(RESULTS)])
