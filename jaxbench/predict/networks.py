@@ -7,6 +7,7 @@ of its experiments are traced instead (`tracing.read_network`).
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 from jaxbench.predict.layers import Layer, NetworkShape
 
@@ -345,7 +346,27 @@ def mixer_b16() -> NetworkShape:
     return NetworkShape(layers, sum(moved))
 
 
-_llama = functools.partial(transformer, gated=True, fused=True)
+# Each is called with `fused`, or without it for its usual form.
+_plain = functools.partial(functools.partial, transformer)
+_llama = functools.partial(_plain, gated=True, fused=True)
+_TRANSFORMERS: dict[str, Callable[..., NetworkShape]] = {
+    "vit_tiny": _plain(12, 192, 3, 197, patch=768),
+    "vit_s16": _plain(12, 384, 6, 197, patch=768),
+    "vit_b16": _plain(12, 768, 12, 197, patch=768),
+    "bert_base_384": _plain(12, 768, 12, 384, vocabulary=2),
+    "bert_large_384": _plain(24, 1024, 16, 384, vocabulary=2),
+    "bert_large_512": _plain(24, 1024, 16, 512, vocabulary=30522),
+    "gpt2": _plain(12, 768, 12, 1024, vocabulary=50257),
+    "gpt2_large": _plain(36, 1280, 20, 1024, vocabulary=50257),
+    "opt_13": _plain(24, 2048, 32, 2048, vocabulary=50272),
+    "gpt3_xl": _plain(24, 2048, 16, 2048, vocabulary=50257),
+    "llama2_7b": _llama(32, 4096, 32, 4096, hidden=11008, vocabulary=32000),
+    "llama2_70b": _llama(80, 8192, 64, 4096, hidden=28672, kv_heads=8, vocabulary=32000),
+    "llama3_8b": _llama(32, 4096, 32, 8192, hidden=14336, kv_heads=8, vocabulary=128256),
+    "llama3_70b": _llama(80, 8192, 64, 8192, hidden=28672, kv_heads=8, vocabulary=128256),
+    "llama3_405b": _llama(126, 16384, 128, 8192, hidden=53248, kv_heads=8, vocabulary=128256),
+    "mistral_7b": _llama(32, 4096, 32, 8192, hidden=14336, kv_heads=8, vocabulary=32000),
+}
 # All are built at once, in some milliseconds: `identify` compares with each of them.
 NETWORKS = {
     "resnet18": resnet((2, 2, 2, 2), bottleneck=False),
@@ -372,24 +393,17 @@ NETWORKS = {
     "densenet121": densenet121(),
     "convnext_tiny": convnext_tiny(),
     "ssd300": ssd300(),
-    "vit_tiny": transformer(12, 192, 3, 197, patch=768),
-    "vit_s16": transformer(12, 384, 6, 197, patch=768),
-    "vit_b16": transformer(12, 768, 12, 197, patch=768),
     "mixer_b16": mixer_b16(),
-    "bert_base_384": transformer(12, 768, 12, 384, vocabulary=2),
-    "bert_large_384": transformer(24, 1024, 16, 384, vocabulary=2),
-    "bert_large_512": transformer(24, 1024, 16, 512, vocabulary=30522),
-    "gpt2": transformer(12, 768, 12, 1024, vocabulary=50257),
-    "gpt2_large": transformer(36, 1280, 20, 1024, vocabulary=50257),
-    "opt_13": transformer(24, 2048, 32, 2048, vocabulary=50272),
-    "gpt3_xl": transformer(24, 2048, 16, 2048, vocabulary=50257),
-    "llama2_7b": _llama(32, 4096, 32, 4096, hidden=11008, vocabulary=32000),
-    "llama2_70b": _llama(80, 8192, 64, 4096, hidden=28672, kv_heads=8, vocabulary=32000),
-    "llama3_8b": _llama(32, 4096, 32, 8192, hidden=14336, kv_heads=8, vocabulary=128256),
-    "llama3_70b": _llama(80, 8192, 64, 8192, hidden=28672, kv_heads=8, vocabulary=128256),
-    "llama3_405b": _llama(126, 16384, 128, 8192, hidden=53248, kv_heads=8, vocabulary=128256),
-    "mistral_7b": _llama(32, 4096, 32, 8192, hidden=14336, kv_heads=8, vocabulary=32000),
+    **{name: make() for name, make in _TRANSFORMERS.items()},
 }
+
+
+@functools.cache
+def network_shape(name: str, fused: bool | None = None) -> NetworkShape:
+    """Return a public network; a transformer with `fused` attention or not, if that is known."""
+    if fused is None or name not in _TRANSFORMERS:
+        return NETWORKS[name]
+    return _TRANSFORMERS[name](fused=fused)
 
 
 def identify(macs: float, weights: float) -> str | None:
