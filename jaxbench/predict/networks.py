@@ -359,7 +359,7 @@ _TRANSFORMERS: dict[str, Callable[..., NetworkShape]] = {
     "gpt2": _plain(12, 768, 12, 1024, vocabulary=50257),
     "gpt2_large": _plain(36, 1280, 20, 1024, vocabulary=50257),
     "opt_13": _plain(24, 2048, 32, 2048, vocabulary=50272),
-    "gpt3_xl": _plain(24, 2048, 16, 2048, vocabulary=50257),
+    "gpt_2b9": _plain(24, 3072, 24, 2048, vocabulary=50257),
     "llama2_7b": _llama(32, 4096, 32, 4096, hidden=11008, vocabulary=32000),
     "llama2_70b": _llama(80, 8192, 64, 4096, hidden=28672, kv_heads=8, vocabulary=32000),
     "llama3_8b": _llama(32, 4096, 32, 8192, hidden=14336, kv_heads=8, vocabulary=128256),
