@@ -36,6 +36,8 @@ _PUBLISHED = {
     "wrn28_10": (5.243, 36.5),
     "vit_s16": (4.6, 22.0),
     "gpt2": (None, 124),
+    "gpt3_175b": (None, 175_000),
+    "maxtext_52b": (None, 52_000),
     "llama2_7b": (None, 6740),
     "llama3_70b": (None, 70600),
 }
