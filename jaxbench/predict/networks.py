@@ -8,6 +8,7 @@ of its experiments are traced instead (`tracing.read_network`).
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 
 from jaxbench.predict.layers import Layer, NetworkShape
 
@@ -311,6 +312,7 @@ def transformer(
     vocabulary: int = 0,
     patch: int = 0,
     kv_heads: int | None = None,
+    head: int | None = None,
     gated: bool = False,
     fused: bool = False,
 ) -> NetworkShape:
@@ -322,15 +324,16 @@ def transformer(
       vocabulary: words predicted for each token; without, 1,000 classes of the whole.
       patch: values of a patch of an image, 0 for words.
       kv_heads: heads of keys and values if there are fewer.
+      head: channels of a head, `width / heads` if None.
       fused: whether the weights of attention stay on the chip.
     """
-    hidden, kv_heads, head = hidden or 4 * width, kv_heads or heads, width // heads
-    weights, size = 0 if fused else tokens * tokens * heads, tokens * width
+    hidden, kv_heads, head = hidden or 4 * width, kv_heads or heads, head or width // heads
+    weights, size = 0 if fused else tokens * tokens * heads, tokens * heads * head
     parts = [
         _dense(tokens, width, (heads + 2 * kv_heads) * head, 2.0, count),
         (Layer(tokens, tokens, head, heads, 2 * size, weights, 0, times=count), 0.0),
         (Layer(tokens, head, tokens, heads, weights + size, size, 0, times=count), 0.0),
-        _dense(tokens, width, width, 6.0, count),
+        _dense(tokens, heads * head, width, 6.0, count),
         _dense(tokens, width, hidden * (2 if gated else 1), 1.5 if gated else 2.0, count),
         _dense(tokens, hidden, width, 6.0, count),
         *([_dense(tokens, patch, width, 3.0)] if patch else []),
@@ -354,7 +357,46 @@ def mixer_b16() -> NetworkShape:
     return NetworkShape(layers, sum(moved))
 
 
-_llama = functools.partial(transformer, gated=True, fused=True)
+# Each is called with `fused`, or without it for its usual form.
+_plain = functools.partial(functools.partial, transformer)
+_fused = functools.partial(_plain, fused=True)
+_maxtext = functools.partial(_fused, head=256, vocabulary=32768)
+_llama = functools.partial(_fused, gated=True)
+_TRANSFORMERS: dict[str, Callable[..., NetworkShape]] = {
+    "vit_tiny": _plain(12, 192, 3, 197, patch=768),
+    "vit_s16": _plain(12, 384, 6, 197, patch=768),
+    "vit_b16": _plain(12, 768, 12, 197, patch=768),
+    "vit_b16_384": _plain(12, 768, 12, 577, patch=768),
+    "vit_l16": _plain(24, 1024, 16, 197, patch=768),
+    "vit_h14": _plain(32, 1280, 16, 257, patch=588),
+    "vit_g14": _plain(40, 1408, 16, 257, hidden=6144, patch=588),
+    "vit_gigantic14": _plain(48, 1664, 16, 257, hidden=8192, patch=588),
+    "bert_base_384": _plain(12, 768, 12, 384, vocabulary=2),
+    "bert_base_512": _plain(12, 768, 12, 512, vocabulary=2),
+    "bert_large_384": _plain(24, 1024, 16, 384, vocabulary=2),
+    "bert_large_512": _plain(24, 1024, 16, 512, vocabulary=30522),
+    "gpt2": _plain(12, 768, 12, 1024, vocabulary=50257),
+    "gpt2_large": _plain(36, 1280, 20, 1024, vocabulary=50257),
+    "opt_13": _plain(24, 2048, 32, 2048, vocabulary=50272),
+    "gpt_2b9": _plain(24, 3072, 24, 2048, vocabulary=50257),
+    "gpt3_175b": _fused(96, 12288, 96, 2048, vocabulary=50304),
+    # MaxText's own, by billions of weights.
+    "maxtext_16b": _maxtext(32, 5120, 32, 2048, hidden=32768),
+    "maxtext_22b": _maxtext(48, 6144, 24, 1024, hidden=24576),
+    "maxtext_32b": _maxtext(32, 10240, 32, 2048, hidden=32768),
+    "maxtext_52b": _maxtext(32, 12288, 32, 1024, hidden=49152),
+    "maxtext_64b": _maxtext(64, 10240, 32, 2048, hidden=32768),
+    "maxtext_128b": _maxtext(64, 10240, 64, 2048, hidden=65536),
+    "maxtext_256b": _maxtext(64, 20480, 64, 2048, hidden=65536),
+    "maxtext_512b": _maxtext(128, 20480, 64, 2048, hidden=65536),
+    "llama1_7b": _llama(32, 4096, 32, 2048, hidden=11008, vocabulary=32000),
+    "llama2_7b": _llama(32, 4096, 32, 4096, hidden=11008, vocabulary=32000),
+    "llama2_70b": _llama(80, 8192, 64, 4096, hidden=28672, kv_heads=8, vocabulary=32000),
+    "llama3_8b": _llama(32, 4096, 32, 8192, hidden=14336, kv_heads=8, vocabulary=128256),
+    "llama3_70b": _llama(80, 8192, 64, 8192, hidden=28672, kv_heads=8, vocabulary=128256),
+    "llama3_405b": _llama(126, 16384, 128, 8192, hidden=53248, kv_heads=8, vocabulary=128256),
+    "mistral_7b": _llama(32, 4096, 32, 8192, hidden=14336, kv_heads=8, vocabulary=32000),
+}
 # All are built at once, in some milliseconds: `identify` compares with each of them.
 NETWORKS = {
     "resnet18": resnet((2, 2, 2, 2), bottleneck=False),
@@ -381,24 +423,17 @@ NETWORKS = {
     "densenet121": densenet121(),
     "convnext_tiny": convnext_tiny(),
     "ssd300": ssd300(),
-    "vit_tiny": transformer(12, 192, 3, 197, patch=768),
-    "vit_s16": transformer(12, 384, 6, 197, patch=768),
-    "vit_b16": transformer(12, 768, 12, 197, patch=768),
     "mixer_b16": mixer_b16(),
-    "bert_base_384": transformer(12, 768, 12, 384, vocabulary=2),
-    "bert_large_384": transformer(24, 1024, 16, 384, vocabulary=2),
-    "bert_large_512": transformer(24, 1024, 16, 512, vocabulary=30522),
-    "gpt2": transformer(12, 768, 12, 1024, vocabulary=50257),
-    "gpt2_large": transformer(36, 1280, 20, 1024, vocabulary=50257),
-    "opt_13": transformer(24, 2048, 32, 2048, vocabulary=50272),
-    "gpt3_xl": transformer(24, 2048, 16, 2048, vocabulary=50257),
-    "llama2_7b": _llama(32, 4096, 32, 4096, hidden=11008, vocabulary=32000),
-    "llama2_70b": _llama(80, 8192, 64, 4096, hidden=28672, kv_heads=8, vocabulary=32000),
-    "llama3_8b": _llama(32, 4096, 32, 8192, hidden=14336, kv_heads=8, vocabulary=128256),
-    "llama3_70b": _llama(80, 8192, 64, 8192, hidden=28672, kv_heads=8, vocabulary=128256),
-    "llama3_405b": _llama(126, 16384, 128, 8192, hidden=53248, kv_heads=8, vocabulary=128256),
-    "mistral_7b": _llama(32, 4096, 32, 8192, hidden=14336, kv_heads=8, vocabulary=32000),
+    **{name: make() for name, make in _TRANSFORMERS.items()},
 }
+
+
+@functools.cache
+def network_shape(name: str, fused: bool | None = None) -> NetworkShape:
+    """Return a public network; a transformer with `fused` attention or not, if that is known."""
+    if fused is None or name not in _TRANSFORMERS:
+        return NETWORKS[name]
+    return _TRANSFORMERS[name](fused=fused)
 
 
 def identify(macs: float, weights: float) -> str | None:

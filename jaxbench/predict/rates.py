@@ -9,7 +9,7 @@ from jaxbench.errors import BadInput, one_of
 from jaxbench.hardware.peak_table import devices_per_chip, find_bandwidth, find_peak, without_maker
 from jaxbench.hardware.targets.target import Target, parse_target
 from jaxbench.predict.layers import NetworkShape
-from jaxbench.predict.networks import NETWORKS
+from jaxbench.predict.networks import NETWORKS, network_shape
 
 # NVIDIA's generations by the compute capability's first digits.
 _GENERATIONS = {
@@ -124,8 +124,9 @@ def _rate(row: PublishedRate) -> Rate:
         raise BadInput(f"network {row.network!r}: {one_of(row.network, NETWORKS)}")
     target, count = devices_of(row.device, row.num_devices)
     arithmetic = "16" if row.precision in ("bf16", "fp16") else row.precision
+    fused = None if row.attention is None else row.attention == "fused"
     setting = Setting(
-        shape=NETWORKS[row.network],
+        shape=network_shape(row.network, fused),
         network=row.network,
         target=target,
         num_devices=count,

@@ -1,8 +1,16 @@
 """The published rows agree with their own arithmetic."""
 
+import collections
+import re
+
 import pytest
 
-from jaxbench.analysis.published import TABLES, load_published, published_rates
+from jaxbench.analysis.published import (
+    TABLES,
+    load_published,
+    published_rates,
+    read_published_rates,
+)
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -48,3 +56,30 @@ def test_cost_to_accuracy():
     for row in published:
         hours = row["epochs"] * 1_281_167 / row["images_per_s"] / 3600
         assert hours * prices[row["offer"]] == pytest.approx(row["usd_published"], abs=0.5)
+
+
+def test_a_rate_has_the_date_of_its_measurement_and_not_of_the_copy_that_was_read():
+    """No run is older than its container; a README's table has the date of its container."""
+    for row in read_published_rates():
+        assert re.fullmatch(r"20\d\d(-\d\d){0,2}", row.date or "") or "is of" in row.note, row
+        for year, month in re.findall(r"(?:NGC |[.]nv)(\d\d)[.](\d\d)", row.version or ""):
+            assert row.date[:7] >= f"20{year}-{month}"[: len(row.date)], row
+        if "DeepLearningExamples" in row.source:
+            year, month = row.version.removeprefix("NGC ").split(".")
+            assert row.date == f"20{year}-{month}" and not row.batch_assumed, row
+
+
+def test_two_rates_of_a_source_differ_in_more_than_the_number():
+    rows = collections.Counter(
+        (row.network, row.device, row.num_devices, row.precision, row.batch_size)
+        + (row.software, row.version, row.source, row.note)
+        for row in published_rates()
+    )
+    assert rows.most_common(1)[0][1] == 1, rows.most_common(1)
+
+
+def test_rates_that_no_xla_compiled_are_not_said_to_be_of_xla():
+    """The logs of TensorFlow 2.2 have no line "Compiled cluster using XLA"; the others have it."""
+    rows = [row for row in read_published_rates() if "tf_cnn_benchmarks" in row.software]
+    assert {"XLA" in row.software for row in rows if "2.2" in row.version} == {False}
+    assert {"XLA" in row.software for row in rows if "2.2" not in row.version} == {True}

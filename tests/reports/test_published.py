@@ -7,7 +7,7 @@ import pytest
 
 from jaxbench.analysis.published import published_rates
 from jaxbench.predict.rates import devices_of
-from jaxbench.reports.published import MOST, nearest, work_key
+from jaxbench.reports.published import MOST, nearest, rates_words, work_key
 from tests.cards import made
 from tests.recorded import IMAGENET, RESNET, compiled, throughput, trained
 from tests.reports.pages import rows_of, sections_of, tables
@@ -82,9 +82,14 @@ def test_a_run_has_the_published_rates_of_its_machine_beside_it(tmp_path, run_cl
     assert {row["hardware"] for row in rows} == {"1 × NVIDIA A100-SXM4-80GB"}
     assert {row["precision"] for row in rows[:MOST]} == {"fp16"}
     assert [row["origin"] for row in rows_of(table)].count("measured") == 2
-    assert rows[0]["software"] == "MXNet" and "batch assumed" in rows[0]["when, by whom"]
+    assert rows[0]["software"] == "PaddlePaddle" and "2023-06" in rows[0]["when, by whom"]
     shown = run_cli(str(tmp_path / "bf16"), "--usd_per_hour=2", module="jaxbench.cost").stdout
-    assert "3,411, fp16, batch 256, MXNet, 2024-04-04, batch assumed" in " ".join(shown.split())
+    assert "2,897, fp16, batch 256, PaddlePaddle, 2023-06;" in " ".join(shown.split())
+
+
+def test_a_batch_that_was_not_published_is_marked():
+    (rate, *_) = [rate for rate in published_rates() if rate.batch_assumed]
+    assert "batch assumed" in rates_words([rate])
 
 
 @pytest.mark.parametrize(

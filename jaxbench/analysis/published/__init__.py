@@ -1,8 +1,9 @@
 """What others measured and published, as tables: what a run is put beside and predicted from.
 
-Each row names its source and, if the source has one, its date; an empty cell was not published
-and is None here. Times are in seconds, `_ms` in milliseconds, prices in USD an hour. A `device` is
-named as in --target, and its number counts chips.
+Each row names its source and its date: of the measurement, else of the software's container, else
+of the number's first publication. An empty cell was not published and is None here. Times are in
+seconds, `_ms` in milliseconds, prices in USD an hour. A `device` is named as in --target, and its
+number counts chips.
 """
 
 import dataclasses
@@ -43,6 +44,8 @@ class PublishedRate:
     Attributes:
       batch_size: global.
       software: one name for all its releases that are as fast.
+      version: its release or container.
+      attention: whether its weights stay on the chip; None of networks without attention.
       batch_assumed: the batch was not published.
       lower_bound: derived from the time of a whole training with its evaluations.
       hardware, framework: in the words of an article.
@@ -57,6 +60,8 @@ class PublishedRate:
     batch_size: _Count
     software: str
     examples_per_s: Annotated[float, Meta(gt=0, le=1e12)]
+    version: str | None = None
+    attention: Literal["fused", "unfused"] | None = None
     batch_assumed: _Yes = None
     lower_bound: _Yes = None
     source: str | None = None

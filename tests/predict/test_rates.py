@@ -1,0 +1,25 @@
+"""Published rates as settings: the attention that ran."""
+
+import dataclasses
+
+from jaxbench.analysis.published import read_published_rates
+from jaxbench.predict.networks import NETWORKS, network_shape
+from jaxbench.predict.rates import _rate
+
+
+def test_the_shape_of_a_transformers_rate_has_the_attention_that_ran():
+    (row, *_) = [row for row in read_published_rates() if row.network == "vit_s16"]
+    fused, unfused, unknown = (
+        _rate(dataclasses.replace(row, attention=attention)).setting.shape
+        for attention in ("fused", "unfused", None)
+    )
+    assert (fused.macs, fused.weights) == (unfused.macs, unfused.weights)
+    assert fused.touched < unfused.touched and fused.kept_bytes(2) < unfused.kept_bytes(2)
+    assert unknown == unfused == NETWORKS["vit_s16"]
+
+
+def test_every_rate_of_a_network_with_attention_says_which_ran():
+    for row in read_published_rates():
+        if row.network in NETWORKS:
+            forms = {network_shape(row.network, fused) for fused in (True, False)}
+            assert (row.attention is None) == (len(forms) == 1), row
