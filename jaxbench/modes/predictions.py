@@ -377,9 +377,10 @@ def _training(predicted: Mapping[str, Any]) -> str:
 def basis_words(basis: Mapping[str, Any]) -> str:
     """Return what a prediction rests on, in a line."""
     new = "a new generation; " if basis["new_generation"] else ""
-    network = basis["network"] or f"a {basis['family']} network"
+    network, rates = basis["network"] or f"a {basis['family']} network", basis["rates_of"]
     return (
         f"{'may run out of memory; ' if basis['may_run_out_of_memory'] else ''}"
-        f"{new}{basis['generation']}, {network}, {basis['software']}; the interval is from "
-        f"{' and '.join(basis['interval_from'])}"
+        f"{new}{basis['generation']}, {network}, {basis['software']}; rests on "
+        f"{rates['device']} XLA rates of this device, {rates['network']} of this network, "
+        f"{rates['generation']} of this generation"
     )

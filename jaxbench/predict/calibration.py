@@ -1,189 +1,225 @@
 """The fitted model, the errors of rows that were left out, and intervals from them.
 
 `calibration.json` holds both; `jaxbench calibrate` makes it, with a user's rows too.
-An interval is a quantile of the errors of rows left out (split conformal). Each row is left out of
-the fit together with its group (`LEFT_OUT`). Each group has the same weight.
+A row is left out of the fit together with its group (`LEFT_OUT`). An interval is a number of the
+prediction's standard deviations: the quantile of the errors of rows left out, each over its own
+standard deviation (split conformal). Each group has the same weight.
 """
 
 import collections
+import concurrent.futures
 import dataclasses
 import functools
 import json
-import math
 import os
 import pathlib
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from jaxbench.files import read_text, replace_file
-from jaxbench.predict.model import PARAMETERS, Model, errors, fit
+from jaxbench.predict.model import OFFSETS, PARAMETERS, Fitter, Model, is_judged
 from jaxbench.predict.rates import Rate, Setting
 
 FILE = pathlib.Path(__file__).with_name("calibration.json")
+SOFTWARE = "JAX"  # whose rates are predicted
 LEVELS = (0.8, 0.9)
-# {what was left out: a row's group}. Errors of XLA's rows count, which are like jaxbench's.
-LEFT_OUT: dict[str, Callable[[Rate], str]] = {
-    "network on device": lambda rate: f"{rate.setting.network} on {rate.setting.kind}",
+LATER = "2023"
+# {what was left out: a row's group, None if it is never left out}. The errors of XLA's rows count,
+# which are like jaxbench's; with a generation left out those of all software do.
+LEFT_OUT: dict[str, Callable[[Rate], str | None]] = {
     "device": lambda rate: rate.setting.kind,
-    "network": lambda rate: str(rate.setting.network),
+    "network": lambda rate: rate.setting.network_name,
     "generation": lambda rate: rate.setting.generation,
+    "years": lambda rate: f"from {LATER} on" if rate.date[:4] >= LATER else None,
 }
-_SEEN = ("network", "device", "generation", "arithmetic, family")
-_SLOW_LINKS = ("PCIe", "through the host")
-_LEFT_OUT_STEPS = 5
-# A prediction is shifted by this fraction of its anchor's error. benchmarks/prediction_error.py
-# shows what that leaves, for anchors of the same network and of another one.
-ANCHOR_WEIGHT = 0.7
-# Rows of a device or a generation that make it known.
-_ENOUGH = 6
+_INTERVALS_FROM = ("device", "network", "generation")
+_LEFT_OUT_STEPS = 3
+# Correlations of the values are whole numbers of thousandths in the file.
+_THOUSAND = 1000
 
 
 class LeftOut(NamedTuple):
     """A row that was predicted by a model which was fitted without its group.
 
     Attributes:
-      error: log(predicted / published).
       row: its index in the table.
-      cell: its network, device kind, arithmetic and software.
+      error: log(predicted / published); `sd` is its standard deviation, as the model says.
     """
 
-    group: str
-    error: float
-    link: str
     row: int
-    cell: str
+    error: float
+    sd: float
+
+
+LeftOutRows = dict[str, dict[str, list[LeftOut]]]  # {what was left out: {group: its rows}}
 
 
 @dataclasses.dataclass
 class Calibration:
     """A model and the errors of rows left out, by what was left out with them.
 
-    `seen` names what enough rows are of: networks, device kinds, generations; and each platform,
-    arithmetic and family of networks.
+    Attributes:
+      model: of JAX's rates.
+      counts: {network, device or generation: {its name: how many rows of XLA it has}}.
+      generations: with rows of any software.
+      near: each platform, arithmetic and family of networks with rows of XLA.
     """
 
     model: Model
-    left_out: dict[str, list[LeftOut]]
-    seen: dict[str, list[str]]
+    left_out: LeftOutRows
+    counts: dict[str, dict[str, int]]
+    generations: list[str]
+    near: list[str]
     num_rates: int
 
-    def evidence(self, setting: Setting) -> tuple[str, ...]:
-        """Return which of `LEFT_OUT` are like this setting: what about it is new."""
-        new = []
-        if setting.generation not in self.seen["generation"]:
-            new.append("generation")
-        elif setting.kind not in self.seen["device"]:
-            new.append("device")
-        if setting.network not in self.seen["network"]:
-            new.append("network")
-        return tuple(new or ["network on device"])
+    @functools.cached_property
+    def scales(self) -> dict[float, float]:
+        """{level: the half width of an interval in standard deviations}."""
+        return {level: scale(self.left_out, level) for level in LEVELS}
 
-    def half_width(self, setting: Setting, level: float, has_anchor: bool = False) -> float:
-        """Return the half width of an interval, of the logarithm of the rate.
-
-        `has_anchor` says that the prediction was shifted by the error of a rate of the same device,
-        network, precision and software.
-        """
-        if has_anchor:
-            return error_quantile(anchored(self.left_out["device"]), level)
-        widths = [error_quantile(self.left_out[name], level) for name in self.evidence(setting)]
-        if setting.link in _SLOW_LINKS:
-            slow = [one for one in self.left_out["device"] if one.link == setting.link]
-            widths = [max(widths[0], error_quantile(slow, level)), *widths[1:]]
-        return math.hypot(*widths)
+    def rates_of(self, setting: Setting) -> dict[str, int]:
+        """Return how many rows of XLA the setting's device, network and generation have."""
+        names = {"device": setting.kind, "network": setting.network_name}
+        names["generation"] = setting.generation
+        return {what: self.counts[what].get(name, 0) for what, name in names.items()}
 
 
-def anchored(rows: Sequence[LeftOut]) -> list[LeftOut]:
-    """Return the error of each row that is left after another row of its cell as the anchor."""
-    cells = collections.defaultdict(list)
-    for row in rows:
-        cells[row.cell].append(row)
-    # A device's own error is gone from the pairs, so each counts as a group.
-    return [
-        one._replace(group=f"{one.row} {other.row}", error=one.error - ANCHOR_WEIGHT * other.error)
-        for members in cells.values()
-        for one in members
-        for other in members
-        if one.row != other.row
+def scale(left_out: LeftOutRows, level: float, without: Iterable[int] = ()) -> float:
+    """Return the quantile of errors over their standard deviations, of the hardest of the ways.
+
+    Args:
+      without: rows that do not count.
+    """
+    hidden = set(without)
+    ways = [
+        [[one for one in rows if one.row not in hidden] for rows in left_out[name].values()]
+        for name in _INTERVALS_FROM
     ]
+    return max(error_quantile(groups, level) for groups in ways)
 
 
-def error_quantile(rows: Sequence[LeftOut], level: float) -> float:
-    """Return the quantile of the rows' absolute errors, each group with the same weight."""
-    sizes = collections.Counter(row.group for row in rows)
-    pairs = sorted((abs(row.error), 1 / sizes[row.group]) for row in rows)
+def error_quantile(groups: Iterable[Sequence[LeftOut]], level: float) -> float:
+    """Return the quantile of absolute errors over their deviations, each group weighing the same."""
+    groups = [rows for rows in groups if rows]
+    pairs = sorted((abs(row.error) / row.sd, 1 / len(rows)) for rows in groups for row in rows)
     # As if a further group with the largest error were there.
-    total = sum(weight for _, weight in pairs) + 1
-    reached = 0.0
+    least, reached = level * (len(groups) + 1), 0.0
     for error, weight in pairs:
         reached += weight
-        if reached >= level * total - 1e-9:
+        if reached >= least - 1e-9:
             return error
     return pairs[-1][0]
 
 
-def is_judged(rate: Rate) -> bool:
-    """Return whether a row's error counts: XLA compiled it, and it is no lower bound."""
-    return rate.setting.uses_xla and not rate.lower_bound
+def held(left_out: LeftOutRows, name: str, level: float) -> dict[int, bool]:
+    """Return {row: whether its interval holds it}, intervals being from rows of other groups."""
+    return {
+        row.row: abs(row.error) <= row.sd * width
+        for rows in left_out[name].values()
+        for width in [scale(left_out, level, without={one.row for one in rows})]
+        for row in rows
+    }
 
 
-def leave_out(rates: Sequence[Rate], name: str, model: Model) -> list[LeftOut]:
-    """Return the judged rows, each predicted by a fit to the rows of other groups."""
-    group_of = LEFT_OUT[name]
+def leave_out(
+    fitter: Fitter, name: str, model: Model, progress: Callable[[str], None] = lambda _: None
+) -> dict[str, list[LeftOut]]:
+    """Return the rows of each group that count, predicted by a fit to the rows of other groups."""
     groups = collections.defaultdict(list)
-    for index, rate in enumerate(rates):
-        if is_judged(rate):
-            groups[group_of(rate)].append(index)
-    rows = []
-    for group, members in sorted(groups.items()):
-        others = [rate for rate in rates if group_of(rate) != group]
-        without = fit(others, start=model, steps=_LEFT_OUT_STEPS)
-        row_errors = errors(without, [rates[index] for index in members])
-        for index, error in zip(members, row_errors.tolist(), strict=True):
-            one = rates[index].setting
-            cell = f"{one.network}, {one.kind}, {one.arithmetic}, {one.software}"
-            rows.append(LeftOut(group, round(error, 4), one.link, index, cell))
-    return rows
+    for index, rate in enumerate(fitter.rates):
+        counts = not rate.lower_bound if name == "generation" else is_judged(rate)
+        if counts and (group := LEFT_OUT[name](rate)) is not None:
+            groups[group].append(index)
+    progress(f"leaving out each {name}: {len(groups)} fits")
+
+    def errors_of(group: str) -> list[LeftOut]:
+        def is_used(rate: Rate) -> bool:
+            return LEFT_OUT[name](rate) != group
+
+        _, errors, sds = fitter.fit(is_used, model, _LEFT_OUT_STEPS)
+        return [LeftOut(row, float(errors[row]), float(sds[row])) for row in groups[group]]
+
+    # NumPy computes in several threads at once.
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        return dict(zip(sorted(groups), pool.map(errors_of, sorted(groups)), strict=True))
 
 
 def calibrate(
     rates: Sequence[Rate], progress: Callable[[str], None] = lambda _: None
 ) -> Calibration:
-    """Fit the model, and again without each group in turn; takes about a minute."""
+    """Fit the model, and again without each group in turn; takes a few minutes."""
     progress(f"fitting {len(rates)} rates")
-    model = fit(rates)
-    left_out = {}
-    for name in LEFT_OUT:
-        progress(f"leaving out each {name}")
-        left_out[name] = leave_out(rates, name, model)
+    fitter = Fitter(rates)
+    model, _, _ = fitter.fit()
     xla = [rate.setting for rate in rates if rate.setting.uses_xla]
-    kinds = collections.Counter(one.kind for one in xla)
-    generations = collections.Counter(rate.setting.generation for rate in rates)
-    seen = {
-        "network": sorted({str(one.network) for one in xla}),
-        "device": sorted(kind for kind, count in kinds.items() if count >= _ENOUGH),
-        # Rows of other software tell how fast a generation is, too.
-        "generation": sorted(name for name, count in generations.items() if count >= _ENOUGH),
-        "arithmetic, family": sorted(
-            {f"{one.target.platform}, {one.arithmetic}, {one.shape.family}" for one in xla}
-        ),
-    }
-    return Calibration(model, left_out, seen, len(rates))
+    names = {"device": [one.kind for one in xla], "network": [one.network_name for one in xla]}
+    names["generation"] = [one.generation for one in xla]
+    return Calibration(
+        model=model.of_software(SOFTWARE),
+        left_out={name: leave_out(fitter, name, model, progress) for name in LEFT_OUT},
+        counts={what: dict(sorted(collections.Counter(of).items())) for what, of in names.items()},
+        generations=sorted({rate.setting.generation for rate in rates}),
+        near=sorted({near(one) for one in xla}),
+        num_rates=len(rates),
+    )
+
+
+def near(setting: Setting) -> str:
+    """Return the platform, arithmetic and family of networks of a setting, in a word."""
+    return f"{setting.target.platform}, {setting.arithmetic}, {setting.shape.family}"
+
+
+class _Stored(msgspec.Struct, forbid_unknown_fields=True):
+    """A calibration as its file has it; `values` has values, deviations and correlations."""
+
+    num_rates: int
+    noise: float
+    sds: dict[str, float]
+    generations: list[str]
+    near: list[str]
+    counts: dict[str, dict[str, int]]
+    values: dict[str, tuple[float, float, list[int]]]
+    left_out: LeftOutRows
 
 
 def save(calibration: Calibration, path: pathlib.Path) -> None:
-    """Write a calibration as JSON, numbers with six digits."""
+    """Write a calibration as JSON, a row a line."""
 
-    def short(value):
-        if isinstance(value, dict):
-            return {key: short(one) for key, one in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [short(one) for one in value]
-        return float(f"{value:.6g}") if isinstance(value, float) else value
+    def short(number: float) -> float:
+        return float(f"{number:.6g}")
 
-    text = json.dumps(short(dataclasses.asdict(calibration)), indent=0) + "\n"
+    def written(value: Any, depth: int) -> str:
+        if not isinstance(value, dict) or not depth:
+            return json.dumps(value, separators=(",", ":"))
+        rows = (f"{json.dumps(key)}: {written(one, depth - 1)}" for key, one in value.items())
+        return "{\n" + ",\n".join(rows) + "\n}"
+
+    model = calibration.model
+    sds = np.sqrt(np.diag(model.covariance))
+    correlations = np.rint(_THOUSAND * model.covariance / sds / sds[:, None]).astype(int).tolist()
+    stored = _Stored(
+        num_rates=calibration.num_rates,
+        noise=short(model.noise),
+        sds={kind: short(sd) for kind, sd in model.sds.items()},
+        generations=calibration.generations,
+        near=calibration.near,
+        counts=calibration.counts,
+        values={
+            name: (short(value), short(sds[row]), correlations[row][:row])
+            for row, (name, value) in enumerate(model.values.items())
+        },
+        left_out={
+            name: {
+                group: [LeftOut(one.row, round(one.error, 4), round(one.sd, 4)) for one in rows]
+                for group, rows in groups.items()
+            }
+            for name, groups in calibration.left_out.items()
+        },
+    )
+    text = written(msgspec.to_builtins(stored), 3) + "\n"
     replace_file(pathlib.Path(os.path.realpath(path)), text)  # of a link, where it leads to
 
 
@@ -194,12 +230,29 @@ def load(path: pathlib.Path = FILE) -> Calibration:
     Raises:
       OSError, ValueError: the file is missing or no calibration.
     """
-    calibration = msgspec.json.decode(read_text(path), type=Calibration)
+    stored = msgspec.json.decode(read_text(path), type=_Stored)
+    rows = [correlations for _, _, correlations in stored.values.values()]
     needed = {
-        "a parameter": calibration.model.parameters.keys() >= PARAMETERS.keys(),
-        "what was seen": calibration.seen.keys() >= {*_SEEN},
-        "errors of rows left out": all(calibration.left_out.get(name) for name in LEFT_OUT),
+        "a parameter": stored.values.keys() >= PARAMETERS.keys(),
+        "a standard deviation": stored.sds.keys() >= {*OFFSETS},
+        "a correlation": [len(row) for row in rows] == [*range(len(rows))],
+        "what was counted": stored.counts.keys() >= {*_INTERVALS_FROM},
+        "errors of rows left out": all(stored.left_out.get(name) for name in LEFT_OUT),
     }
     if missing := [name for name, is_there in needed.items() if not is_there]:
         raise ValueError(f"it lacks {missing[0]}")
-    return calibration
+    sds = np.array([sd for _, sd, _ in stored.values.values()])
+    lower = np.zeros((len(rows), len(rows)))
+    for number, row in enumerate(rows):
+        lower[number, :number] = np.divide(row, _THOUSAND)
+    correlation = lower + lower.T + np.eye(len(rows))
+    values = {name: value for name, (value, _, _) in stored.values.items()}
+    model = Model(values, correlation * sds * sds[:, None], stored.sds, stored.noise)
+    return Calibration(
+        model=model,
+        **{
+            field.name: getattr(stored, field.name)
+            for field in dataclasses.fields(Calibration)
+            if field.name != "model"
+        },
+    )

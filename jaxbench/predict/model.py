@@ -2,22 +2,30 @@
 
 A product of N multiply-adds has three kernels: forward, and the gradients of its input and of its
 weights. A kernel takes the p-norm of its least times by arithmetic and by memory, at efficiencies
-that fall for shallow, narrow and few products, and a launch. Elementwise kernels and the optimizer
-take their bytes; an exchange of gradients its bytes over the slowest link, partly hidden by the
-step. `PARAMETERS` lists the parameters, each with a prior. Offsets of the logarithm, by software,
-family of networks, generation, precision and device, are ridge terms: an offset without rows is 0.
+that fall for shallow, narrow and few products, and a launch. Other kernels, pooling and the
+optimizer take their bytes; an exchange of gradients its bytes over the slowest link, partly hidden
+by the step. Software without XLA launches kernels from the host beside the device, and may read
+its images there: the slowest of these counts most.
 
-All are fitted together, to the logarithms of the rates, by Gauss-Newton steps with a robust loss.
+`PARAMETERS` lists the laws' parameters. Offsets of the logarithm (`OFFSETS`) belong to a software,
+a family of networks, a generation, a device and so on; `network, device, arithmetic, software` is
+that of one cell of the table. All values are fitted together, each with a prior, to the logarithms
+of the rates by Gauss-Newton steps with a robust loss. The standard deviations of the offsets and
+the noise are estimated with them, so nothing is chosen by the errors of rows left out. The fit
+knows the covariance of its values. So a prediction has a standard deviation, which is wide for
+what no rate tells of.
 """
 
 import dataclasses
-import itertools
+import functools
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from jaxbench.analysis.scaling_model import ring_bytes
+from jaxbench.hardware.peak_table import find_peak
 from jaxbench.predict.rates import Rate, Setting, peaks_of
 
 # {parameter: (its value beforehand, its standard deviation)}; all are logarithms.
@@ -26,6 +34,7 @@ PARAMETERS = {
     "weight_gradient": (-0.1, 0.5),  # the same, relative to it
     "dense": (0.0, 0.5),
     "attention": (-0.5, 0.7),
+    "first_layer": (0.0, 0.7),  # of plain cores, which convolve few channels of images
     "half_depth": (3.5, 1.0),  # the depth that reaches half of the efficiency
     "half_columns": (2.8, 1.0),
     "half_tiles": (-1.2, 1.0),  # of 128 x 128 results, for each multiprocessor
@@ -36,42 +45,58 @@ PARAMETERS = {
     "accumulation": (0.0, 0.2),  # the most, of the peak with fp32 accumulation
     "winograd": (0.26, 0.2),
     "product_memory": (-0.3, 0.3),  # of the bandwidth
-    "elementwise_memory": (-0.3, 0.3),
     "tpu_memory": (0.7, 0.5),  # a TPU's compiler fuses more
+    "elementwise_memory": (-0.3, 0.3),
+    "pooling": (0.3, 0.5),  # the time of a byte of pooling, over that of another kernel's
     "launch_xla_s": (-12.4, 0.7),
-    "launch_other_s": (-12.0, 0.7),
+    "launch_tpu_s": (-13.8, 0.7),
+    "launch_other_s": (-12.0, 0.7),  # in 2020
+    "faster_hosts": (-2.0, 0.5),  # the yearly fall of its logarithm, as a logarithm
+    "beside": (1.1, 0.2),  # p - 1 of the device's and the host's times
     "link_fast": (-0.7, 0.5),  # of the bandwidth of links
     "link_pcie": (-1.2, 0.7),
     "link_host": (-2.3, 0.7),
     "hidden": (0.0, 0.7),  # the part of a step that hides an exchange, as a logit
     "exchange_s": (-6.9, 1.0),
 }
-# Seconds of each step beside its kernels, before a fit: JAX's own dispatch is a few tenths of a ms.
-_FIXED_S = {"JAX": (np.log(4e-4), 0.3), "other": (np.log(2e-3), 1.0)}
-# {what an offset belongs to: its standard deviation beforehand}.
-OFFSETS = {
-    "software": 0.25,
-    "xla": 0.25,
-    "family": 0.25,
-    "software, family": 0.15,
-    "software, arithmetic": 0.03,
-    "family, generation": 0.1,
-    "family, arithmetic": 0.1,
-    "software, generation": 0.05,
-    "device": 0.08,
-    "device, arithmetic": 0.05,
-    "network": 0.07,
-    "software, link": 0.1,
+_OF_PRODUCTS = [*PARAMETERS][:16]
+_LINKS = {"fast": "link_fast", "PCIe": "link_pcie", "through the host": "link_host"}
+# Logarithms that a rate has one of each: an efficiency of its generation and arithmetic; seconds of
+# a step beside its kernels; launches over those of other software; seconds for an image of 224 x
+# 224 on the host. {kind: (value beforehand, standard deviation)}.
+_ONE_OF_EACH = {
+    "efficiency": (0.0, 0.1),
+    "fixed_s": (np.log(2e-3), 1.0),
+    "launch": (0.0, 0.4),
+    "image_s": (np.log(3e-4), 0.4),
 }
-_GENERATION_SD = 0.1
-_ROBUST = 0.08  # Residuals beyond it count less and less.
-_OTHER_WEIGHT, _LOWER_BOUND_WEIGHT = 0.25, 0.1
+_FIXED_OF_JAX = (np.log(4e-4), 0.3)  # JAX's own dispatch is a few tenths of a ms.
+OFFSETS = (
+    "software",
+    "xla",
+    "family",
+    "generation",
+    "device",
+    "software, family",
+    "software, arithmetic",
+    "family, arithmetic",
+    "family, generation",
+    "network, device, arithmetic, software",
+)
+# What the estimates of the offsets' standard deviations and of the noise start from, and of how
+# many values or rows this counts as.
+_SD, _SD_COUNT, _NOISE, _NOISE_COUNT = 0.08, 4, 0.05, 20
+# In standard deviations of the noise: residuals beyond it count less and less.
+_ROBUST = 1.5
+_OTHER_WEIGHT = 0.25
 _OPTIMIZER_BYTES = 24  # of each parameter in a step: gradient, value and momentum, read and written
+_LAUNCHES = 6  # of a product in a step: three, and three of what is between products
 _STEP = 1e-4
+_IMAGE = 3 * 224 * 224
 
 
-def offsets_of(setting: Setting) -> list[tuple[str, str]]:
-    """Return the (offset, level) pairs of a setting."""
+def names_of(setting: Setting) -> tuple[list[str], list[str]]:
+    """Return the names of a setting's values: one of each of `_ONE_OF_EACH`, and its offsets."""
     values = {
         "software": setting.software,
         "xla": "XLA" if setting.uses_xla else "other",
@@ -79,70 +104,81 @@ def offsets_of(setting: Setting) -> list[tuple[str, str]]:
         "arithmetic": setting.arithmetic,
         "generation": setting.generation,
         "device": setting.kind,
-        "network": setting.network,
-        "link": setting.link if setting.link != "none" else None,
+        "network": setting.network_name,
     }
-    levels = {offset: [values[name] for name in offset.split(", ")] for offset in OFFSETS}
-    return [(offset, ", ".join(level)) for offset, level in levels.items() if all(level)]
+    ones = [setting.software] * len(_ONE_OF_EACH)
+    ones[0] = f"{setting.generation}, {setting.arithmetic}"
+    offsets = [", ".join(values[part] for part in offset.split(", ")) for offset in OFFSETS]
+    return (
+        [f"{kind}: {name}" for kind, name in zip(_ONE_OF_EACH, ones, strict=True)],
+        [f"{kind}: {name}" for kind, name in zip(OFFSETS, offsets, strict=True)],
+    )
 
 
-class Kernels(types.SimpleNamespace):
-    """The kernels of settings, as arrays: a kernel of all the settings after the other.
+class _Table(types.SimpleNamespace):
+    """Settings as arrays: of a value each, or of the kernels of all settings, one after the other.
 
     Attributes:
-      setting: the index of each kernel's setting; `first` is that of each setting's first kernel.
-      depth, columns, tiles: of its product; tiles for each multiprocessor.
-      channels: of a convolution's input on tensor cores, else infinite.
-      product: 0 convolution, 1 its weight gradient, 2 dense, 3 attention.
+      kernels: of the products: `setting`, the index of each one's setting; depth, columns, tiles
+        (for each multiprocessor); channels of a convolution's input on tensor cores, else infinite;
+        `product`: 0 convolution, 1 its weight gradient, 2 dense, 3 attention.
+      first: the index of each setting's first kernel.
+      years: since 2020, of software without XLA.
     """
 
-    def __init__(self, settings: Sequence[Setting]):
-        parts = []
-        for index, one in enumerate(settings):
-            table = np.array([tuple(layer) for layer in one.shape.layers], float)
-            rows, cols, depth, groups, inputs, outputs, weights, channels, taps, times, _ = table.T
-            flops = 2 * rows * cols * depth * groups * one.batch
-            moved = ((inputs + outputs) * one.batch + weights) * one.element_bytes
-            product = np.where(weights == 0, 3, np.where(rows == 1, 2, 0))
-            plain = peaks_of(one)[0] == peaks_of(one)[1] and not _has_tensor_cores(one)
-            sms = float(one.target.specs.get("sms", 1))
-            for height, width, deep in (
-                (rows * one.batch, cols, depth),
-                (rows * one.batch, depth, cols),
-                (depth, cols, rows * one.batch),
-            ):
-                weight_gradient = deep is not depth and height is depth
-                part = {
-                    "setting": np.full(len(rows), index),
-                    "flops": flops,
-                    "bytes": moved,
-                    "depth": deep,
-                    "columns": np.minimum(height, width) if weight_gradient else width,
-                    "tiles": height * width * groups / 128**2 / sms,
-                    "product": np.where((product == 0) & weight_gradient, 1, product),
-                    "times": times,
-                    "channels": np.where((channels > 0) & (not plain), channels, np.inf),
-                    "fast": (taps == 9) & plain,
-                }
-                parts.append(part)
-        vars(self).update({name: np.concatenate([p[name] for p in parts]) for name in parts[0]})
-        self.first = np.flatnonzero(np.diff(self.setting, prepend=-1))
-        peaks = np.array([peaks_of(one) for one in settings])
-        self.peak, self.accumulating, self.bandwidth = peaks.T
-        self.plain = np.array([not _has_tensor_cores(one) for one in settings])
-        self.tpu = np.array([one.target.platform == "tpu" for one in settings])
+    def __init__(self, settings: Sequence[Setting], dates: Sequence[str] = ()):
+        each = [one.shape for one in settings]
         self.xla = np.array([one.uses_xla for one in settings])
-        self.link = np.array([one.target.link_bytes_per_s for one in settings])
+        self.years = np.array([float(date[:4]) - 2020 if date else 0.0 for date in dates] or 0.0)
+        self.peak, self.accumulating, self.bandwidth = np.array(list(map(peaks_of, settings))).T
+        plain = [find_peak(one.kind, "fp32", "highest") for one in settings]
+        self.plain_peak = np.array([peak.flops_per_s if peak else np.nan for peak in plain])
+        self.tensor = np.array([_has_tensor_cores(one) for one in settings])
+        self.tpu = np.array([one.target.platform == "tpu" for one in settings])
+        self.link = np.array([one.target.link_bytes_per_s for one in settings], float)
         self.links = np.array([one.link for one in settings])
-        sizes = [one.batch * one.element_bytes for one in settings]
         # The backward pass moves twice as much.
-        self.touched_bytes = 3 * np.array(sizes) * [one.shape.touched for one in settings]
-        weights = np.array([one.shape.weights for one in settings], float)
-        self.optimizer_bytes = _OPTIMIZER_BYTES * weights
-        self.launches = np.array([sum(each.times for each in one.shape.layers) for one in settings])
+        sizes = 3.0 * np.array([one.batch * one.element_bytes for one in settings])
+        self.touched_bytes = sizes * [shape.touched for shape in each]
+        self.pooled_bytes = sizes * [shape.pooled for shape in each]
+        self.optimizer_bytes = _OPTIMIZER_BYTES * np.array([float(one.weights) for one in each])
+        counts = np.array([sum(layer.times for layer in shape.layers) for shape in each])
+        self.launches = _LAUNCHES * counts
+        images = [one.layers[0].inputs if one.layers[0].channels else 0 for one in each]
+        self.images = np.array(images) / _IMAGE * [one.batch for one in settings]
         self.exchanged_bytes = np.array(
             [ring_bytes(one.num_devices, 4 * one.shape.weights) * _crowd(one) for one in settings]
         )
+        parts = [part for index, one in enumerate(settings) for part in _kernels(index, one)]
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        self.kernels = types.SimpleNamespace(**joined)
+        self.first = np.flatnonzero(np.diff(self.kernels.setting, prepend=-1))
+
+
+def _kernels(index: int, one: Setting) -> Iterable[dict[str, Any]]:
+    """Yield a setting's products: forward, gradients of the inputs, gradients of the weights."""
+    layers = np.array([tuple(layer) for layer in one.shape.layers], float)
+    rows, cols, depth, groups, inputs, outputs, weights, channels, taps, times, _ = layers.T
+    tensor = _has_tensor_cores(one)
+    height, kind = rows * one.batch, np.where(weights == 0, 3, np.where(rows == 1, 2, 0))
+    of_images = (np.arange(len(layers)) == 0) & (channels > 0)
+    for number, (tall, wide, deep) in enumerate(
+        ((height, cols, depth), (height, depth, cols), (cols, depth, height))
+    ):
+        yield {
+            "setting": np.full(len(layers), index),
+            "flops": 2 * height * cols * depth * groups,
+            "bytes": ((inputs + outputs) * one.batch + weights) * one.element_bytes,
+            "depth": deep,
+            "columns": np.minimum(tall, wide) if number == 2 else wide,
+            "tiles": tall * wide * groups / 128**2 / float(one.target.specs.get("sms", 1)),
+            "product": np.where((kind == 0) & (number == 2), 1, kind),
+            "channels": np.where((channels > 0) & tensor, channels, np.inf),
+            "fast": (taps == 9) & (not tensor),
+            "plain": of_images & (channels < 8) & tensor & (one.target.platform != "tpu"),
+            # No program computes the gradient of the images.
+            "times": np.where(of_images & (number == 1), 0.0, times),
+        }
 
 
 def _crowd(setting: Setting) -> float:
@@ -156,180 +192,290 @@ def _has_tensor_cores(setting: Setting) -> bool:
     return setting.arithmetic != "fp32" and setting.generation not in ("Maxwell", "Pascal")
 
 
-def step_parts(
-    values: dict[str, float], generation: np.ndarray, fixed_s: np.ndarray, kernels: Kernels
+def _products_s(values: dict[str, float], generation: np.ndarray, table: _Table) -> np.ndarray:
+    """Return the seconds of the products of a step of each setting.
+
+    Args:
+      generation: the logarithm of the efficiency of each setting's generation and arithmetic.
+    """
+    t, k, e = table, table.kernels, {name: np.exp(value) for name, value in values.items()}
+    classes = np.array([1.0, e["weight_gradient"], e["dense"], e["attention"]])
+    efficiency = e["conv_efficiency"] * classes[k.product] * np.where(k.fast, e["winograd"], 1.0)
+    for name in ("depth", "columns", "tiles"):
+        size = getattr(k, name)
+        efficiency = efficiency * size / (size + e[f"half_{name}"])
+    efficiency = efficiency / (1 + e["half_channels"] / k.channels)
+    scale = values["intensity"] * np.log(t.peak / t.bandwidth / 100)
+    reached = t.peak * np.exp(scale + generation + values["plain_cores"] * ~t.tensor)
+    plain = t.plain_peak * np.exp(generation) * e["conv_efficiency"] * e["first_layer"]
+    memory = e["product_memory"] * np.where(t.tpu, e["tpu_memory"], 1.0) * t.bandwidth
+    p, of = 1 + e["norm"], k.setting
+    kernel_s = (k.flops / np.where(k.plain, plain[of], efficiency * reached[of])) ** p
+    kernel_s += (k.flops / (e["accumulation"] * t.accumulating)[of]) ** p
+    kernel_s += (k.bytes / memory[of]) ** p
+    return np.add.reduceat(kernel_s ** (1 / p) * k.times, t.first)
+
+
+def _step_parts(
+    values: dict[str, float], ones: Sequence[np.ndarray], products_s: np.ndarray, table: _Table
 ) -> dict[str, np.ndarray]:
     """Return the seconds of a step of each setting, before offsets, by what takes them.
 
     Args:
-      generation: the offset of each setting's generation and arithmetic, on its efficiency.
+      ones: see `_ONE_OF_EACH`.
     """
-    k, e = kernels, {name: np.exp(value) for name, value in values.items()}
-    conv = e["conv_efficiency"]
-    classes = np.array([1.0, e["weight_gradient"], e["dense"], e["attention"]]) * conv
-    efficiency = classes[k.product] * np.where(k.fast, e["winograd"], 1.0)
-    efficiency = efficiency * k.depth / (k.depth + e["half_depth"])
-    efficiency = efficiency * k.columns / (k.columns + e["half_columns"])
-    efficiency = efficiency * k.tiles / (k.tiles + e["half_tiles"])
-    efficiency = efficiency / (1 + e["half_channels"] / k.channels)
-    scale = values["intensity"] * np.log(k.peak / k.bandwidth / 100)
-    reached = k.peak * np.exp(scale + generation + values["plain_cores"] * k.plain)
-    fuses = np.where(k.tpu, e["tpu_memory"], 1.0)
-    p = 1 + e["norm"]
-    kernel_s = (k.flops / (efficiency * reached[k.setting])) ** p
-    kernel_s += (k.flops / (e["accumulation"] * k.accumulating[k.setting])) ** p
-    kernel_s += (k.bytes / (e["product_memory"] * (fuses * k.bandwidth)[k.setting])) ** p
-    launch_s = np.where(k.xla, e["launch_xla_s"], e["launch_other_s"])
-    kernel_s = (kernel_s ** (1 / p) + launch_s[k.setting]) * k.times
-    rate = e["elementwise_memory"] * fuses * k.bandwidth
+    t, e = table, {name: np.exp(value) for name, value in values.items()}
+    _, fixed_s, launch, image_s = map(np.exp, ones)
+    rate = e["elementwise_memory"] * np.where(t.tpu, e["tpu_memory"], 1.0) * t.bandwidth
     parts = {
-        "products": np.add.reduceat(kernel_s, k.first),
-        "elementwise": k.touched_bytes / rate + 3 * k.launches * launch_s,
-        "optimizer": k.optimizer_bytes / rate,
+        "products": products_s,
+        "elementwise": (t.touched_bytes + e["pooling"] * t.pooled_bytes) / rate,
+        "optimizer": t.optimizer_bytes / rate,
     }
-    step_s = sum(parts.values())
-    names = {"fast": "link_fast", "PCIe": "link_pcie", "through the host": "link_host"}
-    share = np.select([k.links == link for link in names], [e[name] for name in names.values()], 1)
-    exchange_s = k.exchanged_bytes / (share * k.link)
+    device_s = np.sum([*parts.values()], axis=0)
+    share = np.select([t.links == link for link in _LINKS], [e[one] for one in _LINKS.values()], 1)
+    exchange_s = t.exchanged_bytes / (share * t.link)
     hidden = 1 / (1 + np.exp(-values["hidden"]))
-    exposed_s = np.maximum(0.15 * exchange_s, exchange_s - hidden * step_s)
-    parts["links"] = np.where(k.links == "none", 0.0, exposed_s + e["exchange_s"])
-    return parts | {"fixed": fixed_s}
+    exposed_s = np.maximum(0.15 * exchange_s, exchange_s - hidden * device_s) + e["exchange_s"]
+    parts["links"] = np.where(t.links == "none", 0.0, exposed_s)
+    other_s = e["launch_other_s"] * np.exp(-e["faster_hosts"] * t.years)
+    xla_s = np.where(t.tpu, e["launch_tpu_s"], e["launch_xla_s"])
+    launches_s = t.launches * launch * np.where(t.xla, xla_s, other_s)
+    # Other software's host works beside the device: what it adds to the p-norm of both.
+    device_s, q = device_s + parts["links"], 1 + e["beside"]
+    host_s = (launches_s + fixed_s) ** q + (image_s * t.images) ** q
+    added_s = (device_s**q + host_s) ** (1 / q) - device_s
+    parts["launches"] = np.where(t.xla, launches_s, added_s)
+    parts["fixed"] = np.where(t.xla, fixed_s, 0.0)
+    return parts
 
 
 @dataclasses.dataclass
 class Model:
-    """A fitted model.
+    """A fitted model, or a prior one.
 
     Attributes:
-      parameters: {parameter: value}, see `PARAMETERS`.
-      generations: {generation, arithmetic: offset of the efficiency}.
-      fixed: {software: logarithm of its seconds beside the kernels of a step}.
-      offsets: {offset: {level: value}}, see `OFFSETS`.
+      values: {name: value} of the parameters, of `_ONE_OF_EACH` and of the offsets, in one order.
+      covariance: of the values.
+      sds: {kind of offset: its standard deviation}; `noise` is that of a rate.
     """
 
-    parameters: dict[str, float]
-    generations: dict[str, float]
-    fixed: dict[str, float]
-    offsets: dict[str, dict[str, float]]
+    values: dict[str, float]
+    covariance: np.ndarray
+    sds: dict[str, float]
+    noise: float
+
+    def prior(self, name: str) -> tuple[float, float]:
+        """Return the value and the standard deviation of a name before any rate."""
+        kind, _, of = name.partition(": ")
+        if kind == "fixed_s" and of.startswith("JAX"):
+            return _FIXED_OF_JAX
+        known = PARAMETERS.get(kind) or _ONE_OF_EACH.get(kind)
+        return known or (0.0, self.sds[kind])
+
+    def knowing(self, settings: Iterable[Setting]) -> "Model":
+        """Return the model with the prior values of names of settings that it lacks."""
+        names = (name for one in settings for part in names_of(one) for name in part)
+        new = {name: self.prior(name) for name in names if name not in self.values}
+        size, count = len(self.values), len(new)
+        covariance = np.zeros((size + count, size + count))
+        covariance[:size, :size] = self.covariance
+        covariance[size:, size:] = np.diag([sd**2 for _, sd in new.values()])
+        values = self.values | {name: value for name, (value, _) in new.items()}
+        return dataclasses.replace(self, values=values, covariance=covariance)
 
     def parts(self, settings: Sequence[Setting]) -> dict[str, np.ndarray]:
         """Return the seconds of a step of each setting by what takes them, offsets included."""
-        generation = np.array([self.generations.get(_generation(one), 0.0) for one in settings])
-        prior = [self.fixed.get(one.software, _fixed_prior(one.software)[0]) for one in settings]
-        parts = step_parts(self.parameters, generation, np.exp(prior), Kernels(settings))
-        scale = np.exp([self.offset(one) for one in settings])
-        return {name: part * scale for name, part in parts.items()}
+        model = self.knowing(settings)
+        fit = _Fit(settings, model.values)
+        parts, _ = fit.parts(np.array([*model.values.values()]))
+        return parts
 
-    def offset(self, setting: Setting) -> float:
-        """Return the sum of a setting's offsets."""
-        return sum(
-            self.offsets.get(kind, {}).get(level, 0.0) for kind, level in offsets_of(setting)
-        )
+    def predict(self, settings: Sequence[Setting]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the logarithm of the seconds of a step of each setting, and its deviation."""
+        model = self.knowing(settings)
+        theta = np.array([*model.values.values()])
+        fit = _Fit(settings, model.values)
+        slopes = fit.slopes(theta)
+        variance = np.einsum("ij,jk,ik->i", slopes, model.covariance, slopes)
+        # Rounding of a stored covariance may leave less than nothing.
+        return fit.log_s(theta), np.sqrt(np.maximum(variance, 0.0) + self.noise**2)
 
     def step_s(self, settings: Sequence[Setting]) -> np.ndarray:
         """Return the seconds of a step of each setting."""
-        return np.sum([*self.parts(settings).values()], axis=0)
+        return np.exp(self.predict(settings)[0])
+
+    def given(self, rates: Sequence[Rate]) -> "Model":
+        """Return the model after some more rates, by one linear step."""
+        settings = [rate.setting for rate in rates]
+        model = self.knowing(settings)
+        theta, fit = np.array([*model.values.values()]), _Fit(settings, model.values)
+        slopes = fit.slopes(theta)
+        residual = np.log([rate.step_s for rate in rates]) - fit.log_s(theta)
+        shared = model.covariance @ slopes.T
+        gain = np.linalg.solve(slopes @ shared + self.noise**2 * np.eye(len(rates)), shared.T).T
+        values = dict(zip(model.values, (theta + gain @ residual).tolist(), strict=True))
+        covariance = model.covariance - gain @ shared.T
+        return dataclasses.replace(model, values=values, covariance=covariance)
+
+    def of_software(self, software: str) -> "Model":
+        """Return the model without the values of other software."""
+        others = (*_ONE_OF_EACH, *(kind for kind in OFFSETS if "software" in kind))
+
+        def is_needed(name: str) -> bool:
+            kind, _, of = name.partition(": ")
+            return kind not in others or kind == "efficiency" or software in of.split(", ")
+
+        kept = [number for number, name in enumerate(self.values) if is_needed(name)]
+        values = {name: value for name, value in self.values.items() if is_needed(name)}
+        covariance = self.covariance[np.ix_(kept, kept)]
+        return dataclasses.replace(self, values=values, covariance=covariance)
 
 
-def _generation(setting: Setting) -> str:
-    return f"{setting.generation}, {setting.arithmetic}"
+class _Fit:
+    """Settings with the places of their values in a vector."""
 
+    def __init__(
+        self, settings: Sequence[Setting], names: Iterable[str], dates: Sequence[str] = ()
+    ):
+        self.table = _Table(settings, dates)
+        place = {name: number for number, name in enumerate(names)}
+        named = [names_of(one) for one in settings]
+        self.design = np.zeros((len(settings), len(place)))
+        for row, (_, offsets) in enumerate(named):
+            self.design[row, [place[name] for name in offsets]] = 1.0
+        self.ones = np.array([[place[name] for name in ones] for ones, _ in named]).T
 
-def _fixed_prior(software: str) -> tuple[float, float]:
-    return _FIXED_S["JAX" if software.startswith("JAX") else "other"]
+    def parts(
+        self, theta: np.ndarray, products_s: np.ndarray | None = None
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Return the seconds of a step by what takes them, and those of products before offsets."""
+        values = dict(zip(PARAMETERS, theta, strict=False))
+        ones = theta[self.ones]
+        if products_s is None:
+            products_s = _products_s(values, ones[0], self.table)
+        scale = np.exp(self.design @ theta)
+        parts = _step_parts(values, ones, products_s, self.table)
+        return {name: part * scale for name, part in parts.items()}, products_s
 
+    def log_s(self, theta: np.ndarray, products_s: np.ndarray | None = None) -> np.ndarray:
+        """Return the logarithm of the seconds of a step of each setting."""
+        return np.log(sum(self.parts(theta, products_s)[0].values()))
 
-def fit(rates: Sequence[Rate], start: Model | None = None, steps: int = 14) -> Model:
-    """Fit a model to rates.
-
-    Args:
-      start: a model of more rows, from which fewer steps do; None begins at what is known before.
-    """
-    settings = [rate.setting for rate in rates]
-    kernels, log_step_s = Kernels(settings), np.log([rate.step_s for rate in rates])
-    generations = sorted(set(map(_generation, settings)))
-    softwares = sorted({one.software for one in settings})
-    levels = {pair: None for one in settings for pair in offsets_of(one)}
-    order = {pair: number for number, pair in enumerate(levels)}
-    design = np.zeros((len(rates), len(order)))
-    for number, one in enumerate(settings):
-        design[number, [order[pair] for pair in offsets_of(one)]] = 1.0
-    ends = [*itertools.accumulate(map(len, (PARAMETERS, generations, softwares)))]
-    laws, generation_part, fixed_part, offset_part = map(slice, (0, *ends), (*ends, None))
-    generation_of = np.array([generations.index(_generation(one)) for one in settings])
-    software_of = np.array([softwares.index(one.software) for one in settings])
-    known = [*PARAMETERS.values(), *[(0.0, _GENERATION_SD)] * len(generations)]
-    known += [_fixed_prior(one) for one in softwares]
-    known += [(0.0, OFFSETS[kind]) for kind, _ in order]
-    before, spread = np.array(known).T
-    theta = before.copy()
-    if start is not None:
-        theta[laws] = [start.parameters[name] for name in PARAMETERS]
-        theta[generation_part] = [start.generations.get(name, 0.0) for name in generations]
-        theta[fixed_part] = [start.fixed.get(name, _fixed_prior(name)[0]) for name in softwares]
-        theta[offset_part] = [start.offsets.get(kind, {}).get(level, 0.0) for kind, level in order]
-    weight = np.array([_weight(rate) for rate in rates])
-
-    def log_time(theta: np.ndarray) -> np.ndarray:
-        values = dict(zip(PARAMETERS, theta[laws], strict=True))
-        offset, fixed_s = theta[generation_part][generation_of], np.exp(theta[fixed_part])
-        return np.log(sum(step_parts(values, offset, fixed_s[software_of], kernels).values()))
-
-    def loss(residual: np.ndarray, theta: np.ndarray) -> float:
-        robust = 2 * (np.sqrt(1 + (residual / _ROBUST) ** 2) - 1)
-        return float(np.sum(weight * robust) + np.sum(((theta - before) / spread) ** 2))
-
-    predicted = log_time(theta)
-    residual = log_step_s - predicted - design @ theta[offset_part]
-    best = loss(residual, theta)
-    for _ in range(steps):
-        jacobian = np.zeros((len(rates), len(theta)))
-        for column in range(laws.stop):
+    def slopes(self, theta: np.ndarray) -> np.ndarray:
+        """Return the slopes of `log_s` by each value, one row a setting."""
+        slopes, rows = self.design.copy(), np.arange(len(self.design))
+        products_s = self.parts(theta)[1]
+        log_s = self.log_s(theta, products_s)
+        # A setting has one of each: one difference serves all of them.
+        columns = [*enumerate(PARAMETERS), *zip(self.ones, _ONE_OF_EACH, strict=True)]
+        for column, name in columns:
             moved = theta.copy()
             moved[column] += _STEP
-            jacobian[:, column] = (log_time(moved) - predicted) / _STEP
-        # Each setting has one generation and one software: one difference serves all of them.
-        for part, index in ((generation_part, generation_of), (fixed_part, software_of)):
-            moved = theta.copy()
-            moved[part] += _STEP
-            slope = (log_time(moved) - predicted) / _STEP
-            jacobian[np.arange(len(rates)), part.start + index] = slope
-        jacobian[:, offset_part] = design
-        weights = weight / np.sqrt(1 + (residual / _ROBUST) ** 2) / _ROBUST**2
-        slope = jacobian.T @ (weights * residual) - (theta - before) / spread**2
-        curvature = (jacobian * weights[:, None]).T @ jacobian + np.diag(spread**-2)
-        step = np.linalg.solve(curvature, slope)
-        for scale in (1.0, 0.5, 0.25, 0.1, 0.03):
-            tried = theta + scale * step
-            tried_time = log_time(tried)
-            tried_residual = log_step_s - tried_time - design @ tried[offset_part]
-            if (value := loss(tried_residual, tried)) < best:
+            again = name in _OF_PRODUCTS or name == "efficiency"
+            slopes[rows, column] = (
+                self.log_s(moved, None if again else products_s) - log_s
+            ) / _STEP
+        return slopes
+
+
+def is_judged(rate: Rate) -> bool:
+    """Return whether a row's error counts as one of XLA, which is like jaxbench's."""
+    return rate.setting.uses_xla and not rate.lower_bound
+
+
+class Fitter:
+    """Fits models to rates, with some of them left out.
+
+    Attributes:
+      rates: all rates.
+    """
+
+    def __init__(self, rates: Sequence[Rate]):
+        self.rates = rates
+        settings = [rate.setting for rate in rates]
+        empty = Model({}, np.zeros((0, 0)), dict.fromkeys(OFFSETS, _SD), _NOISE)
+        names = {name: None for one in settings for part in names_of(one) for name in part}
+        self._names = [*PARAMETERS, *sorted(names)]
+        self._kinds = np.array([name.partition(": ")[0] for name in self._names])
+        self._fit = _Fit(settings, self._names, [rate.date for rate in rates])
+        self._log_s = np.log([rate.step_s for rate in rates])
+        self._lower = np.array([rate.lower_bound for rate in rates])
+        self._weight = np.where([one.uses_xla for one in settings], 1.0, _OTHER_WEIGHT)
+        self._prior = empty
+
+    @functools.cached_property
+    def _nothing(self) -> Model:
+        """The model before any rate."""
+        known = [self._prior.prior(name) for name in self._names]
+        values = dict(zip(self._names, (value for value, _ in known), strict=True))
+        return dataclasses.replace(
+            self._prior, values=values, covariance=np.diag([sd**2 for _, sd in known])
+        )
+
+    def fit(
+        self,
+        is_used: Callable[[Rate], bool] = lambda rate: True,
+        start: Model | None = None,
+        steps: int = 16,
+    ) -> tuple[Model, np.ndarray, np.ndarray]:
+        """Return a model, log(predicted rate / published rate) of all rates, and its deviations.
+
+        Args:
+          is_used: whether a rate is fitted; errors are returned of all.
+          start: a model of these rates, from which fewer steps do.
+        """
+        model = start or self._nothing
+        used = self._weight * [is_used(rate) for rate in self.rates]
+        theta, fit = np.array([*model.values.values()]), self._fit
+        log_s = fit.log_s(theta)
+        for step in range(steps):
+            means, sds = np.array([model.prior(name) for name in self._names]).T
+            residual, slopes = self._log_s - log_s, fit.slopes(theta)
+            weights = self._weights(residual, used, model.noise)
+            slope = slopes.T @ (weights * residual) - (theta - means) / sds**2
+            covariance = np.linalg.inv((slopes * weights[:, None]).T @ slopes + np.diag(sds**-2))
+            if step == steps - 1:
                 break
-        else:
-            break
-        gain = best - value
-        theta, predicted, residual, best = tried, tried_time, tried_residual, value
-        if gain < 0.02:
-            break
-    offsets: dict[str, dict[str, float]] = {kind: {} for kind in OFFSETS}
-    for (kind, level), value in zip(order, theta[offset_part].tolist(), strict=True):
-        offsets[kind][level] = value
-    return Model(
-        dict(zip(PARAMETERS, theta[laws].tolist(), strict=True)),
-        dict(zip(generations, theta[generation_part].tolist(), strict=True)),
-        dict(zip(softwares, theta[fixed_part].tolist(), strict=True)),
-        offsets,
-    )
+            change = covariance @ slope
+            least = self._loss(residual, theta, used, model.noise, means, sds)
+            for scale in (1.0, 0.5, 0.25, 0.1, 0.03, 0.0):
+                tried = theta + scale * change
+                log_s = fit.log_s(tried)
+                if self._loss(self._log_s - log_s, tried, used, model.noise, means, sds) < least:
+                    break
+            theta = tried
+            model = self._spread(model, theta, self._log_s - log_s, used, slopes, covariance)
+        model = dataclasses.replace(
+            model,
+            values=dict(zip(self._names, theta.tolist(), strict=True)),
+            covariance=covariance,
+        )
+        variance = np.einsum("ij,jk,ik->i", slopes, covariance, slopes)
+        return model, self._log_s - log_s, np.sqrt(variance + model.noise**2)
 
+    def _used(self, residual: np.ndarray, used: np.ndarray) -> np.ndarray:
+        """Return the weights of rates; a lower bound that a prediction keeps to has none."""
+        return used * ~(self._lower & (residual > 0))
 
-def _weight(rate: Rate) -> float:
-    weight = 1.0 if rate.setting.uses_xla else _OTHER_WEIGHT
-    return weight * (_LOWER_BOUND_WEIGHT if rate.lower_bound else 1.0)
+    def _weights(self, residual: np.ndarray, used: np.ndarray, noise: float) -> np.ndarray:
+        size = residual / (_ROBUST * noise)
+        return self._used(residual, used) / np.sqrt(1 + size**2) / noise**2
 
+    def _loss(self, residual, theta, used, noise, means, sds) -> float:
+        size = np.sqrt(1 + (residual / (_ROBUST * noise)) ** 2)
+        robust = 2 * _ROBUST**2 * (size - 1)
+        return self._used(residual, used) @ robust + np.sum(((theta - means) / sds) ** 2)
 
-def errors(model: Model, rates: Iterable[Rate]) -> np.ndarray:
-    """Return log(predicted rate / published rate) of each row."""
-    rates = list(rates)
-    published_s = np.array([rate.step_s for rate in rates])
-    return np.log(published_s / model.step_s([rate.setting for rate in rates]))
+    def _spread(self, model, theta, residual, used, slopes, covariance) -> Model:
+        """Return a model with new estimates of the offsets' deviations and of the noise."""
+        squares, sds = theta**2 + np.diag(covariance), {}
+        for kind in OFFSETS:
+            of = squares[self._kinds == kind]
+            sds[kind] = float(np.sqrt((of.sum() + _SD_COUNT * _SD**2) / (len(of) + _SD_COUNT)))
+        weights = self._weights(residual, used, model.noise) * model.noise**2
+        fitted = np.einsum("ij,jk,ik->i", slopes, covariance, slopes)
+        squares = weights * (residual**2 + np.minimum(fitted, model.noise**2))
+        total = squares.sum() + _NOISE_COUNT * _NOISE**2
+        noise = float(np.sqrt(total / (weights.sum() + _NOISE_COUNT)))
+        return dataclasses.replace(model, sds=sds, noise=noise)

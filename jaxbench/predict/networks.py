@@ -19,9 +19,9 @@ _POOL, _AVERAGE = "pool", "average"  # 3x3 with stride 2, and with stride 1
 class _Images:
     """Images of height x width and channels, and the layers that made them.
 
-    `moved` is what elementwise kernels move, `pooled` what pooling does. `touches` is how often they move a layer's outputs: 3
-    times for batch norm and ReLU (once for the statistics, then read and written), twice for a
-    ReLU, once more for a sum.
+    `moved` is what elementwise kernels move, `pooled` what pooling does. `touches` is how often
+    they move a layer's outputs: 3 times for batch norm and ReLU (once for the statistics, then read
+    and written), twice for a ReLU, once more for a sum.
     """
 
     size: tuple[int, int]
@@ -154,6 +154,15 @@ def wrn28_10():
     for stage, channels in enumerate((160, 320, 640)):
         # The sum is written before the norm, which writes its own.
         _basic_blocks(x, 4, channels, 2 if stage else 1, projects=True, touches=1.0, last=6.0)
+    return x.global_pool().dense(10).shape()
+
+
+def cnn10():
+    x = _Images((32, 32))
+    for channels in (64, 128, 256):
+        if channels > 64:
+            x.pool(2, 2)
+        x.conv(channels, 3).conv(channels, 3).conv(channels, 3)
     return x.global_pool().dense(10).shape()
 
 
@@ -411,6 +420,7 @@ NETWORKS = {
     "resnext50_32x4d": resnet((3, 4, 6, 3), width=4, groups=32),
     "resnext101_32x4d": resnet((3, 4, 23, 3), width=4, groups=32),
     "wrn28_10": wrn28_10(),
+    "cnn10": cnn10(),
     "vgg11": vgg(VGG11),
     "vgg16": vgg(VGG16),
     "vgg16_bn": vgg(VGG16, 3.0),

@@ -15,13 +15,11 @@ from jaxbench.analysis.rate import Estimate
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peak_table import find_bandwidth, find_peak
 from jaxbench.hardware.targets.target import Target
-from jaxbench.predict.calibration import ANCHOR_WEIGHT, LEVELS, Calibration, anchored
+from jaxbench.predict.calibration import LEVELS, SOFTWARE, Calibration, near
 from jaxbench.predict.layers import NetworkShape
-from jaxbench.predict.model import errors
 from jaxbench.predict.networks import identify
 from jaxbench.predict.rates import Rate, Setting, arithmetic_of
 
-SOFTWARE = "JAX"
 # Launches, dispatch and latency are not calibrated well enough to be most of a step.
 _MOST_OVERHEAD = 0.5
 # No row that was left out is further off than 2.4 times; a slowed device may be.
@@ -34,7 +32,7 @@ class Prediction:
 
     Attributes:
       rates: {level: examples/s of all devices, with the interval of that level}.
-      parts_s: {what: seconds of a step}: products, elementwise, optimizer, links, fixed.
+      parts_s: {what: seconds of a step}: products, elementwise, optimizer, links, launches, fixed.
     """
 
     rates: dict[float, Estimate]
@@ -105,14 +103,13 @@ def predict(setting: Setting, calibration: Calibration, anchors: Sequence[Rate] 
 
     Args:
       anchors: rates of this network and precision that were measured on devices of the same kind.
-        The prediction is shifted by their mean error, times `ANCHOR_WEIGHT`.
+        They are fitted to, too.
 
     Raises:
       NotPredicted: no rate near it was measured, the step runs out of memory, or it is too short.
     """
     target, family = setting.target, setting.shape.family
-    near = f"{target.platform}, {setting.arithmetic}, {family}"
-    if near not in calibration.seen["arithmetic, family"]:
+    if near(setting) not in calibration.near:
         precision = {"16": "16 bits", "tf32": "TF32", "fp32": "fp32"}[setting.arithmetic]
         raise NotPredicted(
             f"no rate of a network like this ({family}) in {precision} on a "
@@ -124,62 +121,49 @@ def predict(setting: Setting, calibration: Calibration, anchors: Sequence[Rate] 
             f"it runs out of memory: a device needs {least / 2**30:.1f} GiB at least and has "
             f"{target.usable_bytes / 2**30:.1f}"
         )
-    parts_s = {name: float(part[0]) for name, part in calibration.model.parts([setting]).items()}
-    step_s = sum(parts_s.values())
-    overhead_s = parts_s["fixed"] + _latency_s(setting, calibration)
+    model, shift = calibration.model, 1.0
+    if anchors:
+        known_s = [rate.step_s for rate in anchors]
+        off = float(np.mean(model.predict([one.setting for one in anchors])[0] - np.log(known_s)))
+        if abs(off) > math.log(_MOST_ANCHOR_ERROR):
+            raise NotPredicted(
+                f"the anchor's rate is {math.exp(off):.3g} times what is expected of such a "
+                f"device; more than {_MOST_ANCHOR_ERROR} times is none of its rates"
+            )
+        before_s = model.step_s([setting])[0]
+        model = model.given(anchors)
+        shift = float(before_s / model.step_s([setting])[0])
+    parts_s = {name: float(part[0]) for name, part in model.parts([setting]).items()}
+    step_s, overhead_s = sum(parts_s.values()), parts_s["launches"] + parts_s["fixed"]
+    if setting.link != "none":
+        overhead_s += math.exp(model.values["exchange_s"])
     if overhead_s > _MOST_OVERHEAD * step_s:
         raise NotPredicted(
             f"launches and the latency of exchanges would be {overhead_s / step_s:.0%} of a step "
             f"of {step_s * 1e3:.2g} ms, and no published rate tells how long they take; a larger "
             "batch is predicted"
         )
-    rate = setting.batch * setting.num_devices / step_s
-    shift = 1.0
-    if anchors:
-        error = float(np.mean(errors(calibration.model, anchors)))
-        if abs(error) > math.log(_MOST_ANCHOR_ERROR):
-            raise NotPredicted(
-                f"the anchor's rate is {math.exp(-error):.3g} times what is expected of such a "
-                f"device; more than {_MOST_ANCHOR_ERROR} times is none of its rates"
-            )
-        shift = math.exp(-ANCHOR_WEIGHT * error)
-    rate, parts_s = rate * shift, {name: part / shift for name, part in parts_s.items()}
-    widths = {
-        level: calibration.half_width(setting, level, has_anchor=bool(anchors)) for level in LEVELS
-    }
-    evidence = calibration.evidence(setting)
-    new_generation, rows = "generation" in evidence, calibration.left_out[evidence[0]]
-    if anchors:
-        evidence, rows = ("device, with an anchor,",), anchored(calibration.left_out["device"])
+    rate, sd = setting.batch * setting.num_devices / step_s, float(model.predict([setting])[1][0])
     basis = {
         "software": SOFTWARE,
         "generation": setting.generation,
-        "new_generation": new_generation,
+        "new_generation": setting.generation not in calibration.generations,
         "family": family,
         "network": setting.network,
         "arithmetic": setting.arithmetic,
         "rates": calibration.num_rates,
-        "interval_from": [f"each {name} left out" for name in evidence],
-        "median_error": float(np.median(np.abs(np.expm1([row.error for row in rows])))),
+        "rates_of": calibration.rates_of(setting),
         "may_run_out_of_memory": needed > target.usable_bytes,
         "anchor": {"rates": len(anchors), "shift": shift} if anchors else None,
     }
     return Prediction(
         {
             level: Estimate(rate, rate * math.exp(-width), rate * math.exp(width))
-            for level, width in widths.items()
+            for level, width in ((one, scale * sd) for one, scale in calibration.scales.items())
         },
         parts_s,
         basis,
     )
-
-
-def _latency_s(setting: Setting, calibration: Calibration) -> float:
-    """Return the seconds of launches and of an exchange's latency, before offsets."""
-    parameters = calibration.model.parameters
-    launches = sum(layer.times for layer in setting.shape.layers)
-    exchange_s = math.exp(parameters["exchange_s"]) if setting.link != "none" else 0.0
-    return 6 * launches * math.exp(parameters["launch_xla_s"]) + exchange_s
 
 
 def memory_bytes(setting: Setting) -> float:

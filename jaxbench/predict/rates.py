@@ -25,6 +25,9 @@ _GENERATIONS = {
     "10.0": "Blackwell",
     "12.0": "Blackwell graphics",
 }
+_TPU = "TPU v4, v5"
+# Google's others, by what their names begin with after "TPU ".
+_TPUS = {"v2": "TPU v2, v3", "v3": "TPU v2, v3", "v6": "TPU v6e, 7x", "7": "TPU v6e, 7x"}
 
 
 class Setting(NamedTuple):
@@ -51,8 +54,15 @@ class Setting(NamedTuple):
     @property
     def generation(self) -> str:
         if self.target.platform == "tpu":
-            return "TPU"
+            name = self.kind.removeprefix("TPU").lstrip()
+            return next((one for start, one in _TPUS.items() if name.startswith(start)), _TPU)
         return _GENERATIONS[self.target.specs["compute_capability"]]
+
+    @property
+    def network_name(self) -> str:
+        """The network's public name, else one by its sizes."""
+        sizes = f"{self.shape.macs:,} MACs, {self.shape.weights:,} weights"
+        return self.network or sizes
 
     @property
     def kind(self) -> str:

@@ -62,9 +62,7 @@ def rates_to_fit(
         except BadInput as error:
             left_out[f"rate(s) ({error})"] += 1
             continue
-        # All rates of a network without a public name are one network's.
-        name = rate.setting.network or f"{shape.macs:,} MACs, {shape.weights:,} weights"
-        rates[kind].append(rate._replace(setting=rate.setting._replace(network=name)))
+        rates[kind].append(rate)
     lines = [*collection.notes, *collection.card_notes]
     if +left_out:
         reasons = (f"{number:,} {reason}" for reason, number in (+left_out).items())
