@@ -102,7 +102,7 @@ def scale(left_out: LeftOutRows, level: float, without: Iterable[int] = ()) -> f
 
 
 def error_quantile(groups: Iterable[Sequence[LeftOut]], level: float) -> float:
-    """Return the quantile of absolute errors over their deviations, each group weighing the same."""
+    """Return the quantile of absolute errors over their deviations; each group has one weight."""
     groups = [rows for rows in groups if rows]
     pairs = sorted((abs(row.error) / row.sd, 1 / len(rows)) for rows in groups for row in rows)
     # As if a further group with the largest error were there.

@@ -166,6 +166,15 @@ def cnn10():
     return x.global_pool().dense(10).shape()
 
 
+def speed_net():
+    x = _Images((32, 32)).conv(24, 2, 1, True, touches=2.0)
+    for channels in (64, 256, 256):
+        x.conv(channels, 3, touches=0.0).pool(2, 2)
+        x.moved.append(3.0 * math.prod(x.size) * channels)  # norm and activation after pooling
+        x.conv(channels, 3)
+    return x.global_pool().dense(10).shape()
+
+
 def vgg(plan, touches=2.0):
     x = _Images((224, 224))
     for step in plan:
@@ -421,6 +430,7 @@ NETWORKS = {
     "resnext101_32x4d": resnet((3, 4, 23, 3), width=4, groups=32),
     "wrn28_10": wrn28_10(),
     "cnn10": cnn10(),
+    "speed_net": speed_net(),
     "vgg11": vgg(VGG11),
     "vgg16": vgg(VGG16),
     "vgg16_bn": vgg(VGG16, 3.0),
