@@ -133,7 +133,7 @@ def leave_out(
         counts = not rate.lower_bound if name == "generation" else is_judged(rate)
         if counts and (group := LEFT_OUT[name](rate)) is not None:
             groups[group].append(index)
-    progress(f"leaving out each {name}: {len(groups)} fits")
+    left_out = {}
 
     def errors_of(group: str) -> list[LeftOut]:
         def is_used(rate: Rate) -> bool:
@@ -144,7 +144,11 @@ def leave_out(
 
     # NumPy computes in several threads at once.
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        return dict(zip(sorted(groups), pool.map(errors_of, sorted(groups)), strict=True))
+        rows = {group: pool.submit(errors_of, group) for group in sorted(groups)}
+        for number, (group, found) in enumerate(rows.items(), 1):
+            left_out[group] = found.result()
+            progress(f"left out each {name}: {number} of {len(groups)}")
+    return left_out
 
 
 def calibrate(

@@ -79,6 +79,7 @@ OFFSETS = (
     "device",
     "software, family",
     "software, arithmetic",
+    "software, generation",
     "family, arithmetic",
     "family, generation",
     "network, device, arithmetic, software",
@@ -297,7 +298,7 @@ class Model:
         theta = np.array([*model.values.values()])
         fit = _Fit(settings, model.values)
         slopes = fit.slopes(theta)
-        variance = np.einsum("ij,jk,ik->i", slopes, model.covariance, slopes)
+        variance = _variances(slopes, model.covariance)
         # Rounding of a stored covariance may leave less than nothing.
         return fit.log_s(theta), np.sqrt(np.maximum(variance, 0.0) + self.noise**2)
 
@@ -379,6 +380,11 @@ class _Fit:
         return slopes
 
 
+def _variances(slopes: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """Return the variance of each row of slopes times values of this covariance."""
+    return np.sum(slopes @ covariance * slopes, axis=1)
+
+
 def is_judged(rate: Rate) -> bool:
     """Return whether a row's error counts as one of XLA, which is like jaxbench's."""
     return rate.setting.uses_xla and not rate.lower_bound
@@ -451,7 +457,7 @@ class Fitter:
             values=dict(zip(self._names, theta.tolist(), strict=True)),
             covariance=covariance,
         )
-        variance = np.einsum("ij,jk,ik->i", slopes, covariance, slopes)
+        variance = _variances(slopes, covariance)
         return model, self._log_s - log_s, np.sqrt(variance + model.noise**2)
 
     def _used(self, residual: np.ndarray, used: np.ndarray) -> np.ndarray:
@@ -474,7 +480,7 @@ class Fitter:
             of = squares[self._kinds == kind]
             sds[kind] = float(np.sqrt((of.sum() + _SD_COUNT * _SD**2) / (len(of) + _SD_COUNT)))
         weights = self._weights(residual, used, model.noise) * model.noise**2
-        fitted = np.einsum("ij,jk,ik->i", slopes, covariance, slopes)
+        fitted = _variances(slopes, covariance)
         squares = weights * (residual**2 + np.minimum(fitted, model.noise**2))
         total = squares.sum() + _NOISE_COUNT * _NOISE**2
         noise = float(np.sqrt(total / (weights.sum() + _NOISE_COUNT)))
