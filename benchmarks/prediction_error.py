@@ -24,7 +24,7 @@ import numpy as np
 from absl import flags
 
 from jaxbench.cli import entry_point
-from jaxbench.predict.calibration import LEVELS, LeftOut, held, load
+from jaxbench.predict.calibration import LEVELS, LeftOut, load
 from jaxbench.predict.model import is_judged
 from jaxbench.predict.rates import Rate, read_rates
 from jaxbench.tables.text import text_table
@@ -86,10 +86,9 @@ def softwares(rates: Iterable[Rate]) -> str:
 
 def print_tables(rates: Sequence[Rate]) -> None:
     """Print the errors by what was left out, by question and by generation."""
-    left_out = load().left_out
-    holds = {
-        name: [held(left_out, name, level) for level in LEVELS] for name in ("years", *left_out)
-    }
+    calibration = load()
+    left_out = calibration.left_out
+    holds = {name: [calibration.held(name, level) for level in LEVELS] for name in left_out}
 
     def holding(name: str, rows: Sequence[LeftOut]) -> list[str]:
         return [f"{np.mean([of[row.row] for row in rows]):.0%}" for of in holds[name]]
@@ -161,16 +160,14 @@ def print_order(rates: Sequence[Rate]) -> None:
 
 def print_anchors(rates: Sequence[Rate]) -> None:
     """Print the error of each row whose fit knows another row of its cell, its device left out."""
-    model, errors = load().model, []
+    errors, noise = [], load().model.noise
     rows = [row for rows in load().left_out["device"].values() for row in rows]
     own = collections.defaultdict(list)
     for row in rows:
         own[_cell(rates[row.row])].append(row)
-    del model
     for members in own.values():
         for one, other in itertools.permutations(members, 2):
             # Beside noise, rows of a cell share their error.
-            noise = load().model.noise
             weight = 1 - noise**2 / other.sd**2
             errors.append(one.error - weight * other.error)
     line = summary("another row of its cell known", errors)

@@ -63,6 +63,7 @@ class Calibration:
 
     Attributes:
       model: of JAX's rates.
+      rows_of_jax: the indices of those that are of JAX.
       counts: {network, device or generation: {its name: how many rows of XLA it has}}.
       generations: with rows of any software.
       near: each platform, arithmetic and family of networks with rows of XLA.
@@ -70,6 +71,7 @@ class Calibration:
 
     model: Model
     left_out: LeftOutRows
+    rows_of_jax: list[int]
     counts: dict[str, dict[str, int]]
     generations: list[str]
     near: list[str]
@@ -78,27 +80,45 @@ class Calibration:
     @functools.cached_property
     def scales(self) -> dict[float, float]:
         """{level: the half width of an interval in standard deviations}."""
-        return {level: scale(self.left_out, level) for level in LEVELS}
+        return {level: self.scale(level) for level in LEVELS}
+
+    def scale(self, level: float, without: Iterable[int] = ()) -> float:
+        """Return the quantile of errors over their standard deviations, of the hardest of the ways.
+
+        The ways are to leave out each device, network and generation, and to count JAX's rows
+        alone with each network left out.
+
+        Args:
+          without: rows that do not count.
+        """
+        hidden = {*without}
+        ways = [
+            [[row for row in rows if row.row not in hidden] for rows in self.left_out[way].values()]
+            for way in _INTERVALS_FROM
+        ]
+        by_jax = {*self.rows_of_jax} - hidden
+        networks = self.left_out["network"].values()
+        ways.append([[row for row in rows if row.row in by_jax] for rows in networks])
+        return max(error_quantile(groups, level) for groups in ways)
+
+    def held(self, name: str, level: float) -> dict[int, bool]:
+        """Return {row: whether its interval holds it}; the intervals are from other groups' rows.
+
+        Args:
+          name: what was left out.
+        """
+        return {
+            row.row: abs(row.error) <= row.sd * width
+            for rows in self.left_out[name].values()
+            for width in [self.scale(level, without=[one.row for one in rows])]
+            for row in rows
+        }
 
     def rates_of(self, setting: Setting) -> dict[str, int]:
         """Return how many rows of XLA the setting's device, network and generation have."""
         names = {"device": setting.kind, "network": setting.network_name}
         names["generation"] = setting.generation
         return {what: self.counts[what].get(name, 0) for what, name in names.items()}
-
-
-def scale(left_out: LeftOutRows, level: float, without: Iterable[int] = ()) -> float:
-    """Return the quantile of errors over their standard deviations, of the hardest of the ways.
-
-    Args:
-      without: rows that do not count.
-    """
-    hidden = set(without)
-    ways = [
-        [[one for one in rows if one.row not in hidden] for rows in left_out[name].values()]
-        for name in _INTERVALS_FROM
-    ]
-    return max(error_quantile(groups, level) for groups in ways)
 
 
 def error_quantile(groups: Iterable[Sequence[LeftOut]], level: float) -> float:
@@ -112,16 +132,6 @@ def error_quantile(groups: Iterable[Sequence[LeftOut]], level: float) -> float:
         if reached >= least - 1e-9:
             return error
     return pairs[-1][0]
-
-
-def held(left_out: LeftOutRows, name: str, level: float) -> dict[int, bool]:
-    """Return {row: whether its interval holds it}, intervals being from rows of other groups."""
-    return {
-        row.row: abs(row.error) <= row.sd * width
-        for rows in left_out[name].values()
-        for width in [scale(left_out, level, without={one.row for one in rows})]
-        for row in rows
-    }
 
 
 def leave_out(
@@ -164,6 +174,7 @@ def calibrate(
     return Calibration(
         model=model.of_software(SOFTWARE),
         left_out={name: leave_out(fitter, name, model, progress) for name in LEFT_OUT},
+        rows_of_jax=[row for row, rate in enumerate(rates) if SOFTWARE in rate.setting.software],
         counts={what: dict(sorted(collections.Counter(of).items())) for what, of in names.items()},
         generations=sorted({rate.setting.generation for rate in rates}),
         near=sorted({near(one) for one in xla}),
@@ -184,6 +195,7 @@ class _Stored(msgspec.Struct, forbid_unknown_fields=True):
     sds: dict[str, float]
     generations: list[str]
     near: list[str]
+    rows_of_jax: list[int]
     counts: dict[str, dict[str, int]]
     values: dict[str, tuple[float, float, list[int]]]
     left_out: LeftOutRows
@@ -210,6 +222,7 @@ def save(calibration: Calibration, path: pathlib.Path) -> None:
         sds={kind: short(sd) for kind, sd in model.sds.items()},
         generations=calibration.generations,
         near=calibration.near,
+        rows_of_jax=calibration.rows_of_jax,
         counts=calibration.counts,
         values={
             name: (short(value), short(sds[row]), correlations[row][:row])

@@ -57,20 +57,22 @@ PARAMETERS = {
     "link_pcie": (-1.2, 0.7),
     "link_host": (-2.3, 0.7),
     "hidden": (0.0, 0.7),  # the part of a step that hides an exchange, as a logit
-    "exchange_s": (-6.9, 1.0),
 }
 _OF_PRODUCTS = [*PARAMETERS][:16]
 _LINKS = {"fast": "link_fast", "PCIe": "link_pcie", "through the host": "link_host"}
 # Logarithms that a rate has one of each: an efficiency of its generation and arithmetic; seconds of
 # a step beside its kernels; launches over those of other software; seconds for an image of 224 x
-# 224 on the host. {kind: (value beforehand, standard deviation)}.
+# 224 on the host; seconds of an exchange beside its bytes. {kind: (value beforehand, standard
+# deviation)}.
 _ONE_OF_EACH = {
     "efficiency": (0.0, 0.1),
     "fixed_s": (np.log(2e-3), 1.0),
     "launch": (0.0, 0.4),
     "image_s": (np.log(3e-4), 0.4),
+    "exchange_s": (np.log(1e-3), 1.0),
 }
-_FIXED_OF_JAX = (np.log(4e-4), 0.3)  # JAX's own dispatch is a few tenths of a ms.
+# Of JAX: its dispatch and the start of a collective are a few tenths of a ms.
+_OF_JAX = {"fixed_s": (np.log(4e-4), 0.3), "exchange_s": (np.log(2e-4), 0.7)}
 OFFSETS = (
     "software",
     "xla",
@@ -226,7 +228,7 @@ def _step_parts(
       ones: see `_ONE_OF_EACH`.
     """
     t, e = table, {name: np.exp(value) for name, value in values.items()}
-    _, fixed_s, launch, image_s = map(np.exp, ones)
+    _, fixed_s, launch, image_s, latency_s = map(np.exp, ones)
     rate = e["elementwise_memory"] * np.where(t.tpu, e["tpu_memory"], 1.0) * t.bandwidth
     parts = {
         "products": products_s,
@@ -237,7 +239,7 @@ def _step_parts(
     share = np.select([t.links == link for link in _LINKS], [e[one] for one in _LINKS.values()], 1)
     exchange_s = t.exchanged_bytes / (share * t.link)
     hidden = 1 / (1 + np.exp(-values["hidden"]))
-    exposed_s = np.maximum(0.15 * exchange_s, exchange_s - hidden * device_s) + e["exchange_s"]
+    exposed_s = np.maximum(0.15 * exchange_s, exchange_s - hidden * device_s) + latency_s
     parts["links"] = np.where(t.links == "none", 0.0, exposed_s)
     other_s = e["launch_other_s"] * np.exp(-e["faster_hosts"] * t.years)
     xla_s = np.where(t.tpu, e["launch_tpu_s"], e["launch_xla_s"])
@@ -269,8 +271,8 @@ class Model:
     def prior(self, name: str) -> tuple[float, float]:
         """Return the value and the standard deviation of a name before any rate."""
         kind, _, of = name.partition(": ")
-        if kind == "fixed_s" and of.startswith("JAX"):
-            return _FIXED_OF_JAX
+        if kind in _OF_JAX and of.startswith("JAX"):
+            return _OF_JAX[kind]
         known = PARAMETERS.get(kind) or _ONE_OF_EACH.get(kind)
         return known or (0.0, self.sds[kind])
 

@@ -136,7 +136,7 @@ def predict(setting: Setting, calibration: Calibration, anchors: Sequence[Rate] 
     parts_s = {name: float(part[0]) for name, part in model.parts([setting]).items()}
     step_s, overhead_s = sum(parts_s.values()), parts_s["launches"] + parts_s["fixed"]
     if setting.link != "none":
-        overhead_s += math.exp(model.values["exchange_s"])
+        overhead_s += math.exp(model.values[f"exchange_s: {SOFTWARE}"])
     if overhead_s > _MOST_OVERHEAD * step_s:
         raise NotPredicted(
             f"launches and the latency of exchanges would be {overhead_s / step_s:.0%} of a step "
