@@ -14,7 +14,7 @@ import json
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -39,6 +39,8 @@ _INTERVALS_FROM = ("device", "network", "generation")
 _LEFT_OUT_STEPS = 3
 # Correlations of the values are whole numbers of thousandths in the file.
 _THOUSAND = 1000
+_Positive = Annotated[float, msgspec.Meta(gt=0)]
+_Correlation = Annotated[int, msgspec.Meta(ge=-_THOUSAND, le=_THOUSAND)]
 
 
 class LeftOut(NamedTuple):
@@ -51,7 +53,7 @@ class LeftOut(NamedTuple):
 
     row: int
     error: float
-    sd: float
+    sd: _Positive
 
 
 LeftOutRows = dict[str, dict[str, list[LeftOut]]]  # {what was left out: {group: its rows}}
@@ -191,13 +193,13 @@ class _Stored(msgspec.Struct, forbid_unknown_fields=True):
     """A calibration as its file has it; `values` has values, deviations and correlations."""
 
     num_rates: int
-    noise: float
-    sds: dict[str, float]
+    noise: _Positive
+    sds: dict[str, _Positive]
     generations: list[str]
     near: list[str]
     rows_of_jax: list[int]
     counts: dict[str, dict[str, int]]
-    values: dict[str, tuple[float, float, list[int]]]
+    values: dict[str, tuple[float, _Positive, list[_Correlation]]]
     left_out: LeftOutRows
 
 
@@ -254,7 +256,12 @@ def load(path: pathlib.Path = FILE) -> Calibration:
         "a standard deviation": stored.sds.keys() >= {*OFFSETS},
         "a correlation": [len(row) for row in rows] == [*range(len(rows))],
         "what was counted": stored.counts.keys() >= {*_INTERVALS_FROM},
-        "errors of rows left out": all(stored.left_out.get(name) for name in LEFT_OUT),
+        "errors of rows left out": all(
+            any(stored.left_out.get(name, {}).values()) for name in LEFT_OUT
+        ),
+        "a row of JAX": not {*stored.rows_of_jax}.isdisjoint(
+            row.row for rows in stored.left_out.get("network", {}).values() for row in rows
+        ),
     }
     if missing := [name for name, is_there in needed.items() if not is_there]:
         raise ValueError(f"it lacks {missing[0]}")

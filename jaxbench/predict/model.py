@@ -261,12 +261,15 @@ class Model:
       values: {name: value} of the parameters, of `_ONE_OF_EACH` and of the offsets, in one order.
       covariance: of the values.
       sds: {kind of offset: its standard deviation}; `noise` is that of a rate.
+      changes: {name: how further rates change its value}; predictions are linear in them, so they
+        do not go beyond those rates.
     """
 
     values: dict[str, float]
     covariance: np.ndarray
     sds: dict[str, float]
     noise: float
+    changes: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def prior(self, name: str) -> tuple[float, float]:
         """Return the value and the standard deviation of a name before any rate."""
@@ -290,36 +293,43 @@ class Model:
     def parts(self, settings: Sequence[Setting]) -> dict[str, np.ndarray]:
         """Return the seconds of a step of each setting by what takes them, offsets included."""
         model = self.knowing(settings)
-        fit = _Fit(settings, model.values)
-        parts, _ = fit.parts(np.array([*model.values.values()]))
-        return parts
+        parts, _ = _Fit(settings, model.values).parts(np.array([*model.values.values()]))
+        scale = self.step_s(settings) / sum(parts.values())
+        return {name: part * scale for name, part in parts.items()}
 
     def predict(self, settings: Sequence[Setting]) -> tuple[np.ndarray, np.ndarray]:
         """Return the logarithm of the seconds of a step of each setting, and its deviation."""
         model = self.knowing(settings)
-        theta = np.array([*model.values.values()])
-        fit = _Fit(settings, model.values)
-        slopes = fit.slopes(theta)
+        log_s, slopes = model._linear(settings)
         variance = _variances(slopes, model.covariance)
         # Rounding of a stored covariance may leave less than nothing.
-        return fit.log_s(theta), np.sqrt(np.maximum(variance, 0.0) + self.noise**2)
+        return log_s, np.sqrt(np.maximum(variance, 0.0) + self.noise**2)
+
+    def _linear(self, settings: Sequence[Setting]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the logarithm of the seconds of a step of each setting, and its slopes."""
+        theta, fit = np.array([*self.values.values()]), _Fit(settings, self.values)
+        slopes = fit.slopes(theta)
+        changes = np.array([self.changes.get(name, 0.0) for name in self.values])
+        return fit.log_s(theta) + slopes @ changes, slopes
 
     def step_s(self, settings: Sequence[Setting]) -> np.ndarray:
         """Return the seconds of a step of each setting."""
         return np.exp(self.predict(settings)[0])
 
     def given(self, rates: Sequence[Rate]) -> "Model":
-        """Return the model after some more rates, by one linear step."""
+        """Return the model after some more rates."""
         settings = [rate.setting for rate in rates]
         model = self.knowing(settings)
-        theta, fit = np.array([*model.values.values()]), _Fit(settings, model.values)
-        slopes = fit.slopes(theta)
-        residual = np.log([rate.step_s for rate in rates]) - fit.log_s(theta)
+        log_s, slopes = model._linear(settings)
+        residual = np.log([rate.step_s for rate in rates]) - log_s
         shared = model.covariance @ slopes.T
         gain = np.linalg.solve(slopes @ shared + self.noise**2 * np.eye(len(rates)), shared.T).T
-        values = dict(zip(model.values, (theta + gain @ residual).tolist(), strict=True))
+        changes = {
+            name: self.changes.get(name, 0.0) + change
+            for name, change in zip(model.values, (gain @ residual).tolist(), strict=True)
+        }
         covariance = model.covariance - gain @ shared.T
-        return dataclasses.replace(model, values=values, covariance=covariance)
+        return dataclasses.replace(model, covariance=covariance, changes=changes)
 
     def of_software(self, software: str) -> "Model":
         """Return the model without the values of other software."""

@@ -140,9 +140,10 @@ class _Reader:
             value = self.value(outer)
             # An iteration reads its part from memory.
             self.values[one] = self.stored(one) if repeats > 1 and value.needed else value
-        before = self.touched
+        touched, pooled = self.touched, self.pooled
         self.read(body, times * repeats)
-        self.touched += (repeats - 1) * (self.touched - before)
+        self.touched += (repeats - 1) * (self.touched - touched)
+        self.pooled += (repeats - 1) * (self.pooled - pooled)
         results = [self.value(one) for one in body.outvars]
         for outer, value in zip(equation.outvars, results, strict=False):
             stores = value.stored or (repeats > 1 and value.needed)

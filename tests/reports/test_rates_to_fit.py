@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from jaxbench.cards.expected import expect
 from jaxbench.cli import registry
 from jaxbench.custom import config_record
 from jaxbench.predict import calibration
@@ -47,7 +46,7 @@ def test_the_rates_of_a_card_and_of_runs_are_rows_of_the_fit(tmp_path):
     assert (of_card.source, of_card.date) == (str(card), "2026-03-04")
     # Each part of a batch is a step, as it is predicted.
     assert (of_run.setting.batch, of_run.rate) == (64, pytest.approx(5000))
-    assert of_run.setting.shape.macs == MACS and str(f"{MACS:,} MACs") in of_run.setting.network
+    assert of_run.setting.shape.macs == MACS and f"{MACS:,} MACs" in of_run.setting.network_name
     assert of_run.source == str(path)
 
 
@@ -121,7 +120,7 @@ def test_a_card_of_a_busy_host_is_left_out_and_one_that_is_slower_than_expected_
         tmp_path / "hot", made.judged(made.networks(others=False), made.soak(errors=1))
     )
     refusal(taken, hot, told="1 card(s) (soak: errors)")
-    slow = made.with_verdict(expect(made.card(made.networks(1_000.0, others=False)), []))
+    slow = made.with_verdict(made.expected(made.card(made.networks(1_000.0, others=False)), []))
     assert [one.rule for one in slow.verdict.findings if one.status == "fail"] == [
         "slower_than_predicted"
     ]
