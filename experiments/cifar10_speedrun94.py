@@ -8,7 +8,7 @@ Recipe of: K. Jordan's cifar10-airbench (airbench94_muon; "94% on CIFAR-10 in 3.
 Single GPU", arXiv 2404.00498): 94.01 % in 2.59 s on one A100, mean of 200 runs, PyTorch 2.4, with
 test-time augmentation: compare `eval_top1_tta`. The 2.59 s include training, whitening and the last
 evaluation, not compiling and sending the data: `train_time_s`, `init_from_images` of `phases_s` and
-the last epoch's `eval_time_s`. What `--mode=describe --target=gpu:a100` predicts is training by JAX alone:
+the last epoch's `eval_time_s`. `--mode=describe --target=gpu:a100` predicts training by JAX alone:
 2.59 s are inside its 90 % interval, and below its 80 % one.
 Unlike the recipe: bf16 for fp16 (`--experiment.precision=fp16` was not tried at full size), Muon's
 iterations in fp32, the logits' scale follows the width, batch norm's epsilon is 1e-5.

@@ -162,7 +162,7 @@ def _kernels(index: int, one: Setting) -> Iterable[dict[str, Any]]:
     """Yield a setting's products: forward, gradients of the inputs, gradients of the weights."""
     layers = np.array([tuple(layer) for layer in one.shape.layers], float)
     rows, cols, depth, groups, inputs, outputs, weights, channels, taps, times, _ = layers.T
-    tensor = _has_tensor_cores(one)
+    tensor, is_gpu = _has_tensor_cores(one), one.target.platform == "gpu"
     height, kind = rows * one.batch, np.where(weights == 0, 3, np.where(rows == 1, 2, 0))
     of_images = (np.arange(len(layers)) == 0) & (channels > 0)
     for number, (tall, wide, deep) in enumerate(
@@ -178,7 +178,8 @@ def _kernels(index: int, one: Setting) -> Iterable[dict[str, Any]]:
             "product": np.where((kind == 0) & (number == 2), 1, kind),
             "channels": np.where((channels > 0) & tensor, channels, np.inf),
             "fast": (taps == 9) & (not tensor),
-            "plain": of_images & (channels < 8) & tensor & (one.target.platform != "tpu"),
+            # A patch is deep enough for tensor cores.
+            "plain": of_images & (channels < 8) & (depth < 512) & tensor & is_gpu,
             # No program computes the gradient of the images.
             "times": np.where(of_images & (number == 1), 0.0, times),
         }

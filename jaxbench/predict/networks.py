@@ -354,9 +354,11 @@ def transformer(
         _dense(tokens, heads * head, width, 6.0, count),
         _dense(tokens, width, hidden * (2 if gated else 1), 1.5 if gated else 2.0, count),
         _dense(tokens, hidden, width, 6.0, count),
-        *([_dense(tokens, patch, width, 3.0)] if patch else []),
         _dense(tokens if vocabulary else 1, width, vocabulary or 1000, 3.0),
     ]
+    if patch:  # a convolution of the images
+        layer, touched = _dense(tokens, patch, width, 3.0)
+        parts.insert(0, (layer._replace(channels=3), touched))
     layers, moved = zip(*parts, strict=True)
     return NetworkShape(layers, sum(moved) + 3.0 * weights * count)
 
