@@ -11,7 +11,8 @@ all software. A cell is a network, device, precision and software; its error is 
 row. The last lines compare pairs of devices on one network by one software, each device left out.
 
 --rows prints every row, its device left out.
---against predicts other rows, in the columns of published/rates.csv, by the shipped fit.
+--against predicts other rows, in the columns of published/rates.csv, by the shipped fit, which
+knows the values of JAX alone: rows of other software are predicted as those of an unknown one.
 """
 
 import collections
@@ -184,7 +185,10 @@ def main(_: list[str]) -> int:
         holds = [
             f"{np.mean(abs(errors) <= width * sds):.0%}" for width in calibration.scales.values()
         ]
-        print("\n".join(text_table(("not seen", *_HEADINGS), [summary("", errors, holds)], ())))
+        table = [summary("all", errors, holds)]
+        if (by_jax := np.array([rate.setting.by_jax for rate in rates])).any():
+            table.append(summary("JAX", errors[by_jax]))
+        print("\n".join(text_table(("not seen", *_HEADINGS), table, ())))
         print_rows(rates, errors.tolist())
         return 0
     rates = read_rates()

@@ -84,7 +84,7 @@ def _target(environment: Mapping[str, Any], num_devices: int | None = None) -> T
     kind = str(environment.get("device_kind"))
     target = target_of_kind(kind, num_devices or environment.get("num_devices") or 1)
     if target is None:
-        raise NoRate(f"{kind} is not among --target=list")
+        raise NoRate(f"{kind} is not among --target=list, or not in this number")
     if target.platform == "gpu" and environment.get("num_processes", 1) > 1:
         raise NoRate("several processes drive its GPUs, maybe on several hosts")
     if precision := environment.get("matmul_precision"):
@@ -129,18 +129,24 @@ def _rates_of_run(document: RunDocument, records: Any, source: str) -> list[Meas
         raise NoRate("its training waited for data")
     steps.append((None, settings.get("batch_size"), steady_rate(epochs).value))
     parts = settings.get("gradient_accumulation_steps", 1)
-    return [
-        Measured(
-            document.experiment,
-            settings,
-            document.forward_macs_per_image or 0,
-            target := _target(environment, num_devices),
-            str(settings.get("precision")),
-            batch / target.num_devices / parts,
-            batch / rate / parts,
-            source,
-            document.started_at[:10],
-        )
-        for num_devices, batch, rate in steps
-        if rate and batch
-    ]
+    rates = []
+    for num_devices, batch, rate in steps:
+        try:
+            target = _target(environment, num_devices)
+        except NoRate:  # a part of a host of TPUs
+            continue
+        if rate and batch:
+            rates.append(
+                Measured(
+                    document.experiment,
+                    settings,
+                    document.forward_macs_per_image or 0,
+                    target,
+                    str(settings.get("precision")),
+                    batch / target.num_devices / parts,
+                    batch / rate / parts,
+                    source,
+                    document.started_at[:10],
+                )
+            )
+    return rates

@@ -86,7 +86,7 @@ def load_calibration(path: str | None) -> fitted.Calibration:
     try:
         return fitted.load(user_path(path))
     except (OSError, ValueError, RecursionError) as error:
-        raise BadInput(f"--calibration={path}: no calibration: {error}") from None
+        raise BadInput(f"--calibration={path}: no calibration of this version: {error}") from None
 
 
 def read_anchor(path: str, config: Config, shape: NetworkShape) -> list[Rate]:

@@ -65,7 +65,7 @@ class Calibration:
 
     Attributes:
       model: of JAX's rates.
-      rows_of_jax: the indices of those that are of JAX.
+      rows_of_jax_on_gpus: the indices of these rows.
       counts: {network, device or generation: {its name: how many rows of XLA it has}}.
       generations: with rows of any software.
       near: each platform, arithmetic and family of networks with rows of XLA.
@@ -73,7 +73,7 @@ class Calibration:
 
     model: Model
     left_out: LeftOutRows
-    rows_of_jax: list[int]
+    rows_of_jax_on_gpus: list[int]
     counts: dict[str, dict[str, int]]
     generations: list[str]
     near: list[str]
@@ -87,8 +87,9 @@ class Calibration:
     def scale(self, level: float, without: Iterable[int] = ()) -> float:
         """Return the quantile of errors over their standard deviations, of the hardest of the ways.
 
-        The ways are to leave out each device, network and generation, and to count JAX's rows
-        alone with each network left out.
+        The ways are to leave out each device, network and generation. With each device left out,
+        JAX's rows on GPUs also count alone, each the same: people ask for them, and they are the
+        furthest off.
 
         Args:
           without: rows that do not count.
@@ -98,9 +99,9 @@ class Calibration:
             [[row for row in rows if row.row not in hidden] for rows in self.left_out[way].values()]
             for way in _INTERVALS_FROM
         ]
-        by_jax = {*self.rows_of_jax} - hidden
-        networks = self.left_out["network"].values()
-        ways.append([[row for row in rows if row.row in by_jax] for rows in networks])
+        asked = {*self.rows_of_jax_on_gpus} - hidden
+        rows_by_device = self.left_out["device"].values()
+        ways.append([[row] for rows in rows_by_device for row in rows if row.row in asked])
         return max(error_quantile(groups, level) for groups in ways)
 
     def held(self, name: str, level: float) -> dict[int, bool]:
@@ -155,11 +156,15 @@ def leave_out(
         return [LeftOut(row, float(errors[row]), float(sds[row])) for row in groups[group]]
 
     # NumPy computes in several threads at once.
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
+    try:
         rows = {group: pool.submit(errors_of, group) for group in sorted(groups)}
         for number, (group, found) in enumerate(rows.items(), 1):
             left_out[group] = found.result()
             progress(f"left out each {name}: {number} of {len(groups)}")
+    finally:
+        # Ctrl-C waits for the fits that run, not for those that have not begun.
+        pool.shutdown(cancel_futures=True)
     return left_out
 
 
@@ -176,7 +181,11 @@ def calibrate(
     return Calibration(
         model=model.of_software(SOFTWARE),
         left_out={name: leave_out(fitter, name, model, progress) for name in LEFT_OUT},
-        rows_of_jax=[row for row, rate in enumerate(rates) if SOFTWARE in rate.setting.software],
+        rows_of_jax_on_gpus=[
+            row
+            for row, rate in enumerate(rates)
+            if rate.setting.by_jax and rate.setting.target.platform == "gpu"
+        ],
         counts={what: dict(sorted(collections.Counter(of).items())) for what, of in names.items()},
         generations=sorted({rate.setting.generation for rate in rates}),
         near=sorted({near(one) for one in xla}),
@@ -197,7 +206,7 @@ class _Stored(msgspec.Struct, forbid_unknown_fields=True):
     sds: dict[str, _Positive]
     generations: list[str]
     near: list[str]
-    rows_of_jax: list[int]
+    rows_of_jax_on_gpus: list[int]
     counts: dict[str, dict[str, int]]
     values: dict[str, tuple[float, _Positive, list[_Correlation]]]
     left_out: LeftOutRows
@@ -224,7 +233,7 @@ def save(calibration: Calibration, path: pathlib.Path) -> None:
         sds={kind: short(sd) for kind, sd in model.sds.items()},
         generations=calibration.generations,
         near=calibration.near,
-        rows_of_jax=calibration.rows_of_jax,
+        rows_of_jax_on_gpus=calibration.rows_of_jax_on_gpus,
         counts=calibration.counts,
         values={
             name: (short(value), short(sds[row]), correlations[row][:row])
@@ -259,8 +268,8 @@ def load(path: pathlib.Path = FILE) -> Calibration:
         "errors of rows left out": all(
             any(stored.left_out.get(name, {}).values()) for name in LEFT_OUT
         ),
-        "a row of JAX": not {*stored.rows_of_jax}.isdisjoint(
-            row.row for rows in stored.left_out.get("network", {}).values() for row in rows
+        "a row of JAX on a GPU": not {*stored.rows_of_jax_on_gpus}.isdisjoint(
+            row.row for rows in stored.left_out.get("device", {}).values() for row in rows
         ),
     }
     if missing := [name for name, is_there in needed.items() if not is_there]:

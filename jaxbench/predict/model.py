@@ -28,8 +28,9 @@ from jaxbench.analysis.scaling_model import ring_bytes
 from jaxbench.hardware.peak_table import find_peak
 from jaxbench.predict.rates import Rate, Setting, peaks_of
 
-# {parameter: (its value beforehand, its standard deviation)}; all are logarithms.
-PARAMETERS = {
+# {parameter: (its value beforehand, its standard deviation)}; logarithms, but for an exponent and a
+# logit.
+_OF_PRODUCTS = {
     "conv_efficiency": (-0.5, 1.0),  # of the peak, of a convolution with its input's gradient
     "weight_gradient": (-0.1, 0.5),  # the same, relative to it
     "dense": (0.0, 0.5),
@@ -46,6 +47,8 @@ PARAMETERS = {
     "winograd": (0.26, 0.2),
     "product_memory": (-0.3, 0.3),  # of the bandwidth
     "tpu_memory": (0.7, 0.5),  # a TPU's compiler fuses more
+}
+PARAMETERS = _OF_PRODUCTS | {
     "elementwise_memory": (-0.3, 0.3),
     "pooling": (0.3, 0.5),  # the time of a byte of pooling, over that of another kernel's
     "launch_xla_s": (-12.4, 0.7),
@@ -58,7 +61,6 @@ PARAMETERS = {
     "link_host": (-2.3, 0.7),
     "hidden": (0.0, 0.7),  # the part of a step that hides an exchange, as a logit
 }
-_OF_PRODUCTS = [*PARAMETERS][:16]
 _LINKS = {"fast": "link_fast", "PCIe": "link_pcie", "through the host": "link_host"}
 # Logarithms that a rate has one of each: an efficiency of its generation and arithmetic; seconds of
 # a step beside its kernels; launches over those of other software; seconds for an image of 224 x
@@ -71,8 +73,13 @@ _ONE_OF_EACH = {
     "image_s": (np.log(3e-4), 0.4),
     "exchange_s": (np.log(1e-3), 1.0),
 }
-# Of JAX: its dispatch and the start of a collective are a few tenths of a ms.
-_OF_JAX = {"fixed_s": (np.log(4e-4), 0.3), "exchange_s": (np.log(2e-4), 0.7)}
+# Of JAX: its dispatch and the start of a collective are a few tenths of a ms. It launches several
+# kernels at once (command buffers); TensorFlow's launches are those of 2020.
+_OF_JAX = {
+    "fixed_s": (np.log(4e-4), 0.3),
+    "exchange_s": (np.log(2e-4), 0.7),
+    "launch": (np.log(0.3), 0.4),
+}
 OFFSETS = (
     "software",
     "xla",

@@ -22,7 +22,7 @@ from jaxbench.predict.rates import Rate, Setting, arithmetic_of
 
 # Launches, dispatch and latency are not calibrated well enough to be most of a step.
 _MOST_OVERHEAD = 0.5
-# No row that was left out is further off than 2.4 times; a slowed device may be.
+# No row that was left out is further off than 2.7 times; a slowed device may be.
 _MOST_ANCHOR_ERROR = 5
 
 
@@ -136,7 +136,7 @@ def predict(setting: Setting, calibration: Calibration, anchors: Sequence[Rate] 
     parts_s = {name: float(part[0]) for name, part in model.parts([setting]).items()}
     step_s, overhead_s = sum(parts_s.values()), parts_s["launches"] + parts_s["fixed"]
     if setting.link != "none":
-        overhead_s += math.exp(model.values[f"exchange_s: {SOFTWARE}"])
+        overhead_s += math.exp(model.knowing([setting]).values[f"exchange_s: {SOFTWARE}"])
     if overhead_s > _MOST_OVERHEAD * step_s:
         raise NotPredicted(
             f"launches and the latency of exchanges would be {overhead_s / step_s:.0%} of a step "

@@ -82,7 +82,12 @@ class Setting(NamedTuple):
 
     @property
     def uses_xla(self) -> bool:
-        return "XLA" in self.software or "TPU" in self.software or "JAX" in self.software
+        return self.by_jax or "XLA" in self.software or "TPU" in self.software
+
+    @property
+    def by_jax(self) -> bool:
+        """Whether the software is of JAX, such as MaxText."""
+        return self.software.startswith("JAX")
 
 
 class Rate(NamedTuple):

@@ -81,7 +81,7 @@ def make_forecast(names: str, out: str, progress: Callable[[str], None]) -> int:
     predictors = []
     for network, precision in itertools.product(STANDARD.networks, STANDARD.precisions):
         progress(f"tracing {network.spec} in {precision}")
-        predictors.append((network, Predictor(make_config(network, precision, 1))))
+        predictors.append((network, Predictor(make_config(network, precision, 1), targets)))
     rows = [
         _predict(target, network, predictor, half)
         for target in targets

@@ -1,26 +1,29 @@
 """What published rates predict of a card's networks, as `--mode=describe` does."""
 
 import functools
-from typing import Any
 
 from jaxbench.analysis.rate import Estimate
 from jaxbench.cards.card import Card, Expected, Figure
-from jaxbench.cli import registry
-from jaxbench.errors import BadInput
+from jaxbench.cards.figures import PRESETS, PresetNetwork
 from jaxbench.hardware.targets.target import target_of_kind
 from jaxbench.modes.predictions import Predictor
+from jaxbench.qualification.networks import make_config
+from jaxbench.terminal import warn
 
 
 def predict(figure: Figure, card: Card) -> Expected | None:
     """Return the 90 % interval of a network's rate; None if nothing is predicted."""
     environment, labels = card.environment, figure.labels
     target = target_of_kind(environment["device_kind"], environment["num_devices"])
-    if target is None:
+    networks = {one.spec: one for one in PRESETS[card.preset].networks}
+    network = networks.get(str(labels["network"]))
+    if target is None or network is None:
         return None
     try:
-        predictor = _predictor(str(labels["network"]), str(labels["precision"]))
+        predictor = _predictor(network, str(labels["precision"]))
         predicted = predictor.predict(target, batch_size=int(labels["batch"]))["predicted"]
-    except BadInput:  # this jaxbench cannot make the network of the card
+    except Exception as error:  # A card is worth more than what was expected of it.
+        warn(f"{network.spec}: its rate is not predicted: {error!r}")
         return None
     if predicted is None:
         return None
@@ -29,7 +32,5 @@ def predict(figure: Figure, card: Card) -> Expected | None:
 
 
 @functools.cache
-def _predictor(spec: str, precision: str) -> Predictor:
-    config: Any = registry.load(spec)
-    config.precision = precision
-    return Predictor(config)
+def _predictor(network: PresetNetwork, precision: str) -> Predictor:
+    return Predictor(make_config(network, precision, 1))

@@ -88,6 +88,7 @@ def qualify(
             cpu_percent=reading.values["cpu_percent"],
             other_gpu_processes=max((n for n in gpu_processes if n is not None), default=None),
         )
+        console.say("predicting the rates of the networks")
         card = expect(_make_card(session, minutes, load), fleet, predict)
         bases = {one.expected.basis for one in card.figures() if one.expected}
         if len(fleet) >= FEWEST_CARDS and "fleet" not in bases:

@@ -93,9 +93,11 @@ def test_an_interval_is_from_rows_of_other_groups_and_the_hardest_way():
     easy = {str(row.row): [row] for row in good}
     hard = {str(row.row): [row._replace(sd=0.05)] for row in good}
 
-    def calibration(rows_of_jax=range(9), **ways):
+    def calibration(rows_of_jax_on_gpus=range(9), **ways):
         left_out = dict.fromkeys(("device", "network", "generation"), easy) | ways
-        return dataclasses.replace(load(), left_out=left_out, rows_of_jax=[*rows_of_jax])
+        return dataclasses.replace(
+            load(), left_out=left_out, rows_of_jax_on_gpus=[*rows_of_jax_on_gpus]
+        )
 
     one = calibration(device=easy | {"bad": [bad]})
     assert one.scale(0.8) == pytest.approx(1) and one.scale(0.9) == pytest.approx(50)
@@ -103,9 +105,9 @@ def test_an_interval_is_from_rows_of_other_groups_and_the_hardest_way():
     for way in ("device", "network", "generation"):
         assert calibration(**{way: hard}).scale(0.8) == pytest.approx(2)
     # JAX's rows count alone, too; here they are one in ten.
-    network = {str(row): [LeftOut(row, 0.1, 0.1)] for row in range(90)} | hard
-    assert calibration(range(20, 90), network=network).scale(0.8) == pytest.approx(1)
-    assert calibration(network=network).scale(0.8) == pytest.approx(2)
+    device = {str(row): [LeftOut(row, 0.1, 0.1)] for row in range(90)} | hard
+    assert calibration(range(20, 90), device=device).scale(0.8) == pytest.approx(1)
+    assert calibration(device=device).scale(0.8) == pytest.approx(2)
 
 
 def test_a_fit_without_a_group_does_not_know_it():
@@ -174,7 +176,7 @@ def _reorder(stored):
         lambda stored: stored.update(noise="0.1"),
         lambda stored: stored.update(more=1),
         lambda stored: stored["counts"].pop("generation"),
-        lambda stored: stored.update(rows_of_jax=[]),
+        lambda stored: stored.update(rows_of_jax_on_gpus=[]),
         lambda stored: stored["left_out"].pop("years"),
         lambda stored: stored["left_out"].update(network={}),
         lambda stored: stored["left_out"].update(network={"resnet50": []}),

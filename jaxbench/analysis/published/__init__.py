@@ -65,7 +65,7 @@ class PublishedRate:
     batch_assumed: _Yes = None
     lower_bound: _Yes = None
     source: str | None = None
-    date: str | None = None
+    date: Annotated[str, Meta(pattern=r"^\d{4}(-\d\d){0,2}$")] | None = None
     not_fitted: _Yes = None
     hardware: str | None = None
     framework: str | None = None

@@ -159,7 +159,7 @@ def _parse(text: str) -> Target:
 
 
 def target_of_kind(device_kind: str, num_devices: int) -> Target | None:
-    """Return the target with this number of devices of a kind, None if the kind is unknown."""
+    """Return the target with this number of devices of a kind, None if there is no such one."""
     for platform in _EXAMPLES:
         if (row := _row_of(device_kind, platform)) is None:
             continue
@@ -168,7 +168,11 @@ def target_of_kind(device_kind: str, num_devices: int) -> Target | None:
         chips = max(1, num_devices // devices_per_chip(row["kind"]))
         side = 2 if chips % 4 == 0 else 1
         rest = ["1"] * (int(row["dimensions"]) - 2)
-        return parse_target(f"tpu:{row['name']}:{'x'.join([str(side), str(chips // side), *rest])}")
+        try:
+            shape = "x".join([str(side), str(chips // side), *rest])
+            return parse_target(f"tpu:{row['name']}:{shape}")
+        except BadInput:  # of part of a host, for example
+            return None
     return None
 
 
