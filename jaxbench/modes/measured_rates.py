@@ -84,7 +84,7 @@ def _target(environment: Mapping[str, Any], num_devices: int | None = None) -> T
     kind = str(environment.get("device_kind"))
     target = target_of_kind(kind, num_devices or environment.get("num_devices") or 1)
     if target is None:
-        raise NoRate(f"{kind} is not among --target=list, or not in this number")
+        raise NoRate(f"{kind} is not among --target=list")
     if target.platform == "gpu" and environment.get("num_processes", 1) > 1:
         raise NoRate("several processes drive its GPUs, maybe on several hosts")
     if precision := environment.get("matmul_precision"):

@@ -171,7 +171,7 @@ def leave_out(
 def calibrate(
     rates: Sequence[Rate], progress: Callable[[str], None] = lambda _: None
 ) -> Calibration:
-    """Fit the model, and again without each group in turn; takes a few minutes."""
+    """Fit the model, and again without each group in turn; takes about two minutes on two cores."""
     progress(f"fitting {len(rates)} rates")
     fitter = Fitter(rates)
     model, _, _ = fitter.fit()

@@ -191,7 +191,7 @@ def test_a_damaged_calibration_is_one_line(damage, stored, tmp_path):
     assert predictions.load_calibration(str(path)).scales == load().scales
     damage(text)
     (damaged := tmp_path / "damaged.json").write_text(json.dumps(text))
-    told = f"--calibration={damaged}: no calibration: "
+    told = f"--calibration={damaged}: no calibration of this version: "
     refusal(predictions.load_calibration, str(damaged), told=told)
 
 
