@@ -188,7 +188,7 @@ def main(_: list[str]) -> int:
         table = [summary("all", errors, holds)]
         if (by_jax := np.array([rate.setting.by_jax for rate in rates])).any():
             table.append(summary("JAX", errors[by_jax]))
-        print("\n".join(text_table(("not seen", *_HEADINGS), table, ())))
+        print("\n".join(text_table(("rows of the file", *_HEADINGS), table, ())))
         print_rows(rates, errors.tolist())
         return 0
     rates = read_rates()

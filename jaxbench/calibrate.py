@@ -6,6 +6,8 @@ report`. The fit and the errors of rows left out are written to --out; a predict
 --calibration=FILE. Without arguments the file that jaxbench ships is made again.
 """
 
+import os
+
 from absl import flags
 
 from jaxbench.cli import entry_point
@@ -23,22 +25,33 @@ def main(paths: list[str]) -> int:
 
     out = user_path(_OUT.value)
     # A device or a pipe would be replaced.
-    if (out.exists() and not out.is_file()) or not out.parent.is_dir():
-        raise BadInput(f"--out={out}: must be a file in a folder that exists")
+    folder = out.parent
+    if (out.exists() and not out.is_file()) or not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise BadInput(f"--out={out}: must be a file in a folder that exists and can be written")
     tables = [path for path in paths if _is_table(path)]
     rates, taken = [*read_rates()], [f"{len(read_rates()):,} published rates"]
     for path in tables:
         rates += (rows := read_rates(user_path(path)))
         taken.append(f"{len(rows):,} of {path}")
     if measured := [path for path in paths if path not in tables]:
-        from jaxbench.reports.rates_to_fit import rates_to_fit  # imports JAX
+        from jaxbench.modes.measured_rates import NoRate  # these import JAX
+        from jaxbench.reports.rates_to_fit import rates_to_fit
 
-        more, (words, *notes) = rates_to_fit(measured, warn)
+        try:
+            more, (words, *notes) = rates_to_fit(measured, warn)
+        except NoRate as error:
+            if not tables:
+                raise
+            more, words, notes = [], "", [str(error)]
         rates += more
-        taken.append(words)
+        taken += filter(None, [words])
         print_wrapped(*map(printable, notes))
     print_wrapped(printable(", ".join(taken)))
-    save(calibrate(rates, warn), out)
+    calibration = calibrate(rates, warn)
+    try:
+        save(calibration, out)
+    except OSError as error:
+        raise BadInput(f"--out={out}: {error.strerror}") from error
     print(f"{len(rates):,} rates; written to {out}")
     return 0
 

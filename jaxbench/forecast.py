@@ -69,7 +69,7 @@ def _score(paths: list[str]) -> int:
         )
         for row in score["rows"]
     ]
-    spare = ("80 %", "inside 90 %", "target")
+    spare = ("80 %", "inside 90 %")
     print("\n".join(map(printable, text_table(_HEADINGS, rows, spare))))
     judged = score["judged"]
     print_wrapped(
@@ -84,7 +84,16 @@ def _score(paths: list[str]) -> int:
 
 _YES = {True: "yes", False: "no", None: "-"}
 _HEADINGS = (
-    *("target", "network", "precision", "batch", "predicted", "80 %", "measured", "ratio"),
+    *(
+        "target",
+        "network",
+        "precision",
+        "batch",
+        "predicted",
+        "80 %",
+        "measured",
+        "measured / predicted",
+    ),
     *("inside 80 %", "inside 90 %"),
 )
 

@@ -30,6 +30,7 @@ class Measured(NamedTuple):
       macs: multiply-accumulates of the network's forward pass for an example.
       batch: examples of each device in a step; in a part of it if gradients are accumulated.
       step_s: seconds for such a batch.
+      attention: that of the record, None if it has none.
     """
 
     experiment: str
@@ -41,6 +42,7 @@ class Measured(NamedTuple):
     step_s: float
     source: str
     date: str
+    attention: str | None = None
 
     def rate(self, shape: NetworkShape) -> Rate:
         """Return the rate of a network of this shape; raise NotPredicted for unknown peaks."""
@@ -147,6 +149,7 @@ def _rates_of_run(document: RunDocument, records: Any, source: str) -> list[Meas
                     batch / rate / parts,
                     source,
                     document.started_at[:10],
+                    document.attention,
                 )
             )
     return rates

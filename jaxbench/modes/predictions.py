@@ -25,7 +25,7 @@ from jaxbench.fields import without_unused
 from jaxbench.hardware.targets.target import Target
 from jaxbench.metrics import plain
 from jaxbench.models.transformer_block import fused_attention
-from jaxbench.modes.measured_rates import NoRate, measured_rates, unlike_published
+from jaxbench.modes.measured_rates import Measured, NoRate, measured_rates, unlike_published
 from jaxbench.modes.runner import describe_attention, describe_program
 from jaxbench.parallel.mesh import DataMesh, host_device
 from jaxbench.paths import user_path
@@ -39,7 +39,6 @@ from jaxbench.predict.prediction import (
     predict,
     setting_of,
 )
-from jaxbench.predict.rates import Rate
 from jaxbench.records.reader import load_run
 from jaxbench.records.writers.rows import noun
 from jaxbench.tables.text import text_table
@@ -89,7 +88,7 @@ def load_calibration(path: str | None) -> fitted.Calibration:
         raise BadInput(f"--calibration={path}: no calibration of this version: {error}") from None
 
 
-def read_anchor(path: str, config: Config, shape: NetworkShape) -> list[Rate]:
+def read_anchor(path: str, config: Config, shape: NetworkShape) -> list[Measured]:
     """Return the rates of a network on an accelerator, by which its predictions are shifted.
 
     Args:
@@ -105,7 +104,7 @@ def read_anchor(path: str, config: Config, shape: NetworkShape) -> list[Rate]:
     except NoRate as error:
         raise BadInput(f"--anchor={path}: {error}") from None
     alike = [
-        one.rate(shape)
+        one
         for one in rates
         if one.precision == config.precision and math.isclose(one.macs, shape.macs, rel_tol=1e-3)
     ]
@@ -148,13 +147,12 @@ class Predictor:
         self.config = config
         self._traced: dict[str | None, tuple[NetworkShape, dict[str, Any]]] = {}
         shapes = [self.trace(target)[0] for target in targets]
-        self._anchors = [rate for path in anchors for rate in read_anchor(path, config, shapes[0])]
-        for rate in self._anchors:
-            if rate.setting.kind not in {target.kind for target in targets}:
-                raise BadInput(
-                    f"--anchor={rate.source}: measured on {rate.setting.kind}, and no --target is "
-                    "one"
-                )
+        self._anchors = [
+            one for path in dict.fromkeys(anchors) for one in read_anchor(path, config, shapes[0])
+        ]
+        for one in self._anchors:
+            if (kind := one.target.kind) not in {target.kind for target in targets}:
+                raise BadInput(f"--anchor={one.source}: measured on {kind}, and no --target is one")
 
     def trace(self, target: Target) -> tuple[NetworkShape, dict[str, Any]]:
         """Return the shape that the network has on a target, and run.json's fields of it.
@@ -165,11 +163,13 @@ class Predictor:
           BadInput: the config makes no network, or none with this attention on this target.
         """
         fields = describe_attention(self.config, target.devices[0])
-        attention = fields["attention"]
+        shape, network = self._trace(fields["attention"])
+        return shape, network | fields
+
+    def _trace(self, attention: str | None) -> tuple[NetworkShape, dict[str, Any]]:
         if attention not in self._traced:
             self._traced[attention] = read_shape(self.config, attention)
-        shape, network = self._traced[attention]
-        return shape, network | fields
+        return self._traced[attention]
 
     def predict(
         self, target: Target, price: Price | None = None, batch_size: int | None = None
@@ -199,11 +199,11 @@ class Predictor:
             "precision": config.precision,
             "predicted": None,
         }
-        shape, _ = self.trace(target)
+        shape, network = self.trace(target)
         anchors = [
-            rate._replace(setting=rate.setting._replace(shape=shape))
-            for rate in self._anchors
-            if rate.setting.kind == target.kind
+            one.rate(self._trace(one.attention or network["attention"])[0])
+            for one in self._anchors
+            if one.target.kind == target.kind
         ]
         try:
             if why := unlike_published(vars(config), target):
@@ -216,6 +216,7 @@ class Predictor:
         except NotPredicted as error:
             return answer | {"not_predicted": str(error)}
         fields = prediction.to_json() | _schedule(config, prediction, price)
+        fields["basis"] |= {"attention": network["attention"]}
         if tokens := config.data.sequence_length:
             fields["tokens_per_s"] = prediction.rate.value * tokens
         return answer | {"predicted": fields}
@@ -378,9 +379,10 @@ def basis_words(basis: Mapping[str, Any]) -> str:
     """Return what a prediction rests on, in a line."""
     new = "a new generation; " if basis["new_generation"] else ""
     network, rates = basis["network"] or f"a {basis['family']} network", basis["rates_of"]
+    attention = f", {basis['attention']} attention" if basis["attention"] else ""
     return (
         f"{'may run out of memory; ' if basis['may_run_out_of_memory'] else ''}"
-        f"{new}{basis['generation']}, {network}, {basis['software']}; rests on "
+        f"{new}{basis['generation']}, {network}{attention}, {basis['software']}; rests on "
         f"{rates['device']} XLA rates of this device, {rates['network']} of this network, "
         f"{rates['generation']} of this generation"
     )

@@ -5,7 +5,9 @@ import hashlib
 import itertools
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from jaxbench import __version__
 from jaxbench.cards.card_file import read_card
@@ -23,6 +25,8 @@ from jaxbench.predict import calibration
 from jaxbench.qualification.networks import make_config
 from jaxbench.tables.spreadsheet import render_csv
 
+_Amount = Annotated[float, Meta(gt=0, le=1e12)]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Forecast:
@@ -39,11 +43,11 @@ class Forecast:
     network: str
     precision: str
     batch: int
-    images_per_s: float | None = None
-    low_80: float | None = None
-    high_80: float | None = None
-    low_90: float | None = None
-    high_90: float | None = None
+    images_per_s: _Amount | None = None
+    low_80: _Amount | None = None
+    high_80: _Amount | None = None
+    low_90: _Amount | None = None
+    high_90: _Amount | None = None
     not_predicted: str | None = None
 
     @property
@@ -136,8 +140,10 @@ def read_forecast(name: str) -> tuple[dict[str, str], list[Forecast]]:
     about = {key: value for key, _, value in comments}
     halves = [one for one in rows if one.images_per_s and None in (getattr(one, n) for n in _RATES)]
     dated = seconds_since_1970(about.get("date", "")) is not None
-    if halves or not (dated and "preset" in about and rows):
+    if halves or not (dated and about.get("preset") and rows):
         raise BadInput(f"{name}: no forecast: it lacks a date, its preset, rows or an interval")
+    if len({one.measured_as for one in rows}) < len(rows):
+        raise BadInput(f"{name}: no forecast: it has two rows of one rate")
     return about, rows
 
 

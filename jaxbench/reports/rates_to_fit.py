@@ -68,7 +68,7 @@ def rates_to_fit(
         reasons = (f"{number:,} {reason}" for reason, number in (+left_out).items())
         lines.append(f"left out: {', '.join(reasons)}")
     if not rates:
-        raise BadInput(f"{', '.join(paths)}: no rate to fit; {'; '.join(lines)}")
+        raise NoRate(f"{', '.join(paths)}: no rate to fit; {'; '.join(lines)}")
     taken = (
         f"{len(some):,} rate(s) of {len({rate.source for rate in some}):,} {kind}(s)"
         for kind, some in rates.items()

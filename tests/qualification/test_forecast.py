@@ -120,3 +120,19 @@ def test_what_is_no_forecast_or_no_card_of_it_is_one_line(made_forecast, refused
         (("score", "made.csv", "none"), "none: measured no rate that is in made.csv"),
     ):
         refused(*arguments, told=told, **HOW)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("preset: standard-1", "preset: ", "lacks a date, its preset"),
+        (",bf16,128,", ",bf16,256,", "two rows of one rate"),
+        ("{rate},", "nan,", "images_per_s"),
+    ],
+)
+def test_a_damaged_forecast_is_one_line(made_forecast, refused, old, new, told):
+    rate = forecast.read_forecast(str(made_forecast))[1][0].images_per_s
+    text = made_forecast.read_text()
+    shown = re.search(rf"bf16,256,({rate:g}[^,]*),", text)[1]
+    made_forecast.write_text(text.replace(old.format(rate=shown), new, 1))
+    refused("score", str(made_forecast), "card.json", told=told, **HOW)

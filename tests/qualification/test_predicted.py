@@ -7,6 +7,7 @@ from jaxbench.cards.card import measured
 from jaxbench.cli import entry_point
 from jaxbench.hardware.targets.target import parse_target
 from jaxbench.modes.predictions import Predictor
+from jaxbench.qualification import predicted
 from jaxbench.qualification.predicted import predict
 from tests.cards import made
 
@@ -22,10 +23,21 @@ def test_a_network_is_expected_to_run_as_described(network, precision, batch):
     expected = predict(measured("images_per_s", 1.0, **labels), CARD)
     config = entry_point.load_experiment(network, [f"--experiment.precision={precision}"])
     target = parse_target("gpu:h100:4")
-    predicted = Predictor(config).predict(target, batch_size=batch)["predicted"]
-    ends = (predicted["images_per_s_90_low"], predicted["images_per_s_90_high"])
+    described = Predictor(config).predict(target, batch_size=batch)["predicted"]
+    ends = (described["images_per_s_90_low"], described["images_per_s_90_high"])
     assert (expected.low, expected.high) == ends and expected.low < expected.expected < ends[1]
     assert "published rates" in expected.source
+
+
+def test_a_card_is_kept_if_its_rates_cannot_be_predicted(monkeypatch, capsys):
+    def fails(*_):
+        raise TypeError("odd")
+
+    monkeypatch.setattr(predicted, "Predictor", fails)
+    predicted._predictor.cache_clear()
+    labels = {"network": "cnn10", "precision": "fp32", "batch": 1024}
+    assert predict(measured("images_per_s", 1.0, **labels), CARD) is None
+    assert "cnn10: its rate is not predicted: TypeError('odd')" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

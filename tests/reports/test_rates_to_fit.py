@@ -59,6 +59,10 @@ def test_each_step_of_a_scaling_run_is_a_rate(tmp_path):
 
     rates, _ = taken(run(tmp_path / "run", write))
     assert [(one.setting.num_devices, one.setting.batch) for one in rates] == [(1, 64), (2, 64)]
+    # There is no target of two of the four chips of a host, so that step is left out alone.
+    tpu = {"device_kind": "TPU v5 lite", "backend": "tpu", "num_devices": 4}
+    rates, _ = taken(run(tmp_path / "tpu", write, environment=tpu))
+    assert [one.setting.num_devices for one in rates] == [1]
 
 
 @pytest.mark.parametrize(
@@ -147,6 +151,13 @@ def test_the_command_says_what_it_took(run_cli, refused, tmp_path, monkeypatch):
     assert f"{count} published rates, 1 of own.csv, 1 rate(s) of 1 run(s)" in text
     assert "left out: 1 run(s) (cpu is not among --target=list)" in text
     assert "tracing cnn10:tiny (1 of 1)" in done.stderr
+    # A table is fitted if no run beside it can be.
+    fitted.clear()
+    done = run_cli("own.csv", "runs/two", module="jaxbench.calibrate")
+    assert done.returncode == 0 and len(fitted) == count + 1 and "no rate to fit" in done.stdout
+    refused("runs/two", told="no rate to fit", module="jaxbench.calibrate")
+    (tmp_path / "dated.csv").write_text(f"{head.strip()},date\n{row.strip()},soon\n")
+    refused("dated.csv", told="date", module="jaxbench.calibrate")
     for path, told in (("nowhere", "no such folder"), ("nowhere.csv", "No such file")):
         refused(path, told=told, module="jaxbench.calibrate")
     (tmp_path / "foreign.json").write_text("{}")
