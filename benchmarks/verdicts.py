@@ -211,7 +211,7 @@ def make_run(
     document = {
         **{"experiment": "cnn10", "mode": "train", "status": "done", "started_at": began},
         **{"pid": number + 1, "telemetry_s": 1.0, "command_line": [], "working_directory": ""},
-        "config": {"batch_size": 128, "precision": "fp32", "seed": 0, "remat": remat},
+        "config": {"batch_size": 128, "precision": "fp32", "seed": 0, "remat": remat or "none"},
         "data": {"feed": "resident", "description": "cifar10"},
         "environment": {"hostname": "lab", "device_kind": "NVIDIA H200", "num_devices": devices},
         "summary": {"status": "done", "telemetry": _HOST},
