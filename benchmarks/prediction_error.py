@@ -26,7 +26,7 @@ from absl import flags
 
 from jaxbench.cli import entry_point
 from jaxbench.predict.calibration import LEVELS, LeftOut, load
-from jaxbench.predict.model import is_judged
+from jaxbench.predict.model import is_judged, names_of
 from jaxbench.predict.rates import Rate, read_rates
 from jaxbench.tables.text import text_table
 
@@ -34,16 +34,6 @@ _ROWS = flags.DEFINE_bool("rows", False, "Print every row.")
 _AGAINST = flags.DEFINE_string("against", None, "A CSV file of rates that the fit has not seen.")
 _HEADINGS = ("rows", "median", "80th", "90th", "80 % holds", "90 % holds")
 _WORST = 20
-# What people ask for: {what: (what was left out, which rows)}.
-_QUESTIONS: dict[str, tuple[str, Callable[[Rate], bool]]] = {
-    "a GPU from 2020 on, XLA": ("device", lambda rate: _is_new_gpu(rate)),
-    "a GPU, JAX": ("device", lambda rate: _is_gpu(rate) and "JAX" in rate.setting.software),
-    "a TPU": ("device", lambda rate: not _is_gpu(rate)),
-    "transformers": ("device", lambda rate: rate.setting.shape.family == "transformer"),
-    "convolutional networks": ("device", lambda rate: rate.setting.shape.family != "transformer"),
-    "a new generation, XLA": ("generation", is_judged),
-    "a new generation, all software": ("generation", lambda rate: True),
-}
 
 
 def _is_gpu(rate: Rate) -> bool:
@@ -54,9 +44,21 @@ def _is_new_gpu(rate: Rate) -> bool:
     return _is_gpu(rate) and rate.setting.generation not in ("Maxwell", "Pascal", "Volta", "Turing")
 
 
-def _cell(rate: Rate) -> tuple:
-    one = rate.setting
-    return one.network, one.kind, one.arithmetic, one.software
+# What people ask for: {what: (what was left out, which rows)}.
+_QUESTIONS: dict[str, tuple[str, Callable[[Rate], bool]]] = {
+    "a GPU from 2020 on, XLA": ("device", _is_new_gpu),
+    "a GPU, JAX": ("device", lambda rate: _is_gpu(rate) and rate.setting.by_jax),
+    "a TPU": ("device", lambda rate: not _is_gpu(rate)),
+    "transformers": ("device", lambda rate: rate.setting.shape.family == "transformer"),
+    "convolutional networks": ("device", lambda rate: rate.setting.shape.family != "transformer"),
+    "a new generation, XLA": ("generation", is_judged),
+    "a new generation, all software": ("generation", lambda rate: True),
+}
+
+
+def _cell(rate: Rate) -> str:
+    """Return the name of the rate's own offset, by network, device, arithmetic and software."""
+    return names_of(rate.setting)[1][-1]
 
 
 def errors_by_cell(rates: Sequence[Rate], rows: Iterable[LeftOut]) -> list[float]:

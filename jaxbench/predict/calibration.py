@@ -2,8 +2,8 @@
 
 `calibration.json` holds both; `jaxbench calibrate` makes it, with a user's rows too.
 A row is left out of the fit together with its group (`LEFT_OUT`). An interval is a number of the
-prediction's standard deviations: the quantile of the errors of rows left out, each over its own
-standard deviation (split conformal). Each group has the same weight.
+prediction's standard deviations: a quantile of the errors of rows left out, each over its own
+standard deviation, as in conformal prediction (`Calibration.scale`).
 """
 
 import collections

@@ -11,13 +11,12 @@ its images there: the slowest of these counts most.
 a family of networks, a generation, a device and so on; `network, device, arithmetic, software` is
 that of one cell of the table. All values are fitted together, each with a prior, to the logarithms
 of the rates by Gauss-Newton steps with a robust loss. The standard deviations of the offsets and
-the noise are estimated with them, so nothing is chosen by the errors of rows left out. The fit
-knows the covariance of its values. So a prediction has a standard deviation, which is wide for
-what no rate tells of.
+the noise are estimated with them, not chosen by the errors of rows left out. The fit also gives the
+covariance of its values. So a prediction has a standard deviation, which is large for what no rate
+tells of.
 """
 
 import dataclasses
-import functools
 import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -26,7 +25,7 @@ import numpy as np
 
 from jaxbench.analysis.scaling_model import ring_bytes
 from jaxbench.hardware.peak_table import find_peak
-from jaxbench.predict.rates import Rate, Setting, peaks_of
+from jaxbench.predict.rates import Rate, Setting, is_jax, peaks_of
 
 # {parameter: (its value beforehand, its standard deviation)}; logarithms, but for an exponent and a
 # logit.
@@ -63,7 +62,7 @@ PARAMETERS = _OF_PRODUCTS | {
 }
 _LINKS = {"fast": "link_fast", "PCIe": "link_pcie", "through the host": "link_host"}
 # Logarithms that a rate has one of each: an efficiency of its generation and arithmetic; seconds of
-# a step beside its kernels; launches over those of other software; seconds for an image of 224 x
+# a step beside its kernels; a launch over that of `PARAMETERS`; seconds for an image of 224 x
 # 224 on the host; seconds of an exchange beside its bytes. {kind: (value beforehand, standard
 # deviation)}.
 _ONE_OF_EACH = {
@@ -282,7 +281,7 @@ class Model:
     def prior(self, name: str) -> tuple[float, float]:
         """Return the value and the standard deviation of a name before any rate."""
         kind, _, of = name.partition(": ")
-        if kind in _OF_JAX and of.startswith("JAX"):
+        if kind in _OF_JAX and is_jax(of):
             return _OF_JAX[kind]
         known = PARAMETERS.get(kind) or _ONE_OF_EACH.get(kind)
         return known or (0.0, self.sds[kind])
@@ -420,7 +419,6 @@ class Fitter:
     def __init__(self, rates: Sequence[Rate]):
         self.rates = rates
         settings = [rate.setting for rate in rates]
-        empty = Model({}, np.zeros((0, 0)), dict.fromkeys(OFFSETS, _SD), _NOISE)
         names = {name: None for one in settings for part in names_of(one) for name in part}
         self._names = [*PARAMETERS, *sorted(names)]
         self._kinds = np.array([name.partition(": ")[0] for name in self._names])
@@ -428,16 +426,9 @@ class Fitter:
         self._log_s = np.log([rate.step_s for rate in rates])
         self._lower = np.array([rate.lower_bound for rate in rates])
         self._weight = np.where([one.uses_xla for one in settings], 1.0, _OTHER_WEIGHT)
-        self._prior = empty
-
-    @functools.cached_property
-    def _nothing(self) -> Model:
-        """The model before any rate."""
-        known = [self._prior.prior(name) for name in self._names]
-        values = dict(zip(self._names, (value for value, _ in known), strict=True))
-        return dataclasses.replace(
-            self._prior, values=values, covariance=np.diag([sd**2 for _, sd in known])
-        )
+        empty = Model({}, np.zeros((0, 0)), dict.fromkeys(OFFSETS, _SD), _NOISE)
+        before = {name: empty.prior(name)[0] for name in self._names}
+        self._start = dataclasses.replace(empty, values=before)
 
     def fit(
         self,
@@ -451,7 +442,7 @@ class Fitter:
           is_used: whether a rate is fitted; errors are returned of all.
           start: a model of these rates, from which fewer steps do.
         """
-        model = start or self._nothing
+        model = start or self._start
         used = self._weight * [is_used(rate) for rate in self.rates]
         theta, fit = np.array([*model.values.values()]), self._fit
         log_s = fit.log_s(theta)

@@ -61,8 +61,7 @@ class Setting(NamedTuple):
     @property
     def network_name(self) -> str:
         """The network's public name, else one by its sizes."""
-        sizes = f"{self.shape.macs:,} MACs, {self.shape.weights:,} weights"
-        return self.network or sizes
+        return self.network or f"{self.shape.macs:,} MACs, {self.shape.weights:,} weights"
 
     @property
     def kind(self) -> str:
@@ -86,8 +85,12 @@ class Setting(NamedTuple):
 
     @property
     def by_jax(self) -> bool:
-        """Whether the software is of JAX, such as MaxText."""
-        return self.software.startswith("JAX")
+        return is_jax(self.software)
+
+
+def is_jax(software: str) -> bool:
+    """Return whether a software runs JAX, as MaxText does."""
+    return software.startswith("JAX")
 
 
 class Rate(NamedTuple):
