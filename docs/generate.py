@@ -25,7 +25,7 @@ from jaxbench.cards.figures import FIGURES, FigureKind
 from jaxbench.cards.verdict import LIMITS
 from jaxbench.cli import COMMANDS, entry_point, registry
 from jaxbench.config import Config, DataConfig, Experiment, ModelConfig, OptimizerConfig
-from jaxbench.fields import describe_type
+from jaxbench.config.fields import describe_type
 from jaxbench.models.convolution import Conv2dConfig
 from jaxbench.modes.options import ALL, OPTIONS
 from jaxbench.modes.predictions import read_shape

@@ -12,8 +12,8 @@ from jaxbench.analysis.rate import Estimate, describe_steady_rate
 from jaxbench.cli import entry_point
 from jaxbench.cli.flag_table import define_flags
 from jaxbench.cli.price_flags import PRICES, check_positive, run_prices
+from jaxbench.config.fields import check_fraction
 from jaxbench.errors import BadInput
-from jaxbench.fields import check_fraction
 from jaxbench.metrics import UNKNOWN, words
 from jaxbench.records.run_dir import finite
 from jaxbench.reports import published

@@ -16,9 +16,9 @@ from jaxbench.analysis.pricing import Price
 from jaxbench.cli import entry_point, main_flags, price_flags, process_flags, registry
 from jaxbench.clock import process_age_s
 from jaxbench.config import Experiment
-from jaxbench.custom import config_record
+from jaxbench.config.custom import config_record
+from jaxbench.config.fields import names_that_may_differ
 from jaxbench.errors import BadInput
-from jaxbench.fields import names_that_may_differ
 from jaxbench.hardware.targets.target import list_targets, parse_target, split_targets
 from jaxbench.modes import import_mode
 from jaxbench.modes.options import OPTIONS

@@ -5,7 +5,7 @@ import pytest
 from jaxbench.cli import registry
 from jaxbench.cli.entry_point import load_experiment
 from jaxbench.cli.overrides import create_experiment
-from jaxbench.fields import without_unused
+from jaxbench.config.fields import without_unused
 from tests.conftest import config_of, refusal
 
 

@@ -9,11 +9,10 @@ from tests.conftest import ROOT
 # The floors, lowest first. A room is a folder of jaxbench/, or a module that stands beside them; it
 # imports from lower floors, and its own modules in no circle.
 FLOORS = """
-errors clock files model_config precision terminal
-custom
-fields metrics paths
-data_config optimizer_config schema
-config tasks
+errors clock files precision terminal
+metrics paths
+config schema
+tasks
 analysis batch_layout xla models experiments
 parallel tables templates
 hardware

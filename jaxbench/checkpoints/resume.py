@@ -28,9 +28,9 @@ from jaxbench.checkpoints.checkpoint import (
 )
 from jaxbench.clock import Clock
 from jaxbench.config import Config
-from jaxbench.custom import config_record
+from jaxbench.config.custom import config_record
+from jaxbench.config.fields import names_that_may_differ
 from jaxbench.errors import BadInput
-from jaxbench.fields import names_that_may_differ
 from jaxbench.files import end_of_lines, open_own, read_lines, read_text
 from jaxbench.hardware.backend_flags import is_deterministic
 from jaxbench.parallel import processes

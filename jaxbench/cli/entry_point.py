@@ -20,7 +20,8 @@ from jaxbench.cli import registry
 from jaxbench.cli.help import help_text
 from jaxbench.cli.hints import check_field, meant_fields
 from jaxbench.cli.importing import importing
-from jaxbench.custom import describe_error, user_line
+from jaxbench.config.custom import describe_error, user_line
+from jaxbench.config.fields import describe_type, overridable
 from jaxbench.errors import (
     DISK_IS_FULL,
     OUT_OF_MEMORY,
@@ -30,7 +31,6 @@ from jaxbench.errors import (
     Terminated,
     jax_variable_problem,
 )
-from jaxbench.fields import describe_type, overridable
 from jaxbench.modes.options import check_choice
 from jaxbench.parallel.signals import raise_on_signals, reason_of
 from jaxbench.paths import check_working_folder

@@ -11,8 +11,8 @@ import numpy as np
 from jaxbench.cli import registry
 from jaxbench.cli.hints import check_field
 from jaxbench.config import Experiment
+from jaxbench.config.fields import walk_fields
 from jaxbench.errors import BadInput
-from jaxbench.fields import walk_fields
 from jaxbench.records.reader import flat
 
 

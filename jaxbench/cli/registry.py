@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from jaxbench.config import Experiment
-from jaxbench.custom import EXPERIMENT_MODULE, user_line
+from jaxbench.config.custom import EXPERIMENT_MODULE, user_line
 from jaxbench.errors import BadInput, first_line, jax_variable_problem, one_of
 from jaxbench.files import DOCUMENT_BYTES, open_regular
 from jaxbench.paths import user_path

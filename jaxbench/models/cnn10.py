@@ -11,8 +11,8 @@ import dataclasses
 import flax.linen as nn
 import jax.numpy as jnp
 
-from jaxbench.fields import number
-from jaxbench.model_config import ModelConfig
+from jaxbench.config.fields import number
+from jaxbench.config.model import ModelConfig
 from jaxbench.models.layers import Network, classify
 
 

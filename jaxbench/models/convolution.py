@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 from jaxbench.config import Experiment
+from jaxbench.config.fields import choice, number
 from jaxbench.errors import BadInput
-from jaxbench.fields import choice, number
 
 
 class Problem(typing.NamedTuple):

@@ -26,8 +26,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxbench.config.fields import choice, number
 from jaxbench.errors import BadInput
-from jaxbench.fields import choice, number
 from jaxbench.models.layers import Network
 from jaxbench.models.transformer_block import TransformerBlock, TransformerConfig, apply_blocks
 

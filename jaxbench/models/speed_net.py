@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxbench.fields import choice, number
-from jaxbench.model_config import ModelConfig
+from jaxbench.config.fields import choice, number
+from jaxbench.config.model import ModelConfig
 from jaxbench.models.layers import Network, classify, max_pool
 
 _SIDE = 2  # of a patch

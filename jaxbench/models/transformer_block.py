@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxbench.config import Config
+from jaxbench.config.fields import choice, number
+from jaxbench.config.model import ModelConfig
 from jaxbench.errors import BadInput
-from jaxbench.fields import choice, number
-from jaxbench.model_config import ModelConfig
 from jaxbench.models.layers import keep_products_and_sums
 
 # The first compute capability that multiplies bf16 and runs cuDNN's flash attention, by NVIDIA's

@@ -16,9 +16,9 @@ import functools
 import flax.linen as nn
 import jax.numpy as jnp
 
+from jaxbench.config.fields import choice, number
+from jaxbench.config.model import ModelConfig
 from jaxbench.errors import BadInput
-from jaxbench.fields import choice, number
-from jaxbench.model_config import ModelConfig
 from jaxbench.models.layers import Network, classify, max_pool
 
 

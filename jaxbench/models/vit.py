@@ -27,8 +27,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxbench.config.fields import number, plain
 from jaxbench.errors import BadInput
-from jaxbench.fields import number, plain
 from jaxbench.models.layers import Network, keep_products_and_sums
 from jaxbench.models.transformer_block import TransformerBlock, TransformerConfig, apply_blocks
 

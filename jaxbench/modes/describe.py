@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxbench.config import Config, Experiment
-from jaxbench.custom import config_record
+from jaxbench.config.custom import config_record
+from jaxbench.config.fields import overridable, without_unused
 from jaxbench.data.feeds.feed import abstract_args
-from jaxbench.fields import overridable, without_unused
 from jaxbench.hardware.accelerators import unused_accelerators
 from jaxbench.modes import conv2d
 from jaxbench.parallel.mesh import create_training_mesh

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.config import Experiment
+from jaxbench.config.fields import check_fraction, describe_type
 from jaxbench.errors import BadInput, one_of
-from jaxbench.fields import check_fraction, describe_type
 from jaxbench.files import read_table
 from jaxbench.modes import MODES
 

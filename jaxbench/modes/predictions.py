@@ -19,9 +19,9 @@ from jaxbench.batch_layout import BatchLayout
 from jaxbench.cards.card_file import is_card, read_card
 from jaxbench.clock import duration
 from jaxbench.config import Config
-from jaxbench.data_config import PUBLIC_SETS
+from jaxbench.config.data import PUBLIC_SETS
+from jaxbench.config.fields import without_unused
 from jaxbench.errors import BadInput
-from jaxbench.fields import without_unused
 from jaxbench.hardware.targets.target import Target
 from jaxbench.metrics import plain
 from jaxbench.models.transformer_block import fused_attention

@@ -21,14 +21,14 @@ from jaxbench.analysis.pricing import Price
 from jaxbench.batch_layout import batch_multiple
 from jaxbench.clock import Clock, now, wait_until
 from jaxbench.config import Config, Experiment
-from jaxbench.custom import config_record
+from jaxbench.config.custom import config_record
+from jaxbench.config.fields import without_unused
 from jaxbench.data import augment
 from jaxbench.data.dataset import Dataset
 from jaxbench.data.feeds.feed import Feed, create_feed
 from jaxbench.data.images.decode import describe_warnings
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.errors import BadInput, DoesNotFit
-from jaxbench.fields import without_unused
 from jaxbench.hardware.accelerators import unused_accelerators
 from jaxbench.hardware.backend_flags import wrong_sums
 from jaxbench.hardware.distorters import distortion_warnings

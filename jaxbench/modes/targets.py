@@ -27,9 +27,9 @@ from jaxbench.analysis.rate import Estimate
 from jaxbench.batch_layout import BatchLayout, batch_multiple
 from jaxbench.clock import Clock
 from jaxbench.config import Config, Experiment
+from jaxbench.config.fields import without_unused
 from jaxbench.data.feeds.feed import abstract_args
 from jaxbench.errors import OUT_OF_MEMORY, BadInput, DoesNotFit, RunFailed, first_line
-from jaxbench.fields import without_unused
 from jaxbench.hardware.targets.target import (
     Target,
     compiler_version,

@@ -24,9 +24,9 @@ from jaxbench.checkpoints.resume import (
 )
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
-from jaxbench.custom import config_record
+from jaxbench.config.custom import config_record
+from jaxbench.config.fields import without_unused
 from jaxbench.errors import BadInput, Terminated
-from jaxbench.fields import without_unused
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.hardware.telemetry.summary import Window
 from jaxbench.modes.runner import Measurement, RunResult, RunSetup, prepare_run, run_mode

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from jaxbench import hardware
-from jaxbench.data_config import PUBLIC_SETS
+from jaxbench.config.data import PUBLIC_SETS
 from jaxbench.files import read_table
 from jaxbench.hardware.peak_table import without_maker
 from jaxbench.metrics import UNKNOWN

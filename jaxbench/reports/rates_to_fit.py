@@ -9,9 +9,9 @@ import jax
 from jaxbench.cli import registry
 from jaxbench.cli.overrides import create_experiment
 from jaxbench.config import Config
-from jaxbench.custom import Code
+from jaxbench.config.custom import Code
+from jaxbench.config.fields import walk_fields
 from jaxbench.errors import BadInput
-from jaxbench.fields import walk_fields
 from jaxbench.modes.measured_rates import Measured, NoRate, measured_rates
 from jaxbench.modes.predictions import Predictor
 from jaxbench.predict.layers import NetworkShape

@@ -14,8 +14,8 @@ from typing import Any
 from markupsafe import Markup
 
 import jaxbench
+from jaxbench.config.fields import check_fraction
 from jaxbench.errors import BadInput, one_of
-from jaxbench.fields import check_fraction
 from jaxbench.files import open_regular, replace_file
 from jaxbench.paths import user_path
 from jaxbench.reports.blocks import Answer, Banner, Block, Section

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxbench.cli.entry_point import load_experiment
-from jaxbench.custom import config_record
+from jaxbench.config.custom import config_record
 from jaxbench.errors import BadInput
 from jaxbench.records.reader import flat
 from jaxbench.xla.variables import decisive_variables

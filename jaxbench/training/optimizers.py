@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxbench.config import Config, OptimizerConfig
-from jaxbench.custom import describe_error
+from jaxbench.config.custom import describe_error
 from jaxbench.errors import BadInput
 from jaxbench.training.parameter_groups import (
     ParameterUses,

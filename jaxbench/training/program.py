@@ -15,7 +15,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.clock import wait_until
 from jaxbench.config import Config
-from jaxbench.custom import check_task, describe_error
+from jaxbench.config.custom import check_task, describe_error
 from jaxbench.errors import BadInput
 from jaxbench.hardware.peaks import utilization
 from jaxbench.hardware.targets.target import compute_capability

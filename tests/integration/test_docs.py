@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from jaxbench.cli import registry
-from jaxbench.fields import overridable
+from jaxbench.config.fields import overridable
 from jaxbench.modes.options import OPTIONS
 from tests.conftest import ROOT
 

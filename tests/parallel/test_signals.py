@@ -166,7 +166,7 @@ def test_every_writer_has_a_record_before_ctrl_c_is_raised():
             1,
             "ImportError: libGL.so.1: no such file",
         ),
-        (ImportError("a mistake of ours", name="jaxbench.fields"), 1, None),
+        (ImportError("a mistake of ours", name="jaxbench.config.fields"), 1, None),
         (
             ValueError("failed to map segment\nfrom x"),
             1,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from jaxbench.cli import registry
-from jaxbench.custom import config_record
+from jaxbench.config.custom import config_record
 from jaxbench.predict import calibration
 from jaxbench.predict.rates import read_rates
 from jaxbench.reports.rates_to_fit import rates_to_fit

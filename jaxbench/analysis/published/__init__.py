@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta
 
-from jaxbench.data_config import PUBLIC_SETS
+from jaxbench.config.data import PUBLIC_SETS
 from jaxbench.errors import BadInput
 from jaxbench.files import parse_rows, read_text
 

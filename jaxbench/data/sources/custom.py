@@ -11,9 +11,9 @@ import numpy as np
 
 from jaxbench.clock import Stopwatch
 from jaxbench.config import DataConfig
-from jaxbench.custom import describe_error
+from jaxbench.config.custom import describe_error
+from jaxbench.config.data import is_channels_first
 from jaxbench.data.dataset import Dataset, Split, check_fits_in_memory
-from jaxbench.data_config import is_channels_first
 from jaxbench.errors import BadInput
 
 _PROGRESS_S = 5.0

@@ -15,12 +15,12 @@ import numpy as np
 
 from jaxbench.batch_layout import batch_multiple
 from jaxbench.config import Config
+from jaxbench.config.data import is_channels_first
 from jaxbench.data.dataset import Dataset
 from jaxbench.data.images.encoded import EncodedSplit
 from jaxbench.data.sources import cifar10, custom, digits, folder, npz, synthetic, text, tfds
 from jaxbench.data.sources.cache import apply_cache
 from jaxbench.data.sources.download import Bar
-from jaxbench.data_config import is_channels_first
 from jaxbench.errors import BadInput
 from jaxbench.tasks import get_task
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from jaxbench.config import DataConfig
+from jaxbench.config.data import is_channels_first
 from jaxbench.data.dataset import Dataset, Split, as_bad_input, check_fits_in_memory
-from jaxbench.data_config import is_channels_first
 from jaxbench.errors import BadInput
 from jaxbench.paths import user_path
 from jaxbench.terminal import printable

@@ -8,7 +8,7 @@ import msgspec
 from jaxbench.analysis.pricing import Price, find_price, load_prices, usd
 from jaxbench.analysis.published import published_rates
 from jaxbench.analysis.rate import Estimate, of_repeats, of_rounds
-from jaxbench.data_config import PUBLIC_SETS
+from jaxbench.config.data import PUBLIC_SETS
 from jaxbench.metrics import count, plain, words
 from jaxbench.records.same import is_published_work, is_synthetic, setting_key
 from jaxbench.reports import published

@@ -5,9 +5,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from jaxbench.custom import Code, HoldsCode
+from jaxbench.config.custom import Code, HoldsCode
+from jaxbench.config.fields import choice, custom, number, plain
 from jaxbench.errors import BadInput
-from jaxbench.fields import choice, custom, number, plain
 from jaxbench.paths import user_path
 
 # Public data sets: training examples, image shape as the network gets it, classes, and what they

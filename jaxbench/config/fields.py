@@ -6,7 +6,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-from jaxbench.custom import Code, as_code
+from jaxbench.config.custom import Code, as_code
 from jaxbench.errors import BadInput, one_of
 
 

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from jaxbench.custom import Code, HoldsCode
+from jaxbench.config.custom import Code, HoldsCode
+from jaxbench.config.fields import choice, custom, fraction, number
 from jaxbench.errors import BadInput
-from jaxbench.fields import choice, custom, fraction, number
 
 # The update rules that treat groups of parameters differently; a custom rule gets all of them.
 _RULES = ("sgd", "nesterov", "adam", "adamw", "adadelta", "muon")

@@ -15,8 +15,8 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from jaxbench.config.model import ModelConfig
 from jaxbench.errors import BadInput
-from jaxbench.model_config import ModelConfig
 from jaxbench.terminal import shown_path
 
 # Experiment files are loaded as modules whose names begin so.

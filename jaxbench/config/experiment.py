@@ -8,12 +8,12 @@ import dataclasses
 import math
 import typing
 
-from jaxbench.custom import HoldsCode, custom_task, model_config
-from jaxbench.data_config import DataConfig
+from jaxbench.config.custom import HoldsCode, custom_task, model_config
+from jaxbench.config.data import DataConfig
+from jaxbench.config.fields import choice, fraction, number, plain, validate_fields, without_unused
+from jaxbench.config.model import ModelConfig as ModelConfig
+from jaxbench.config.optimizer import OptimizerConfig
 from jaxbench.errors import BadInput
-from jaxbench.fields import choice, fraction, number, plain, validate_fields, without_unused
-from jaxbench.model_config import ModelConfig as ModelConfig
-from jaxbench.optimizer_config import OptimizerConfig
 
 # A step counts the examples of a batch in 32 bits.
 _MOST_IMAGES = 2**31 - 1
