@@ -59,8 +59,8 @@ def main(spec: str | None, overrides: list[str]) -> None:
     layout = BatchLayout.create(config, len(devices))
     with get_precision(config.precision).enabled():
         program = build_program(config, DataMesh(devices, config.parallelism), layout, 1)
-        labels = program.task.label_shape(config.data.example_shape)
-        args = abstract_args(config, layout, labels, program.precision.param_dtype)
+        labels = program.network.task.label_shape(config.data.example_shape)
+        args = abstract_args(config, layout, labels, program.network.precision.param_dtype)
         state, seed = program.abstract_placed_state(), np.uint32(0)
         train_step = program.train_step
         step = measure("train_step", lambda: train_step.lower(state, *args).compile())
@@ -68,7 +68,7 @@ def main(spec: str | None, overrides: list[str]) -> None:
             "initial parameters, drawn on the host",
             lambda: jax.block_until_ready(program.init(seed)),
         )
-        init = jit_init(bind(create_train_state, program), devices[0], is_split=False)
+        init = jit_init(bind(create_train_state, program.network), devices[0], on_device)
         on_target = measure(
             f"initial parameters, compiled for {_TARGET.value}", lambda: init.lower(seed).compile()
         )

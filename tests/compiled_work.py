@@ -59,8 +59,8 @@ def activation_sizes(program, rows):
     Sizes that a parameter has too are excluded: the two look alike in the compiled step.
     """
     images = program.layout.batch_per_device // program.layout.gradient_accumulation_steps
-    shapes = [program.config.data.example_shape, *(row["output_shape"] for row in rows)]
-    rank = 2 if program.config.data.sequence_length else 3
+    shapes = [program.network.config.data.example_shape, *(row["output_shape"] for row in rows)]
+    rank = 2 if program.network.config.data.sequence_length else 3
     sizes = {images * math.prod(shape) for shape in shapes if len(shape) == rank}
     return sizes - {leaf.size for leaf in jax.tree.leaves(program.abstract_train_state().params)}
 

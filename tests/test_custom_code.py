@@ -213,9 +213,9 @@ def test_a_new_template_is_an_experiment_that_can_be_built(run_cli, tmp_path, ki
     text = (tmp_path / "mine.py").read_text()
     assert "=FILE" not in text and "jaxbench main --experiment=mine.py" in text
     program = program_of(str(tmp_path / "mine.py"))
-    program.config.validate()
+    program.network.config.validate()
     program.check()
-    assert kind != "data" or len(load_dataset(program.config).train) == 2048
+    assert kind != "data" or len(load_dataset(program.network.config).train) == 2048
 
 
 def test_a_new_folders_name_is_no_code(run_cli, tmp_path):

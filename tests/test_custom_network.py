@@ -200,8 +200,8 @@ def test_an_nnx_network_trains_the_same_with_a_split_state(tmp_path):
 def test_all_parameters_and_products_are_in_the_list_of_layers(model):
     program = program_for(model)
     rows = list_layers(program)
-    assert sum(row["parameters"] for row in rows) == program.num_parameters()
-    assert sum(row["forward_macs_per_image"] for row in rows) == program.forward_macs
+    assert sum(row["parameters"] for row in rows) == program.network.analysis.num_parameters
+    assert sum(row["forward_macs_per_image"] for row in rows) == program.network.analysis.forward_macs
 
 
 class Always(nn.Module):
@@ -266,9 +266,9 @@ def test_a_network_that_cannot_be_used_is_refused(model, told):
 
 def test_logits_in_half_precision_are_widened_with_a_warning():
     program = program_for(Narrow, precision="bf16")
-    [warning] = program.analysis.warnings(program.config, program.precision)
+    [warning] = program.network.analysis.warnings(program.network.config, program.network.precision)
     assert "logits are in bfloat16" in warning
     state, images = program.abstract_train_state(), jax.ShapeDtypeStruct((2, 8, 8, 1), jnp.bfloat16)
     variables = {"params": state.params, "batch_stats": {}}
-    outputs = jax.eval_shape(lambda v, x: program.model.apply(v, x, train=False), variables, images)
+    outputs = jax.eval_shape(lambda v, x: program.network.module.apply(v, x, train=False), variables, images)
     assert outputs[0].dtype == jnp.float32

@@ -127,7 +127,7 @@ def run_jaxbench(task: dict[str, Any], answers: TextIO) -> None:
         nonlocal state
         for _ in range(steps):
             state, metrics = program.train_step(state, feed.train_data, row)
-        return wait_for_steps(state, program.unpack_train_sums(metrics))[0]
+        return wait_for_steps(state, program.network.unpack_train_sums(metrics))[0]
 
     def distances() -> dict[str, float]:
         now = arrays_of(state.params)
@@ -144,7 +144,7 @@ def run_jaxbench(task: dict[str, Any], answers: TextIO) -> None:
         {
             "platform": jax.default_backend(),
             "environment": describe_environment(mesh.devices),
-            "flops_per_image": program.training_flops,
+            "flops_per_image": program.network.analysis.training_flops,
             "compile_s": compiled.lower_s + compiled.compile_s,
             "planned_memory": compiled.memory,
         },

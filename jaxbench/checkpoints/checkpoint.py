@@ -49,8 +49,8 @@ _DEEPEST = 20
 _SHOWN = 100
 
 
-class _EpochMetrics(TypedDict):
-    """`EpochMetrics` of training/run.py, whose sums may be nan."""
+class _EpochSums(TypedDict):
+    """`EpochSums` of training/run.py, whose sums may be nan."""
 
     epoch: Count
     total: dict[str, list[float]]
@@ -69,7 +69,7 @@ class _Metadata(TypedDict, total=False):
 
     step: Count
     epochs_done: Count
-    epoch_metrics: _EpochMetrics | None
+    sums: _EpochSums
     learning_rate: float | None
     compile_s: Amount
     compile_cache: list[str]
@@ -473,8 +473,8 @@ def _read_manifest(path: pathlib.Path) -> dict[str, Any]:
         msgspec.convert(manifest, _Manifest)
         body = manifest["body"]
         # Sums of losses may be nan, all else is finite.
-        epoch = (body["metadata"].get("epoch_metrics") or {}) | {"total": {}, "interval": {}}
-        check_numbers(body | {"metadata": body["metadata"] | {"epoch_metrics": epoch}}, "$.body")
+        sums = body["metadata"].get("sums", {}) | {"total": {}, "interval": {}}
+        check_numbers(body | {"metadata": body["metadata"] | {"sums": sums}}, "$.body")
         if _seal(body) == manifest["seal"]:
             return body
         reason = "is not as it was written"

@@ -54,7 +54,7 @@ from jaxbench.schema import RunDocument, decode_document, decode_record
 CHECKPOINTS = "checkpoints"
 _METRICS, _EPOCHS, _TELEMETRY = RECORDS
 # What a checkpoint keeps beside the state, at least.
-_METADATA = {"step", "epochs_done", "epoch_metrics", "records", "totals_s", "windows"}
+_METADATA = {"step", "epochs_done", "sums", "records", "totals_s", "windows"}
 # The run's clock at a line of metrics.jsonl, or of telemetry.csv, whose second column it is.
 _ELAPSED_S = re.compile(rb'"(?:elapsed_s|wall_s)": (\d{1,12}\.?\d*)|\n[^,\n]*,(\d{1,12}\.?\d*),')
 

@@ -23,8 +23,7 @@ from jaxbench.precision import get_precision
 from jaxbench.terminal import printable, wrap
 from jaxbench.train import build_program
 from jaxbench.training.compilation import compile_step
-from jaxbench.training.network_analysis import trace_network
-from jaxbench.training.program import Program
+from jaxbench.training.program import Network
 from jaxbench.xla.jaxpr import find_matmuls_and_convs
 
 # Names of a group that are shown whole.
@@ -45,30 +44,31 @@ def describe(config: Any) -> dict[str, Any]:
         mesh, layout = create_training_mesh(config)
         program = build_program(config, mesh, layout, steps_per_epoch=1)
         program.check()
+        network, analysis = program.network, program.network.analysis
         state = program.abstract_placed_state()
-        label_shape = program.task.label_shape(config.data.example_shape)
-        args = abstract_args(config, layout, label_shape, program.precision.param_dtype)
+        label_shape = network.task.label_shape(config.data.example_shape)
+        args = abstract_args(config, layout, label_shape, network.precision.param_dtype)
         compiled = compile_step("train_step", program.train_step, state, *args)
         return {
             "experiment": config.name,
             "config": config_record(config),
             "devices": [device.device_kind for device in mesh.devices],
-            "layers": list_layers(program),
-            "parameter_groups": program.parameter_groups(),
+            "layers": list_layers(network),
+            "parameter_groups": analysis.parameter_groups(),
             "warnings": [
                 *unused,
                 *unused_accelerators(mesh.devices[0].platform),
-                *program.analysis.warnings(config, program.precision),
+                *analysis.warnings(),
             ],
-            "parameters": program.num_parameters(),
-            "forward_macs_per_image": program.forward_macs,
-            "training_flops_per_image": program.training_flops,
+            "parameters": analysis.num_parameters,
+            "forward_macs_per_image": analysis.forward_macs,
+            "training_flops_per_image": analysis.training_flops,
             "planned_memory_per_device": compiled.memory,
             "xla_flops_per_step_per_device": compiled.xla_flops_per_device,
         }
 
 
-def list_layers(program: Program) -> list[dict[str, Any]]:
+def list_layers(network: Network) -> list[dict[str, Any]]:
     """Return one row for each module with parameters or MACs, in the order of calls.
 
     The MACs and the parameters of all rows add up to those of the network.
@@ -86,16 +86,14 @@ def list_layers(program: Program) -> list[dict[str, Any]]:
         return output
 
     with nn.intercept_methods(mark):
-        shapes = vars(program.abstract_train_state())
-        traced = trace_network(program.model, program.mesh, program.input_shape, shapes)
+        traced = network.trace.trace_forward()
     macs = Counter()
     for op in find_matmuls_and_convs(traced.jaxpr.jaxpr):
         # NNX modules are no scopes: their operations are the whole network's.
         macs[(re.findall("<(.*?)>", op.scope) or [""])[-1]] += op.macs
     parameters = Counter()
-    for path, leaf in flax.traverse_util.flatten_dict(
-        program.abstract_train_state().params
-    ).items():
+    params = flax.traverse_util.flatten_dict(network.trace.variables["params"])
+    for path, leaf in params.items():
         parameters["/".join(path[:-1])] += leaf.size
     for path in parameters:
         modules.setdefault(path, ("", ()))

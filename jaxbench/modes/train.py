@@ -1,7 +1,6 @@
 """Train an experiment, evaluate it after every epoch and record what the devices did."""
 
 import contextlib
-import dataclasses
 import functools
 import math
 import statistics
@@ -27,9 +26,10 @@ from jaxbench.config import Config
 from jaxbench.config.custom import config_record
 from jaxbench.config.fields import without_unused
 from jaxbench.errors import BadInput, Terminated
-from jaxbench.hardware.telemetry.sampler import INTERVAL_S
+from jaxbench.hardware.peaks import flops_limit
+from jaxbench.hardware.telemetry.sampler import INTERVAL_S, no_telemetry
 from jaxbench.hardware.telemetry.summary import Window
-from jaxbench.modes.runner import Measurement, RunResult, RunSetup, prepare_run, run_mode
+from jaxbench.modes.runner import PreparedRun, prepare_run, record_run
 from jaxbench.parallel import processes
 from jaxbench.parallel.processes import barrier_before_first_step
 from jaxbench.parallel.signals import defer_signals
@@ -38,26 +38,24 @@ from jaxbench.records.goodput import begin_attempt, mark_phases, measure_goodput
 from jaxbench.records.next_steps import say_next_steps
 from jaxbench.records.recorder import Recorder, classify
 from jaxbench.records.run_dir import RunDir
+from jaxbench.records.validity import impossible_arithmetic
 from jaxbench.records.writers.console import Console, create_console
+from jaxbench.records.writers.files import CsvWriter
 from jaxbench.records.writers.tensorboard import TensorBoardWriter
 from jaxbench.records.writers.wandb import WandbWriter
-from jaxbench.schema import (
-    CompileRecord,
-    EpochRecord,
-    Record,
-    TrainSummary,
-    metric_fields,
-)
-from jaxbench.train import TrainState, checkpoint_hook, profile_hook, train_and_evaluate
+from jaxbench.schema import CompileRecord, EpochRecord, TrainSummary, has_field, metric_fields
+from jaxbench.train import SPREAD, Loop, TrainState, train_and_evaluate
 from jaxbench.training.compilation import compile_together
-from jaxbench.training.loss_scale import LossScales
-from jaxbench.training.profiler import Profiler, check_end, parse_steps
-from jaxbench.training.run import RunProgress, TrainPlan, TrainRun, comparable, epochs_table
+from jaxbench.training.loss_scale import LossScales, first_loss_scale
+from jaxbench.training.profiler import Profiler, check_end, describe_trace, parse_steps
+from jaxbench.training.run import EpochSums, RunProgress, TrainPlan, comparable
 
 # What is unknown of devices that changed meanwhile.
 _PER_DEVICE = ("flops_per_s_per_device", "mfu", "peak", "images_per_s_per_device")
 # Steps are counted in int32 on the devices.
 _MAX_STEPS = 2**31 - 1
+# Images that are shown in TensorBoard and in Weights & Biases.
+_SAMPLE_IMAGES = 16
 
 
 def run_training(
@@ -73,12 +71,12 @@ def run_training(
     checkpoints: Policy = NO_CHECKPOINTS,
     resume: str = "none",
     import_s: float | None = None,
-) -> RunResult:
+) -> Recorder:
     """Run an experiment from its data to its last evaluation; see `OPTIONS`.
 
     Args:
       config, workdir, console: see `prepare_run`.
-      telemetry_s, price: see `run_mode`.
+      telemetry_s, price: see `record_run`.
       profile: see `parse_steps`.
       target_accuracy: a fraction of top-1 or Dice; an evaluation at or above it ends the run.
       wandb: the Weights & Biases project that gets the records too.
@@ -94,55 +92,106 @@ def run_training(
     profiled_steps = parse_steps(profile)
     config.validate()
     with contextlib.ExitStack() as stack:
+        # Which run: the one to resume, or a new one.
         resumed = stack.enter_context(run_to_resume(workdir, resume, without_unused(config)[0]))
         if processes.broadcast_value(resumed is not None and resumed.is_done(config)):
             return _done_already(resumed, console or create_console())
         if import_s is not None:
             import_s += watch.elapsed_s()
         setup = stack.enter_context(prepare_run(config, workdir, console, checked=True))
+        clock, console, network = setup.clock, setup.console, setup.program.network
         plan = _plan(setup, target_accuracy)
         check_end(profiled_steps, plan.total_steps)
-        saved = restore(setup.program, setup.clock, setup.console, resumed)
-        run = TrainRun(
+
+        # Which checkpoint: the given one, or the run's newest; without any the state is drawn.
+        saved = restore(setup.program, clock, console, resumed)
+        progress = _progress(setup, plan, saved, import_s)
+        first_scale = first_loss_scale() if network.precision.scales_loss else None
+        scale, seeds_R = saved.state.loss_scale if saved else first_scale, setup.seeds_R
+        loss_scales, writes = LossScales(scale, seeds_R, console.say), None
+
+        def summarize_run(status: str, recorder: Recorder) -> TrainSummary:
+            warnings = writes.warnings if writes else []
+            return _summarize_run(setup, plan, progress, loss_scales, recorder, status, warnings)
+
+        attempt = begin_attempt(clock, import_s, saved.metadata["totals_s"] if saved else {})
+        checkpoint = saved and saved._replace(state=None)
+        recording = record_run(
+            setup,
+            "train",
+            workdir,
+            summarize=summarize_run,
+            document={"target_accuracy": target_accuracy, "attempts": [attempt]},
+            telemetry_s=telemetry_s,
+            price=price,
+            resume_into=resumed
+            and functools.partial(resume_run_dir, resumed, checkpoint, say=console.say),
+        )
+        recorder = stack.enter_context(recording)
+        image_writers = _add_writers(recorder, setup, progress, wandb)
+        if recorder.folder and checkpoints.is_on:
+            writes = Checkpoints(recorder.folder / CHECKPOINTS, checkpoints, console.say)
+        if not checkpoints.is_on:
+            console.say(
+                "no checkpoints: a run that is stopped begins again (--checkpoint_minutes=10 or "
+                "--checkpoint_epochs=1 writes them)"
+            )
+        if saved:
+            recorder.telemetry.windows = [Window(*window) for window in saved.metadata["windows"]]
+            console.say(f"resuming after step {progress.step} ({saved.name})")
+        first_batch, state = _first_batch(setup, plan, progress), saved and saved.state
+        _mark_phases(recorder, setup, "compile")
+        state, compiled = compile_and_place(setup, progress, *first_batch.values(), state)
+        if not saved:  # else the run has its records of it
+            with clock.phase("records"), defer_signals():
+                for record in compiled:
+                    recorder.write(record)
+                for writer in image_writers:
+                    writer.add_images("train/images", _images(setup, *first_batch.values()), step=0)
+        del saved  # its state
+        barrier_before_first_step(clock)
+        _mark_phases(recorder, setup, "train")
+        loop = Loop(
             program=setup.program,
             feed=setup.feed,
             plan=plan,
-            clock=setup.clock,
-            console=setup.console,
-            progress=RunProgress.from_json(saved.metadata)
-            if saved
-            else RunProgress(import_s=import_s),
-            hooks=[checkpoint_hook, profile_hook],
+            clock=clock,
+            console=console,
+            progress=progress,
+            loss_scales=loss_scales,
+            writer=recorder.writers,
+            telemetry=recorder.telemetry,
+            checkpoints=writes,
+            profiler=Profiler(profiled_steps, recorder.folder, progress.traced),
+            first_batch=first_batch,
         )
-        if saved:
-            run.check_progress(saved.name)
-        training = Training(setup, run, saved, profiled_steps, checkpoints, wandb, import_s)
-        resume_into = None
-        if resumed:
-            checkpoint = saved and saved._replace(state=None)
-            resume_into = functools.partial(
-                resume_run_dir, resumed, checkpoint, say=setup.console.say
-            )
-        del saved  # only `training` holds the host's copy of the state, until it is placed
-        # It calls training.measure and training.summarize.
-        result = run_mode(
-            training, workdir, telemetry_s=telemetry_s, price=price, resume_into=resume_into
-        )
-        return dataclasses.replace(result, state=training.state)
+        try:
+            recorder.state = train_and_evaluate(loop, state)
+        except (KeyboardInterrupt, Terminated) as error:
+            if recorder.run_dir:  # a second Ctrl-C ends the process while the checkpoint is written
+                with defer_signals():
+                    recorder.run_dir.end(*classify(error))
+            raise
+        finally:
+            if writes:
+                with clock.phase("checkpoint"), defer_signals():
+                    writes.wait()
+    return recorder
 
 
-def _done_already(resumed: Resume | None, console: Console) -> RunResult:
+def _done_already(resumed: Resume | None, console: Console) -> Recorder:
     """Return the result of a run that is done, in all processes; only the first knows the run."""
-    if resumed is None:
-        return RunResult([], {}, None)
-    console.say(f"{resumed.path}: this run is done already")
-    console.close()
-    run_dir = RunDir(resumed.path, resumed.document)
-    say_next_steps(console, run_dir)
-    return RunResult([], run_dir.document.get("summary") or {}, run_dir)
+    run_dir = RunDir(resumed.path, resumed.document) if resumed else None
+    recorder = Recorder(run_dir, no_telemetry())
+    if run_dir:
+        console.say(f"{run_dir.path}: this run is done already")
+        console.close()
+        say_next_steps(console, run_dir)
+        recorder.summary = run_dir.document.get("summary") or {}
+    return recorder
 
 
-def _plan(setup: RunSetup, target_accuracy: float | None) -> TrainPlan:
+def _plan(setup: PreparedRun, target_accuracy: float | None) -> TrainPlan:
     config, steps_per_epoch = setup.config, setup.feed.steps_per_epoch
     if config.schedule_steps(steps_per_epoch) > _MAX_STEPS:
         raise BadInput(
@@ -154,161 +203,109 @@ def _plan(setup: RunSetup, target_accuracy: float | None) -> TrainPlan:
         steps_per_epoch,
         config.eval_every_epochs,
         target_accuracy,
-        setup.program.task.primary_metric,
+        setup.program.network.task.primary_metric,
     )
 
 
-@dataclasses.dataclass
-class Training(Measurement):
-    """Trains to the end of the plan, from its start or from a checkpoint.
+def _progress(
+    setup: PreparedRun, plan: TrainPlan, saved: Checkpoint | None, import_s: float | None
+) -> RunProgress:
+    """Return the progress of a checkpoint, or of a run that begins."""
+    names, num_models = setup.program.network.task.train_sums, len(setup.seeds_R)
+    beginning = EpochSums.zeros(0, names, num_models)
+    if saved is None:
+        return RunProgress(sums=beginning, import_s=import_s)
+    progress = RunProgress.from_json(saved.metadata)
+    progress.check(plan, beginning, setup.config.max_steps, saved.name)
+    return progress
 
-    Attributes:
-      saved: the checkpoint, until its state is placed.
-      run_dir: None in all processes but the first.
-      changes: what changed since the run's first process.
-      state: the final state.
+
+def _add_writers(
+    recorder: Recorder, setup: PreparedRun, progress: RunProgress, wandb: str | None
+) -> list[TensorBoardWriter | WandbWriter]:
+    """Add epochs.csv, TensorBoard and wandb to the writers; return those that show images."""
+    folder, config, console = recorder.folder, setup.config, setup.console
+    if folder is None:
+        return []
+    recorder.writers.add(_epochs_table(setup, progress, folder / "epochs.csv"))
+    image_writers: list[TensorBoardWriter | WandbWriter] = [TensorBoardWriter(folder)]
+    if wandb is not None:
+        with setup.clock.phase("records"), console.phase("starting the wandb run"):
+            record = config_record(config)
+            image_writers.append(WandbWriter(folder, wandb, record, console.say))
+    for writer in image_writers:
+        recorder.writers.add(writer)
+    shape = config.data.example_shape
+    # Nothing shows tokens, nor images of other channels.
+    return image_writers if len(shape) == 3 and shape[-1] in (1, 3) else []
+
+
+def _epochs_table(setup: PreparedRun, progress: RunProgress, path: Any) -> CsvWriter:
+    """Open epochs.csv, with the epochs that earlier processes have done."""
+    task, columns = setup.program.network.task, []  # of a custom task's metrics
+    spread = [f"{task.primary_metric}_{s}" for s in SPREAD] if len(setup.seeds_R) > 1 else []
+    for prefix, names in (("train_", task.train_metrics), ("eval_", task.eval_metrics)):
+        columns += [
+            f"{prefix}{name}"
+            for name in (*names, *spread)
+            if not has_field(EpochRecord, prefix, name)
+        ]
+    table = CsvWriter(path, EpochRecord, columns)
+    for epoch in progress.epochs:
+        table.write(epoch)
+    return table
+
+
+def _first_batch(
+    setup: PreparedRun, plan: TrainPlan, progress: RunProgress
+) -> dict[tuple[int, int], Any]:
+    """Return {(epoch, step): batch} of the next step, for which the step is compiled.
+
+    If only the last evaluation is left, the shapes of the last step's batch are enough.
     """
-
-    run: TrainRun
-    saved: Checkpoint | None
-    profiled_steps: range
-    checkpoints: Policy
-    wandb: str | None
-    import_s: float | None
-    run_dir: RunDir | None = None
-    changes: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
-    state: TrainState | None = None
-    mode = "train"
-
-    def document(self) -> dict[str, Any]:
-        resumed_phases_s = self.saved.metadata["totals_s"] if self.saved else {}
-        attempt = begin_attempt(self.run.clock, self.import_s, resumed_phases_s)
-        return {"target_accuracy": self.run.plan.target_accuracy, "attempts": [attempt]}
-
-    def measure(self, recorder: Recorder) -> None:
-        run, folder, saved, self.saved = self.run, recorder.folder, self.saved, None
-        self.run_dir, self.changes = recorder.run_dir, recorder.changes
-        run.writer, run.telemetry = recorder.writers, recorder.telemetry
-        if self.profiled_steps:
-            run.profiler = Profiler(self.profiled_steps, folder, run.progress.traced)
-        image_writers: list[TensorBoardWriter | WandbWriter] = []
-        if folder:
-            if self.checkpoints.is_on:
-                run.checkpoints = Checkpoints(
-                    folder / CHECKPOINTS, self.checkpoints, run.console.say
-                )
-            recorder.writers.add(epochs_table(run, folder))
-            image_writers.append(TensorBoardWriter(folder))
-            if self.wandb is not None:
-                with run.clock.phase("records"), run.console.phase("starting the wandb run"):
-                    config = config_record(run.program.config)
-                    image_writers.append(WandbWriter(folder, self.wandb, config, run.console.say))
-            for writer in image_writers:
-                recorder.writers.add(writer)
-        if not self.checkpoints.is_on:
-            run.console.say(
-                "no checkpoints: a run that is stopped begins again (--checkpoint_minutes=10 or "
-                "--checkpoint_epochs=1 writes them)"
-            )
-        if saved:
-            recorder.telemetry.windows = [Window(*window) for window in saved.metadata["windows"]]
-            run.console.say(f"resuming after step {run.progress.step} ({saved.name})")
-        state, compiled = prepare(self.setup, run, saved and saved.state, self._mark_phases)
-        if not saved:  # else the run has its records of it
-            with run.clock.phase("records"), defer_signals():
-                for record in compiled:
-                    recorder.write(record)
-                example_shape = run.program.config.data.example_shape
-                # Nothing shows tokens, nor images of other channels.
-                is_shown = len(example_shape) == 3 and example_shape[-1] in (1, 3)
-                for writer in image_writers if is_shown else ():
-                    writer.add_images("train/images", run.sample_images(), step=0)
-        del saved
-        barrier_before_first_step(run.clock)
-        self._mark_phases("train")
-        try:
-            self.state = train_and_evaluate(run, state)
-        except (KeyboardInterrupt, Terminated) as error:
-            if self.run_dir:  # a second Ctrl-C ends the process while the checkpoint is written
-                with defer_signals():
-                    self.run_dir.end(*classify(error))
-            raise
-        finally:
-            run.wait_for_checkpoints()
-
-    def _mark_phases(self, doing: str) -> None:
-        """Note in run.json what this process does from now on, in case it is killed."""
-        if self.run_dir and (attempts := self.run_dir.document.get("attempts")):
-            with self.run.clock.phase("records"), defer_signals():
-                attempts[-1] |= mark_phases(self.run.clock, doing)
-                self.run_dir.update(attempts=attempts)
-
-    def summarize(self, status: str, records: Sequence[Record]) -> TrainSummary:
-        run, program, dataset = self.run, self.run.program, self.setup.dataset
-        epochs = run.progress.epochs
-        attempts = self.run_dir.document.get("attempts") if self.run_dir else None
-        goodput = attempts and measure_goodput(attempts, run.clock.totals_s())
-        if goodput:
-            goodput = {"num_resumes": len(attempts) - 1, **goodput._asdict()}
-        is_evaluated = any(epoch.eval_count is not None for epoch in epochs)
-        warnings = dataset.eval_split_warnings() if dataset and is_evaluated else []
-        if change := self._describe_changes("batch_norm_examples"):
-            warnings.append(f"{change}: losses are not those of an undisturbed run")
-        summary = summarize(
-            run.progress,
-            status=status,
-            primary_metric=program.task.primary_metric,
-            num_devices=program.mesh.num_devices,
-            loss_scales=run.loss_scales,
-            target_accuracy=run.plan.describe_target(epochs, program.layout.images_per_step),
-            profile=run.profiler.summary(),
-            warnings=warnings + (run.checkpoints.warnings if run.checkpoints else []),
-            **(goodput or {}),
-        )
-        change = self._describe_changes("device_kind", "num_devices")
-        if not change:
-            summary.invalid.extend(run.impossible_rates())
-        if summary.images_per_s is None:
-            tokens = program.config.data.sequence_length or None
-            return msgspec.structs.replace(summary, tokens_per_image=tokens)
-        fields = program.utilization(summary.images_per_s)
-        if change:
-            fields |= dict.fromkeys(_PER_DEVICE)
-            unknown = f"{change}: figures per device are unknown"
-            fields["warnings"] = [*summary.warnings, unknown]
-        return msgspec.structs.replace(summary, **fields)
-
-    def _describe_changes(self, *names: str) -> str:
-        """Return what changed of these since the run's first process; empty if nothing did."""
-        return describe_changes({n: v for n, v in self.changes.items() if n in names})
-
-
-def prepare(
-    setup: RunSetup,
-    run: TrainRun,
-    saved_state: TrainState | None = None,
-    begin: Callable[[str], None] = lambda phase: None,
-) -> tuple[TrainState, list[CompileRecord]]:
-    """Return the state on the devices, and the records of both steps, which are compiled for it.
-
-    Without the saved state of a checkpoint, on the host, the parameters are initialised. `begin` is
-    called with "compile" before the steps are compiled.
-    """
-    program, feed, progress = setup.program, setup.feed, run.progress
-    is_resumed = saved_state is not None
     with setup.clock.phase("place_data"):
-        # If only the last evaluation is left, the shapes of the last step's batch are enough.
-        step = min(progress.step, run.plan.total_steps - 1)
-        batch = run.peek_batch(*divmod(step, run.plan.steps_per_epoch))
+        step = min(progress.step, plan.total_steps - 1)
+        epoch, step = divmod(step, plan.steps_per_epoch)
+        return {(epoch, step): next(setup.feed.train_batches(epoch, 1, step))}
+
+
+def _images(setup: PreparedRun, batch: Any) -> np.ndarray:
+    """Return a few images_NxHxWxC of a batch as the feed has them, uint8.
+
+    The images of a resident feed are cropped and flipped later, in the step.
+    """
+    held = batch if "images" in batch else setup.feed.train_data
+    images = held["images"].addressable_shards[0].data
+    if images.ndim == 5:  # with an axis of devices
+        images = images[0]
+    return np.asarray(images[:_SAMPLE_IMAGES])
+
+
+def _mark_phases(recorder: Recorder, setup: PreparedRun, doing: str) -> None:
+    """Note in run.json what this process does from now on, in case it is killed."""
+    if recorder.run_dir and (attempts := recorder.run_dir.document.get("attempts")):
+        with setup.clock.phase("records"), defer_signals():
+            attempts[-1] |= mark_phases(setup.clock, doing)
+            recorder.run_dir.update(attempts=attempts)
+
+
+def compile_and_place(
+    setup: PreparedRun, progress: RunProgress, batch: Any, saved: TrainState | None = None
+) -> tuple[TrainState, list[CompileRecord]]:
+    """Compile both steps, and place the state; return the state and the records.
+
+    Without the saved state of a checkpoint, on the host, the parameters are initialised.
+    """
+    program, feed, is_resumed = setup.program, setup.feed, saved is not None
+    with setup.clock.phase("place_data"):
         eval_batch = next(feed.eval_batches())
-    begin("compile")
     if not is_resumed:
         # XLA compiles what has been lowered while Python lowers the next.
         with setup.clock.phase("init"):
             program.begin_init()
     state = program.abstract_placed_state()
-    if across_processes := program.mesh.process[1] > 1:  # there pmap takes no shapes
-        state = setup.place_train_state(saved_state)
+    if across_processes := setup.mesh.process[1] > 1:  # there pmap takes no shapes
+        state = setup.place_train_state(saved)
     steps = {
         "train_step": (program.train_step, state, feed.train_data, batch),
         "eval_step": (program.eval_step, state, feed.eval_data, eval_batch),
@@ -318,13 +315,75 @@ def prepare(
     ):
         records, compile_s = compile_together(steps, setup.clock)
     if not across_processes:
-        state = setup.place_train_state(saved_state)
-    del saved_state
-    run.loss_scales = LossScales(getattr(state, "loss_scale", None), run.seeds_R, run.console.say)
+        state = setup.place_train_state(saved)
     if not is_resumed:
         progress.compile_s = compile_s
         progress.compile_cache = [record.compile_cache for record in records]
     return state, records
+
+
+# ----------------------------------------------------------------------------------- the summary
+
+
+def _summarize_run(
+    setup: PreparedRun,
+    plan: TrainPlan,
+    progress: RunProgress,
+    loss_scales: LossScales,
+    recorder: Recorder,
+    status: str,
+    warnings: Sequence[str],
+) -> TrainSummary:
+    """Return the summary of a run; `warnings` are those of its checkpoints."""
+    network, dataset, epochs = setup.program.network, setup.dataset, progress.epochs
+    analysis, layout = network.analysis, setup.program.layout
+    attempts = recorder.run_dir.document.get("attempts") if recorder.run_dir else None
+    goodput = attempts and measure_goodput(attempts, setup.clock.totals_s())
+    fields = {"num_resumes": len(attempts) - 1, **goodput._asdict()} if goodput else {}
+    if dataset and any(epoch.eval_count is not None for epoch in epochs):
+        warnings = [*dataset.eval_split_warnings(), *warnings]
+
+    def change_of(*names: str) -> str:
+        """Return what changed of these since the run's first process; empty if nothing did."""
+        return describe_changes({n: v for n, v in recorder.changes.items() if n in names})
+
+    if change := change_of("batch_norm_examples"):
+        unlike = f"{change}: losses are not those of an undisturbed run"
+        warnings = [*warnings, unlike]
+    summary = summarize(
+        progress,
+        status=status,
+        primary_metric=network.task.primary_metric,
+        num_devices=setup.mesh.num_devices,
+        loss_scales=loss_scales,
+        target_accuracy=plan.describe_target(epochs, layout.images_per_step),
+        profile=describe_trace(recorder.folder, progress.traced),
+        warnings=warnings,
+        **fields,
+    )
+    change = change_of("device_kind", "num_devices")
+    if not change:
+        summary.invalid.extend(_impossible_rates(setup, epochs))
+    if summary.images_per_s is None:
+        tokens = setup.config.data.sequence_length or None
+        return msgspec.structs.replace(summary, tokens_per_image=tokens)
+    fields = analysis.utilization(summary.images_per_s)
+    if change:
+        fields |= dict.fromkeys(_PER_DEVICE)
+        fields["warnings"] = [*summary.warnings, f"{change}: metrics per device are unknown"]
+    return msgspec.structs.replace(summary, **fields)
+
+
+def _impossible_rates(setup: PreparedRun, epochs: Sequence[EpochRecord]) -> list[str]:
+    """Return why the fastest epoch's rate cannot be true, on devices like this process's."""
+    rated = [epoch for epoch in epochs if epoch.images_per_s_per_device]
+    if not rated:
+        return []
+    fastest = max(rated, key=lambda epoch: epoch.images_per_s_per_device)
+    flops = setup.program.network.analysis.training_flops
+    limit = flops_limit(setup.mesh.devices)
+    reasons = impossible_arithmetic(fastest.images_per_s_per_device * flops, limit)
+    return [f"epoch {fastest.epoch}: {why}" for why in reasons]
 
 
 # A run compiles several programs: it has a hit only if all of them were fetched.

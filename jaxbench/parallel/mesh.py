@@ -76,16 +76,6 @@ class DataMesh:
         """Return the sharding over the devices of all processes."""
         return NamedSharding(Mesh(np.array(self.devices), (AXIS,)), spec)
 
-    def shapes(self, tree: Any, rows: bool = False) -> Any:
-        """Return the shapes of what `replicate` returns, or `shard` of these rows."""
-        sharding = self.sharding(PartitionSpec(AXIS) if rows else PartitionSpec())
-
-        def placed(leaf):
-            shape = (self.num_devices, *leaf.shape) if rows else leaf.shape
-            return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=sharding)
-
-        return jax.tree.map(placed, tree)
-
     def _place(self, tree: Any, spec: PartitionSpec) -> Any:
         local = NamedSharding(Mesh(np.array(self.local_devices), (AXIS,)), spec)
         placed = jax.device_put(tree, local)
@@ -102,7 +92,7 @@ class DataMesh:
 
         return jax.tree.map(join, placed)
 
-    def pmap(
+    def map_devices(
         self,
         function: Callable,
         *,

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import Sharding
 
 from jaxbench.clock import Clock, Stopwatch
 from jaxbench.schema import CompileRecord
@@ -13,8 +13,10 @@ from jaxbench.xla.compile_cache import watch_cache
 from jaxbench.xla.hlo import count_collectives
 
 
-def jit_init(init: Callable, device: jax.Device, *, is_split: bool) -> Any:
-    """Return a function that draws parameters, jitted: for a device, or for all if it splits them.
+def jit_init(init: Callable, device: jax.Device, out_sharding: Sharding | None) -> Any:
+    """Return a function that draws parameters, jitted for the device that draws them.
+
+    Without an `out_sharding` it draws those of all devices.
 
     XLA takes up to a minute to compile a random draw for every parameter for a GPU, and on a CPU up
     to 20 s with all optimisations. Level 0 stays because the others change the last bits.
@@ -24,7 +26,7 @@ def jit_init(init: Callable, device: jax.Device, *, is_split: bool) -> Any:
         options["xla_cpu_use_fusion_emitters"] = False
     return jax.jit(
         init,
-        out_shardings=None if is_split else SingleDeviceSharding(device),
+        out_shardings=out_sharding,
         compiler_options=options if device.platform == "cpu" else None,
     )
 

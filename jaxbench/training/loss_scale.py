@@ -69,7 +69,7 @@ def all_finite(tree: Any) -> jax.Array:
 class LossScales:
     """The loss scales of R models after their last step, on the host: for records and messages.
 
-    `loss_scale` is None except under fp16; `say` prints a line.
+    `loss_scale` is that of all models, or of each; None except under fp16. `say` prints a line.
     """
 
     def __init__(
@@ -78,7 +78,10 @@ class LossScales:
         self._seeds_R, self._say, self._latest = seeds_R, say, {}
         if loss_scale is not None:
             scale, skipped = jax.device_get((loss_scale.scale, loss_scale.skipped_steps))
-            self._latest = {"loss_scale": scale.reshape(-1), "skipped_steps": skipped.reshape(-1)}
+            self._latest = {
+                "loss_scale": np.broadcast_to(scale, len(seeds_R)),
+                "skipped_steps": np.broadcast_to(skipped, len(seeds_R)),
+            }
 
     def update(self, step: int, metrics: Mapping[str, np.ndarray]) -> None:
         """Take the scales after a step from its metrics; print which have fallen."""

@@ -5,6 +5,7 @@ and `batch_norm` would be false.
 """
 
 import dataclasses
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -12,46 +13,170 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from jaxbench.config import Config
+from jaxbench.hardware.peaks import utilization
 from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.parallel.mesh import AXIS, DataMesh
-from jaxbench.precision import Precision
-from jaxbench.xla.jaxpr import Dataflow, MatmulOrConv, find_matmuls_and_convs
+from jaxbench.precision import Precision, precision_of
+from jaxbench.predict.layers import NetworkShape
+from jaxbench.predict.tracing import read_network
+from jaxbench.training.optimizers import describe_groups
+from jaxbench.training.parameter_groups import ParameterUses, read_uses
+from jaxbench.xla.jaxpr import FLOPS_PER_MAC, Dataflow, MatmulOrConv, find_matmuls_and_convs
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
+class NetworkTrace:
+    """A network's shapes and its traced forward pass, each found when it is asked for.
+
+    Attributes:
+      input_shape: the shape and type of one normalised image, or of int32 tokens_1xT.
+    """
+
+    module: NetworkAdapter
+    mesh: DataMesh
+    input_shape: jax.ShapeDtypeStruct
+
+    @functools.cached_property
+    def variables(self) -> dict[str, Any]:
+        """The shapes and types of `params` and `batch_stats`."""
+        return jax.eval_shape(self.module.init, jax.random.key(0), self.input_shape)
+
+    @functools.cached_property
+    def forward(self) -> jax.stages.Traced:
+        """The training forward pass of one image, traced from shapes; it is never compiled."""
+        return self.trace_forward()
+
+    def trace_forward(self) -> jax.stages.Traced:
+        """Trace the forward pass anew."""
+
+        def forward(dropout_key, params, batch_stats, images_1xHxWxC):
+            variables = {"params": params, "batch_stats": batch_stats}
+            keys_B = jax.random.split(jax.random.key(0), 1)
+            return self.module.forward(
+                variables, images_1xHxWxC, train=True, keys_B=keys_B, dropout_key=dropout_key
+            )
+
+        # In JAX 0.10 what pmap returns cannot be traced without being lowered.
+        mesh = dataclasses.replace(self.mesh, parallelism="shard_map")
+        step = mesh.map_devices(forward, sharded=(False,) * 4, sharded_output=False)
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        variables = self.variables
+        return step.trace(key, variables["params"], variables["batch_stats"], self.input_shape)
+
+    @functools.cached_property
+    def uses(self) -> ParameterUses:
+        """What the forward pass does with the parameters."""
+        return read_uses(self.forward)
+
+
 class NetworkAnalysis:
-    """What the forward pass of training does with one image."""
+    """What training on one image computes.
 
-    output_shape: tuple[int, ...]  # of one image
-    macs_by_dtype: dict[str, int]  # multiply-accumulates by the type of their operands
-    # Whose images the statistics that it updates come from: each device's (`local`), all devices'
-    # (`sync`), or both (`local and sync`); None without any.
-    batch_norm: str | None
-    macs_once: int  # multiply-accumulates with each loop's body counted once, as XLA does
-    output_dtype: str  # before the outputs are widened for the loss
-    draws_by_device: bool  # whether outputs depend on the key that a device has for whole arrays
+    Attributes:
+      output_shape: of one image.
+      macs_by_dtype: multiply-accumulates of the forward pass by the type of their operands.
+      macs_once: those with each loop's body counted once, as XLA does.
+      forward_macs: all of them.
+      main_precision: the precision that most of them are in, see `precision_of`.
+      batch_norm: whose images the statistics that it updates come from: each device's (`local`),
+        all devices' (`sync`), or both (`local and sync`); None without any.
+      output_dtype: before the outputs are widened for the loss.
+      draws_by_device: whether outputs depend on the key that a device has for whole arrays.
+    """
+
+    def __init__(
+        self,
+        trace: NetworkTrace,
+        config: Config,
+        precision: Precision,
+        optimizer: optax.GradientTransformation,
+    ):
+        self._trace, self._config = trace, config
+        self._precision, self._optimizer = precision, optimizer
+        traced = trace.forward
+        jaxpr = traced.jaxpr.jaxpr
+        macs_by_dtype, self.macs_once = Counter(), 0
+        for op in find_matmuls_and_convs(jaxpr):
+            macs_by_dtype[op.dtype] += op.macs
+            self.macs_once += op.macs // op.times
+        self.macs_by_dtype: dict[str, int] = dict(macs_by_dtype)
+        self.forward_macs = macs_by_dtype.total()
+        self._main_dtype = max(macs_by_dtype, key=macs_by_dtype.__getitem__, default=None)
+        # The key is the first input, the image the last; the last outputs are the updated
+        # statistics.
+        inputs = [{"key"}, *[set()] * (len(jaxpr.invars) - 2), {"local"}]
+        depends = Dataflow(lambda parts: set().union(*parts), _exchanged).outputs(jaxpr, inputs)
+        output, updated = traced.out_info
+        num_outputs = len(depends) - len(jax.tree.leaves(updated))
+        statistics = set().union(*depends[num_outputs:])
+        self.output_shape, self.output_dtype = output.shape[1:], output.dtype.name
+        self.batch_norm = " and ".join(sorted(statistics - {"key"})) or None
+        self.draws_by_device = any("key" in parts for parts in depends[:num_outputs])
 
     @property
-    def forward_macs(self) -> int:
-        return sum(self.macs_by_dtype.values())
+    def num_parameters(self) -> int:
+        return sum(leaf.size for leaf in jax.tree.leaves(self._trace.variables["params"]))
 
     @property
-    def main_dtype(self) -> str | None:
-        """The type of most multiply-accumulates; None without any."""
-        return max(self.macs_by_dtype, key=self.macs_by_dtype.get, default=None)
+    def main_precision(self) -> str:
+        dtype = self._main_dtype
+        return precision_of(dtype) if dtype else self._config.precision
 
-    def warnings(self, config: Config, precision: Precision) -> list[str]:
+    @functools.cached_property
+    def shape(self) -> NetworkShape:
+        """The network's layers, from which its memory is estimated."""
+        return read_network(self._trace.forward.jaxpr.jaxpr)
+
+    @functools.cached_property
+    def work(self) -> "TrainingWork":
+        """What training computes. It takes seconds to count, so no start waits for it."""
+        params, optimizer = self._trace.variables["params"], self._optimizer
+        needed = [True] * len(jax.tree.leaves(params))
+        config = self._config
+        can_freeze = config.optimizer.name == "custom" or config.model.trainable_epochs()
+        # A scaled loss needs all gradients: they tell whether it overflowed.
+        if can_freeze and not self._precision.scales_loss:
+            opt_state = jax.eval_shape(optimizer.init, params)
+            jaxpr = jax.make_jaxpr(optimizer.update)(params, opt_state, params)
+            needed = dce_jaxpr(jaxpr.jaxpr, [True] * len(jaxpr.out_avals))[1][: len(needed)]
+        return count_training(self._trace.forward, needed)
+
+    @property
+    def training_flops(self) -> int:
+        """How many floating-point operations training takes for one image, as MFU counts them."""
+        return self.work.training_macs * FLOPS_PER_MAC
+
+    def utilization(self, images_per_s: float, flops: int | None = None) -> dict[str, Any]:
+        """Return the fields of `Utilization` at a rate.
+
+        The peak is that of the type that the network does most of its arithmetic in. `flops` are
+        those of an image, by default of its training.
+        """
+        flops = flops or self.training_flops
+        fields = utilization(self._trace.mesh, self.main_precision, images_per_s, flops)
+        if tokens := self._config.data.sequence_length:
+            fields |= {"tokens_per_image": tokens, "tokens_per_s": images_per_s * tokens}
+        return fields
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Return a row for each group of parameters that the update rule treats alike."""
+        trace = self._trace
+        return describe_groups(self._config, trace.variables["params"], lambda: trace.uses)
+
+    def warnings(self) -> list[str]:
         """Return what the network does that differs from the config's fields."""
+        config, precision = self._config, self._precision
         warnings = []
         compute_macs = self.macs_by_dtype.get(np.dtype(precision.compute_dtype).name, 0)
         if 2 * compute_macs < self.forward_macs:
             warnings.append(
                 f"precision={config.precision}, but {1 - compute_macs / self.forward_macs:.0%} of "
-                f"the network's multiplications are in {self.main_dtype}; "
+                f"the network's multiplications are in {self._main_dtype}; "
                 f"{config.model.network_name} must pass dtype to the layers"
             )
         narrow = np.dtype(self.output_dtype)
@@ -66,49 +191,6 @@ class NetworkAnalysis:
                 "number of devices; jaxbench.models.layers.dropout draws for each example"
             )
         return warnings
-
-
-def trace_network(model: NetworkAdapter, mesh: DataMesh, image: Any, shapes: Any) -> Any:
-    """Trace the training forward pass of one image, from shapes; it is never compiled.
-
-    `shapes` holds those of `params` and `batch_stats`.
-    """
-
-    def forward(dropout_key, params, batch_stats, images_1xHxWxC):
-        variables = {"params": params, "batch_stats": batch_stats}
-        keys_B = jax.random.split(jax.random.key(0), 1)
-        return model.forward(
-            variables, images_1xHxWxC, train=True, keys_B=keys_B, dropout_key=dropout_key
-        )
-
-    # In JAX 0.10 what pmap returns cannot be traced without being lowered.
-    mesh = dataclasses.replace(mesh, parallelism="shard_map")
-    step = mesh.pmap(forward, sharded=(False,) * 4, sharded_output=False)
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    return step.trace(key, shapes["params"], shapes["batch_stats"], image)
-
-
-def analyze_network(traced: Any) -> NetworkAnalysis:
-    """Analyse a training forward pass that `trace_network` traced."""
-    jaxpr = traced.jaxpr.jaxpr
-    macs_by_dtype, macs_once = Counter(), 0
-    for op in find_matmuls_and_convs(jaxpr):
-        macs_by_dtype[op.dtype] += op.macs
-        macs_once += op.macs // op.times
-    # The key is the first input, the image the last; the last outputs are the updated statistics.
-    inputs = [{"key"}, *[set()] * (len(jaxpr.invars) - 2), {"local"}]
-    depends = Dataflow(lambda parts: set().union(*parts), _exchanged).outputs(jaxpr, inputs)
-    output, updated = traced.out_info
-    num_outputs = len(depends) - len(jax.tree.leaves(updated))
-    statistics = set().union(*depends[num_outputs:])
-    return NetworkAnalysis(
-        output.shape[1:],
-        dict(macs_by_dtype),
-        " and ".join(sorted(statistics - {"key"})) or None,
-        macs_once,
-        output_dtype=output.dtype.name,
-        draws_by_device=any("key" in parts for parts in depends[:num_outputs]),
-    )
 
 
 def _exchanged(equation: Any, inputs: list[set[str]]) -> list[set[str]] | None:
@@ -140,7 +222,7 @@ def count_training(traced: Any, updates: Sequence[bool]) -> TrainingWork:
     so `training_macs` adds it in the layers that are trained.
 
     Args:
-      traced: what `trace_network` returned.
+      traced: `NetworkTrace.forward`.
       updates: for each parameter whether an update needs its gradient.
     """
     forward = _without_remat(traced.jaxpr)

@@ -33,7 +33,7 @@ def path_text(path: tuple[Any, ...]) -> str:
 
 
 def read_uses(traced: Any) -> ParameterUses:
-    """Return what the forward pass that `trace_network` traced does with its parameters."""
+    """Return what the forward pass of a `NetworkTrace` does with its parameters."""
     multiplied, looked_up, union = set(), set(), frozenset().union
 
     def merge(values):

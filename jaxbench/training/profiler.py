@@ -8,7 +8,7 @@ import contextlib
 import pathlib
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -104,14 +104,15 @@ class Profiler(contextlib.ExitStack):
             jax.profiler.stop_trace()
         self._traced += steps
 
-    def summary(self) -> dict[str, Any] | None:
-        """Return the summary's `profile`; None if no steps have been traced."""
-        if not self._traced:
-            return None
-        files = [path for path in self._folder.rglob("*") if path.is_file()]
-        return {
-            "first_step": self._traced[0],
-            "last_step": self._traced[-1],
-            "folder": _FOLDER,
-            "bytes": sum(path.stat().st_size for path in files),
-        }
+
+def describe_trace(run_folder: pathlib.Path | None, traced: Sequence[int]) -> dict[str, Any] | None:
+    """Return the summary's `profile`; None if no steps have been traced."""
+    if run_folder is None or not traced:
+        return None
+    files = [path for path in (run_folder / _FOLDER).rglob("*") if path.is_file()]
+    return {
+        "first_step": traced[0],
+        "last_step": traced[-1],
+        "folder": _FOLDER,
+        "bytes": sum(path.stat().st_size for path in files),
+    }

@@ -35,13 +35,13 @@ def setting():
 
 def evaluate(setting, eval_batch_size):
     dataset, mesh, program, state = setting
-    config = copy.deepcopy(program.config)
+    config = copy.deepcopy(program.network.config)
     config.eval_batch_size = eval_batch_size
     feed = create_feed(config, dataset, *create_training_mesh(config), jnp.float32)
     batches = list(feed.eval_batches())
     assert len(batches) == feed.eval_steps
     packed = (program.eval_step(state, feed.eval_data, batch) for batch in batches)
-    return program.unpack_eval_sums(sum(np.asarray(metrics, np.float64) for metrics in packed))
+    return program.network.unpack_eval_sums(sum(np.asarray(metrics, np.float64) for metrics in packed))
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def expected(setting):
     mean, std = dataset.channel_statistics
     images = (dataset.eval.inputs_Nx - mean) / std
     variables = {"params": state.params, "batch_stats": state.batch_stats}
-    apply = jax.jit(program.model.apply, static_argnames="train")
+    apply = jax.jit(program.network.module.apply, static_argnames="train")
     logits, _ = apply(jax.device_get(variables), images.astype(np.float32), train=False)
     labels = jnp.asarray(dataset.eval.labels_Nx)
     return (
@@ -86,7 +86,7 @@ def test_garbage_in_padded_rows_changes_nothing(setting, expected, monkeypatch):
     monkeypatch.setitem(UNPACK_BATCH, "resident", with_garbage)
     dataset, mesh, program, state = setting
     # Traced anew, so that the steps see the patched `unpack_batch`.
-    again = build_program(program.config, mesh, program.layout, steps_per_epoch=1)
+    again = build_program(program.network.config, mesh, program.layout, steps_per_epoch=1)
     sums = evaluate((dataset, mesh, again, state), D + 1)
     assert sums["count"] == expected[2]
     assert sums["top1"] == expected[1]

@@ -39,7 +39,7 @@ for round in range(2):
         if round:
             record = compile_step("train_step", program.train_step, *args)
             of_count |= {key: getattr(record, key) for key in ("memory", "collectives")}
-            of_count["parameters"] = program.num_parameters()
+            of_count["parameters"] = program.network.analysis.num_parameters
 print(json.dumps(found))
 """
 

@@ -78,14 +78,14 @@ def test_the_record_of_2025_is_as_published():
     """Its steps, rates of a summed loss, and FLOPs; and SiLU in place of all but one GELU."""
     base_program = program_of("cifar10_speedrun94", steps_per_epoch=25)
     program = program_of("cifar10_speedrun94_2025", steps_per_epoch=32)
-    config, base = program.config, base_program.config
+    config, base = program.network.config, base_program.network.config
     config.validate()
-    assert program.training_flops == base_program.training_flops
+    assert program.network.analysis.training_flops == base_program.network.analysis.training_flops
     images, base_images = config.num_steps(32) * 1536, base.num_steps(25) * 2000
     assert (images, base_images) == (243 * 1536, 400_000)
     # Published with the gradients of the whitening layer, which are not computed: its kernel rests.
-    flops = 6 * program.forward_macs
-    assert flops - program.training_flops == 4 * 12 * 24 * 31**2
+    flops = 6 * program.network.analysis.forward_macs
+    assert flops - program.network.analysis.training_flops == 4 * 12 * 24 * 31**2
     assert images * flops == pytest.approx(0.2648e15, rel=1e-3)
     assert base_images * flops == pytest.approx(0.2837e15, rel=1e-3)
     optimizer = config.optimizer
@@ -168,7 +168,7 @@ def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is(
             # A head that has an opinion.
             state.params["head"]["kernel"] *= 30.0
             metrics = program.eval_step(state, feed.eval_data, next(feed.eval_batches()))
-            counts[views_name] = program.unpack_eval_sums(metrics)
+            counts[views_name] = program.network.unpack_eval_sums(metrics)
             state, split = jax.device_get(state), job.dataset.eval
             mean, std = job.dataset.channel_statistics
     assert set(counts["none"]) == {"loss", "count", "top1", "top5"}
@@ -181,7 +181,7 @@ def test_test_time_augmentation_is_the_mean_over_views_and_leaves_top1_as_it_is(
     padded = np.pad(pixels, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="reflect")
     variables = {"params": state.params, "batch_stats": state.batch_stats}
 
-    apply = jax.jit(lambda images: program.model.apply(variables, images, train=False)[0])
+    apply = jax.jit(lambda images: program.network.module.apply(variables, images, train=False)[0])
 
     def logits(images):
         return np.asarray(apply(((images - mean) / std).astype(np.float32)), np.float64)

@@ -157,7 +157,7 @@ TYPES = {"dtype": jnp.float32, "param_dtype": jnp.float32, "norm_axis": None, "a
 
 def test_gpts_arithmetic_is_in_its_precision():
     program = program_of("gpt124m_synthetic")
-    assert program.analysis.macs_by_dtype == {"bfloat16": program.forward_macs}
+    assert program.network.analysis.macs_by_dtype == {"bfloat16": program.network.analysis.forward_macs}
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])

@@ -141,6 +141,6 @@ def test_a_preset_has_its_networks_operations_and_types(network):
     config = make_config(network, "bf16", 1)
     mesh = DataMesh(tuple(jax.devices()[:1]), "shard_map")
     program = build_program(config, mesh, BatchLayout.create(config, 1), steps_per_epoch=1)
-    assert program.training_flops == network.flops_per_image
+    assert program.network.analysis.training_flops == network.flops_per_image
     # By which the peak is chosen.
-    assert program.analysis.main_dtype == "bfloat16"
+    assert program.network.analysis.main_dtype == "bfloat16"

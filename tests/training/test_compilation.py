@@ -25,7 +25,7 @@ def test_parameters_are_drawn_on_the_host_whatever_the_default_device(fields):
     for leaf in jax.tree.leaves((drawn, compiled(np.uint32(0)))):
         assert leaf.devices() == {host_device()} == {jax.devices()[0]}
     for leaf in jax.tree.leaves(placed):
-        assert leaf.devices() == {*program.mesh.devices}
+        assert leaf.devices() == {*program.network.mesh.devices}
 
 
 def test_without_a_cpu_device_parameters_are_drawn_on_the_default_one(monkeypatch):

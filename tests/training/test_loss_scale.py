@@ -70,7 +70,7 @@ class Steps:
         data = self.mesh.replicate({"mean": np.full(1, 128.0, "f4"), "std": np.full(1, 64.0, "f4")})
         for _ in range(steps):
             placed, metrics = self.program.train_step(placed, data, self.mesh.shard(row))
-        return placed, self.program.unpack_train_sums(metrics)
+        return placed, self.program.network.unpack_train_sums(metrics)
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +197,7 @@ def test_all_replicas_skip_the_step_that_overflows_on_one_device(parallelism, ba
     # No sums over the devices.
     assert (metrics["count"], metrics["skipped_steps"]) == (32, 1)
     assert metrics["loss_scale"] == HIGHEST_SCALE / 2
-    assert metrics["learning_rate"] == np.float32(steps.program.schedule(0)) > 0
+    assert metrics["learning_rate"] == np.float32(steps.program.network.schedule(0)) > 0
     # The seven others do not overflow by themselves.
     after, metrics = steps.take(before, steps.row([0] * 8))
     assert metrics["skipped_steps"] == 0 and unequal_copies(after) == []

@@ -72,7 +72,7 @@ def test_arithmetic_that_xla_leaves_out():
         [warning] = job.warnings([compiled])
         assert warning.startswith("the compiled eval_step does")
         # XLA counts the two parts of a training batch once.
-        flops = job.program.training_flops * config.batch_size / 2
+        flops = job.program.network.analysis.training_flops * config.batch_size / 2
         for share, told in ((0.5, 0), (0.3, 1)):
             counted = {"function": "train_step", "xla_flops_per_device": share * flops}
             assert len(job.warnings([replace(compiled, **counted)])) == told
@@ -107,7 +107,7 @@ def test_a_type_that_layers_ignore(precision, tmp_path, monkeypatch):
     monkeypatch.setattr(program, "utilization", lambda mesh, name, *_: asked.append(name) or {})
     config = config_of(MICRO, model=net(ignores_dtype=True), num_devices=1, precision=precision)
     with prepare_run(config, None, Console()) as job:
-        job.program.utilization(1.0)
+        job.program.network.analysis.utilization(1.0)
     assert asked == ["fp32"]  # the peak that MFU is a share of
     summary = measure_memory(config, str(tmp_path / "run"), Console(), telemetry_s=0).summary
     [warning] = summary["warnings"]
@@ -135,8 +135,8 @@ class Typed(nn.Module):
 def test_a_type_that_has_no_peak_has_no_mfu(dtype, monkeypatch):
     with prepared(MICRO, model=config_for(lambda **_: Typed(dtype)), num_devices=1) as job:
         monkeypatch.setattr(peaks, "find_peak", lambda _, *how: find_peak("NVIDIA H200", *how))
-        assert job.program.main_precision == dtype
-        assert job.program.utilization(1.0)["mfu"] is None
+        assert job.program.network.analysis.main_precision == dtype
+        assert job.program.network.analysis.utilization(1.0)["mfu"] is None
         [warning] = job.warnings([])
         assert f"multiplications are in {dtype};" in warning
 
@@ -144,7 +144,7 @@ def test_a_type_that_has_no_peak_has_no_mfu(dtype, monkeypatch):
 @pytest.mark.parametrize("replicas", ["data_parallel", "independent"])
 def test_an_exchange_that_is_not_the_configs(replicas):
     with prepared(MICRO, num_devices=2, replicas=replicas) as job:
-        gradients = 4 * job.program.num_parameters()
+        gradients = 4 * job.program.network.analysis.num_parameters
         compiled = job.compile("train_step", *step_args(job))
         assert job.warnings([compiled]) == []
         for bytes_ in (0, gradients - 4, gradients):
@@ -210,8 +210,8 @@ def test_frozen_layers_and_the_gradient_of_the_images_are_not_computed(model, co
     program = program_of(MICRO, model=PartlyConfig(**model))
     layers = {row["layer"]: row["forward_macs_per_image"] for row in list_layers(program)}
     macs = [layers[name] for name in ("first", "second", "head")]
-    assert program.training_flops == 2 * np.dot(macs, counted)
-    assert program.work.step_macs_once == np.dot(macs, computed)
+    assert program.network.analysis.training_flops == 2 * np.dot(macs, counted)
+    assert program.network.analysis.work.step_macs_once == np.dot(macs, computed)
 
 
 class Norm(nn.Module):

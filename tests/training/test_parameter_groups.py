@@ -21,7 +21,7 @@ def groups_of(config, **optimizer):
     program = build_program(config, *create_training_mesh(config), steps_per_epoch=4)
     program.check()
     groups = {}
-    for row in program.parameter_groups():
+    for row in program.network.analysis.parameter_groups():
         groups.setdefault(row["group"], set()).update(row["names"])
     return groups
 

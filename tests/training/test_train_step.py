@@ -156,7 +156,7 @@ def test_steps_are_the_recipes_written_out_by_hand(train):
         def differentiate(params, batch_stats, images, labels):
             variables = {"params": params, "batch_stats": batch_stats}
             keys_B = jax.random.split(jax.random.key(0), len(labels))
-            logits, updated = program.model.apply(
+            logits, updated = program.network.module.apply(
                 variables, (images - mean) / std, train=True, keys_B=keys_B
             )
             return -jax.nn.log_softmax(logits)[np.arange(len(labels)), labels].mean(), updated
@@ -217,13 +217,13 @@ def test_logits_and_loss_are_fp32_and_convolutions_are_not(experiment, precision
     config.precision = precision
     program = build_program(config, *create_training_mesh(config), steps_per_epoch=1)
     state = program.abstract_train_state()
-    half = program.precision.compute_dtype
+    half = program.network.precision.compute_dtype
     assert half == {"bf16": jnp.bfloat16, "fp16": jnp.float16}[precision]
     image = jax.ShapeDtypeStruct((4, *config.data.image_shape), half)
 
     def forward(params, batch_stats, images):
         variables = {"params": params, "batch_stats": batch_stats}
-        return program.model.apply(variables, images, train=False)
+        return program.network.module.apply(variables, images, train=False)
 
     jaxpr = jax.make_jaxpr(forward)(state.params, state.batch_stats, image)
     assert jaxpr.out_avals[0].dtype == jnp.float32

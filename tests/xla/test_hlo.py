@@ -19,7 +19,7 @@ def test_the_gradient_is_reduced_in_few_collectives(parallelism):
     assert 1 <= reduced["count"] <= 3
     # Beside it the running averages (two for each of 3 norms) and four metrics.
     averages = sum(leaf.size for leaf in jax.tree.leaves(state.batch_stats))
-    assert reduced["bytes"] == 4 * (program.num_parameters() + averages + 4)
+    assert reduced["bytes"] == 4 * (program.network.analysis.num_parameters + averages + 4)
     mean_bytes = reduced["bytes"] / reduced["count"]
     assert mean_bytes <= reduced["largest_bytes"] <= reduced["bytes"]
 

@@ -105,7 +105,7 @@ def test_no_gathered_parameter_is_kept_for_the_backward_pass(network, remat):
     """Whatever the backward pass needs it gathers itself."""
     name, fields = network
     program = fsdp_program(name, num_devices=8, remat=remat, batch_size=8, **fields)
-    program.config.validate()
+    program.network.config.validate()
     state = program.abstract_placed_state()
     jaxpr = program.train_step.trace(state, *step_args(program)).jaxpr.jaxpr
     gathered, kept = set(), []
