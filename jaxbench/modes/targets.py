@@ -42,12 +42,10 @@ from jaxbench.hardware.targets.target import (
 from jaxbench.modes.describe import list_layers, print_network
 from jaxbench.modes.predictions import Predictor, add_efficiency, prediction_lines
 from jaxbench.modes.runner import (
-    Measurement,
     RunContext,
-    RunResult,
     describe_attention,
     describe_program,
-    run_mode,
+    record_run,
 )
 from jaxbench.parallel.child import run_child
 from jaxbench.parallel.mesh import DataMesh
@@ -269,7 +267,7 @@ def compile_for(
     price: Price | None = None,
     calibration: str | None = None,
     anchors: Sequence[str] = (),
-) -> RunResult:
+) -> Recorder:
     """Predict a training step's rate on a target, compile it if its compiler is here, and record.
 
     Args:
@@ -309,7 +307,16 @@ def compile_for(
         if not_compiled is None:
             compilation.ask(*sizes[0][1:])
         # Without the price: nothing is paid for here.
-        return run_mode(compilation, workdir, telemetry_s=0.0)
+        with record_run(
+            setup,
+            "compile",
+            workdir,
+            summarize=compilation.summarize,
+            document=compilation.document(),
+            telemetry_s=0.0,
+        ) as recorder:
+            compilation.measure(recorder)
+        return recorder
 
 
 def _sizes(config: Config, machine: Target, kind: str) -> Iterator[tuple[str, Target, int]]:
@@ -323,7 +330,7 @@ def _sizes(config: Config, machine: Target, kind: str) -> Iterator[tuple[str, Ta
 
 
 @dataclasses.dataclass
-class Compilation(Measurement):
+class Compilation:
     """The training step, predicted and compiled for one size after the other.
 
     Attributes:
@@ -331,6 +338,7 @@ class Compilation(Measurement):
       not_compiled: why nothing is compiled; None if the compiler is here.
     """
 
+    setup: RunContext
     arguments: Sequence[str]
     machine: Target
     sizes: Sequence[tuple[str | None, Target, int]]
@@ -339,7 +347,6 @@ class Compilation(Measurement):
     price: Price | None
     not_compiled: str | None
     answers: dict[tuple[str, int], Answer] = dataclasses.field(default_factory=dict)
-    mode = "compile"
 
     def document(self) -> dict[str, Any]:
         scaling = {"scaling": self.scaling} if self.scaling else {}

@@ -27,9 +27,9 @@ from jaxbench.config import Config
 from jaxbench.config.custom import config_record
 from jaxbench.config.fields import without_unused
 from jaxbench.errors import BadInput, Terminated
-from jaxbench.hardware.telemetry.sampler import INTERVAL_S
+from jaxbench.hardware.telemetry.sampler import INTERVAL_S, no_telemetry
 from jaxbench.hardware.telemetry.summary import Window
-from jaxbench.modes.runner import Measurement, RunResult, RunSetup, prepare_run, run_mode
+from jaxbench.modes.runner import PreparedRun, prepare_run, record_run
 from jaxbench.parallel import processes
 from jaxbench.parallel.processes import barrier_before_first_step
 from jaxbench.parallel.signals import defer_signals
@@ -73,12 +73,12 @@ def run_training(
     checkpoints: Policy = NO_CHECKPOINTS,
     resume: str = "none",
     import_s: float | None = None,
-) -> RunResult:
+) -> Recorder:
     """Run an experiment from its data to its last evaluation; see `OPTIONS`.
 
     Args:
       config, workdir, console: see `prepare_run`.
-      telemetry_s, price: see `run_mode`.
+      telemetry_s, price: see `record_run`.
       profile: see `parse_steps`.
       target_accuracy: a fraction of top-1 or Dice; an evaluation at or above it ends the run.
       wandb: the Weights & Biases project that gets the records too.
@@ -124,25 +124,33 @@ def run_training(
                 resume_run_dir, resumed, checkpoint, say=setup.console.say
             )
         del saved  # only `training` holds the host's copy of the state, until it is placed
-        # It calls training.measure and training.summarize.
-        result = run_mode(
-            training, workdir, telemetry_s=telemetry_s, price=price, resume_into=resume_into
-        )
-        return dataclasses.replace(result, state=training.state)
+        with record_run(
+            setup,
+            "train",
+            workdir,
+            summarize=training.summarize,
+            document=training.document(),
+            telemetry_s=telemetry_s,
+            price=price,
+            resume_into=resume_into,
+        ) as recorder:
+            training.measure(recorder)
+        return recorder
 
 
-def _done_already(resumed: Resume | None, console: Console) -> RunResult:
+def _done_already(resumed: Resume | None, console: Console) -> Recorder:
     """Return the result of a run that is done, in all processes; only the first knows the run."""
-    if resumed is None:
-        return RunResult([], {}, None)
-    console.say(f"{resumed.path}: this run is done already")
-    console.close()
-    run_dir = RunDir(resumed.path, resumed.document)
-    say_next_steps(console, run_dir)
-    return RunResult([], run_dir.document.get("summary") or {}, run_dir)
+    run_dir = RunDir(resumed.path, resumed.document) if resumed else None
+    recorder = Recorder(run_dir, no_telemetry())
+    if run_dir:
+        console.say(f"{run_dir.path}: this run is done already")
+        console.close()
+        say_next_steps(console, run_dir)
+        recorder.summary = run_dir.document.get("summary") or {}
+    return recorder
 
 
-def _plan(setup: RunSetup, target_accuracy: float | None) -> TrainPlan:
+def _plan(setup: PreparedRun, target_accuracy: float | None) -> TrainPlan:
     config, steps_per_epoch = setup.config, setup.feed.steps_per_epoch
     if config.schedule_steps(steps_per_epoch) > _MAX_STEPS:
         raise BadInput(
@@ -159,16 +167,17 @@ def _plan(setup: RunSetup, target_accuracy: float | None) -> TrainPlan:
 
 
 @dataclasses.dataclass
-class Training(Measurement):
+class Training:
     """Trains to the end of the plan, from its start or from a checkpoint.
 
     Attributes:
+      setup: what `prepare_run` made.
       saved: the checkpoint, until its state is placed.
       run_dir: None in all processes but the first.
       changes: what changed since the run's first process.
-      state: the final state.
     """
 
+    setup: PreparedRun
     run: TrainRun
     saved: Checkpoint | None
     profiled_steps: range
@@ -177,8 +186,6 @@ class Training(Measurement):
     import_s: float | None
     run_dir: RunDir | None = None
     changes: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
-    state: TrainState | None = None
-    mode = "train"
 
     def document(self) -> dict[str, Any]:
         resumed_phases_s = self.saved.metadata["totals_s"] if self.saved else {}
@@ -227,7 +234,7 @@ class Training(Measurement):
         barrier_before_first_step(run.clock)
         self._mark_phases("train")
         try:
-            self.state = train_and_evaluate(run, state)
+            recorder.state = train_and_evaluate(run, state)
         except (KeyboardInterrupt, Terminated) as error:
             if self.run_dir:  # a second Ctrl-C ends the process while the checkpoint is written
                 with defer_signals():
@@ -284,7 +291,7 @@ class Training(Measurement):
 
 
 def prepare(
-    setup: RunSetup,
+    setup: PreparedRun,
     run: TrainRun,
     saved_state: TrainState | None = None,
     begin: Callable[[str], None] = lambda phase: None,

@@ -13,7 +13,7 @@ from jaxbench.analysis.statistics import autocorrelation, dependent, effective_s
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import Diverged
 from jaxbench.microbench.interleaved import Interleaved
-from jaxbench.modes.runner import RunSetup
+from jaxbench.modes.runner import PreparedRun
 from jaxbench.training.loss_scale import LOWEST_SCALE, describe_scales
 from jaxbench.training.run import DispatchLimiter
 
@@ -55,7 +55,7 @@ class Stepper:
       loss_scaling: the loss scale and the steps skipped, for a summary; {} without fp16.
     """
 
-    def __init__(self, setup: RunSetup, state: Any):
+    def __init__(self, setup: PreparedRun, state: Any):
         self.state, self.metrics = state, None
         self.losses: list[float] = []
         self.images_counted: int | None = None
@@ -91,7 +91,7 @@ class StepWindows(Interleaved):
     def __init__(
         self,
         name: str,
-        setup: RunSetup,
+        setup: PreparedRun,
         stepper: Stepper,
         window_s: float,
         step: Callable,
