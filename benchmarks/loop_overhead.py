@@ -11,6 +11,7 @@ run by default. Exit code 1 if the ratio of the two rates is below --min_ratio b
 interval.
 """
 
+import functools
 import os
 import pathlib
 import statistics
@@ -36,15 +37,16 @@ def main(spec: str | None, overrides: list[str]) -> int:
     from jaxbench.hardware.backend_flags import prepare_backend
     from jaxbench.hardware.telemetry.sampler import Telemetry, create_readers
     from jaxbench.modes.runner import prepare_run
-    from jaxbench.modes.train import prepare
+    from jaxbench.modes.train import compile_and_place
     from jaxbench.parallel.signals import graceful_stop
     from jaxbench.records.writers import Writers
     from jaxbench.records.writers.console import Console
     from jaxbench.records.writers.files import CsvWriter, JsonlWriter
     from jaxbench.records.writers.tensorboard import TensorBoardWriter
     from jaxbench.schema import EpochRecord
-    from jaxbench.train import train_epoch
-    from jaxbench.training.run import StepMeter, TrainPlan, TrainRun
+    from jaxbench.train import Loop, train_epoch
+    from jaxbench.training.loss_scale import LossScales
+    from jaxbench.training.run import EpochSums, RunProgress, TrainPlan
 
     config = entry_point.load_experiment(spec, overrides)
     prepare_backend()
@@ -66,15 +68,21 @@ def main(spec: str | None, overrides: list[str]) -> int:
             TensorBoardWriter(path),
             console,
         )
-        run = TrainRun(
+        names = program.network.task.train_sums
+        beginning = functools.partial(EpochSums.zeros, names=names, num_models=len(setup.seeds_R))
+        progress = RunProgress(sums=beginning(0))
+        batch = next(feed.train_batches(0, 1))
+        state, _ = compile_and_place(setup, progress, batch)
+        run = Loop(
             program=program,
             feed=feed,
             plan=TrainPlan(config.num_steps(steps), steps),
             clock=setup.clock,
             console=console,
+            progress=progress,
+            loss_scales=LossScales(state.loss_scale, setup.seeds_R, console.say),
             writer=writers,
         )
-        (state, _), meter = prepare(setup, run), StepMeter(run)
 
         def bare() -> float:
             nonlocal state
@@ -87,10 +95,10 @@ def main(spec: str | None, overrides: list[str]) -> int:
 
         def loop(epoch: int) -> float:
             nonlocal state
+            run.progress.sums = beginning(epoch)
             watch = Stopwatch()
             with graceful_stop() as stop_requested:
-                state = train_epoch(run, meter, state, epoch, stop_requested)
-            run.progress.epoch_metrics = None
+                state = train_epoch(run, state, stop_requested)
             return watch.elapsed_s()
 
         def watched(_: int) -> float:

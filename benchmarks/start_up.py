@@ -42,6 +42,7 @@ def show(name: str, seconds: Seconds) -> Seconds:
 def main(spec: str | None, overrides: list[str]) -> None:
     import jax
     import numpy as np
+    from jax.sharding import SingleDeviceSharding
 
     from jaxbench.batch_layout import BatchLayout
     from jaxbench.data.feeds.feed import abstract_args
@@ -68,6 +69,7 @@ def main(spec: str | None, overrides: list[str]) -> None:
             "initial parameters, drawn on the host",
             lambda: jax.block_until_ready(program.init(seed)),
         )
+        on_device = SingleDeviceSharding(devices[0])
         init = jit_init(bind(create_train_state, program.network), devices[0], on_device)
         on_target = measure(
             f"initial parameters, compiled for {_TARGET.value}", lambda: init.lower(seed).compile()

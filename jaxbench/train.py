@@ -13,7 +13,7 @@ tokens). JAX returns before the devices have begun, so a step that was called is
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import flax
@@ -416,7 +416,8 @@ def train_epoch(run: Loop, state: TrainState, stop_requested: Callable[[], bool]
                     state, sums_M = run.program.train_step(state, run.feed.train_data, batch)
             # Counts the earlier steps whose sums have arrived. A loss that is not finite ends the
             # run here, some steps later.
-            count_steps(run, run.queue.push(sums_M))
+            for packed in run.queue.push(sums_M):
+                count_step(run, packed)
             # `startup_s` ends with the first step of the run.
             if step == 1 and not run.timer.is_paused:
                 finish_steps(run, state)
@@ -438,29 +439,29 @@ def take_batches(run: Loop, epoch: int, first: int, num_steps: int) -> Iterator[
     return itertools.chain(iter([batch]), later)
 
 
-def count_steps(run: Loop, arrived: Iterable[np.ndarray]) -> None:
-    """Count the steps whose packed sums have arrived: records, progress, the time that is left."""
+def count_step(run: Loop, packed: np.ndarray) -> None:
+    """Count a step whose packed sums have arrived: its record, progress, the time that is left."""
     progress, timer = run.progress, run.timer
-    for packed in arrived:
-        sums = run.network.unpack_train_sums(packed)
-        progress.step += 1
-        progress.learning_rate = float(np.mean(sums["learning_rate"], dtype=np.float64))
-        progress.sums.add(sums)
-        run.loss_scales.update(progress.step, sums)
-        loss = check_losses(run, "training", sums)
-        if timer.is_paused:
-            progress.sums.profiled_steps += 1
-            continue
-        timer.count(int(sums["count"].sum()))
-        if progress.step % run.config.log_every_steps == 0:
-            write_step_record(run)
-        timer.begin_interval()
-        show_progress(run, loss)
+    sums = run.network.unpack_train_sums(packed)
+    progress.step += 1
+    progress.learning_rate = float(np.mean(sums["learning_rate"], dtype=np.float64))
+    progress.sums.add(sums)
+    run.loss_scales.update(progress.step, sums)
+    loss = check_losses(run, "training", sums)
+    if timer.is_paused:
+        progress.sums.profiled_steps += 1
+        return
+    timer.count(int(sums["count"].sum()))
+    if progress.step % run.config.log_every_steps == 0:
+        write_step_record(run)
+    timer.begin_interval()
+    show_progress(run, loss)
 
 
 def finish_steps(run: Loop, state: TrainState) -> None:
     """Count all steps that are queued; return when the devices have ended them."""
-    count_steps(run, run.queue.drain())
+    for packed in run.queue.drain():
+        count_step(run, packed)
     # A step's sums and its new state become ready together, on each device.
     wait_until(lambda: all_ready(state))
 

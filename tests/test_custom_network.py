@@ -198,10 +198,10 @@ def test_an_nnx_network_trains_the_same_with_a_split_state(tmp_path):
 
 @pytest.mark.parametrize("model", [Plain, Normed, Dropped, Nnx, make_plain, make_nnx])
 def test_all_parameters_and_products_are_in_the_list_of_layers(model):
-    program = program_for(model)
-    rows = list_layers(program)
-    assert sum(row["parameters"] for row in rows) == program.network.analysis.num_parameters
-    assert sum(row["forward_macs_per_image"] for row in rows) == program.network.analysis.forward_macs
+    network = program_for(model).network
+    rows = list_layers(network)
+    assert sum(row["parameters"] for row in rows) == network.analysis.num_parameters
+    assert sum(row["forward_macs_per_image"] for row in rows) == network.analysis.forward_macs
 
 
 class Always(nn.Module):
@@ -265,10 +265,11 @@ def test_a_network_that_cannot_be_used_is_refused(model, told):
 
 
 def test_logits_in_half_precision_are_widened_with_a_warning():
-    program = program_for(Narrow, precision="bf16")
-    [warning] = program.network.analysis.warnings(program.network.config, program.network.precision)
+    network = program_for(Narrow, precision="bf16").network
+    [warning] = network.analysis.warnings()
     assert "logits are in bfloat16" in warning
-    state, images = program.abstract_train_state(), jax.ShapeDtypeStruct((2, 8, 8, 1), jnp.bfloat16)
-    variables = {"params": state.params, "batch_stats": {}}
-    outputs = jax.eval_shape(lambda v, x: program.network.module.apply(v, x, train=False), variables, images)
+    images = jax.ShapeDtypeStruct((2, 8, 8, 1), jnp.bfloat16)
+    outputs = jax.eval_shape(
+        lambda v, x: network.module.apply(v, x, train=False), network.trace.variables, images
+    )
     assert outputs[0].dtype == jnp.float32

@@ -80,7 +80,7 @@ class Collective(Calls):
             return lax.dynamic_update_slice(result_N, functions[operation](*operand_N), (0,))
 
         sharded = (True,) * len(self._sizes)
-        self._compiled = mesh.pmap(write, sharded=sharded, sharded_output=True, donate=(0,))
+        self._compiled = mesh.map_devices(write, sharded=sharded, sharded_output=True, donate=(0,))
 
     def start(self) -> None:
         """Place the arrays, compile, run once."""

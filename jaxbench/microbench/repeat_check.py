@@ -65,8 +65,8 @@ class RepeatCheck:
     def __init__(self, step: Callable[..., Any], inputs: Sequence[Any], mesh: DataMesh):
         self.rounds = 0
         self._mesh, self._arguments = mesh, mesh.replicate(tuple(inputs))
-        self._step = mesh.pmap(step, sharded=(False,) * len(inputs), sharded_output=True)
-        self._sum_up = mesh.pmap(
+        self._step = mesh.map_devices(step, sharded=(False,) * len(inputs), sharded_output=True)
+        self._sum_up = mesh.map_devices(
             lambda tree: jnp.stack([*map(checksum, jax.tree.leaves(tree))]),
             sharded=(True,),
             sharded_output=True,

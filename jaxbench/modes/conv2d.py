@@ -27,7 +27,7 @@ from jaxbench.models.convolution import (
     convolve_with_scipy,
     make_inputs,
 )
-from jaxbench.modes.runner import Measurement, RunContext, RunResult, check_device_counts, run_mode
+from jaxbench.modes.runner import RunContext, check_device_counts, record_run
 from jaxbench.parallel.mesh import DataMesh, create_mesh
 from jaxbench.precision import get_precision
 from jaxbench.records.recorder import Recorder
@@ -53,7 +53,7 @@ def measure_conv2d(
     console: Console | None = None,
     *,
     telemetry_s: float = INTERVAL_S,
-) -> RunResult:
+) -> Recorder:
     """Measure every trial that the config names, and print a table of them."""
     config.validate()
     check_workdir(workdir, config.name)
@@ -67,76 +67,74 @@ def measure_conv2d(
             f"{config.precision}, {config.rounds} rounds"
         )
         setup = RunContext(config, Clock(), console, mesh, unused=[])
-        return run_mode(Conv2dBenchmark(setup, counts), workdir, telemetry_s=telemetry_s)
+        problems = config.problems()
+        with record_run(
+            setup,
+            "conv2d",
+            workdir,
+            summarize=functools.partial(_summarize, config, mesh),
+            document={
+                "device_counts": counts,
+                "problems": [one._asdict() | {"macs": one.macs} for one in problems],
+            },
+            csv_record=Conv2dRecord,
+            telemetry_s=telemetry_s,
+        ) as recorder:
+            clock, watch, rounds, done_macs = setup.clock, Stopwatch(), 0, 0
+            total_macs = sum(problem.macs for problem in problems) * config.rounds
+            for problem in problems:
+                if problem != problems[0]:
+                    counts = sorted({counts[0], counts[-1]})
+                images_NxHxWxC, kernel = inputs = make_inputs(problem, config.seed)
+                meshes = [dataclasses.replace(mesh, devices=mesh.devices[:n]) for n in counts]
+                trials = [Conv2dTrial(config, problem, first, inputs, clock) for first in meshes]
+                scipy_s = []
+                # The numbers of devices and SciPy are interleaved, so that drift hits all alike.
+                with clock.phase("measure"):
+                    for number in range(config.rounds):
+                        for trial in trials:
+                            trial.measure_round()
+                        if number < config.scipy_rounds:
+                            with clock.phase("scipy"):
+                                one_thread = Stopwatch()
+                                convolve_with_scipy(kernel, images_NxHxWxC)
+                                scipy_s.append(one_thread.elapsed_s())
+                        rounds, done_macs = rounds + 1, done_macs + problem.macs
+                        # By the arithmetic that is left.
+                        left_s = watch.elapsed_s() * (total_macs / done_macs - 1)
+                        console.progress(
+                            f"kernel {problem.kernel}, channels {problem.channels}",
+                            rounds,
+                            len(problems) * config.rounds,
+                            f"rounds, about {rough_duration(left_s)} left",
+                        )
+                one_device_s = trials[0].compute_s if counts[0] == 1 else None
+                for trial in trials:
+                    recorder.write(trial.describe(one_device_s, scipy_s))
+            for line in table(recorder.of_kind(Conv2dRecord)):
+                console.say(line)
+        return recorder
 
 
-@dataclasses.dataclass
-class Conv2dBenchmark(Measurement):
-    """Time each problem's convolution on each number of devices, and SciPy's on one thread."""
-
-    counts: list[int]
-    mode = "conv2d"
-    csv_record = Conv2dRecord
-
-    def document(self) -> dict[str, Any]:
-        problems = [one._asdict() | {"macs": one.macs} for one in self.setup.config.problems()]
-        return {"device_counts": self.counts, "problems": problems}
-
-    def measure(self, recorder: Recorder) -> None:
-        console, config = self.setup.console, self.setup.config
-        clock, mesh = self.setup.clock, self.setup.mesh
-        problems, watch, rounds, done_macs = config.problems(), Stopwatch(), 0, 0
-        total_macs = sum(problem.macs for problem in problems) * config.rounds
-        for problem in problems:
-            counts = self.counts
-            if problem != problems[0]:
-                counts = sorted({counts[0], counts[-1]})
-            images_NxHxWxC, kernel = inputs = make_inputs(problem, config.seed)
-            meshes = [dataclasses.replace(mesh, devices=mesh.devices[:count]) for count in counts]
-            trials = [Conv2dTrial(config, problem, first, inputs, clock) for first in meshes]
-            scipy_s = []
-            # The numbers of devices and SciPy are interleaved, so that drift hits all alike.
-            with clock.phase("measure"):
-                for number in range(config.rounds):
-                    for trial in trials:
-                        trial.measure_round()
-                    if number < config.scipy_rounds:
-                        with clock.phase("scipy"):
-                            one_thread = Stopwatch()
-                            convolve_with_scipy(kernel, images_NxHxWxC)
-                            scipy_s.append(one_thread.elapsed_s())
-                    rounds, done_macs = rounds + 1, done_macs + problem.macs
-                    # By the arithmetic that is left.
-                    left_s = watch.elapsed_s() * (total_macs / done_macs - 1)
-                    console.progress(
-                        f"kernel {problem.kernel}, channels {problem.channels}",
-                        rounds,
-                        len(problems) * config.rounds,
-                        f"rounds, about {rough_duration(left_s)} left",
-                    )
-            one_device_s = trials[0].compute_s if counts[0] == 1 else None
-            for trial in trials:
-                recorder.write(trial.describe(one_device_s, scipy_s))
-        for line in table([one for one in recorder.records if isinstance(one, Conv2dRecord)]):
-            console.say(line)
-
-    def summarize(self, status: str, records: Sequence[Conv2dRecord]) -> Conv2dSummary:
-        invalid, warnings = [], []
-        for record in records:
-            limit = flops_limit(self.setup.mesh.devices[: record.devices])
-            flops_per_s = 1e9 * record.gflop_per_s / record.devices
-            name = f"kernel {record.kernel}, channels {record.channels}"
-            warnings += dependent(f"{name}: rounds", record.samples["compute_s"])
-            invalid += [f"{name}: {why}" for why in impossible_arithmetic(flops_per_s, limit)]
-            if not np.isfinite(record.max_relative_error):
-                invalid.append(f"{name}: the result is not finite in {self.setup.config.precision}")
-        return Conv2dSummary(
-            status=status,
-            cells=len(records),
-            findings=findings(records),
-            invalid=invalid,
-            warnings=warnings,
-        )
+def _summarize(
+    config: Conv2dConfig, mesh: DataMesh, status: str, records: Sequence[Conv2dRecord]
+) -> Conv2dSummary:
+    invalid, warnings = [], []
+    for record in records:
+        limit = flops_limit(mesh.devices[: record.devices])
+        flops_per_s = 1e9 * record.gflop_per_s / record.devices
+        name = f"kernel {record.kernel}, channels {record.channels}"
+        warnings += dependent(f"{name}: rounds", record.samples["compute_s"])
+        invalid += [f"{name}: {why}" for why in impossible_arithmetic(flops_per_s, limit)]
+        if not np.isfinite(record.max_relative_error):
+            invalid.append(f"{name}: the result is not finite in {config.precision}")
+    return Conv2dSummary(
+        status=status,
+        cells=len(records),
+        findings=findings(records),
+        invalid=invalid,
+        warnings=warnings,
+    )
 
 
 def describe(config: Conv2dConfig) -> dict[str, Any]:
@@ -171,7 +169,7 @@ class Conv2dTrial:
         self._problem, self._calls, self._mesh = problem, config.calls, mesh
         self._images_NxHxWxC, self._kernel = inputs
         dtype = get_precision(config.precision).compute_dtype
-        self._step = mesh.pmap(
+        self._step = mesh.map_devices(
             functools.partial(convolve, dtype=dtype), sharded=(False, True), sharded_output=True
         )
         self._samples: dict[str, list[float]] = {part: [] for part in (*_PARTS, "calls")}

@@ -6,7 +6,6 @@ the last two bounds a run.
 """
 
 import contextlib
-import dataclasses
 import functools
 import itertools
 import math
@@ -23,7 +22,7 @@ from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.system import available_cores, storage_read_bytes
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.metrics import plain
-from jaxbench.modes.runner import Measurement, RunResult, prepare_run, run_mode
+from jaxbench.modes.runner import prepare_run, record_run
 from jaxbench.modes.windows import ENDLESS, Stepper, window_warnings
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.validity import impossible_arithmetic
@@ -42,7 +41,7 @@ def measure_input(
     console: Console | None = None,
     *,
     telemetry_s: float = INTERVAL_S,
-) -> RunResult:
+) -> Recorder:
     """Measure the three stages of an experiment whose `data.feed` is `stream`."""
     config.validate()
     if config.data.feed != "stream":
@@ -50,19 +49,30 @@ def measure_input(
             f"--mode=input with data.feed={config.data.feed!r}: the host prepares nothing then; "
             "it needs data.feed=stream"
         )
-    with prepare_run(config, workdir, console) as setup:
-        return run_mode(InputBenchmark(setup), workdir, telemetry_s=telemetry_s)
 
+    def summarize(status: str, records: Sequence[Record]) -> InputSummary:
+        stages = [record for record in records if isinstance(record, InputRecord)]
+        warnings, invalid = [], []
+        for stage in stages:
+            # A window is as long at the median rate.
+            times_s = [_WINDOW_S * stage.images_per_s / rate for rate in stage.windows_images_per_s]
+            warnings += window_warnings(stage.stage, times_s)
+            if stage.stage == "train_step":
+                flops_per_s = stage.images_per_s * setup.network.analysis.training_flops
+                limit = flops_limit(setup.mesh.devices)
+                invalid = impossible_arithmetic(flops_per_s / stage.num_devices, limit)
+        return InputSummary(
+            status=status, verdict=verdict(stages), invalid=invalid, warnings=warnings
+        )
 
-@dataclasses.dataclass
-class InputBenchmark(Measurement):
-    """Time preparing batches, preparing and sending them, and the step, interleaved."""
-
-    next_batch: int = 0
-    mode = "input"
-
-    def measure(self, recorder: Recorder) -> None:
-        setup, feed, step = self.setup, self.setup.feed, self.setup.program.train_step
+    with (
+        prepare_run(config, workdir, console) as setup,
+        record_run(
+            setup, "input", workdir, summarize=summarize, telemetry_s=telemetry_s
+        ) as recorder,
+    ):
+        config, step = setup.config, setup.program.train_step
+        feed: Any = setup.feed  # a StreamFeed
         state, batch = setup.place_train_state(), next(feed.train_batches(0, 1))
         recorder.write(setup.compile("train_step", step, state, feed.train_data, batch))
         stepper = Stepper(setup, state)
@@ -72,17 +82,34 @@ class InputBenchmark(Measurement):
             "prepare_and_send": functools.partial(feed.train_batches, 0, ENDLESS),
             "train_step": lambda _: (stepper.queue(step, batch) for _ in itertools.count()),
         }
+        next_batch, fill = 0, config.data.prefetch_batches + 2
+
+        def time_window(name: str, count: int) -> tuple[float, int | None]:
+            """Return a window's seconds, and the bytes that storage gave meanwhile, if counted."""
+            nonlocal next_batch
+            with contextlib.closing(stages[name](next_batch)) as batches:
+                if name != "train_step":
+                    next_batch += fill + count
+                _take(batches, fill)  # the pipeline fills
+                before_bytes, watch = storage_read_bytes(), Stopwatch()
+                _take(batches, count)
+                elapsed_s, after_bytes = watch.elapsed_s(), storage_read_bytes()
+            feed.close()  # or it would work ahead in the next stage's time
+            if before_bytes is None or after_bytes is None:
+                return elapsed_s, None
+            return elapsed_s, max(0, after_bytes - before_bytes)
+
         windows: dict[str, list[tuple[float, int | None]]] = {name: [] for name in stages}
         with setup.clock.phase("measure"):
             counts = {}
-            for name, create in stages.items():
-                elapsed_s, _ = self._time(name, create, _FEWEST)
+            for name in stages:
+                elapsed_s, _ = time_window(name, _FEWEST)
                 counts[name] = max(_FEWEST, math.ceil(_WINDOW_S * _FEWEST / elapsed_s))
             for number in range(1, _ROUNDS + 1):
-                for name, create in stages.items():
-                    windows[name].append(self._time(name, create, counts[name]))
+                for name in stages:
+                    windows[name].append(time_window(name, counts[name]))
                 setup.console.progress("measuring", number, _ROUNDS, "rounds")
-        cores, tokens = available_cores(), setup.config.data.sequence_length
+        cores, tokens = available_cores(), config.data.sequence_length
         for name, windows_R in windows.items():
             images = counts[name] * setup.program.layout.images_per_step
             on_host = name != "train_step"
@@ -92,7 +119,7 @@ class InputBenchmark(Measurement):
                 stage=name,
                 **rate.fields("images_per_s"),
                 windows_images_per_s=rates_R,
-                batch_size=setup.config.batch_size,
+                batch_size=config.batch_size,
                 num_devices=setup.mesh.num_devices,
                 cores=cores,
                 images_per_s_per_core=rate.value / cores if on_host else None,
@@ -101,39 +128,7 @@ class InputBenchmark(Measurement):
                 windows_storage_read_bytes=[read for _, read in windows_R] if on_host else None,
             )
             recorder.write(record)
-
-    def _time(self, name: str, create: Callable, count: int) -> tuple[float, int | None]:
-        """Return a window's seconds, and the bytes that storage gave meanwhile, if counted."""
-        first, fill = self.next_batch, self.setup.config.data.prefetch_batches + 2
-        if name != "train_step":
-            self.next_batch += fill + count
-        with contextlib.closing(create(first)) as batches:
-            _take(batches, fill)  # the pipeline fills
-            before_bytes, watch = storage_read_bytes(), Stopwatch()
-            _take(batches, count)
-            elapsed_s, after_bytes = watch.elapsed_s(), storage_read_bytes()
-        self.setup.feed.close()  # or it would work ahead in the next stage's time
-        if before_bytes is None or after_bytes is None:
-            return elapsed_s, None
-        return elapsed_s, max(0, after_bytes - before_bytes)
-
-    def summarize(self, status: str, records: Sequence[Record]) -> InputSummary:
-        stages = [record for record in records if isinstance(record, InputRecord)]
-        warnings, invalid = [], []
-        for stage in stages:
-            # A window is as long at the median rate.
-            times_s = [_WINDOW_S * stage.images_per_s / rate for rate in stage.windows_images_per_s]
-            warnings += window_warnings(stage.stage, times_s)
-            if stage.stage == "train_step":
-                flops_per_s = stage.images_per_s * self.setup.program.training_flops
-                limit = flops_limit(self.setup.mesh.devices)
-                invalid = impossible_arithmetic(flops_per_s / stage.num_devices, limit)
-        return InputSummary(
-            status=status,
-            verdict=verdict(stages),
-            invalid=invalid,
-            warnings=warnings,
-        )
+    return recorder
 
 
 def _take(batches: Iterator[Any], count: int) -> None:

@@ -4,7 +4,6 @@ Both steps are compiled and run a few times, and nothing is timed. The records h
 the compiler estimates and the most that was used.
 """
 
-import dataclasses
 from collections.abc import Sequence
 
 import jax
@@ -12,7 +11,7 @@ import jax
 from jaxbench.config import Config
 from jaxbench.hardware.environment import private_memory_bytes
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
-from jaxbench.modes.runner import Measurement, RunResult, prepare_run, run_mode, with_feed
+from jaxbench.modes.runner import prepare_run, record_run, with_feed
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.writers.console import Console
 from jaxbench.schema import CompileRecord, MemorySummary
@@ -28,31 +27,34 @@ def measure_memory(
     *,
     feed: str = "synthetic",
     telemetry_s: float = INTERVAL_S,
-) -> RunResult:
+) -> Recorder:
     """Train and evaluate a few batches; the run's status says whether they fit.
 
     Arguments and errors as for `measure_throughput`; a resident data set takes memory, too.
     """
-    config = with_feed(config, feed)
-    with prepare_run(config, workdir, console) as setup:
-        return run_mode(MemoryCheck(setup), workdir, telemetry_s=telemetry_s)
+    private_bytes = None
 
+    def summarize(status: str, records: Sequence[CompileRecord]) -> MemorySummary:
+        estimated_bytes = [record.memory["total_bytes"] for record in records if record.memory]
+        return MemorySummary(
+            status=status,
+            planned_bytes_per_device=max(estimated_bytes, default=None),
+            private_memory_before_bytes=private_bytes,
+        )
 
-@dataclasses.dataclass
-class MemoryCheck(Measurement):
-    """Run a few training and evaluation steps; the telemetry records the memory."""
-
-    private_bytes: int | None = None
-    mode = "memory"
-
-    def measure(self, recorder: Recorder) -> None:
-        setup, program, feed = self.setup, self.setup.program, self.setup.feed
+    with (
+        prepare_run(with_feed(config, feed), workdir, console) as setup,
+        record_run(
+            setup, "memory", workdir, summarize=summarize, telemetry_s=telemetry_s
+        ) as recorder,
+    ):
+        program, data = setup.program, setup.feed
         state = setup.place_train_state()
-        train = (feed.train_data, next(feed.train_batches(0, 1)))
-        evaluation = (feed.eval_data, next(feed.eval_batches()))
+        train = (data.train_data, next(data.train_batches(0, 1)))
+        evaluation = (data.eval_data, next(data.eval_batches()))
         recorder.write(setup.compile("train_step", program.train_step, state, *train))
         recorder.write(setup.compile("eval_step", program.eval_step, state, *evaluation))
-        self.private_bytes = private_memory_bytes()
+        private_bytes = private_memory_bytes()
         with setup.clock.phase("run"), setup.console.phase(f"running {_STEPS} steps of each"):
             for _ in range(_STEPS):
                 state, metrics = program.train_step(state, *train)
@@ -60,11 +62,4 @@ class MemoryCheck(Measurement):
             for _ in range(_STEPS):
                 metrics = program.eval_step(state, *evaluation)
             jax.device_get(metrics)
-
-    def summarize(self, status: str, records: Sequence[CompileRecord]) -> MemorySummary:
-        estimated_bytes = [record.memory["total_bytes"] for record in records if record.memory]
-        return MemorySummary(
-            status=status,
-            planned_bytes_per_device=max(estimated_bytes, default=None),
-            private_memory_before_bytes=self.private_bytes,
-        )
+    return recorder

@@ -26,7 +26,7 @@ from jaxbench.hardware.targets.target import Target
 from jaxbench.metrics import plain
 from jaxbench.models.transformer_block import fused_attention
 from jaxbench.modes.measured_rates import Measured, NoRate, measured_rates, unlike_published
-from jaxbench.modes.runner import describe_attention, describe_program
+from jaxbench.modes.runner import describe_attention, describe_network
 from jaxbench.parallel.mesh import DataMesh, host_device
 from jaxbench.paths import user_path
 from jaxbench.precision import get_precision
@@ -71,7 +71,7 @@ def read_shape(
     with get_precision(config.precision).enabled():
         program = build_program(one, mesh, BatchLayout.create(one, 1), steps_per_epoch=1)
         program.check()
-        return program.shape, describe_program(program)
+        return program.network.analysis.shape, describe_network(program.network)
 
 
 def load_calibration(path: str | None) -> fitted.Calibration:

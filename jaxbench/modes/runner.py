@@ -1,17 +1,17 @@
-"""What all modes share: prepare a run, run its mode, and record how it ends.
+"""What all modes share: prepare a run, record it and how it ends.
 
-A new mode is a `Measurement` and a function that passes it to `run_mode`, as in modes/memory.py,
+A new mode is a function that measures within `prepare_run` and `record_run`, as in modes/memory.py,
 with its line in modes/__init__.py. New metrics are fields in schema.py.
 """
 
-import abc
 import contextlib
 import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import msgspec
@@ -56,7 +56,7 @@ from jaxbench.records.writers.files import CsvWriter, JsonlWriter
 from jaxbench.schema import CompileRecord, Record, RunDocument, Summary
 from jaxbench.train import TrainState, build_program
 from jaxbench.training.compilation import compile_step
-from jaxbench.training.program import Program
+from jaxbench.training.program import Network, Program
 from jaxbench.xla.jaxpr import FLOPS_PER_MAC
 
 # ----------------------------------------------------------------------------------- prepare a run
@@ -89,7 +89,7 @@ class RunContext:
 
 
 @dataclasses.dataclass(frozen=True)
-class RunSetup(RunContext):
+class PreparedRun(RunContext):
     """What a run on a network has."""
 
     config: Config
@@ -97,9 +97,17 @@ class RunSetup(RunContext):
     feed: Feed
     program: Program
 
+    @property
+    def network(self) -> Network:
+        return self.program.network
+
+    @property
+    def seeds_R(self) -> tuple[int, ...]:
+        """Return the seed of each model."""
+        return self.config.seeds(self.mesh.num_devices)
+
     def document(self) -> dict[str, Any]:
-        config, program, feed = self.config, self.program, self.feed
-        layout, dataset = program.layout, self.dataset
+        config, layout, feed, dataset = self.config, self.program.layout, self.feed, self.dataset
         sync = config.batch_norm == "sync"
         batch_norm_examples = layout.global_batch if sync else layout.batch_per_device
         data: dict[str, Any] = {
@@ -125,23 +133,23 @@ class RunSetup(RunContext):
                 statistics = dataset.statistics
             data |= {"mean": mean, "std": std, "statistics": statistics}
         return super().document() | {
-            **describe_program(program),
+            **describe_network(self.network),
             "models": layout.num_models,
-            "seeds": list(config.seeds(self.mesh.num_devices)),
+            "seeds": list(self.seeds_R),
             "data": data,
             "batch_per_device": layout.batch_per_device,
             # How many images a batch-norm layer takes its statistics from.
             "batch_norm_examples": batch_norm_examples // layout.gradient_accumulation_steps
-            if program.analysis.batch_norm
+            if self.network.analysis.batch_norm
             else None,
         }
 
     def warnings_at_start(self) -> list[str]:
-        config, layout, shape = self.config, self.program.layout, self.program.shape
+        config, layout, shape = self.config, self.program.layout, self.network.analysis.shape
         memory_gib = memory_bytes(self.mesh.local_devices[0]) / 2**30
-        parts = layout.num_devices if self.program.sharding else 1
+        parts = layout.num_devices if self.network.sharding.gathers else 1
         state_gib = shape.state_bytes / parts / 2**30
-        element_bytes = np.dtype(self.program.precision.compute_dtype).itemsize
+        element_bytes = np.dtype(self.network.precision.compute_dtype).itemsize
         example_gib = shape.kept_bytes(element_bytes) / 2**30
         accumulated = layout.gradient_accumulation_steps
         needed_gib = state_gib + example_gib * layout.batch_per_device / accumulated
@@ -167,7 +175,7 @@ class RunSetup(RunContext):
             )
 
     def warnings(self, records: Sequence[Record]) -> list[str]:
-        warnings = self.program.analysis.warnings(self.config, self.program.precision)
+        warnings = self.network.analysis.warnings()
         warnings += describe_warnings(self.feed.image_warnings)
         for record in records:
             if not isinstance(record, CompileRecord):
@@ -184,14 +192,14 @@ class RunSetup(RunContext):
 
         Bodies of loops count once, gradient accumulation's too.
         """
-        program, layout = self.program, self.program.layout
+        analysis, layout = self.network.analysis, self.program.layout
         images = layout.batch_per_device
         if record.num_devices:  # its network ran on some of the devices
             images = record.batch_size // record.num_devices
         if record.function == "train_step":
-            macs = program.work.step_macs_once / layout.gradient_accumulation_steps
+            macs = analysis.work.step_macs_once / layout.gradient_accumulation_steps
         else:
-            macs = program.analysis.macs_once
+            macs = analysis.macs_once
             # The evaluation batch may be smaller than the training batch, or not full.
             per_device = (layout.global_eval_batch, self.feed.num_eval)
             images = min(images, *(count // layout.devices_per_model for count in per_device))
@@ -214,7 +222,7 @@ class RunSetup(RunContext):
 
     @property
     def gradient_bytes(self) -> int:
-        params = jax.tree.leaves(self.program.abstract_train_state().params)
+        params = jax.tree.leaves(self.network.trace.variables["params"])
         return sum(leaf.size * leaf.dtype.itemsize for leaf in params)
 
     def place_train_state(self, saved: TrainState | None = None) -> TrainState:
@@ -233,15 +241,15 @@ class RunSetup(RunContext):
             return compile_step(name, step, state, data, batch, clock=self.clock)
 
 
-def describe_program(program: Program) -> dict[str, Any]:
+def describe_network(network: Network) -> dict[str, Any]:
     """Return run.json's fields of the network."""
     return {
-        "task": program.task.name,
-        "model": program.config.model.network_name.removesuffix("Config"),
-        "parameters": program.num_parameters(),
-        "forward_macs_per_image": program.forward_macs,
-        "forward_macs_by_dtype": program.analysis.macs_by_dtype,
-        **describe_attention(program.config, program.mesh.devices[0]),
+        "task": network.task.name,
+        "model": network.config.model.network_name.removesuffix("Config"),
+        "parameters": network.analysis.num_parameters,
+        "forward_macs_per_image": network.analysis.forward_macs,
+        "forward_macs_by_dtype": network.analysis.macs_by_dtype,
+        **describe_attention(network.config, network.mesh.devices[0]),
     }
 
 
@@ -266,7 +274,7 @@ def prepare_run(
     console: Console | None = None,
     *,
     checked: bool = False,
-) -> Iterator[RunSetup]:
+) -> Iterator[PreparedRun]:
     """Check everything that can be checked before anything is written; close it all at the end.
 
     Args:
@@ -303,20 +311,19 @@ def prepare_run(
                 dataset = load_dataset(config, console.say, console.progress)
                 if processes.count() > 1:
                     processes.check_same("the data", dataset.fingerprint())
-        data_dependent_params = _data_dependent_params(config, dataset, mesh, clock)
+        from_images = _params_from_images(config, dataset, mesh, clock)
         with clock.phase("place_data"):
             feed = create_feed(config, dataset, mesh, layout, precision.param_dtype)
             stack.callback(feed.close)
             # Otherwise sending the data would be timed as part of the next phase.
             wait_until(lambda: all_ready((feed.train_data, feed.eval_data)))
         with clock.phase("build"):
-            program = build_program(config, mesh, layout, feed.steps_per_epoch)
-            program.data_dependent_params = data_dependent_params
+            program = build_program(config, mesh, layout, feed.steps_per_epoch, from_images)
             program.check()
-        yield RunSetup(config, clock, console, mesh, unused, dataset, feed, program)
+        yield PreparedRun(config, clock, console, mesh, unused, dataset, feed, program)
 
 
-def _data_dependent_params(
+def _params_from_images(
     config: Config, dataset: Dataset | None, mesh: DataMesh, clock: Clock
 ) -> Callable[[], dict[str, Any]]:
     """Return a function that computes, once, the parameters that follow from training images.
@@ -401,62 +408,31 @@ def _banner(config: Config, mesh: DataMesh) -> str:
     )
 
 
-# ------------------------------------------------------------------------------------ run its mode
+# ------------------------------------------------------------------------------------ record a run
 
 
-@dataclasses.dataclass
-class Measurement(abc.ABC):
-    """What a mode measures, and what its summary says.
-
-    Attributes:
-      setup: what `prepare_run` made.
-      mode: its name in run.json.
-      csv_record: the kind of record that also goes into a CSV file, KIND.csv; None for no file.
-    """
-
-    setup: Any  # a RunSetup; of a mode without a network, a RunContext
-    mode: ClassVar[str]
-    csv_record: ClassVar[type[Record] | None] = None
-
-    def document(self) -> dict[str, Any]:
-        """Return the mode's fields of run.json."""
-        return {}
-
-    @abc.abstractmethod
-    def measure(self, recorder: Recorder) -> None:
-        """Measure, and write every record with `recorder.write`."""
-
-    @abc.abstractmethod
-    def summarize(self, status: str, records: Sequence[Any]) -> Summary:
-        """Return the mode's fields of the summary, from everything that was written."""
-
-
-@dataclasses.dataclass(frozen=True)
-class RunResult:
-    """The outcome of a run."""
-
-    records: list[Record]  # before the summary
-    summary: dict[str, Any]
-    run_dir: RunDir | None  # None in all processes but the first
-    state: Any = None  # of --mode=train at its end; None if the run was done already
-
-    def of_kind(self, kind: type[Record]) -> list[Any]:
-        return [record for record in self.records if isinstance(record, kind)]
-
-
-def run_mode(
-    measurement: Measurement,
+@contextlib.contextmanager
+def record_run(
+    setup: RunContext,
+    mode: str,
     workdir: str | None = None,
     *,
+    summarize: Callable[[str, Sequence[Any]], Summary],
+    document: Mapping[str, Any] = types.MappingProxyType({}),
+    csv_record: type[Record] | None = None,
     telemetry_s: float = INTERVAL_S,
     price: Price | None = None,
     resume_into: Callable[[RunDocument], RunDir] | None = None,
-) -> RunResult:
-    """Run a mode from its run directory to its summary.
+) -> Iterator[Recorder]:
+    """Record what the `with` measures and how it ends, whatever ends it; say what can be done next.
 
     Args:
-      measurement: the mode.
+      setup: of `prepare_run`; of a mode without a network, a `RunContext`.
+      mode: its name in run.json.
       workdir: a new or empty folder for the records; None makes `runs/NAME/TIME`.
+      summarize: (status, the records written) -> the mode's fields of the summary.
+      document: the mode's fields of run.json.
+      csv_record: the kind of record that also goes into a CSV file, KIND.csv; None for no file.
       telemetry_s: seconds between readings of the hardware, 0 for none.
       price: what the hardware costs, recorded with the run; None if it is unknown.
       resume_into: opens the folder of the run to resume; None makes a new one.
@@ -464,70 +440,51 @@ def run_mode(
     Raises:
       BadInput: before anything is written.
       RunFailed: instead of a backend's error about devices that it does not run together.
-      Exception: whatever ended the measurement. Status and reason are in run.json by then.
+      Exception: whatever ended the `with`. Status and reason are in run.json by then.
     """
-    setup = measurement.setup
-    platform = setup.mesh.devices[0].platform
+    console, devices = setup.console, setup.mesh.devices
     with setup.clock.phase("devices"):
         warnings = [
             *setup.warnings_at_start(),
-            *unused_accelerators(platform),
-            *wrong_sums(platform),
+            *unused_accelerators(devices[0].platform),
+            *wrong_sums(devices[0].platform),
             *distortion_warnings(),
         ]
     for warning in warnings:
-        setup.console.say(f"warning: {warning}")
-    fields = {"mode": measurement.mode} | setup.document() | measurement.document()
+        console.say(f"warning: {warning}")
+    fields = {"mode": mode} | setup.document() | dict(document)
     # Every process that cannot run has said so by now: nothing has been written then.
     processes.barrier("the record")
-    recorder = Recorder(None, no_telemetry())
-    if processes.is_primary():
-        fields |= {"price": price and vars(price)}
-        fields |= {"environment": describe_environment(setup.mesh.devices)}
-        document = RunDocument(
-            experiment=setup.config.name,
-            status="running",
-            reason=None,
-            started_at=now().isoformat(),
-            **fields,
-            telemetry_s=telemetry_s,
-            command_line=list(sys.orig_argv),
-            working_directory=os.getcwd(),
-            pid=os.getpid(),
-        )
-        create = resume_into or (lambda new: create_run_dir(workdir, setup.config.name, new))
-        run_dir, devices = create(document), setup.mesh.local_devices
-        telemetry = Telemetry(
-            run_dir.path / "telemetry.csv",
-            telemetry_s,
-            setup.clock,
-            create_readers(devices) if telemetry_s else [],
-            len(devices) / setup.mesh.num_devices,
-            document.environment["device_kind"],
-        )
-        recorder = Recorder(run_dir, telemetry, price, is_resumed=resume_into is not None)
-    with _recording(recorder, setup):
-        recorder.summarize = lambda status: _summarize(
-            measurement, recorder.records, warnings, status
-        )
-        if recorder.folder and (record := measurement.csv_record):
-            recorder.writers.add(CsvWriter(recorder.folder / f"{record.kind}.csv", record))
+    summarize_run = functools.partial(_summarize_run, setup, warnings, summarize)
+    if not processes.is_primary():  # only the first process writes
+        recorder = Recorder(None, no_telemetry())
         setup.check_memory()
-        measurement.measure(recorder)
-        if recorder.run_dir and isinstance(setup, RunSetup):
-            # It takes seconds to count, so no start waits for it.
-            recorder.run_dir.update(training_flops_per_image=setup.program.training_flops)
-    return RunResult(recorder.records, recorder.summary, recorder.run_dir)
-
-
-@contextlib.contextmanager
-def _recording(recorder: Recorder, setup: RunContext) -> Iterator[None]:
-    """Record how the `with` ends, in whatever way it does, and say what can be done next."""
-    run_dir, console = recorder.run_dir, setup.console
-    if run_dir is None:  # only the first process writes
-        yield
-        recorder.finish("done", None)
+        yield recorder
+        recorder.finish("done", None, summarize_run)
         return
+    fields |= {"price": price and vars(price), "environment": describe_environment(devices)}
+    run_json = RunDocument(
+        experiment=setup.config.name,
+        status="running",
+        reason=None,
+        started_at=now().isoformat(),
+        **fields,
+        telemetry_s=telemetry_s,
+        command_line=list(sys.orig_argv),
+        working_directory=os.getcwd(),
+        pid=os.getpid(),
+    )
+    create = resume_into or (lambda new: create_run_dir(workdir, setup.config.name, new))
+    run_dir, local_devices = create(run_json), setup.mesh.local_devices
+    telemetry = Telemetry(
+        run_dir.path / "telemetry.csv",
+        telemetry_s,
+        setup.clock,
+        create_readers(local_devices) if telemetry_s else [],
+        len(local_devices) / len(devices),
+        run_json.environment["device_kind"],
+    )
+    recorder = Recorder(run_dir, telemetry, price, is_resumed=resume_into is not None)
     # Another process has ended while this one's main thread hangs in a collective: a thread writes.
     processes.on_abort(lambda end: run_dir.end(end.status, str(end)))
     with contextlib.closing(run_dir):
@@ -535,16 +492,22 @@ def _recording(recorder: Recorder, setup: RunContext) -> Iterator[None]:
             console.say(f"records in {run_dir.path}")
             recorder.writers.add(JsonlWriter(run_dir.path))
             recorder.writers.add(console)
+            if csv_record:
+                recorder.writers.add(CsvWriter(run_dir.path / f"{csv_record.kind}.csv", csv_record))
             with defer_signals():
-                recorder.telemetry.start()
-            yield
+                telemetry.start()
+            setup.check_memory()
+            yield recorder
+            if isinstance(setup, PreparedRun):
+                # It takes seconds to count, so no start waits for it.
+                run_dir.update(training_flops_per_image=setup.network.analysis.training_flops)
         except BaseException as error:
             # A second signal or a full disk must not hide why the run ended, nor leave it
             # unrecorded.
             with defer_signals():
-                cause = processes.root_cause(mixed_devices(setup.mesh.devices, error) or error)
+                cause = processes.root_cause(mixed_devices(devices, error) or error)
                 with contextlib.suppress(Exception):
-                    recorder.finish(*classify(cause))
+                    recorder.finish(*classify(cause), summarize_run)
                 with contextlib.suppress(Exception):
                     recorder.writers.close()
                 with contextlib.suppress(Exception):
@@ -553,18 +516,22 @@ def _recording(recorder: Recorder, setup: RunContext) -> Iterator[None]:
                 raise cause from error
             raise
         with defer_signals():
-            recorder.finish("done", None)
+            recorder.finish("done", None, summarize_run)
             recorder.writers.close()
             say_next_steps(console, run_dir)
 
 
-def _summarize(
-    measurement: Measurement, records: Sequence[Record], warnings: Sequence[str], status: str
+def _summarize_run(
+    setup: RunContext,
+    warnings: Sequence[str],
+    summarize: Callable[[str, Sequence[Any]], Summary],
+    status: str,
+    records: Sequence[Record],
 ) -> Summary:
-    setup = measurement.setup
+    """Return the mode's summary with what every run has; `warnings` are those of its start."""
     # Read together: the phases are the whole time.
     phases_s, wall_s = setup.clock.totals_s(), setup.clock.wall_s()
-    summary = measurement.summarize(status, records)
+    summary = summarize(status, records)
     compile_s = sum(r.lower_s + r.compile_s for r in records if isinstance(r, CompileRecord))
     return msgspec.structs.replace(
         summary,

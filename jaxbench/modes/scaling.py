@@ -5,11 +5,10 @@ gradient's size take turns, so that drift hits all alike. A trial that does not 
 recorded as lost, and the others continue.
 """
 
-import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -28,12 +27,10 @@ from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.microbench.collectives import Collective
 from jaxbench.microbench.interleaved import measure_in_turn, unsettled_warnings
 from jaxbench.modes.runner import (
-    Measurement,
-    RunResult,
-    RunSetup,
+    PreparedRun,
     check_device_counts,
     prepare_run,
-    run_mode,
+    record_run,
     with_feed,
 )
 from jaxbench.modes.windows import (
@@ -75,7 +72,7 @@ def measure_scaling(
     rounds: int = 11,
     window_s: float = 1.0,
     telemetry_s: float = INTERVAL_S,
-) -> RunResult:
+) -> Recorder:
     """Measure an experiment's training step on 1 to N devices; see `OPTIONS`.
 
     `device_counts` are the first ones of the local devices; the largest is N.
@@ -98,227 +95,230 @@ def measure_scaling(
     counts = check_device_counts("--device_counts", counts, mesh)
     config = dataclasses.replace(config, num_devices=counts[-1])
     with prepare_run(config, workdir, console) as setup:
-        benchmark = ScalingBenchmark(setup, scaling, counts, link_gb_per_s, rounds, window_s)
-        return run_mode(benchmark, workdir, telemetry_s=telemetry_s)
+        clock, console, devices = setup.clock, setup.console, setup.mesh.devices
+        layout = setup.program.layout
+        per_device = layout.batch_per_device
+        # Weak and strong meet on all devices, weak and alone on the first: measured once.
+        trial_on = functools.cache(functools.partial(ScalingTrial, setup, window_s))
+        batches = {"weak": lambda n: per_device * n, "strong": lambda n: layout.global_batch}
+        scaled = {
+            (kind, n): trial_on(devices[:n], batches[kind](n))
+            for kind in batches
+            if scaling in (kind, "both")
+            for n in counts
+        }
+        alone = [trial_on((device,), per_device) for device in devices]
+        trials: list[ScalingTrial] = list(dict.fromkeys([*scaled.values(), *alone]))
+        meshes = [dataclasses.replace(setup.mesh, devices=devices[:n]) for n in counts if n > 1]
+        gradient_bytes = setup.gradient_bytes
+        all_reduces = [Collective(one, "all_reduce", gradient_bytes, window_s) for one in meshes]
+        mixed: RunFailed | None = None  # why devices of several kinds do not run together
+        with record_run(
+            setup,
+            "scaling",
+            workdir,
+            summarize=functools.partial(_summarize, setup, trials, all_reduces, link_gb_per_s),
+            document={
+                "rounds": rounds,
+                "scaling": scaling,
+                "device_counts": counts,
+                "link_gb_per_s": link_gb_per_s,
+            },
+            csv_record=ScalingRecord,
+            telemetry_s=telemetry_s,
+        ) as recorder:
+            with clock.phase("init"), console.phase("initialising the parameters"):
+                initial = jax.device_get(setup.program.initial_state())
+            try:
+                for position, trial in enumerate(trials):
+                    try:
+                        recorder.write(trial.start(initial))
+                        with clock.phase("warm_up"):
+                            console.progress("warming up", position, len(trials), trial.name)
+                            trial.warm_up(rounds)
+                    except Exception as error:
+                        # Lost: it does not fit in memory, or its devices do not run together.
+                        trial_mixed = mixed_devices(trial.devices, error)
+                        mixed = mixed or trial_mixed
+                        status, reason = classify(trial_mixed or error)
+                        if status != "oom" and not trial_mixed:
+                            raise
+                        trial.status, trial.reason = status, reason
+                        trial.stepper.state = None  # frees the devices' memory
+                        console.say(f"{trial.name}: {status}")
+                if mixed:
+                    all_reduces.clear()
+                for all_reduce in all_reduces:
+                    with console.phase(f"compiling the {all_reduce.name}"):
+                        all_reduce.start()
+                    with clock.phase("warm_up"):
+                        all_reduce.warm_up(rounds)
+                fitting = [trial for trial in trials if trial.status == "done"]
+                watch = Stopwatch()
+
+                def end_round(number: int) -> None:
+                    left_s = watch.elapsed_s() / number * (rounds - number)
+                    left = f"rounds  {rough_duration(left_s)} left"
+                    console.progress("measuring", number, rounds, left)
+
+                with clock.phase("measure"):
+                    measure_in_turn([*fitting, *all_reduces], rounds, end_round=end_round)
+                with clock.phase("compare"), console.phase("comparing the replicas"):
+                    for trial in fitting:
+                        if len(trial.devices) > 1:
+                            trial.unequal = unequal_copies(trial.stepper.state)
+                        trial.stepper.state = None  # frees the devices' memory
+            finally:
+                # However it ends, what has been measured until then is recorded.
+                records = list(_describe(scaled, alone, all_reduces, gradient_bytes))
+                rows = [record for record in records if isinstance(record, ScalingRecord)]
+                for line in scaling_table(rows) if rows else ():
+                    console.say(line)
+                for record in records:
+                    recorder.write(record)
+            if mixed:
+                raise mixed
+    return recorder
 
 
-@dataclasses.dataclass
-class ScalingBenchmark(Measurement):
-    """Trials on the first devices and on each single device, and all-reduces.
+def _describe(
+    scaled: Mapping[tuple[str, int], "ScalingTrial"],
+    alone: Sequence["ScalingTrial"],
+    all_reduces: Sequence[Collective],
+    gradient_bytes: int,
+) -> Iterator[Record]:
+    """Yield the records of what has been measured.
 
-    Attributes:
+    Args:
       scaled: {(weak | strong, number of devices): trial}.
       alone: the trial of each device.
-      trials: all of them, each once.
-      mixed: why devices of several kinds do not run together.
+      all_reduces: of the gradient, on ever more devices.
     """
-
-    scaling: str
-    device_counts: Sequence[int]
-    link_gb_per_s: float | None
-    rounds: int
-    window_s: float
-    mixed: RunFailed | None = None
-    mode = "scaling"
-    csv_record = ScalingRecord
-
-    def __post_init__(self):
-        setup, counts, window_s = self.setup, self.device_counts, self.window_s
-        self.gradient_bytes = setup.gradient_bytes
-        devices, layout = setup.mesh.devices, setup.program.layout
-        per_device, whole = layout.batch_per_device, layout.global_batch
-        # Weak and strong meet on all devices, weak and alone on the first: measured once.
-        trial = functools.cache(lambda *on: ScalingTrial(*on, setup, window_s))
-        self.scaled = {
-            (kind, count): trial(devices[:count], per_device * count if kind == "weak" else whole)
-            for kind in ("weak", "strong")
-            if self.scaling in (kind, "both")
-            for count in counts
-        }
-        self.alone = [trial((device,), per_device) for device in devices]
-        self.trials = list(dict.fromkeys([*self.scaled.values(), *self.alone]))
-        meshes = [dataclasses.replace(setup.mesh, devices=devices[:n]) for n in counts if n > 1]
-        self.all_reduces = [
-            Collective(mesh, "all_reduce", self.gradient_bytes, window_s) for mesh in meshes
-        ]
-
-    def document(self) -> dict[str, Any]:
-        names = ("rounds", "scaling", "device_counts", "link_gb_per_s")
-        return {name: getattr(self, name) for name in names}
-
-    def measure(self, recorder: Recorder) -> None:
-        clock, console = self.setup.clock, self.setup.console
-        with clock.phase("init"), console.phase("initialising the parameters"):
-            initial = jax.device_get(self.setup.program.initial_state())
-        try:
-            for position, trial in enumerate(self.trials):
-                with self._losing(trial):
-                    recorder.write(trial.start(initial))
-                    with clock.phase("warm_up"):
-                        console.progress("warming up", position, len(self.trials), trial.name)
-                        trial.warm_up(self.rounds)
-            if self.mixed:
-                self.all_reduces = []
-            for all_reduce in self.all_reduces:
-                with console.phase(f"compiling the {all_reduce.name}"):
-                    all_reduce.start()
-                with clock.phase("warm_up"):
-                    all_reduce.warm_up(self.rounds)
-            stages = [trial for trial in self.trials if trial.status == "done"]
-            stages += self.all_reduces
-            watch = Stopwatch()
-
-            def end_round(number: int) -> None:
-                left_s = watch.elapsed_s() / number * (self.rounds - number)
-                left = f"rounds  {rough_duration(left_s)} left"
-                console.progress("measuring", number, self.rounds, left)
-
-            with clock.phase("measure"):
-                measure_in_turn(stages, self.rounds, end_round=end_round)
-            with clock.phase("compare"), console.phase("comparing the replicas"):
-                for trial in self.trials:
-                    if trial.status == "done" and len(trial.devices) > 1:
-                        trial.unequal = unequal_copies(trial.stepper.state)
-                    trial.stepper.state = None  # frees the devices' memory
-        finally:
-            # However it ends, what has been measured until then is recorded.
-            records = list(self._describe())
-            scaled = [record for record in records if isinstance(record, ScalingRecord)]
-            for line in scaling_table(scaled) if scaled else ():
-                console.say(line)
-            for record in records:
-                recorder.write(record)
-        if self.mixed:
-            raise self.mixed
-
-    @contextlib.contextmanager
-    def _losing(self, trial: "ScalingTrial") -> Iterator[None]:
-        """Give up a trial that does not fit in memory, or whose devices do not run together."""
-        try:
-            yield
-        except Exception as error:
-            mixed = mixed_devices(trial.devices, error)
-            self.mixed = self.mixed or mixed
-            status, reason = classify(mixed or error)
-            if status != "oom" and not mixed:
-                raise
-            trial.status, trial.reason = status, reason
-            trial.stepper.state = None  # frees the devices' memory
-            self.setup.console.say(f"{trial.name}: {status}")
-
-    def _describe(self) -> Iterator[Record]:
-        """Yield the records of what has been measured."""
-        fields = {trial: trial.describe() for trial in self.trials}
-        rates = {
-            trial: Estimate(*(values[name] for name in _RATE))
-            for trial, values in fields.items()
-            if "images_per_s" in values
-        }
-        for (kind, count), trial in self.scaled.items():
-            if trial not in rates and trial.status == "done":
-                continue  # the run ended before the second window
-            base = self.scaled.get((kind, 1)) or (self.alone[0] if kind == "weak" else None)
-            yield ScalingRecord(
-                scaling=kind,
-                **fields[trial],
-                **efficiency(count, rates.get(trial), rates.get(base)).fields("efficiency"),
-                gradient_bytes=self.gradient_bytes,
-                collectives=trial.collectives,
-                replicas_equal_after_steps=None if trial.unequal is None else not trial.unequal,
-                unequal=trial.unequal,
-            )
-        for device, trial in zip(self.setup.mesh.devices, self.alone, strict=True):
-            if trial in rates:
-                kind = device.device_kind
-                yield DeviceRecord(device_id=device.id, device_kind=kind, **fields[trial])
-        for all_reduce in self.all_reduces:
-            if all_reduce.windows_s:
-                count, time_s = all_reduce.mesh.num_devices, all_reduce.call_s()
-                weak_step_s = fields.get(self.scaled.get(("weak", count)), {}).get("step_s")
-                yield AllReduceRecord(
-                    num_devices=count,
-                    bytes=all_reduce.num_bytes,
-                    **time_s.fields("all_reduce_s"),
-                    **all_reduce.bus_bytes_per_s().fields("bus_bytes_per_s"),
-                    share_of_weak_step=time_s.value / weak_step_s if weak_step_s else None,
-                    calls_per_window=all_reduce.warmup.calls_per_window,
-                    windows_s=all_reduce.windows_s,
-                )
-
-    def summarize(self, status: str, records: Sequence[Record]) -> ScalingSummary:
-        config, devices = self.setup.config, self.setup.mesh.devices
-        compiled = [record for record in records if isinstance(record, CompileRecord)]
-        scaled = [record for record in records if isinstance(record, ScalingRecord)]
-        alone = [record for record in records if isinstance(record, DeviceRecord)]
-        all_reduces = [record for record in records if isinstance(record, AllReduceRecord)]
-        warnings, predictions, exchange = efficiency_warnings(scaled), [], None
-        if len(devices) == 1:
-            warnings.append("one device: nothing was scaled")
-        elif devices[0].platform == "cpu":
-            warnings.append(
-                f"these {len(devices)} devices are simulated and share {available_cores()} "
-                "processor core(s): the results say nothing about accelerators"
-            )
-        if config.parallelism == "fsdp":
-            warnings.append(
-                "nothing is predicted: predictions take an all-reduce of the gradient, and "
-                "parallelism=fsdp exchanges shards"
-            )
-        elif alone and alone[0].device_id == devices[0].id:
-            predictions = self._predict(alone[0], all_reduces)
-        stages = [*self.trials, *self.all_reduces]
-        warnings += unsettled_warnings({stage.name: stage.warmup for stage in stages})
-        for trial in self.trials:
-            warnings += falling_loss_warnings(trial.stepper.losses, trial.name)
-        for stage in stages:
-            warnings += window_warnings(stage.name, stage.windows_s)
-        counted = [record for record in compiled if record.collectives is not None]
-        if counted:
-            most = max(counted, key=lambda record: record.num_devices)
-            sizes = {"num_devices": most.num_devices, "gradient_bytes": self.gradient_bytes}
-            exchange = sizes | {"collectives": most.collectives}
-        invalid = []
-        measured: list[ScalingRecord | DeviceRecord] = [*scaled, *alone]
-        for record in measured:
-            if record.images_per_s is not None:
-                limit = flops_limit(devices[: record.num_devices])
-                invalid += [f"{_label(record)}: {why}" for why in impossible(record, limit)]
-            if isinstance(record, ScalingRecord) and record.unequal:
-                invalid.append(
-                    f"{_label(record)}: after {record.steps} steps the replicas differ in "
-                    f"{len(record.unequal)} arrays, the first of them {record.unequal[0]}"
-                )
-        efficiencies: list[Any] = [{n: getattr(one, n) for n in _REPEATED} for one in scaled]
-        return ScalingSummary(
-            status=status,
-            efficiencies=efficiencies,
-            exchange=exchange,
-            devices=split(alone) if len(alone) == len(devices) else None,
-            predictions=predictions,
-            tokens_per_image=config.data.sequence_length or None,
-            invalid=invalid,
-            warnings=warnings,
+    fields = {trial: trial.describe() for trial in (*scaled.values(), *alone)}
+    rates = {
+        trial: Estimate(*(values[name] for name in _RATE))
+        for trial, values in fields.items()
+        if "images_per_s" in values
+    }
+    for (kind, count), trial in scaled.items():
+        if trial not in rates and trial.status == "done":
+            continue  # the run ended before the second window
+        base = scaled.get((kind, 1)) or (alone[0] if kind == "weak" else None)
+        yield ScalingRecord(
+            scaling=kind,
+            **fields[trial],
+            **efficiency(count, rates.get(trial), rates.get(base)).fields("efficiency"),
+            gradient_bytes=gradient_bytes,
+            collectives=trial.collectives,
+            replicas_equal_after_steps=None if trial.unequal is None else not trial.unequal,
+            unequal=trial.unequal,
         )
+    for trial in alone:
+        if trial in rates:
+            [device] = trial.devices
+            kind = device.device_kind
+            yield DeviceRecord(device_id=device.id, device_kind=kind, **fields[trial])
+    for all_reduce in all_reduces:
+        if all_reduce.windows_s:
+            count, time_s = all_reduce.mesh.num_devices, all_reduce.call_s()
+            weak_step_s = fields.get(scaled.get(("weak", count)), {}).get("step_s")
+            yield AllReduceRecord(
+                num_devices=count,
+                bytes=all_reduce.num_bytes,
+                **time_s.fields("all_reduce_s"),
+                **all_reduce.bus_bytes_per_s().fields("bus_bytes_per_s"),
+                share_of_weak_step=time_s.value / weak_step_s if weak_step_s else None,
+                calls_per_window=all_reduce.warmup.calls_per_window,
+                windows_s=all_reduce.windows_s,
+            )
 
-    def _predict(
-        self, one_device: DeviceRecord, all_reduces: Sequence[AllReduceRecord]
-    ) -> list[Any]:
-        """Predict weak scaling beyond the devices that are here, from the first device's step.
 
-        Nothing is predicted if the links' bandwidth is neither stated nor measured.
-        """
-        if self.link_gb_per_s is not None:
-            link_bytes_per_s, source = self.link_gb_per_s * 1e9, "stated (--link_gb_per_s)"
-        elif all_reduces:
-            count, kind = all_reduces[-1].num_devices, one_device.device_kind
-            source = f"measured: bus bandwidth of an all-reduce over {count} {kind} devices"
-            link_bytes_per_s = all_reduces[-1].bus_bytes_per_s
-        else:
-            return []
-        step: dict[str, Any] = {"step_s": one_device.step_s, "gradient_bytes": self.gradient_bytes}
-        step |= {"batch_per_device": one_device.batch_size}
-        step |= {"link_bytes_per_s": link_bytes_per_s, "link_source": source}
-        return [predict(count, **step) for count in _PREDICTED_DEVICES]
+def _summarize(
+    setup: PreparedRun,
+    trials: Sequence["ScalingTrial"],
+    all_reduces: Sequence[Collective],
+    link_gb_per_s: float | None,
+    status: str,
+    records: Sequence[Record],
+) -> ScalingSummary:
+    config, devices = setup.config, setup.mesh.devices
+    gradient_bytes = setup.gradient_bytes
+    compiled = [record for record in records if isinstance(record, CompileRecord)]
+    scaled = [record for record in records if isinstance(record, ScalingRecord)]
+    alone = [record for record in records if isinstance(record, DeviceRecord)]
+    reduced = [record for record in records if isinstance(record, AllReduceRecord)]
+    warnings, predictions, exchange = efficiency_warnings(scaled), [], None
+    if len(devices) == 1:
+        warnings.append("one device: nothing was scaled")
+    elif devices[0].platform == "cpu":
+        warnings.append(
+            f"these {len(devices)} devices are simulated and share {available_cores()} "
+            "processor core(s): the results say nothing about accelerators"
+        )
+    if config.parallelism == "fsdp":
+        warnings.append(
+            "nothing is predicted: predictions take an all-reduce of the gradient, and "
+            "parallelism=fsdp exchanges shards"
+        )
+    elif alone and alone[0].device_id == devices[0].id:
+        predictions = _predict(gradient_bytes, link_gb_per_s, alone[0], reduced)
+    stages = [*trials, *all_reduces]
+    warnings += unsettled_warnings({stage.name: stage.warmup for stage in stages})
+    for trial in trials:
+        warnings += falling_loss_warnings(trial.stepper.losses, trial.name)
+    for stage in stages:
+        warnings += window_warnings(stage.name, stage.windows_s)
+    counted = [record for record in compiled if record.collectives is not None]
+    if counted:
+        most = max(counted, key=lambda record: record.num_devices)
+        sizes = {"num_devices": most.num_devices, "gradient_bytes": gradient_bytes}
+        exchange = sizes | {"collectives": most.collectives}
+    invalid = []
+    measured: list[ScalingRecord | DeviceRecord] = [*scaled, *alone]
+    for record in measured:
+        if record.images_per_s is not None:
+            limit = flops_limit(devices[: record.num_devices])
+            invalid += [f"{_label(record)}: {why}" for why in impossible(record, limit)]
+        if isinstance(record, ScalingRecord) and record.unequal:
+            invalid.append(
+                f"{_label(record)}: after {record.steps} steps the replicas differ in "
+                f"{len(record.unequal)} arrays, the first of them {record.unequal[0]}"
+            )
+    efficiencies: list[Any] = [{n: getattr(one, n) for n in _REPEATED} for one in scaled]
+    return ScalingSummary(
+        status=status,
+        efficiencies=efficiencies,
+        exchange=exchange,
+        devices=split(alone) if len(alone) == len(devices) else None,
+        predictions=predictions,
+        tokens_per_image=config.data.sequence_length or None,
+        invalid=invalid,
+        warnings=warnings,
+    )
+
+
+def _predict(
+    gradient_bytes: int,
+    link_gb_per_s: float | None,
+    one_device: DeviceRecord,
+    all_reduces: Sequence[AllReduceRecord],
+) -> list[Any]:
+    """Predict weak scaling beyond the devices that are here, from the first device's step.
+
+    Nothing is predicted if the links' bandwidth is neither stated nor measured.
+    """
+    if link_gb_per_s is not None:
+        link_bytes_per_s, source = link_gb_per_s * 1e9, "stated (--link_gb_per_s)"
+    elif all_reduces:
+        count, kind = all_reduces[-1].num_devices, one_device.device_kind
+        source = f"measured: bus bandwidth of an all-reduce over {count} {kind} devices"
+        link_bytes_per_s = all_reduces[-1].bus_bytes_per_s
+    else:
+        return []
+    step: dict[str, Any] = {"step_s": one_device.step_s, "gradient_bytes": gradient_bytes}
+    step |= {"batch_per_device": one_device.batch_size}
+    step |= {"link_bytes_per_s": link_bytes_per_s, "link_source": source}
+    return [predict(count, **step) for count in _PREDICTED_DEVICES]
 
 
 class ScalingTrial(StepWindows):
@@ -331,7 +331,7 @@ class ScalingTrial(StepWindows):
     """
 
     def __init__(
-        self, devices: tuple[jax.Device, ...], batch_size: int, setup: RunSetup, window_s: float
+        self, setup: PreparedRun, window_s: float, devices: tuple[jax.Device, ...], batch_size: int
     ):
         self.devices, count = devices, len(devices)
         self.collectives: dict[str, dict[str, int]] | None = None
@@ -341,7 +341,7 @@ class ScalingTrial(StepWindows):
         mesh = dataclasses.replace(setup.mesh, devices=devices)
         config = dataclasses.replace(setup.config, num_devices=count, batch_size=batch_size)
         layout = BatchLayout.create(config, count)
-        feed = create_feed(config, None, mesh, layout, setup.program.precision.param_dtype)
+        feed = create_feed(config, None, mesh, layout, setup.network.precision.param_dtype)
         program = build_program(config, mesh, layout, feed.steps_per_epoch)
         setup = dataclasses.replace(setup, config=config, mesh=mesh, feed=feed, program=program)
         on = f"device {devices[0].id}" if count == 1 else f"{count} devices"

@@ -42,12 +42,10 @@ from jaxbench.hardware.targets.target import (
 from jaxbench.modes.describe import list_layers, print_network
 from jaxbench.modes.predictions import Predictor, add_efficiency, prediction_lines
 from jaxbench.modes.runner import (
-    Measurement,
     RunContext,
-    RunResult,
     describe_attention,
-    describe_program,
-    run_mode,
+    describe_network,
+    record_run,
 )
 from jaxbench.parallel.child import run_child
 from jaxbench.parallel.mesh import DataMesh
@@ -127,7 +125,7 @@ class Answer(NamedTuple):
 
     Attributes:
       record: None if the compiler failed.
-      network: run.json's fields of the network, see `describe_program`, and its `layers`.
+      network: run.json's fields of the network, see `describe_network`, and its `layers`.
       failed: how it failed.
     """
 
@@ -208,12 +206,12 @@ def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, di
     with get_precision(config.precision).enabled():
         program = build_program(config, DataMesh(devices, config.parallelism), layout, 1)
         program.check()
-        network = describe_program(program) | {
-            "layers": list_layers(program),
-            "training_flops_per_image": program.training_flops,
+        network = describe_network(program.network) | {
+            "layers": list_layers(program.network),
+            "training_flops_per_image": program.network.analysis.training_flops,
         }
-        labels = program.task.label_shape(config.data.example_shape)
-        args = abstract_args(config, layout, labels, program.precision.param_dtype)
+        labels = program.network.task.label_shape(config.data.example_shape)
+        args = abstract_args(config, layout, labels, program.network.precision.param_dtype)
         state = program.abstract_placed_state()
         record = TargetRecord(
             target=target.name,
@@ -251,7 +249,7 @@ def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, di
             memory=memory,
             state_donated=memory["alias_bytes"] >= program.state_bytes_per_device(),
             collectives=compiled.collectives or {},
-            flops_per_image=program.training_flops,
+            flops_per_image=program.network.analysis.training_flops,
             custom_calls=calls.custom_calls,
             estimated_cycles=cycles or None,
             estimated_images_per_s=layout.images_per_step * clock_hz / cycles if cycles else None,
@@ -269,7 +267,7 @@ def compile_for(
     price: Price | None = None,
     calibration: str | None = None,
     anchors: Sequence[str] = (),
-) -> RunResult:
+) -> Recorder:
     """Predict a training step's rate on a target, compile it if its compiler is here, and record.
 
     Args:
@@ -309,7 +307,16 @@ def compile_for(
         if not_compiled is None:
             compilation.ask(*sizes[0][1:])
         # Without the price: nothing is paid for here.
-        return run_mode(compilation, workdir, telemetry_s=0.0)
+        with record_run(
+            setup,
+            "compile",
+            workdir,
+            summarize=compilation.summarize,
+            document=compilation.document(),
+            telemetry_s=0.0,
+        ) as recorder:
+            compilation.measure(recorder)
+        return recorder
 
 
 def _sizes(config: Config, machine: Target, kind: str) -> Iterator[tuple[str, Target, int]]:
@@ -323,7 +330,7 @@ def _sizes(config: Config, machine: Target, kind: str) -> Iterator[tuple[str, Ta
 
 
 @dataclasses.dataclass
-class Compilation(Measurement):
+class Compilation:
     """The training step, predicted and compiled for one size after the other.
 
     Attributes:
@@ -331,6 +338,7 @@ class Compilation(Measurement):
       not_compiled: why nothing is compiled; None if the compiler is here.
     """
 
+    setup: RunContext
     arguments: Sequence[str]
     machine: Target
     sizes: Sequence[tuple[str | None, Target, int]]
@@ -339,7 +347,6 @@ class Compilation(Measurement):
     price: Price | None
     not_compiled: str | None
     answers: dict[tuple[str, int], Answer] = dataclasses.field(default_factory=dict)
-    mode = "compile"
 
     def document(self) -> dict[str, Any]:
         scaling = {"scaling": self.scaling} if self.scaling else {}

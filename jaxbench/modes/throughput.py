@@ -22,7 +22,7 @@ from jaxbench.config import Config
 from jaxbench.hardware.peaks import flops_limit
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S, Telemetry
 from jaxbench.microbench.interleaved import measure_in_turn, measuring_s, unsettled_warnings
-from jaxbench.modes.runner import Measurement, RunResult, RunSetup, prepare_run, run_mode, with_feed
+from jaxbench.modes.runner import PreparedRun, prepare_run, record_run, with_feed
 from jaxbench.modes.windows import (
     ENDLESS,
     Stepper,
@@ -51,7 +51,7 @@ def measure_throughput(
     window_s: float = 1.0,
     telemetry_s: float = INTERVAL_S,
     price: Price | None = None,
-) -> RunResult:
+) -> Recorder:
     """Measure an experiment's training step and its forward pass; see `OPTIONS`.
 
     Raises:
@@ -63,9 +63,7 @@ def measure_throughput(
     config = dataclasses.replace(
         config, test_time_augmentation="none", test_time_augmentation_fraction=1.0
     )
-    with prepare_run(config, workdir, console) as setup:
-        benchmark = ThroughputBenchmark(setup, rounds, window_s)
-        return run_mode(benchmark, workdir, telemetry_s=telemetry_s, price=price)
+    return _measure(config, workdir, console, rounds, window_s, telemetry_s, price)
 
 
 def measure_training_step(
@@ -76,77 +74,33 @@ def measure_training_step(
     rounds: int,
     window_s: float,
     telemetry_s: float,
-) -> RunResult:
+) -> Recorder:
     """Measure only the training step, compiled once, with one constant batch on the devices."""
-    with prepare_run(with_feed(config, "synthetic"), workdir, console) as setup:
-        benchmark = ThroughputBenchmark(setup, rounds, window_s, only_training=True)
-        return run_mode(benchmark, workdir, telemetry_s=telemetry_s)
+    config = with_feed(config, "synthetic")
+    return _measure(
+        config, workdir, console, rounds, window_s, telemetry_s, None, only_training=True
+    )
 
 
-@dataclasses.dataclass
-class ThroughputBenchmark(Measurement):
-    """Time windows of training and evaluation steps, and single training steps.
+def _measure(
+    config: Config,
+    workdir: str | None,
+    console: Console | None,
+    rounds: int,
+    window_s: float,
+    telemetry_s: float,
+    price: Price | None,
+    only_training: bool = False,
+) -> Recorder:
+    """Time windows of training steps, and of evaluation steps too, and single training steps."""
+    stages: list[StepWindows] = []
+    first_step_s = None
 
-    Attributes:
-      only_training: whether only the training step is measured, and compiled only once.
-    """
-
-    rounds: int
-    window_s: float
-    only_training: bool = False
-    stages: Sequence[StepWindows] = ()
-    first_step_s: float | None = None
-    mode = "throughput"
-
-    def document(self) -> dict[str, Any]:
-        return {"rounds": self.rounds}
-
-    def measure(self, recorder: Recorder) -> None:
-        setup, program, feed, count = self.setup, self.setup.program, self.setup.feed, self.rounds
-        clock, console = setup.clock, setup.console
-        state = setup.place_train_state()
-        with clock.phase("place_data"):
-            batch = next(feed.train_batches(0, 1))
-            eval_batch = None if self.only_training else next(feed.eval_batches())
-        steps = {"train_step": (program.train_step, feed.train_data, batch)}
-        if not self.only_training:
-            steps["eval_step"] = (program.eval_step, feed.eval_data, eval_batch)
-        compiled = _compile_cold_and_warm(setup, steps, state, once=self.only_training)
-        barrier_before_first_step(clock)
-        shared = (setup, Stepper(setup, state), self.window_s)
-        train = TrainStage(*shared, recorder.telemetry)
-        forward = () if self.only_training else (ForwardStage(*shared, eval_batch),)
-        self.stages = stages = (train, *forward)
-        for record in compiled.values():
-            recorder.write(record)
-        with clock.phase("first_step"):
-            watch = Stopwatch()
-            train.run(1)
-            self.first_step_s = step_s = watch.elapsed_s()
-        # The latencies of a round are a further window at most.
-        left_s = (len(stages) + 1) * measuring_s(step_s, self.window_s, count)
-        say_time_left(console, left_s, f"a training step takes {duration(step_s)}")
-
-        def end_round(number: int) -> None:
-            train.measure_latencies()
-            console.progress("measuring", number, count, "rounds")
-
-        with clock.phase("warm_up"):
-            for position, stage in enumerate(stages):
-                console.progress("warming up", position, len(stages), stage.name)
-                stage.warm_up(count)
-        with clock.phase("measure"):
-            measure_in_turn(stages, count, end_round=end_round)
-        recorder.write(train.describe(compiled["train_step"]))
-        for stage in forward:
-            recorder.write(describe_stage(stage, compiled["eval_step"]))
-
-    def summarize(self, status: str, records: Sequence[Record]) -> ThroughputSummary:
+    def summarize(status: str, records: Sequence[Record]) -> ThroughputSummary:
         measured = [record for record in records if isinstance(record, ThroughputRecord)]
         rate = of_windows(measured[0], "images_per_s") if measured else Estimate()
-        limit = flops_limit(self.setup.mesh.devices)
-        stages = self.stages
-        stepper = stages[0].stepper if stages else Stepper(self.setup, None)
+        limit = flops_limit(setup.mesh.devices)
+        stepper = stages[0].stepper if stages else Stepper(setup, None)
         losses = stepper.losses
         warnings = unsettled_warnings({stage.name: stage.warmup for stage in stages})
         warnings += falling_loss_warnings(losses)
@@ -156,7 +110,7 @@ class ThroughputBenchmark(Measurement):
         return ThroughputSummary(
             status=status,
             **rate.fields("images_per_s"),
-            first_step_s=self.first_step_s,
+            first_step_s=first_step_s,
             first_loss=losses[0] if losses else None,
             last_loss=losses[-1] if losses else None,
             **stepper.loss_scaling,
@@ -164,9 +118,60 @@ class ThroughputBenchmark(Measurement):
             warnings=warnings,
         )
 
+    with (
+        prepare_run(config, workdir, console) as setup,
+        record_run(
+            setup,
+            "throughput",
+            workdir,
+            summarize=summarize,
+            document={"rounds": rounds},
+            telemetry_s=telemetry_s,
+            price=price,
+        ) as recorder,
+    ):
+        clock, program, feed = setup.clock, setup.program, setup.feed
+        state = setup.place_train_state()
+        with clock.phase("place_data"):
+            batch = next(feed.train_batches(0, 1))
+            eval_batch = None if only_training else next(feed.eval_batches())
+        steps = {"train_step": (program.train_step, feed.train_data, batch)}
+        if not only_training:
+            steps["eval_step"] = (program.eval_step, feed.eval_data, eval_batch)
+        compiled = _compile_cold_and_warm(setup, steps, state, once=only_training)
+        barrier_before_first_step(clock)
+        stepper = Stepper(setup, state)
+        train = TrainStage(setup, stepper, window_s, recorder.telemetry)
+        forward = () if only_training else (ForwardStage(setup, stepper, window_s, eval_batch),)
+        stages += [train, *forward]
+        for record in compiled.values():
+            recorder.write(record)
+        with clock.phase("first_step"):
+            watch = Stopwatch()
+            train.run(1)
+            first_step_s = watch.elapsed_s()
+        # The latencies of a round are a further window at most.
+        left_s = (len(stages) + 1) * measuring_s(first_step_s, window_s, rounds)
+        say_time_left(setup.console, left_s, f"a training step takes {duration(first_step_s)}")
+
+        def end_round(number: int) -> None:
+            train.measure_latencies()
+            setup.console.progress("measuring", number, rounds, "rounds")
+
+        with clock.phase("warm_up"):
+            for position, stage in enumerate(stages):
+                setup.console.progress("warming up", position, len(stages), stage.name)
+                stage.warm_up(rounds)
+        with clock.phase("measure"):
+            measure_in_turn(stages, rounds, end_round=end_round)
+        recorder.write(train.describe(compiled["train_step"]))
+        for stage in forward:
+            recorder.write(describe_stage(stage, compiled["eval_step"]))
+    return recorder
+
 
 def _compile_cold_and_warm(
-    setup: RunSetup, steps: dict[str, tuple[Any, Any, Any]], state: TrainState, once: bool
+    setup: PreparedRun, steps: dict[str, tuple[Any, Any, Any]], state: TrainState, once: bool
 ) -> dict[str, CompileRecord]:
     """Compile {name: (step, data, batch)} with a cold cache and, if there is one, a warm one.
 
@@ -231,7 +236,7 @@ def describe_stage(stage: StepWindows, compiled: CompileRecord) -> ThroughputRec
 class TrainStage(StepWindows):
     """The loop over single training steps, each with the feed's next batch."""
 
-    def __init__(self, setup: RunSetup, stepper: Stepper, window_s: float, telemetry: Telemetry):
+    def __init__(self, setup: PreparedRun, stepper: Stepper, window_s: float, telemetry: Telemetry):
         step, batches = setup.program.train_step, setup.feed.train_batches(0, ENDLESS)
         super().__init__("train_step", setup, stepper, window_s, step, batches)
         self.latencies_s: list[float] = []
@@ -280,13 +285,13 @@ class TrainStage(StepWindows):
 class ForwardStage(StepWindows):
     """The forward pass of one evaluation batch."""
 
-    def __init__(self, setup: RunSetup, stepper: Stepper, window_s: float, batch: Any):
+    def __init__(self, setup: PreparedRun, stepper: Stepper, window_s: float, batch: Any):
         step, batches = setup.program.eval_step, itertools.repeat(batch)
         super().__init__("forward", setup, stepper, window_s, step, batches)
         self._limiter, self._metrics = DispatchLimiter(), None
         self.run(1)
         # Images only, not what pads a batch that is not full.
-        self.images_per_step = int(setup.program.unpack_eval_sums(self._metrics)["count"].sum())
+        self.images_per_step = int(setup.network.unpack_eval_sums(self._metrics)["count"].sum())
 
     def run(self, calls: int) -> None:
         for _ in range(calls):
@@ -298,7 +303,7 @@ class ForwardStage(StepWindows):
 
     @property
     def flops_per_image(self) -> int:
-        return 2 * self.setup.program.forward_macs
+        return 2 * self.setup.network.analysis.forward_macs
 
     def results(self) -> Any:
         return self._metrics

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -43,7 +43,14 @@ from jaxbench.records.writers.console import Console, create_console
 from jaxbench.records.writers.files import CsvWriter
 from jaxbench.records.writers.tensorboard import TensorBoardWriter
 from jaxbench.records.writers.wandb import WandbWriter
-from jaxbench.schema import CompileRecord, EpochRecord, TrainSummary, has_field, metric_fields
+from jaxbench.schema import (
+    CompileRecord,
+    EpochRecord,
+    Record,
+    TrainSummary,
+    has_field,
+    metric_fields,
+)
 from jaxbench.train import SPREAD, Loop, TrainState, train_and_evaluate
 from jaxbench.training.compilation import compile_together
 from jaxbench.training.loss_scale import LossScales, first_loss_scale
@@ -99,7 +106,7 @@ def run_training(
         if import_s is not None:
             import_s += watch.elapsed_s()
         setup = stack.enter_context(prepare_run(config, workdir, console, checked=True))
-        clock, console, network = setup.clock, setup.console, setup.program.network
+        clock, console, network = setup.clock, setup.console, setup.network
         plan = _plan(setup, target_accuracy)
         check_end(profiled_steps, plan.total_steps)
 
@@ -108,14 +115,19 @@ def run_training(
         progress = _progress(setup, plan, saved, import_s)
         first_scale = first_loss_scale() if network.precision.scales_loss else None
         scale, seeds_R = saved.state.loss_scale if saved else first_scale, setup.seeds_R
-        loss_scales, writes = LossScales(scale, seeds_R, console.say), None
+        loss_scales = LossScales(scale, seeds_R, console.say)
+        recorder: Recorder | None = None
+        writes: Checkpoints | None = None
 
-        def summarize_run(status: str, recorder: Recorder) -> TrainSummary:
+        def summarize_run(status: str, records: Sequence[Record]) -> TrainSummary:
             warnings = writes.warnings if writes else []
             return _summarize_run(setup, plan, progress, loss_scales, recorder, status, warnings)
 
         attempt = begin_attempt(clock, import_s, saved.metadata["totals_s"] if saved else {})
-        checkpoint = saved and saved._replace(state=None)
+        resume_into = None
+        if resumed:
+            checkpoint = saved and saved._replace(state=None)
+            resume_into = functools.partial(resume_run_dir, resumed, checkpoint, say=console.say)
         recording = record_run(
             setup,
             "train",
@@ -124,8 +136,7 @@ def run_training(
             document={"target_accuracy": target_accuracy, "attempts": [attempt]},
             telemetry_s=telemetry_s,
             price=price,
-            resume_into=resumed
-            and functools.partial(resume_run_dir, resumed, checkpoint, say=console.say),
+            resume_into=resume_into,
         )
         recorder = stack.enter_context(recording)
         image_writers = _add_writers(recorder, setup, progress, wandb)
@@ -141,14 +152,15 @@ def run_training(
             console.say(f"resuming after step {progress.step} ({saved.name})")
         first_batch, state = _first_batch(setup, plan, progress), saved and saved.state
         _mark_phases(recorder, setup, "compile")
-        state, compiled = compile_and_place(setup, progress, *first_batch.values(), state)
+        [batch] = first_batch.values()
+        state, compiled = compile_and_place(setup, progress, batch, state)
         if not saved:  # else the run has its records of it
             with clock.phase("records"), defer_signals():
                 for record in compiled:
                     recorder.write(record)
                 for writer in image_writers:
-                    writer.add_images("train/images", _images(setup, *first_batch.values()), step=0)
-        del saved  # its state
+                    writer.add_images("train/images", _images(setup, batch), step=0)
+        del saved, batch  # from now on only the devices hold the state
         barrier_before_first_step(clock)
         _mark_phases(recorder, setup, "train")
         loop = Loop(
@@ -203,7 +215,7 @@ def _plan(setup: PreparedRun, target_accuracy: float | None) -> TrainPlan:
         steps_per_epoch,
         config.eval_every_epochs,
         target_accuracy,
-        setup.program.network.task.primary_metric,
+        setup.network.task.primary_metric,
     )
 
 
@@ -211,7 +223,7 @@ def _progress(
     setup: PreparedRun, plan: TrainPlan, saved: Checkpoint | None, import_s: float | None
 ) -> RunProgress:
     """Return the progress of a checkpoint, or of a run that begins."""
-    names, num_models = setup.program.network.task.train_sums, len(setup.seeds_R)
+    names, num_models = setup.network.task.train_sums, len(setup.seeds_R)
     beginning = EpochSums.zeros(0, names, num_models)
     if saved is None:
         return RunProgress(sums=beginning, import_s=import_s)
@@ -242,7 +254,7 @@ def _add_writers(
 
 def _epochs_table(setup: PreparedRun, progress: RunProgress, path: Any) -> CsvWriter:
     """Open epochs.csv, with the epochs that earlier processes have done."""
-    task, columns = setup.program.network.task, []  # of a custom task's metrics
+    task, columns = setup.network.task, []  # of a custom task's metrics
     spread = [f"{task.primary_metric}_{s}" for s in SPREAD] if len(setup.seeds_R) > 1 else []
     for prefix, names in (("train_", task.train_metrics), ("eval_", task.eval_metrics)):
         columns += [
@@ -330,14 +342,15 @@ def _summarize_run(
     plan: TrainPlan,
     progress: RunProgress,
     loss_scales: LossScales,
-    recorder: Recorder,
+    recorder: Recorder | None,
     status: str,
     warnings: Sequence[str],
 ) -> TrainSummary:
     """Return the summary of a run; `warnings` are those of its checkpoints."""
-    network, dataset, epochs = setup.program.network, setup.dataset, progress.epochs
+    network, dataset, epochs = setup.network, setup.dataset, progress.epochs
     analysis, layout = network.analysis, setup.program.layout
-    attempts = recorder.run_dir.document.get("attempts") if recorder.run_dir else None
+    run_dir = recorder.run_dir if recorder else None
+    attempts = run_dir.document.get("attempts") if run_dir else None
     goodput = attempts and measure_goodput(attempts, setup.clock.totals_s())
     fields = {"num_resumes": len(attempts) - 1, **goodput._asdict()} if goodput else {}
     if dataset and any(epoch.eval_count is not None for epoch in epochs):
@@ -345,7 +358,8 @@ def _summarize_run(
 
     def change_of(*names: str) -> str:
         """Return what changed of these since the run's first process; empty if nothing did."""
-        return describe_changes({n: v for n, v in recorder.changes.items() if n in names})
+        changes = recorder.changes if recorder else {}
+        return describe_changes({n: v for n, v in changes.items() if n in names})
 
     if change := change_of("batch_norm_examples"):
         unlike = f"{change}: losses are not those of an undisturbed run"
@@ -357,7 +371,7 @@ def _summarize_run(
         num_devices=setup.mesh.num_devices,
         loss_scales=loss_scales,
         target_accuracy=plan.describe_target(epochs, layout.images_per_step),
-        profile=describe_trace(recorder.folder, progress.traced),
+        profile=describe_trace(run_dir.path if run_dir else None, progress.traced),
         warnings=warnings,
         **fields,
     )
@@ -380,7 +394,7 @@ def _impossible_rates(setup: PreparedRun, epochs: Sequence[EpochRecord]) -> list
     if not rated:
         return []
     fastest = max(rated, key=lambda epoch: epoch.images_per_s_per_device)
-    flops = setup.program.network.analysis.training_flops
+    flops = setup.network.analysis.training_flops
     limit = flops_limit(setup.mesh.devices)
     reasons = impossible_arithmetic(fastest.images_per_s_per_device * flops, limit)
     return [f"epoch {fastest.epoch}: {why}" for why in reasons]

@@ -13,7 +13,7 @@ from jaxbench.analysis.statistics import autocorrelation, dependent, effective_s
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import Diverged
 from jaxbench.microbench.interleaved import Interleaved
-from jaxbench.modes.runner import RunSetup
+from jaxbench.modes.runner import PreparedRun
 from jaxbench.training.loss_scale import LOWEST_SCALE, describe_scales
 from jaxbench.training.run import DispatchLimiter
 
@@ -28,7 +28,7 @@ def wait_for_steps(state: Any, metrics: Mapping[str, np.ndarray]) -> tuple[float
 
     Args:
       state: of the last step.
-      metrics: of the last step, see `Program.unpack_train_sums`.
+      metrics: of the last step, see `Network.unpack_train_sums`.
 
     Raises:
       Diverged: the loss is not finite; under fp16, a model's steps were skipped down to its
@@ -55,12 +55,12 @@ class Stepper:
       loss_scaling: the loss scale and the steps skipped, for a summary; {} without fp16.
     """
 
-    def __init__(self, setup: RunSetup, state: Any):
+    def __init__(self, setup: PreparedRun, state: Any):
         self.state, self.metrics = state, None
         self.losses: list[float] = []
         self.images_counted: int | None = None
         self.loss_scaling: dict[str, Any] = {}
-        self._data, self._program = setup.feed.train_data, setup.program
+        self._data, self._network = setup.feed.train_data, setup.network
         self._limiter = DispatchLimiter()
 
     def queue(self, step: Callable, batch: Any) -> Any:
@@ -71,10 +71,10 @@ class Stepper:
 
     def wait(self) -> None:
         """Wait for everything that has been queued, as `wait_for_steps` does."""
-        metrics = self._program.unpack_train_sums(self.metrics)
+        metrics = self._network.unpack_train_sums(self.metrics)
         loss, self.images_counted = wait_for_steps(self.state, metrics)
         self.losses.append(loss)
-        if self._program.precision.scales_loss:
+        if self._network.precision.scales_loss:
             self.loss_scaling = describe_scales(metrics)
 
 
@@ -91,7 +91,7 @@ class StepWindows(Interleaved):
     def __init__(
         self,
         name: str,
-        setup: RunSetup,
+        setup: PreparedRun,
         stepper: Stepper,
         window_s: float,
         step: Callable,
@@ -109,7 +109,7 @@ class StepWindows(Interleaved):
 
     @property
     def flops_per_image(self) -> int:
-        return self.setup.program.training_flops
+        return self.setup.network.analysis.training_flops
 
     def run(self, calls: int) -> None:
         for _ in range(calls):
@@ -141,7 +141,7 @@ class StepWindows(Interleaved):
             return fields
         rates = describe_windows(self.images_per_step * self.steps_per_window, self.windows_s)
         rate = rates["images_per_s"]
-        fields |= rates | self.setup.program.utilization(rate, self.flops_per_image)
+        fields |= rates | self.setup.network.analysis.utilization(rate, self.flops_per_image)
         step_s = self.images_per_step / rate
         return fields | {"step_s": step_s, "steps_per_window": self.steps_per_window}
 

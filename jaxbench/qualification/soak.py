@@ -4,7 +4,6 @@ The soak is a run directory of its own, with the telemetry of the whole time. It
 each burst.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -15,7 +14,7 @@ from jaxbench.cards.from_runs import SOAK, device_id, soak_figures
 from jaxbench.clock import Stopwatch
 from jaxbench.errors import first_line
 from jaxbench.hardware.telemetry.nvml import cuda_ordinals, read_error_counters
-from jaxbench.modes.runner import Measurement, prepare_run, run_mode, with_feed
+from jaxbench.modes.runner import prepare_run, record_run, with_feed
 from jaxbench.modes.throughput import TrainStage
 from jaxbench.modes.windows import Stepper
 from jaxbench.qualification.corruption import CorruptionCheck
@@ -39,15 +38,9 @@ def measure(session: QualifySession, time_s: float) -> None:
     watch, ordinals = Stopwatch(), cuda_ordinals(session.mesh.devices)
     check = CorruptionCheck(session)
     before = _counters(session, ordinals)
-    network, precision = session.preset.networks[0], session.preset.precisions[0]
-    config = with_feed(make_config(network, precision, session.mesh.num_devices), "synthetic")
-    console = InnerConsole(session, name_of(config))
-    workdir = str(session.folder / SOAK)
     try:
         check.burst()
-        with prepare_run(config, workdir, console) as setup:
-            soak = Soak(setup, lambda: time_s - watch.elapsed_s(), check.burst)
-            result = run_mode(soak, workdir)
+        run = _train(session, lambda: time_s - watch.elapsed_s(), check.burst)
         check.burst()
     finally:
         check.report()
@@ -57,7 +50,7 @@ def measure(session: QualifySession, time_s: float) -> None:
             for device, counts in counters.items()
             for name, count in counts.items()
         ]
-    figures = [*soak_figures(result, result.summary.get("telemetry"))]
+    figures = [*soak_figures(run, run.summary.get("telemetry"))]
     session.figures += figures
     for one in figures:
         if one.labels.get("reason") == "sw_power_cap" and one.value:
@@ -65,44 +58,20 @@ def measure(session: QualifySession, time_s: float) -> None:
             session.note("power", "ok", text)
 
 
-@dataclasses.dataclass
-class Soak(Measurement):
-    """Windows of the training step while `left_s()` is positive; now and then calls `between`."""
-
-    left_s: Callable[[], float]
-    between: Callable[[], None]
+def _train(
+    session: QualifySession, left_s: Callable[[], float], between: Callable[[], None]
+) -> Recorder:
+    """Record windows of the training step while `left_s()` > 0; now and then call `between`."""
+    network, precision = session.preset.networks[0], session.preset.precisions[0]
+    config = with_feed(make_config(network, precision, session.mesh.num_devices), "synthetic")
+    console, workdir = InnerConsole(session, name_of(config)), str(session.folder / SOAK)
     train: TrainStage | None = None
-    mode = "throughput"
 
-    def measure(self, recorder: Recorder) -> None:
-        setup, program, feed = self.setup, self.setup.program, self.setup.feed
-        state, batch = setup.place_train_state(), next(feed.train_batches(0, 1))
-        compiled = setup.compile("train_step", program.train_step, state, feed.train_data, batch)
-        recorder.write(compiled)
-        window_s = max(_SHORTEST_WINDOW_S, min(_LONGEST_WINDOW_S, self.left_s() / _WINDOWS))
-        self.train = train = TrainStage(setup, Stepper(setup, state), window_s, recorder.telemetry)
-        with setup.clock.phase("warm_up"):
-            train.warm_up(_WARM_UP_ROUNDS)
-        with setup.clock.phase("measure"):
-            watch, every_s = Stopwatch(), self.left_s() / _BURSTS
-            # No burst between where the set-up has used up the time.
-            next_s = every_s if every_s > 0 else math.inf
-            while len(train.windows_s) < _FEWEST_WINDOWS or self.left_s() > window_s:
-                train.measure()
-                setup.console.progress("training", 0, 0, "")
-                if watch.elapsed_s() >= next_s:
-                    burst = Stopwatch()
-                    self.between()
-                    wait_s = max(every_s, burst.elapsed_s() / _SHARE_OF_BURSTS)
-                    next_s = watch.elapsed_s() + wait_s
-            train.measure_latencies()
-        recorder.write(train.describe(compiled))
-
-    def summarize(self, status: str, records: Sequence[Record]) -> ThroughputSummary:
+    def summarize(status: str, records: Sequence[Record]) -> ThroughputSummary:
         record = next((one for one in records if isinstance(one, ThroughputRecord)), None)
         rate = of_windows(record, "images_per_s") if record else Estimate()
-        losses = self.train.stepper.losses if self.train else []
-        windows_s = self.train.windows_s if self.train else []
+        losses = train.stepper.losses if train else []
+        windows_s = train.windows_s if train else []
         return ThroughputSummary(
             status=status,
             **rate.fields("images_per_s"),
@@ -110,6 +79,34 @@ class Soak(Measurement):
             last_loss=losses[-1] if losses else None,
             warnings=held_up("soak: window", dict(enumerate(windows_s, 1))),
         )
+
+    with (
+        prepare_run(config, workdir, console) as setup,
+        record_run(setup, "throughput", workdir, summarize=summarize) as recorder,
+    ):
+        program, feed = setup.program, setup.feed
+        state, batch = setup.place_train_state(), next(feed.train_batches(0, 1))
+        compiled = setup.compile("train_step", program.train_step, state, feed.train_data, batch)
+        recorder.write(compiled)
+        window_s = max(_SHORTEST_WINDOW_S, min(_LONGEST_WINDOW_S, left_s() / _WINDOWS))
+        train = TrainStage(setup, Stepper(setup, state), window_s, recorder.telemetry)
+        with setup.clock.phase("warm_up"):
+            train.warm_up(_WARM_UP_ROUNDS)
+        with setup.clock.phase("measure"):
+            watch, every_s = Stopwatch(), left_s() / _BURSTS
+            # No burst between where the set-up has used up the time.
+            next_s = every_s if every_s > 0 else math.inf
+            while len(train.windows_s) < _FEWEST_WINDOWS or left_s() > window_s:
+                train.measure()
+                console.progress("training", 0, 0, "")
+                if watch.elapsed_s() >= next_s:
+                    burst = Stopwatch()
+                    between()
+                    wait_s = max(every_s, burst.elapsed_s() / _SHARE_OF_BURSTS)
+                    next_s = watch.elapsed_s() + wait_s
+            train.measure_latencies()
+        recorder.write(train.describe(compiled))
+    return recorder
 
 
 def _counters(session: QualifySession, ordinals: Mapping[str, int]) -> dict[str, dict[str, int]]:

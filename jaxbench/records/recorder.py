@@ -1,7 +1,7 @@
 """A run's records, its summary and its end."""
 
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -33,8 +33,8 @@ class Recorder:
       changes: {name: values} of the software, devices and price that changed meanwhile.
       writers: where records go; a mode may add others.
       records: what `write` was given, in order.
-      summarize: status -> the summary of what has been done until then; the mode sets it.
       summary: the summary record, once the run has ended.
+      state: of --mode=train at its end; None if the run was done already.
     """
 
     def __init__(
@@ -51,22 +51,38 @@ class Recorder:
         self._usd_per_hour = price.usd_per_hour if price else None
         self.writers = Writers()
         self.records: list[Record] = []
-        self.summarize: Callable[[str], Summary] = lambda status: Summary(status=status)
         self.summary: dict[str, Any] = {}
+        self.state: Any = None
 
     @property
     def folder(self) -> pathlib.Path | None:
         """The folder for files; None if nothing is written."""
         return self.run_dir.path if self.run_dir else None
 
+    def of_kind(self, kind: type[Record]) -> list[Any]:
+        return [record for record in self.records if isinstance(record, kind)]
+
     def write(self, record: Record) -> None:
         self.records.append(record)
         self.writers.write(record)
 
-    def finish(self, status: str, reason: str | None) -> None:
-        """End the telemetry and record how the run ended."""
+    def finish(
+        self,
+        status: str,
+        reason: str | None,
+        summarize: Callable[[str, Sequence[Record]], Summary],
+    ) -> None:
+        """End the telemetry and record how the run ended.
+
+        `summarize` is called with the status and what was written, and returns the summary.
+        """
         self.telemetry.stop()
-        summary = self._summarize(status)
+        try:
+            summary = summarize(status, self.records)
+        except Exception as error:  # the run's end must be recorded in any case
+            warning = f"the summary could not be made: {type(error).__name__}: {error}"
+            summary = Summary(status=status, warnings=[warning])
+        summary = self._with_telemetry_and_costs(summary)
         if status == "done" and summary.invalid:
             status, reason = "invalid", "; ".join(summary.invalid)
             summary = msgspec.structs.replace(summary, status=status)
@@ -81,13 +97,7 @@ class Recorder:
         if not is_complete:
             self.writers.write(summary)
 
-    def _summarize(self, status: str) -> Summary:
-        """Return the summary with telemetry and costs."""
-        try:
-            summary = self.summarize(status)
-        except Exception as error:  # the run's end must be recorded in any case
-            warning = f"the summary could not be made: {type(error).__name__}: {error}"
-            summary = Summary(status=status, warnings=[warning])
+    def _with_telemetry_and_costs(self, summary: Summary) -> Summary:
         fields = stated_fields(summary)
         merge(fields, self.telemetry)
         telemetry = fields.get("telemetry")

@@ -9,8 +9,7 @@ import pytest
 from jaxbench.checkpoints.checkpoint import Checkpoints, Policy
 from jaxbench.modes.train import run_training
 from jaxbench.records.writers.console import Console
-from jaxbench.training import run as training_run
-from tests.conftest import MICRO, config_of, records
+from tests.conftest import LOOP, MICRO, config_of, records
 
 # What depends on when and how fast, and on what a process holds.
 _OF_TIME = re.compile(
@@ -77,14 +76,14 @@ class Stop(Exception):
 
 def stop_after(monkeypatch, steps):
     """Has the training loop end once so many steps have been counted."""
-    genuine = training_run.count_step
+    genuine = LOOP.count_step
 
-    def counting(run, metrics):
+    def counting(run, packed):
         if run.progress.step == steps:
             raise Stop
-        return genuine(run, metrics)
+        return genuine(run, packed)
 
-    monkeypatch.setattr(training_run, "count_step", counting)
+    monkeypatch.setattr(LOOP, "count_step", counting)
 
 
 def interrupted(monkeypatch, workdir, step, **fields):

@@ -27,7 +27,7 @@ STATE = {"a": np.arange(3.0), "b": {str(n): np.ones((2, 2)) for n in range(30)}}
 METADATA = {
     "step": 2,
     "epochs_done": 2,
-    "epoch_metrics": {
+    "sums": {
         **dict.fromkeys(("epoch", "steps", "interval_steps", "images", "profiled_steps"), 1),
         **dict.fromkeys(("interval_time_s", "time_s", "data_wait_s"), 0.5),
         **dict.fromkeys(("total", "interval"), {"loss": [float("nan")]}),
@@ -281,8 +281,8 @@ def test_an_intact_checkpoint_that_cannot_be_read_now_is_kept(folder, monkeypatc
         (lambda m: m | {"records": {}}, "are not as they were at the checkpoint"),
         (lambda m: m | {"step": 9}, "are not those of a checkpoint of this run"),
         (lambda m: m | {"epochs_done": 10**9, "step": 10**30}, "not those of a checkpoint"),
-        (lambda m: changed(m, ("epoch_metrics", "total"), {}), "not those of a checkpoint"),
-        (lambda m: changed(m, ("epoch_metrics", "epoch"), 7), "not those of a checkpoint"),
+        (lambda m: changed(m, ("sums", "total"), {}), "not those of a checkpoint"),
+        (lambda m: changed(m, ("sums", "epoch"), 7), "not those of a checkpoint"),
         (lambda m: {k: v for k, v in m.items() if k != "totals_s"}, "its metadata lack totals_s"),
     ],
 )

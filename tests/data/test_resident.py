@@ -41,7 +41,8 @@ def evaluate(setting, eval_batch_size):
     batches = list(feed.eval_batches())
     assert len(batches) == feed.eval_steps
     packed = (program.eval_step(state, feed.eval_data, batch) for batch in batches)
-    return program.network.unpack_eval_sums(sum(np.asarray(metrics, np.float64) for metrics in packed))
+    total = sum(np.asarray(metrics, np.float64) for metrics in packed)
+    return program.network.unpack_eval_sums(total)
 
 
 @pytest.fixture(scope="module")

@@ -80,7 +80,7 @@ def test_statistics_of_all_devices_are_those_of_the_whole_batch():
             return jax.lax.psum(grads[0], AXIS), grads[1], y, updated
 
         mesh = DataMesh(tuple(jax.local_devices()[:2]), "shard_map")
-        step = mesh.pmap(on_each, sharded=(False, True, True), sharded_output=True)
+        step = mesh.map_devices(on_each, sharded=(False, True, True), sharded_output=True)
         halves = (array.reshape(2, 3, 4, 4, 3) for array in (x, weights))
         params, dx, y, updated = jax.device_get(step(variables, *halves))
         expected = jax.device_get(outcome(norms()[1], variables, x, weights))

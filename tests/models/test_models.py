@@ -50,15 +50,18 @@ BASE = {"width": 768, "heads": 12, "pre_logits": False}
     ],
 )
 def test_sizes_and_arithmetic_are_the_published_ones(experiment, fields, parameters, macs):
-    program = program_of(experiment, **fields)
-    assert (program.network.analysis.num_parameters, program.network.analysis.forward_macs) == (parameters, macs)
+    analysis = program_of(experiment, **fields).network.analysis
+    assert (analysis.num_parameters, analysis.forward_macs) == (
+        parameters,
+        macs,
+    )
     # Two operations each, and the backward pass twice the forward one; whitening is not trained.
     whitening = 4 * 12 * 24 * 31**2 if "speedrun" in experiment else 0
-    assert program.network.analysis.training_flops == 6 * macs - whitening
+    assert analysis.training_flops == 6 * macs - whitening
     # A card's network has the arithmetic that is said.
     said = {one.spec: one.flops_per_image for one in STANDARD.networks}
     name = experiment.replace("resnet50_synthetic", "resnet50")
-    assert fields or program.network.analysis.training_flops == said.get(name, 6 * macs - whitening)
+    assert fields or analysis.training_flops == said.get(name, 6 * macs - whitening)
 
 
 @pytest.mark.device

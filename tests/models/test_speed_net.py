@@ -15,10 +15,9 @@ from jaxbench.data.augment import evaluation_views
 from jaxbench.data.sources import synthetic
 from jaxbench.errors import BadInput
 from jaxbench.models.speed_net import SpeedNetConfig, _gelu, identity_first, whitening_kernel
-from jaxbench.modes.runner import _data_dependent_params, prepare_run
+from jaxbench.modes.runner import _params_from_images, prepare_run
 from jaxbench.records.writers.console import Console
 from jaxbench.tasks import get_task, sums_by_name
-from jaxbench.training.network_analysis import trace_network
 from jaxbench.training.prediction import predict_views
 from tests.conftest import config_of, program_of, refusal
 from tests.data.encoded_images import write_folder
@@ -96,8 +95,7 @@ def test_the_record_of_2025_is_as_published():
     assert round(config.model.whitening_bias_epochs * 32) == 7  # 0.19 epochs, rounded up
     # SiLU is a function that the program calls; GELU stands in its place.
     for each, gelus, silu in ((base_program, 7, False), (program, 1, True)):
-        state = vars(each.abstract_train_state())
-        text = str(trace_network(each.model, each.mesh, each.input_shape, state).jaxpr)
+        text = str(each.network.trace.forward.jaxpr)
         assert (len(re.findall(r"\berfc?\b", text)), "logistic" in text) == (gelus, silu)
 
 
@@ -131,7 +129,7 @@ def test_processes_meet_before_the_first_of_them_sends_what_images_tell(monkeypa
     monkeypatch.setattr("jaxbench.modes.runner.broadcast_arrays", send)
     mesh = types.SimpleNamespace(process=(0, 2))
     dataset = synthetic.load(DataConfig(train_examples=128, eval_examples=50))
-    look = _data_dependent_params(config_with(), dataset, mesh, Clock())
+    look = _params_from_images(config_with(), dataset, mesh, Clock())
     assert look() is look() and list(look()) == ["whitening"]
     assert done == ["the parameters from images", "sent"]
 

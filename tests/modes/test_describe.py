@@ -34,22 +34,22 @@ class Readout(nn.Module):
 
 
 def test_products_belong_to_the_module_that_calls_them():
-    program = program_of(MICRO, model=config_for(lambda **_: Mixer()))
-    rows = {row["layer"]: row for row in list_layers(program)}
+    network = program_of(MICRO, model=config_for(lambda **_: Mixer())).network
+    rows = {row["layer"]: row for row in list_layers(network)}
     macs = {name: row["forward_macs_per_image"] for name, row in rows.items()}
     assert macs["Readout_0/Dense_0"] == 4 * 10
     assert macs["Block_0/Dense_0"] == 4 * 16 * 16
     assert macs["Block_0/Dense_1"] == 16 * 4 * 4
     assert macs["Block_0"] == 2 * 16 * 16 * 4
-    assert sum(macs.values()) == program.forward_macs
+    assert sum(macs.values()) == network.analysis.forward_macs
     assert len(macs) == 8
-    assert sum(row["parameters"] for row in rows.values()) == program.num_parameters()
+    assert sum(row["parameters"] for row in rows.values()) == network.analysis.num_parameters
 
 
 def test_the_groups_of_parameters_have_their_rates_and_decays():
-    program = program_of("cifar10_speedrun94:tiny")
-    groups = program.parameter_groups()
-    assert sum(row["parameters"] for row in groups) == program.num_parameters()
+    analysis = program_of("cifar10_speedrun94:tiny").network.analysis
+    groups = analysis.parameter_groups()
+    assert sum(row["parameters"] for row in groups) == analysis.num_parameters
     by_name = {name: row for row in groups for name in row["names"]}
     of = [by_name[name] for name in ("conv1_1/kernel", "head/kernel", "norm1_1/bias")]
     assert [(row["group"], row["learning_rate"], row["weight_decay"]) for row in of] == [

@@ -82,11 +82,11 @@ def test_of_activations_only_what_convolutions_made_is_kept(remat):
         for equation in forward
         if equation.primitive.name in convolutions
     ]
-    batch_size = program.config.batch_size
+    batch_size = program.network.config.batch_size
     assert len(made) == 9 and all(shape[0] == batch_size for shape in made)
     taken = [value.aval.shape for value in backward.invars]
     of_the_batch = [shape for shape in taken if len(shape) == 4 and shape[0] == batch_size]
-    images = (batch_size, *program.config.data.image_shape)
+    images = (batch_size, *program.network.config.data.image_shape)
     assert sorted(of_the_batch) == sorted([*made, images])
 
 

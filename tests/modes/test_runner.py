@@ -6,7 +6,7 @@ import pytest
 from jaxbench.clock import Clock
 from jaxbench.config import Experiment
 from jaxbench.errors import Diverged, RunFailed, Terminated
-from jaxbench.modes.runner import Measurement, RunContext, run_mode
+from jaxbench.modes.runner import RunContext, record_run
 from jaxbench.parallel.mesh import DataMesh, create_mesh
 from jaxbench.records.writers.console import Console
 from jaxbench.schema import CompileRecord, Conv2dRecord, Summary
@@ -18,41 +18,35 @@ COMPILED = filled(CompileRecord, function="step", lower_s=1.0, compile_s=2.0)
 CONVOLVED = filled(Conv2dRecord, compute_s=0.5)
 
 
-class Doing(Measurement):
-    """Writes two records and does something."""
-
-    mode = "memory"
-    csv_record = Conv2dRecord
-
-    def __init__(self, act=lambda: None, **fields):
-        self._act, self._fields, self.setup = act, fields, None
-
-    def document(self):
-        return {"rounds": 7}
-
-    def measure(self, recorder):
-        recorder.write(COMPILED)
-        recorder.write(CONVOLVED)
-        self._act()
-
-    def summarize(self, status, records):
-        assert [type(record) for record in records] == [CompileRecord, Conv2dRecord]
-        return Summary(status=status, **self._fields)
-
-
 @pytest.fixture
 def run(tmp_path):
-    def run(measurement, devices=None):
+    """Records a mode that writes two records and then does something."""
+
+    def run(act=lambda: None, devices=None, **fields):
+        def summarize(status, records):
+            assert [type(record) for record in records] == [CompileRecord, Conv2dRecord]
+            return Summary(status=status, **fields)
+
         mesh = DataMesh(tuple(devices or jax.local_devices()[:1]), "pmap")
-        console = Console()
-        measurement.setup = RunContext(Experiment(name="x"), Clock(), console, mesh, [])
-        return run_mode(measurement, str(tmp_path / "run"), telemetry_s=0.0)
+        with record_run(
+            RunContext(Experiment(name="x"), Clock(), Console(), mesh, []),
+            "memory",
+            str(tmp_path / "run"),
+            summarize=summarize,
+            document={"rounds": 7},
+            csv_record=Conv2dRecord,
+            telemetry_s=0.0,
+        ) as recorder:
+            recorder.write(COMPILED)
+            recorder.write(CONVOLVED)
+            act()
+        return recorder
 
     return run
 
 
 def test_a_mode_only_measures_and_sums_up(run, tmp_path):
-    result = run(Doing(warnings=["beware"]))
+    result = run(warnings=["beware"])
     assert result.records == [COMPILED, CONVOLVED]
     assert result.of_kind(CompileRecord) == [COMPILED]
     document = run_json(tmp_path / "run")
@@ -84,7 +78,7 @@ def test_every_end_is_recorded_and_raised(run, tmp_path, error, status, reason):
         raise error
 
     with pytest.raises(type(error)) as raised:
-        run(Doing(act))
+        run(act)
     assert raised.value is error
     document = run_json(tmp_path / "run")
     assert (document["status"], document["reason"]) == (status, reason)
@@ -96,12 +90,12 @@ def test_every_end_is_recorded_and_raised(run, tmp_path, error, status, reason):
 def test_clocks_that_disagree_are_told(run, monkeypatch):
     apart_s = {"run": 10.0, "date": 40.0, "uptime": 40.0}
     monkeypatch.setattr(Clock, "elapsed_s", lambda self: apart_s)
-    clocks, told = run(Doing(warnings=["beware"])).summary["warnings"]
+    clocks, told = run(warnings=["beware"]).summary["warnings"]
     assert clocks.startswith("the run's clock counted 10.0 s") and told == "beware"
 
 
 def test_a_summary_that_cannot_be_made_hides_no_end(run, tmp_path):
-    run(Doing(no_such_field=1))
+    run(no_such_field=1)
     document = run_json(tmp_path / "run")
     assert document["status"] == "done"
     [warning] = document["summary"]["warnings"]
@@ -116,7 +110,7 @@ def test_a_mix_that_does_not_run_is_said_in_one_line(run, tmp_path, kinds):
     mixed = len(set(kinds)) > 1
     expected = RunFailed if mixed else jax.errors.JaxRuntimeError
     with pytest.raises(expected, match="cannot run it") as told:
-        run(Doing(refuse), [FakeDevice(*named) for named in enumerate(kinds)])
+        run(refuse, [FakeDevice(*named) for named in enumerate(kinds)])
     document = run_json(tmp_path / "run")
     assert document["status"] == "failed" and REFUSAL in document["reason"]
     if mixed:
@@ -136,4 +130,4 @@ def test_a_peak_of_what_the_process_did_before_is_not_the_runs(
         gpu.memory_stats = lambda: {"peak_bytes_in_use": peak_bytes}
         assert mesh.peak_memory_bytes == of_the_run
     monkeypatch.setattr(DataMesh, "peak_memory_bytes", of_the_run)
-    assert run(Doing()).summary.get("peak_memory_bytes") == of_the_run
+    assert run().summary.get("peak_memory_bytes") == of_the_run

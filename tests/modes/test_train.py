@@ -11,7 +11,7 @@ import pytest
 from jaxbench.errors import Diverged
 from jaxbench.records import run_dir
 from jaxbench.schema import EpochRecord
-from jaxbench.training.program import Program
+from jaxbench.training.program import Network
 from tests.conftest import MICRO, records, run_document, run_json, step_losses, table
 
 
@@ -229,13 +229,13 @@ def test_a_target_accuracy_that_cannot_be_is_refused(refused, args, told):
 @pytest.mark.device
 def test_a_feed_that_loses_images_makes_a_run_invalid(run_cli, tmp_path, monkeypatch):
     """Steps that count fewer images than they have would be too fast by as much."""
-    genuine = Program.unpack_train_sums
+    genuine = Network.unpack_train_sums
 
     def losing(self, packed):
         metrics = genuine(self, packed)
         return metrics | {"count": metrics["count"] - 1}
 
-    monkeypatch.setattr(Program, "unpack_train_sums", losing)
+    monkeypatch.setattr(Network, "unpack_train_sums", losing)
     done = run_cli(f"--experiment={MICRO}", "--experiment.epochs=1", "--workdir=run")
     document = run_json(tmp_path / "run")
     assert done.returncode == 1
@@ -245,7 +245,7 @@ def test_a_feed_that_loses_images_makes_a_run_invalid(run_cli, tmp_path, monkeyp
 
 def test_rates_that_no_processor_has_make_a_run_invalid(train, monkeypatch):
     """And what is doubtful about its compiled steps and its test split is among its warnings."""
-    monkeypatch.setattr("jaxbench.training.run.flops_limit", lambda devices: 1.0)
+    monkeypatch.setattr("jaxbench.modes.train.flops_limit", lambda devices: 1.0)
     monkeypatch.setattr(
         "jaxbench.modes.runner.missing_arithmetic", lambda record, flops: [record.function]
     )

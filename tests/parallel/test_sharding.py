@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import Literal
+from jaxbench.parallel.fsdp import Shard, split_axis
 
 from jaxbench.checkpoints.checkpoint import Checkpoints
 from jaxbench.models.gpt import GptConfig
 from jaxbench.models.vit import ViTConfig
-from jaxbench.parallel.fsdp import Shard, split_axis
 from jaxbench.parallel.mesh import unequal_copies
 from jaxbench.xla.jaxpr import inner_jaxprs
 from tests.checkpoints.runs import assert_same_run, interrupted, trained

@@ -47,7 +47,7 @@ def test_a_result_that_changes_between_bursts_is_named(session):
 @pytest.mark.device
 def test_bursts_take_a_share_of_the_soak(session, monkeypatch, left_s, burst_s, between):
     """After a burst of 0.4 s there is none for 4 s; none at all where the set-up took the time."""
-    now_s, bursts, make, measure = [0.0], [], soak.Soak, soak.TrainStage.measure
+    now_s, bursts, genuine, measure = [0.0], [], soak._train, soak.TrainStage.measure
 
     class Watch:
         """Time passes in windows, 0.1 s each, and in bursts."""
@@ -66,12 +66,12 @@ def test_bursts_take_a_share_of_the_soak(session, monkeypatch, left_s, burst_s, 
         now_s[0] += burst_s
         bursts.append(now_s[0])
 
-    def timed_soak(setup, _, call):
+    def train(session, _, between):
         watch = Watch()
-        return make(setup, lambda: left_s - watch.elapsed_s(), call)
+        return genuine(session, lambda: left_s - watch.elapsed_s(), between)
 
     monkeypatch.setattr(soak, "Stopwatch", Watch)
-    monkeypatch.setattr(soak, "Soak", timed_soak)
+    monkeypatch.setattr(soak, "_train", train)
     monkeypatch.setattr(soak.TrainStage, "measure", window)
     monkeypatch.setattr(CorruptionCheck, "burst", burst)
     soak.measure(session, 1.0)

@@ -58,11 +58,14 @@ def test_what_changed_within_a_run_is_told(document, told):
 
 def test_what_two_prices_make_is_unknown():
     recorder = Recorder(None, Telemetry(None, 0.0, Clock(), []), Price("a", "b", 1, 3.0, "c", "d"))
-    recorder.summarize = lambda status: Summary(status=status, wall_s=3600.0)
-    recorder.finish("done", None)
+
+    def summarize(status, records):
+        return Summary(status=status, wall_s=3600.0)
+
+    recorder.finish("done", None, summarize)
     assert recorder.summary["usd"] == 3.0 and not recorder.summary["warnings"]
     recorder.changes = {"price": [None, 3.0]}
-    recorder.finish("done", None)
+    recorder.finish("done", None, summarize)
     assert "usd" not in recorder.summary
     [warning] = recorder.summary["warnings"]
     assert warning == "usd_per_hour none, then 3.0: what it cost is unknown"

@@ -14,7 +14,6 @@ from jaxbench.records import next_steps
 from jaxbench.records.run_dir import RunDir
 from jaxbench.records.writers import console as consoles
 from jaxbench.records.writers.console import Console, RichConsole
-from jaxbench.training import run as training_run
 from tests.conftest import MICRO
 
 STEER = "\x1b]0;owned\x07"
@@ -47,7 +46,7 @@ def test_without_a_terminal_a_line_of_progress_is_printed_once(monkeypatch, caps
 def test_all_lines_fit_80_columns(run_cli, monkeypatch, flags):
     """Those of the modes that measure: see their own tests."""
     monkeypatch.setattr(next_steps, "LONG_S", 0.0)
-    monkeypatch.setattr(training_run, "MEASURED_S", 0.0)
+    monkeypatch.setattr(LOOP, "MEASURED_S", 0.0)
     done = run_cli(f"--experiment={MICRO}", *flags)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

@@ -137,12 +137,12 @@ def test_a_whole_epoch_can_be_traced(train, slow_host):
 
 @pytest.mark.device
 def test_an_error_in_the_middle_stops_the_trace(tmp_path, train, monkeypatch):
-    def fall_over(run, meter, state, step):
+    def fall_over(run, state, step):
         if step == 4:
             raise RuntimeError("the second step fell over")
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="fell over"):
-        patch.setattr("jaxbench.modes.train.checkpoint_hook", fall_over)
+        patch.setattr("jaxbench.train.save_before_step", fall_over)
         train(MICRO, profile="3:5")
     document = run_json(tmp_path / "run1")
     assert document["status"] == "failed" and "profile" not in document["summary"]

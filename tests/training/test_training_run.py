@@ -12,7 +12,7 @@ from jaxbench.schema import EpochRecord
 from jaxbench.training.loss_scale import LossScales
 from jaxbench.training.run import (
     DispatchLimiter,
-    EpochMetrics,
+    EpochSums,
     RunProgress,
     TrainPlan,
 )
@@ -41,7 +41,12 @@ def epoch(number, train_time_s=4.0, complete=True, **evaluated):
 
 def summary_of(*epochs, **progress):
     return summarize(
-        RunProgress(epochs=list(epochs), step=10 * len(epochs), **progress),
+        RunProgress(
+            sums=EpochSums.zeros(len(epochs), ("loss", "count"), 1),
+            epochs=list(epochs),
+            step=10 * len(epochs),
+            **progress,
+        ),
         status="done",
         primary_metric="top1",
         num_devices=2,
@@ -139,9 +144,9 @@ def test_progress_comes_back_as_it_was_when_it_was_saved():
         return json.dumps(metadata, default=np.ndarray.tolist)
 
     sums = ({"loss": [loss, 3 * loss], "count": [4.0, 4.0]} for loss in (0.6, 0.3))
-    epoch = EpochMetrics(2, *sums, steps=2, interval_steps=1)
+    epoch = EpochSums(2, *sums, steps=2, interval_steps=1)
     kept = {"step": 26, "learning_rate": 0.1, "compile_cache": ["hit"]}
-    saved = RunProgress(epoch_metrics=epoch, import_s=1.0, **kept)
+    saved = RunProgress(sums=epoch, import_s=1.0, **kept)
     metadata = saved.to_json()
     before = dumped(metadata)
     found = RunProgress.from_json(json.loads(before) | {"epochs": []})
@@ -149,7 +154,7 @@ def test_progress_comes_back_as_it_was_when_it_was_saved():
     assert saved.import_s == 1.0 and found.import_s is None
     # What is added later is in the same sums, and in no checkpoint before.
     for run in (saved, found):
-        run.epoch_metrics.add({"loss": np.float32([1 / 3, 0]), "count": np.float32([4, 4])})
+        run.sums.add({"loss": np.float32([1 / 3, 0]), "count": np.float32([4, 4])})
         run.invalid.append("later")
     assert dumped(found.to_json()) == dumped(saved.to_json()) != dumped(metadata) == before
 
