@@ -173,7 +173,7 @@ def test_a_run_is_resumed_on_another_number_of_devices(tmp_path, monkeypatch):
     assert summary["images_per_s"] and summary["flops_per_image"]
     for name in ("images_per_s_per_device", "flops_per_s_per_device", "mfu"):
         assert summary.get(name) is None
-    assert "num_devices 4, then 1: figures per device are unknown" in summary["warnings"]
+    assert "num_devices 4, then 1: metrics per device are unknown" in summary["warnings"]
 
 
 def test_a_resume_that_changes_batch_norms_statistics_is_warned_of(tmp_path, monkeypatch):

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.core import Literal
-from jaxbench.parallel.fsdp import Shard, split_axis
 
 from jaxbench.checkpoints.checkpoint import Checkpoints
 from jaxbench.models.gpt import GptConfig
 from jaxbench.models.vit import ViTConfig
 from jaxbench.parallel.mesh import unequal_copies
+from jaxbench.parallel.sharding import Shard, split_axis
 from jaxbench.xla.jaxpr import inner_jaxprs
 from tests.checkpoints.runs import assert_same_run, interrupted, trained
 from tests.conftest import MICRO, assert_same_state, program_of, refusal, step_args, step_losses

@@ -14,7 +14,7 @@ from jaxbench.records import next_steps
 from jaxbench.records.run_dir import RunDir
 from jaxbench.records.writers import console as consoles
 from jaxbench.records.writers.console import Console, RichConsole
-from tests.conftest import MICRO
+from tests.conftest import LOOP, MICRO
 
 STEER = "\x1b]0;owned\x07"
 

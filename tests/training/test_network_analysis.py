@@ -17,7 +17,7 @@ from jaxbench.modes.describe import list_layers
 from jaxbench.modes.memory import measure_memory
 from jaxbench.modes.runner import prepare_run
 from jaxbench.records.writers.console import Console
-from jaxbench.training import program
+from jaxbench.training import network_analysis
 from tests.conftest import MICRO, config_of, prepared, program_of, refusal, set_fields
 from tests.micro import config_for
 
@@ -104,7 +104,9 @@ def test_an_axis_that_batch_norm_ignores(batch_norm, norms, kind):
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_a_type_that_layers_ignore(precision, tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(program, "utilization", lambda mesh, name, *_: asked.append(name) or {})
+    monkeypatch.setattr(
+        network_analysis, "utilization", lambda mesh, name, *_: asked.append(name) or {}
+    )
     config = config_of(MICRO, model=net(ignores_dtype=True), num_devices=1, precision=precision)
     with prepare_run(config, None, Console()) as job:
         job.program.network.analysis.utilization(1.0)
@@ -207,11 +209,11 @@ class PartlyConfig(ModelConfig):
 )
 def test_frozen_layers_and_the_gradient_of_the_images_are_not_computed(model, counted, computed):
     """By layer, in forward passes; MFU counts three by convention, but of frozen layers."""
-    program = program_of(MICRO, model=PartlyConfig(**model))
-    layers = {row["layer"]: row["forward_macs_per_image"] for row in list_layers(program)}
+    network = program_of(MICRO, model=PartlyConfig(**model)).network
+    layers = {row["layer"]: row["forward_macs_per_image"] for row in list_layers(network)}
     macs = [layers[name] for name in ("first", "second", "head")]
-    assert program.network.analysis.training_flops == 2 * np.dot(macs, counted)
-    assert program.network.analysis.work.step_macs_once == np.dot(macs, computed)
+    assert network.analysis.training_flops == 2 * np.dot(macs, counted)
+    assert network.analysis.work.step_macs_once == np.dot(macs, computed)
 
 
 class Norm(nn.Module):
@@ -269,4 +271,4 @@ def hand_net(kinds):
 )
 def test_statistics_are_followed_to_the_images(kinds, expected):
     fields = {"model": hand_net(kinds), "num_devices": 4, "batch_norm": "sync"}
-    assert program_of(MICRO, **fields).analysis.batch_norm == expected
+    assert program_of(MICRO, **fields).network.analysis.batch_norm == expected

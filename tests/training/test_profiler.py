@@ -12,7 +12,7 @@ import pytest
 
 from jaxbench.training.profiler import parse_steps
 from jaxbench.training.run import MetricsQueue
-from tests.conftest import MICRO, records, refusal, run_json, table
+from tests.conftest import LOOP, MICRO, records, refusal, run_json, table
 
 
 def traces(folder):
@@ -142,7 +142,7 @@ def test_an_error_in_the_middle_stops_the_trace(tmp_path, train, monkeypatch):
             raise RuntimeError("the second step fell over")
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="fell over"):
-        patch.setattr("jaxbench.train.save_before_step", fall_over)
+        patch.setattr(LOOP, "save_before_step", fall_over)
         train(MICRO, profile="3:5")
     document = run_json(tmp_path / "run1")
     assert document["status"] == "failed" and "profile" not in document["summary"]
