@@ -23,7 +23,7 @@ from jaxbench.hardware.system import available_cores, storage_read_bytes
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S
 from jaxbench.metrics import plain
 from jaxbench.modes.runner import prepare_run, record_run
-from jaxbench.modes.windows import ENDLESS, Stepper, window_warnings
+from jaxbench.modes.windows import ENDLESS, StepWindows, window_warnings
 from jaxbench.records.recorder import Recorder
 from jaxbench.records.validity import impossible_arithmetic
 from jaxbench.records.writers.console import Console
@@ -75,12 +75,12 @@ def measure_input(
         feed: Any = setup.feed  # a StreamFeed
         state, batch = setup.place_train_state(), next(feed.train_batches(0, 1))
         recorder.write(setup.compile("train_step", step, state, feed.train_data, batch))
-        stepper = Stepper(setup, state)
+        train = StepWindows("train_step", setup, state, _WINDOW_S, step, itertools.repeat(batch))
         # Each window reads other images than the last one, as long as the data set has others.
         stages: dict[str, Callable[..., Any]] = {
             "prepare": functools.partial(feed.host_batches, 0, ENDLESS),
             "prepare_and_send": functools.partial(feed.train_batches, 0, ENDLESS),
-            "train_step": lambda _: (stepper.queue(step, batch) for _ in itertools.count()),
+            "train_step": lambda _: (train.queue() for _ in itertools.count()),
         }
         next_batch, fill = 0, config.data.prefetch_batches + 2
 

@@ -34,7 +34,6 @@ from jaxbench.modes.runner import (
     with_feed,
 )
 from jaxbench.modes.windows import (
-    Stepper,
     StepWindows,
     falling_loss_warnings,
     window_warnings,
@@ -144,7 +143,7 @@ def measure_scaling(
                         if status != "oom" and not trial_mixed:
                             raise
                         trial.status, trial.reason = status, reason
-                        trial.stepper.state = None  # frees the devices' memory
+                        trial.state = None  # frees the devices' memory
                         console.say(f"{trial.name}: {status}")
                 if mixed:
                     all_reduces.clear()
@@ -166,8 +165,8 @@ def measure_scaling(
                 with clock.phase("compare"), console.phase("comparing the replicas"):
                     for trial in fitting:
                         if len(trial.devices) > 1:
-                            trial.unequal = unequal_copies(trial.stepper.state)
-                        trial.stepper.state = None  # frees the devices' memory
+                            trial.unequal = unequal_copies(trial.state)
+                        trial.state = None  # frees the devices' memory
             finally:
                 # However it ends, what has been measured until then is recorded.
                 records = list(_describe(scaled, alone, all_reduces, gradient_bytes))
@@ -265,7 +264,7 @@ def _summarize(
     stages = [*trials, *all_reduces]
     warnings += unsettled_warnings({stage.name: stage.warmup for stage in stages})
     for trial in trials:
-        warnings += falling_loss_warnings(trial.stepper.losses, trial.name)
+        warnings += falling_loss_warnings(trial.losses, trial.name)
     for stage in stages:
         warnings += window_warnings(stage.name, stage.windows_s)
     counted = [record for record in compiled if record.collectives is not None]
@@ -345,17 +344,17 @@ class ScalingTrial(StepWindows):
         program = build_program(config, mesh, layout, feed.steps_per_epoch)
         setup = dataclasses.replace(setup, config=config, mesh=mesh, feed=feed, program=program)
         on = f"device {devices[0].id}" if count == 1 else f"{count} devices"
-        name, stepper = f"batch {batch_size} on {on}", Stepper(setup, None)
-        super().__init__(name, setup, stepper, window_s, program.train_step, iter(()))
+        name = f"batch {batch_size} on {on}"
+        super().__init__(name, setup, None, window_s, program.train_step, iter(()))
 
     def start(self, initial: TrainState) -> CompileRecord:
         """Place the state, compile, take the first step; return the compile record."""
         setup, feed = self.setup, self.setup.feed
         with setup.clock.phase("place_data"):
-            self.stepper.state = setup.program.place_train_state(initial)
+            self.state = setup.program.place_train_state(initial)
             batch = next(feed.train_batches(0, 1))
         self.batches = itertools.repeat(batch)
-        args = (self.stepper.state, feed.train_data, batch)
+        args = (self.state, feed.train_data, batch)
         record = setup.compile("train_step", self.step, *args, f", {self.name}")
         self.collectives = record.collectives
         with setup.clock.phase("first_step"):
@@ -372,7 +371,7 @@ class ScalingTrial(StepWindows):
         return self.describe_steps() | {
             "batch_per_device": self.setup.program.layout.batch_per_device,
             "images_per_step": self.images_per_step,
-            "images_counted": self.stepper.images_counted,
+            "images_counted": self.images_counted,
             "steps": self.steps,
             "status": self.status,
             "reason": self.reason,

@@ -7,7 +7,7 @@ without a compiler, and if none is installed, that is all.
 """
 
 import contextlib
-import dataclasses
+import itertools
 import json
 import math
 import os
@@ -124,14 +124,16 @@ class Answer(NamedTuple):
     """A compiler's answer.
 
     Attributes:
-      record: None if the compiler failed.
+      record: None if the compiler failed or was not asked.
       network: run.json's fields of the network, see `describe_network`, and its `layers`.
       failed: how it failed.
+      not_compiled: why it was not asked.
     """
 
     record: TargetRecord | None = None
     network: Mapping[str, Any] = {}
     failed: str | None = None
+    not_compiled: str | None = None
 
 
 def ask_compiler(arguments: Sequence[str], target: Target, *, strict: bool) -> Answer:
@@ -290,33 +292,84 @@ def compile_for(
     if scaling:
         kinds = ("weak", "strong") if scaling == "both" else (scaling,)
         sizes = [size for kind in kinds for size in _sizes(config, machine, kind)]
+    scalings = [kind for kind, *_ in sizes]
     check_workdir(workdir, config.name)
     predictor = Predictor(config, [machine], calibration, anchors)
+    _, network = predictor.trace(machine)
     config, unused = without_unused(config.for_all_devices())
-    try:
-        compiler_version(machine)
-        not_compiled = None
-    except BadInput as error:
-        not_compiled = str(error).partition(": ")[2]
+    clock, mesh = Clock(), DataMesh(machine.devices, config.parallelism)
+    most = machine.num_devices
     with contextlib.closing(create_console()) as console:
-        mesh = DataMesh(machine.devices, config.parallelism)
-        setup = RunContext(config, Clock(), console, mesh, unused)
-        compilation = Compilation(
-            setup, arguments, machine, sizes, scaling, predictor, price, not_compiled
-        )
-        if not_compiled is None:
-            compilation.ask(*sizes[0][1:])
-        # Without the price: nothing is paid for here.
+        steps = [(one, batch_size) for _, one, batch_size in sizes]
+        title = "compiling for {}, batch {:,}"
+        answers = compile_steps(steps, arguments, title, console, clock, strict=True)
+        first = next(answers)  # BadInput of a machine that the compiler does not know
         with record_run(
-            setup,
+            RunContext(config, clock, console, mesh, unused),
             "compile",
             workdir,
-            summarize=compilation.summarize,
-            document=compilation.document(),
+            summarize=_summarize,
+            document={"target": machine.name} | ({"scaling": scaling} if scaling else {}) | network,
             telemetry_s=0.0,
+            # Without the price: nothing is paid for here.
         ) as recorder:
-            compilation.measure(recorder)
+            predictions = [
+                # The price is of the whole machine.
+                predictor.predict(one, price if one.num_devices == most else None, batch_size)
+                for one, batch_size in steps
+            ]
+            if scaling:
+                add_efficiency(scalings, predictions)
+            for line in prediction_lines(predictor.config, predictions, scalings):
+                console.say(line)
+            if first.not_compiled:
+                console.say(f"not compiled: {first.not_compiled.partition(': ')[2]}")
+            failed = []
+            answers = itertools.chain([first], answers)
+            for (kind, one, _), predicted, answer in zip(sizes, predictions, answers, strict=True):
+                if answer.failed:
+                    failed.append(f"{one.name}: {answer.failed}")
+                    continue
+                record = TargetRecord(
+                    **predicted, origin="predicted", device_memory_bytes=one.usable_bytes
+                )
+                if answer.record:
+                    record = _with_prediction(answer.record, predicted)
+                record = msgspec.structs.replace(record, scaling=kind)
+                recorder.write(record)
+                if record.refusal and record.fits is None:
+                    failed.append(f"{one.name}: {record.refusal}")
+            records = recorder.of_kind(TargetRecord)
+            if not first.not_compiled:
+                for line in [*target_table(records), *compiled_facts(records[-1:])]:
+                    console.say(line)
+            if failed:
+                raise RunFailed("; ".join(failed))
+            record = records[-1]
+            if scaling is None and record.fits is False:
+                why = record.refusal or record.not_predicted
+                if record.needed_bytes is not None and record.refusal is None:
+                    why = (
+                        f"the step needs {record.needed_bytes / 2**30:.2f} GiB on each device and "
+                        f"may use {record.device_memory_bytes / 2**30:.2f}"
+                    )
+                raise DoesNotFit(f"{record.target}: {why}")
         return recorder
+
+
+def _summarize(status: str, records: Sequence[TargetRecord]) -> CompileSummary:
+    """Return the values of the whole machine, which comes last."""
+    if not records:
+        return CompileSummary(status=status)
+    last = records[-1]
+    rate = Estimate.of_fields(last.predicted, "images_per_s")
+    return CompileSummary(
+        status=status,
+        planned_bytes_per_device=last.needed_bytes,
+        device_memory_bytes=last.device_memory_bytes,
+        **rate.fields("predicted_images_per_s"),
+        compile_s=sum((r.lower_s or 0.0) + (r.compile_s or 0.0) for r in records) or None,
+    )
 
 
 def _sizes(config: Config, machine: Target, kind: str) -> Iterator[tuple[str, Target, int]]:
@@ -329,100 +382,37 @@ def _sizes(config: Config, machine: Target, kind: str) -> Iterator[tuple[str, Ta
             yield kind, target, batch_size
 
 
-@dataclasses.dataclass
-class Compilation:
-    """The training step, predicted and compiled for one size after the other.
+def compile_steps(
+    steps: Sequence[tuple[Target, int]],
+    arguments: Sequence[str],
+    title: str,
+    console: Console,
+    clock: Clock,
+    *,
+    strict: bool,
+) -> Iterator[Answer]:
+    """Yield a compiler's answer about the training step on each target with each batch size.
 
-    Attributes:
-      sizes: weak | strong, the machine, the global batch.
-      not_compiled: why nothing is compiled; None if the compiler is here.
+    Both kinds of scaling end in the same step, which is compiled once.
+
+    Args:
+      arguments: see `ask_compiler`.
+      title: of the phase in which it compiles; {} are the target and the batch.
+      strict: see `ask_compiler`; only of the first step that is compiled.
     """
-
-    setup: RunContext
-    arguments: Sequence[str]
-    machine: Target
-    sizes: Sequence[tuple[str | None, Target, int]]
-    scaling: str | None
-    predictor: Predictor
-    price: Price | None
-    not_compiled: str | None
-    answers: dict[tuple[str, int], Answer] = dataclasses.field(default_factory=dict)
-
-    def document(self) -> dict[str, Any]:
-        scaling = {"scaling": self.scaling} if self.scaling else {}
-        _, network = self.predictor.trace(self.machine)
-        return {"target": self.machine.name} | scaling | network
-
-    def ask(self, target: Target, batch_size: int) -> Answer:
-        """Return the compiler's answer; both kinds of scaling end in the same step, asked once."""
+    answers: dict[tuple[str, int], Answer] = {}
+    for target, batch_size in steps:
         step = target.name, batch_size
-        if step in self.answers:
-            return self.answers[step]
-        title = f"compiling for {target.name}, batch {batch_size:,}"
-        with self.setup.console.phase(title), self.setup.clock.phase("compile"):
-            arguments = [*self.arguments, f"--experiment.batch_size={batch_size}"]
-            self.answers[step] = ask_compiler(arguments, target, strict=not self.answers)
-        return self.answers[step]
-
-    def measure(self, recorder: Recorder) -> None:
-        # The price is of the whole machine.
-        most = self.machine.num_devices
-        predictions = [
-            self.predictor.predict(one, self.price if one.num_devices == most else None, batch_size)
-            for _, one, batch_size in self.sizes
-        ]
-        scalings = [scaling for scaling, *_ in self.sizes]
-        if self.scaling:
-            add_efficiency(scalings, predictions)
-        for line in prediction_lines(self.predictor.config, predictions, scalings):
-            self.setup.console.say(line)
-        if self.not_compiled:
-            self.setup.console.say(f"not compiled: {self.not_compiled}")
-        records: list[TargetRecord] = []
-        failed = []
-        for (scaling, machine, batch_size), predicted in zip(self.sizes, predictions, strict=True):
-            record = TargetRecord(
-                **predicted, origin="predicted", device_memory_bytes=machine.usable_bytes
-            )
-            if self.not_compiled is None:
-                answer = self.ask(machine, batch_size)
-                if answer.record is None:
-                    failed.append(f"{machine.name}: {answer.failed}")
-                    continue
-                record = _with_prediction(answer.record, predicted)
-            record = msgspec.structs.replace(record, scaling=scaling)
-            records.append(record)
-            recorder.write(record)
-            if record.refusal and record.fits is None:
-                failed.append(f"{machine.name}: {record.refusal}")
-        if self.not_compiled is None:
-            for line in [*target_table(records), *compiled_facts(records[-1:])]:
-                self.setup.console.say(line)
-        if failed:
-            raise RunFailed("; ".join(failed))
-        record = records[-1]
-        if self.scaling is None and record.fits is False:
-            why = record.refusal or record.not_predicted
-            if record.needed_bytes is not None and record.refusal is None:
-                why = (
-                    f"the step needs {record.needed_bytes / 2**30:.2f} GiB on each device and may "
-                    f"use {record.device_memory_bytes / 2**30:.2f}"
-                )
-            raise DoesNotFit(f"{record.target}: {why}")
-
-    def summarize(self, status: str, records: Sequence[TargetRecord]) -> CompileSummary:
-        """Return the values of the whole machine, which comes last."""
-        if not records:
-            return CompileSummary(status=status)
-        last = records[-1]
-        rate = Estimate.of_fields(last.predicted, "images_per_s")
-        return CompileSummary(
-            status=status,
-            planned_bytes_per_device=last.needed_bytes,
-            device_memory_bytes=last.device_memory_bytes,
-            **rate.fields("predicted_images_per_s"),
-            compile_s=sum((r.lower_s or 0.0) + (r.compile_s or 0.0) for r in records) or None,
-        )
+        if step not in answers:
+            try:
+                compiler_version(target)
+            except BadInput as error:
+                yield Answer(not_compiled=str(error))
+                continue
+            with console.phase(title.format(*step)), clock.phase("compile"):
+                given = [*arguments, f"--experiment.batch_size={batch_size}"]
+                answers[step] = ask_compiler(given, target, strict=strict and not answers)
+        yield answers[step]
 
 
 def _with_prediction(record: TargetRecord, answer: Mapping[str, Any]) -> TargetRecord:
@@ -471,52 +461,37 @@ def describe_targets(
         return 0
     targets = [check_target(experiment, name) for name in split_targets(names)]
     assert isinstance(experiment, Config)  # check_target refuses others
-    answers: dict[str, Answer] = {}
     console = Console(sys.stderr)  # standard output is for the answers
     with console.phase("tracing the network"):
         predictor = Predictor(experiment, targets, calibration, anchors)
-    predictions = {one.name: predictor.predict(one, prices.get(one.name)) for one in targets}
-    uncompiled: dict[str, str] = {}
-    for target in targets:
-        try:
-            compiler_version(target)
-        except BadInput as error:
-            uncompiled[target.name] = str(error)
-            continue
-        with console.phase(f"compiling for {target.name}"):
-            answers[target.name] = ask_compiler(arguments, target, strict=len(targets) == 1)
-    failed = {name: answer.failed for name, answer in answers.items() if answer.failed}
-    records = [
-        _with_prediction(answer.record, predictions[name])
-        for name, answer in answers.items()
-        if answer.record
-    ]
-    predictions |= {
-        one.target: predictions[one.target] | {"predicted": None, "fits": None} | one.to_json()
-        for one in records
-    }
+    predictions = [predictor.predict(one, prices.get(one.name)) for one in targets]
+    steps = [(one, experiment.batch_size) for one in targets]
+    title, strict = "compiling for {}", len(targets) == 1
+    answers = [*compile_steps(steps, arguments, title, console, Clock(), strict=strict)]
+    records: list[TargetRecord] = []
+    for row, answer in zip(predictions, answers, strict=True):
+        if answer.record:
+            records.append(_with_prediction(answer.record, row))
+            row |= {"predicted": None, "fits": None} | records[-1].to_json()
+        elif answer.failed:
+            row |= {"failed": answer.failed}
+        else:
+            row |= {"origin": "predicted", "not_compiled": answer.not_compiled}
+    failed = [f"{row['target']}: failed: {row['failed']}" for row in predictions if "failed" in row]
     if as_json:
-        rows = dict(predictions)
-        for name, why in failed.items():
-            rows[name] = rows[name] | {"failed": why}
-        for name, why in uncompiled.items():
-            rows[name] = rows[name] | {"origin": "predicted", "not_compiled": why}
-        listed = list(rows.values())
-        print(json.dumps(listed if len(listed) > 1 else listed[0]))
+        print(json.dumps(predictions if len(predictions) > 1 else predictions[0]))
         return int(bool(failed))
     console = create_console()
     if records:
-        print_network(answers[records[0].target].network)
+        print_network(next(answer.network for answer in answers if answer.record))
         print()
-    for line in prediction_lines(experiment, [*predictions.values()]):
+    for line in prediction_lines(experiment, predictions):
         console.say(line)
     if records:
         console.say("")
-    for line in [*target_table(records), *compiled_facts(records)]:
-        console.say(line)
     # The machine's name is left out: one line for all GPUs.
-    for why in dict.fromkeys(line.partition(": ")[2] for line in uncompiled.values()):
-        console.say(f"not compiled: {why}")
-    for name, reason in failed.items():
-        console.say(f"{name}: failed: {reason}")
+    reasons = [one.not_compiled.partition(": ")[2] for one in answers if one.not_compiled]
+    not_compiled = [f"not compiled: {why}" for why in dict.fromkeys(reasons)]
+    for line in [*target_table(records), *compiled_facts(records), *not_compiled, *failed]:
+        console.say(line)
     return int(bool(failed))

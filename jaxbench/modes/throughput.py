@@ -25,7 +25,6 @@ from jaxbench.microbench.interleaved import measure_in_turn, measuring_s, unsett
 from jaxbench.modes.runner import PreparedRun, prepare_run, record_run, with_feed
 from jaxbench.modes.windows import (
     ENDLESS,
-    Stepper,
     StepWindows,
     falling_loss_warnings,
     window_warnings,
@@ -37,7 +36,6 @@ from jaxbench.records.validity import impossible
 from jaxbench.records.writers.console import Console
 from jaxbench.schema import CompileRecord, Record, ThroughputRecord, ThroughputSummary
 from jaxbench.train import TrainState
-from jaxbench.training.run import DispatchLimiter
 from jaxbench.xla.compile_cache import without_cache
 
 
@@ -100,8 +98,7 @@ def _measure(
         measured = [record for record in records if isinstance(record, ThroughputRecord)]
         rate = of_windows(measured[0], "images_per_s") if measured else Estimate()
         limit = flops_limit(setup.mesh.devices)
-        stepper = stages[0].stepper if stages else Stepper(setup, None)
-        losses = stepper.losses
+        losses = stages[0].losses if stages else []
         warnings = unsettled_warnings({stage.name: stage.warmup for stage in stages})
         warnings += falling_loss_warnings(losses)
         for stage in stages:
@@ -113,7 +110,7 @@ def _measure(
             first_step_s=first_step_s,
             first_loss=losses[0] if losses else None,
             last_loss=losses[-1] if losses else None,
-            **stepper.loss_scaling,
+            **(stages[0].loss_scaling if stages else {}),
             invalid=[f"{one.stage}: {why}" for one in measured for why in impossible(one, limit)],
             warnings=warnings,
         )
@@ -140,9 +137,8 @@ def _measure(
             steps["eval_step"] = (program.eval_step, feed.eval_data, eval_batch)
         compiled = _compile_cold_and_warm(setup, steps, state, once=only_training)
         barrier_before_first_step(clock)
-        stepper = Stepper(setup, state)
-        train = TrainStage(setup, stepper, window_s, recorder.telemetry)
-        forward = () if only_training else (ForwardStage(setup, stepper, window_s, eval_batch),)
+        train = TrainStage(setup, state, window_s, recorder.telemetry)
+        forward = () if only_training else (ForwardStage(train, window_s, eval_batch),)
         stages += [train, *forward]
         for record in compiled.values():
             recorder.write(record)
@@ -236,9 +232,9 @@ def describe_stage(stage: StepWindows, compiled: CompileRecord) -> ThroughputRec
 class TrainStage(StepWindows):
     """The loop over single training steps, each with the feed's next batch."""
 
-    def __init__(self, setup: PreparedRun, stepper: Stepper, window_s: float, telemetry: Telemetry):
+    def __init__(self, setup: PreparedRun, state: Any, window_s: float, telemetry: Telemetry):
         step, batches = setup.program.train_step, setup.feed.train_batches(0, ENDLESS)
-        super().__init__("train_step", setup, stepper, window_s, step, batches)
+        super().__init__("train_step", setup, state, window_s, step, batches)
         self.latencies_s: list[float] = []
         self._telemetry = telemetry
         self._fill = setup.config.data.prefetch_batches + 2 if setup.feed.name == "stream" else 0
@@ -272,7 +268,7 @@ class TrainStage(StepWindows):
         return msgspec.structs.replace(
             record,
             images_per_step=self.images_per_step,
-            images_counted=self.stepper.images_counted,
+            images_counted=self.images_counted,
             latency_p50_s=p50,
             latency_p95_s=p95,
             latency_p99_s=p99,
@@ -283,27 +279,26 @@ class TrainStage(StepWindows):
 
 
 class ForwardStage(StepWindows):
-    """The forward pass of one evaluation batch."""
+    """The forward pass of one evaluation batch, with the parameters as the training leaves them."""
 
-    def __init__(self, setup: PreparedRun, stepper: Stepper, window_s: float, batch: Any):
-        step, batches = setup.program.eval_step, itertools.repeat(batch)
-        super().__init__("forward", setup, stepper, window_s, step, batches)
-        self._limiter, self._metrics = DispatchLimiter(), None
+    def __init__(self, train: TrainStage, window_s: float, batch: Any):
+        program, batches = train.setup.program, itertools.repeat(batch)
+        super().__init__("forward", train.setup, None, window_s, program.eval_step, batches)
+        self._train = train
         self.run(1)
         # Images only, not what pads a batch that is not full.
-        self.images_per_step = int(setup.network.unpack_eval_sums(self._metrics)["count"].sum())
+        self.images_per_step = int(program.network.unpack_eval_sums(self.metrics)["count"].sum())
 
-    def run(self, calls: int) -> None:
-        for _ in range(calls):
-            batch = next(self.batches)
-            self._metrics = self.step(self.stepper.state, self.setup.feed.eval_data, batch)
-            self._limiter.add(self._metrics)
-        self.steps += calls
-        jax.block_until_ready(self._metrics)
+    def queue(self) -> Any:
+        data = self.setup.feed.eval_data
+        self.metrics = self.step(self._train.state, data, next(self.batches))
+        self._limiter.add(self.metrics)
+        self.steps += 1
+        return self.metrics
+
+    def wait(self) -> None:
+        jax.block_until_ready(self.metrics)
 
     @property
     def flops_per_image(self) -> int:
         return 2 * self.setup.network.analysis.forward_macs
-
-    def results(self) -> Any:
-        return self._metrics

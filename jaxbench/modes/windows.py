@@ -45,46 +45,17 @@ def wait_for_steps(state: Any, metrics: Mapping[str, np.ndarray]) -> tuple[float
     return loss, round(float(metrics["count"].sum()))
 
 
-class Stepper:
-    """Queue training steps, one after another, on a state that only the stepper holds.
+class StepWindows(Interleaved):
+    """Windows of calls of one training step, one after another, on a state that only it holds.
 
     Attributes:
+      step, batches: the step, and the batch of each call.
+      images_per_step: over all devices and models.
       state, metrics: of the last queued step.
+      steps: queued so far, in and between windows.
       losses: of the last step before each `wait`.
       images_counted: of the last step before the last `wait`.
       loss_scaling: the loss scale and the steps skipped, for a summary; {} without fp16.
-    """
-
-    def __init__(self, setup: PreparedRun, state: Any):
-        self.state, self.metrics = state, None
-        self.losses: list[float] = []
-        self.images_counted: int | None = None
-        self.loss_scaling: dict[str, Any] = {}
-        self._data, self._network = setup.feed.train_data, setup.network
-        self._limiter = DispatchLimiter()
-
-    def queue(self, step: Callable, batch: Any) -> Any:
-        """Queue one call of a training step; return its metrics, which are not ready yet."""
-        self.state, self.metrics = step(self.state, self._data, batch)
-        self._limiter.add(self.metrics)
-        return self.metrics
-
-    def wait(self) -> None:
-        """Wait for everything that has been queued, as `wait_for_steps` does."""
-        metrics = self._network.unpack_train_sums(self.metrics)
-        loss, self.images_counted = wait_for_steps(self.state, metrics)
-        self.losses.append(loss)
-        if self._network.precision.scales_loss:
-            self.loss_scaling = describe_scales(metrics)
-
-
-class StepWindows(Interleaved):
-    """Windows of calls of one training step.
-
-    Attributes:
-      batches: the batch of each call.
-      images_per_step: over all devices and models.
-      steps: taken so far, in and between windows.
       sync_residual_s: how long work continued after the windows: not, if they waited for it.
     """
 
@@ -92,16 +63,20 @@ class StepWindows(Interleaved):
         self,
         name: str,
         setup: PreparedRun,
-        stepper: Stepper,
+        state: Any,
         window_s: float,
         step: Callable,
         batches: Iterator[Any],
     ):
         super().__init__(name, window_s)
-        self.setup, self.stepper = setup, stepper
-        self.step, self.batches = step, batches
+        self.setup, self.step, self.batches = setup, step, batches
         self.images_per_step = setup.program.layout.images_per_step
+        self.state, self.metrics = state, None
         self.steps, self.sync_residual_s = 0, 0.0
+        self.losses: list[float] = []
+        self.images_counted: int | None = None
+        self.loss_scaling: dict[str, Any] = {}
+        self._limiter = DispatchLimiter()
 
     @property
     def steps_per_window(self) -> int:
@@ -113,19 +88,30 @@ class StepWindows(Interleaved):
 
     def run(self, calls: int) -> None:
         for _ in range(calls):
-            self.stepper.queue(self.step, next(self.batches))
-        self.steps += calls
-        self.stepper.wait()
+            self.queue()
+        self.wait()
+
+    def queue(self) -> Any:
+        """Queue one call of the step; return its metrics, which are not ready yet."""
+        batch = next(self.batches)
+        self.state, self.metrics = self.step(self.state, self.setup.feed.train_data, batch)
+        self._limiter.add(self.metrics)
+        self.steps += 1
+        return self.metrics
+
+    def wait(self) -> None:
+        """Wait for everything that has been queued, as `wait_for_steps` does."""
+        metrics = self.setup.network.unpack_train_sums(self.metrics)
+        loss, self.images_counted = wait_for_steps(self.state, metrics)
+        self.losses.append(loss)
+        if self.setup.network.precision.scales_loss:
+            self.loss_scaling = describe_scales(metrics)
 
     def measure(self) -> None:
         super().measure()
         watch = Stopwatch()
-        jax.block_until_ready(self.results())
+        jax.block_until_ready((self.state, self.metrics))
         self.sync_residual_s += watch.elapsed_s()
-
-    def results(self) -> Any:
-        """Return what is ready once every call has ended."""
-        return self.stepper.state, self.stepper.metrics
 
     def describe_steps(self) -> dict[str, Any]:
         """Return the fields that the records of all stages share; no rate from a single window."""

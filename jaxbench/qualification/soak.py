@@ -16,7 +16,6 @@ from jaxbench.errors import first_line
 from jaxbench.hardware.telemetry.nvml import cuda_ordinals, read_error_counters
 from jaxbench.modes.runner import prepare_run, record_run, with_feed
 from jaxbench.modes.throughput import TrainStage
-from jaxbench.modes.windows import Stepper
 from jaxbench.qualification.corruption import CorruptionCheck
 from jaxbench.qualification.networks import make_config, name_of
 from jaxbench.qualification.session import InnerConsole, QualifySession
@@ -70,7 +69,7 @@ def _train(
     def summarize(status: str, records: Sequence[Record]) -> ThroughputSummary:
         record = next((one for one in records if isinstance(one, ThroughputRecord)), None)
         rate = of_windows(record, "images_per_s") if record else Estimate()
-        losses = train.stepper.losses if train else []
+        losses = train.losses if train else []
         windows_s = train.windows_s if train else []
         return ThroughputSummary(
             status=status,
@@ -89,7 +88,7 @@ def _train(
         compiled = setup.compile("train_step", program.train_step, state, feed.train_data, batch)
         recorder.write(compiled)
         window_s = max(_SHORTEST_WINDOW_S, min(_LONGEST_WINDOW_S, left_s() / _WINDOWS))
-        train = TrainStage(setup, Stepper(setup, state), window_s, recorder.telemetry)
+        train = TrainStage(setup, state, window_s, recorder.telemetry)
         with setup.clock.phase("warm_up"):
             train.warm_up(_WARM_UP_ROUNDS)
         with setup.clock.phase("measure"):

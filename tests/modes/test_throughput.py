@@ -14,7 +14,7 @@ from jaxbench.clock import pause
 from jaxbench.errors import Diverged
 from jaxbench.modes import throughput
 from jaxbench.modes.throughput import ForwardStage, TrainStage
-from jaxbench.modes.windows import Stepper, describe_windows, falling_loss_warnings, wait_for_steps
+from jaxbench.modes.windows import describe_windows, falling_loss_warnings, wait_for_steps
 from jaxbench.records import next_steps
 from jaxbench.records.writers.console import Console
 from jaxbench.schema import CompileRecord, ThroughputRecord
@@ -138,7 +138,7 @@ def test_windows_that_are_not_closed_are_caught(measure, tmp_path, monkeypatch):
     def leave_open(self):
         self.metrics = Unfinished()
 
-    monkeypatch.setattr(Stepper, "wait", leave_open)
+    monkeypatch.setattr(TrainStage, "wait", leave_open)
     measure({"window_s": 0.002, "rounds": 4}, num_devices=1)
     document = run_json(tmp_path / "run")
     assert document["status"] == "invalid"
@@ -151,7 +151,7 @@ def test_forward_passes_are_waited_for(measure, monkeypatch):
 
     def forward(self, calls):
         genuine(self, calls)
-        ready.append(self._metrics.is_ready())
+        ready.append(self.metrics.is_ready())
 
     monkeypatch.setattr(ForwardStage, "run", forward)
     # A pass takes much longer than queueing it.
