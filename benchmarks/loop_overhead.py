@@ -69,7 +69,9 @@ def main(spec: str | None, overrides: list[str]) -> int:
             console,
         )
         names = program.network.task.train_sums
-        beginning = functools.partial(EpochSums.zeros, names=names, num_models=len(setup.seeds_R))
+        beginning = functools.partial(
+            EpochSums.beginning, names=names, num_models=len(setup.seeds_R)
+        )
         progress = RunProgress(sums=beginning(0))
         batch = next(feed.train_batches(0, 1))
         state, _ = compile_and_place(setup, progress, batch)

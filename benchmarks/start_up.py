@@ -60,8 +60,7 @@ def main(spec: str | None, overrides: list[str]) -> None:
     layout = BatchLayout.create(config, len(devices))
     with get_precision(config.precision).enabled():
         program = build_program(config, DataMesh(devices, config.parallelism), layout, 1)
-        labels = program.network.task.label_shape(config.data.example_shape)
-        args = abstract_args(config, layout, labels, program.network.precision.param_dtype)
+        args = abstract_args(config, layout)
         state, seed = program.abstract_placed_state(), np.uint32(0)
         train_step = program.train_step
         step = measure("train_step", lambda: train_step.lower(state, *args).compile())

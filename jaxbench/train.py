@@ -25,7 +25,7 @@ import optax
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.checkpoints.checkpoint import Checkpoints
 from jaxbench.checkpoints.resume import mark_records
-from jaxbench.clock import Clock, Stopwatch, duration, wait_until
+from jaxbench.clock import Clock, Stopwatch, duration
 from jaxbench.config import Config
 from jaxbench.data import augment
 from jaxbench.data.feeds.feed import UNPACK_BATCH, Feed
@@ -34,7 +34,7 @@ from jaxbench.hardware.environment import process_memory_bytes
 from jaxbench.hardware.telemetry.sampler import Telemetry, no_telemetry
 from jaxbench.models.layers import keep_products_and_sums
 from jaxbench.parallel import processes
-from jaxbench.parallel.mesh import AXIS, DataMesh, all_ready
+from jaxbench.parallel.mesh import AXIS, DataMesh, wait_for
 from jaxbench.parallel.signals import defer_signals, graceful_stop
 from jaxbench.records.next_steps import say_time_left
 from jaxbench.records.validity import impossible_epoch
@@ -287,17 +287,21 @@ def build_program(
     mesh: DataMesh,
     layout: BatchLayout,
     steps_per_epoch: int,
-    params_from_images: Callable[[], dict[str, Any]] = dict,
 ) -> Program:
     """Build the network, its optimizer and both steps for a mesh; see `Program`."""
     network = create_network(config, mesh, steps_per_epoch)
     sharding = network.sharding
-    # The state is donated: its memory holds the new state, and the old one must not be read.
-    training = sharding.on_all_devices(bind(train_step, network), donate=(0,))
-    evaluation = sharding.on_all_devices(sharding.per_device(bind(eval_step, network)))
-    drawing = sharding.init_device, sharding.init_sharding
-    init = jit_init(bind(create_train_state, network), *drawing)
-    return Program(network, layout, init, training, evaluation, params_from_images)
+    init, training, evaluation = (
+        bind(step, network) for step in (create_train_state, train_step, eval_step)
+    )
+    return Program(
+        network=network,
+        layout=layout,
+        init=jit_init(init, sharding.init_device, sharding.init_sharding),
+        # The state is donated: its memory holds the new state, and the old one must not be read.
+        train_step=sharding.on_all_devices(training, donate=(0,)),
+        eval_step=sharding.on_all_devices(sharding.per_device(evaluation)),
+    )
 
 
 def bind(step: Callable, network: Network) -> Callable:
@@ -418,10 +422,11 @@ def train_epoch(run: Loop, state: TrainState, stop_requested: Callable[[], bool]
             # run here, some steps later.
             for packed in run.queue.push(sums_M):
                 count_step(run, packed)
-            # `startup_s` ends with the first step of the run.
             if step == 1 and not run.timer.is_paused:
                 finish_steps(run, state)
-                run.progress.end_first_step(watch.elapsed_s(), run.clock.wall_s())
+                run.progress.first_step_s = watch.elapsed_s()
+                if run.progress.import_s is not None:
+                    run.progress.startup_s = run.progress.import_s + run.clock.wall_s()
         if run.profiler.is_tracing:
             end_trace(run, state)
         finish_steps(run, state)
@@ -463,7 +468,7 @@ def finish_steps(run: Loop, state: TrainState) -> None:
     for packed in run.queue.drain():
         count_step(run, packed)
     # A step's sums and its new state become ready together, on each device.
-    wait_until(lambda: all_ready(state))
+    wait_for(state)
 
 
 def check_losses(run: Loop, phase: str, metrics: Mapping[str, np.ndarray]) -> float:

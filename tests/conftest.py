@@ -177,9 +177,7 @@ def program_of(experiment: str, steps_per_epoch: int = 1, **fields):
 
 def step_args(program):
     """What a program's training step takes beside the state, as shapes."""
-    labels = program.network.task.label_shape(program.network.config.data.example_shape)
-    dtype = program.network.precision.param_dtype
-    return abstract_args(program.network.config, program.layout, labels, dtype)
+    return abstract_args(program.network.config, program.layout)
 
 
 def prepared(experiment: str, **fields):

@@ -67,19 +67,15 @@ class Resume:
 
     path: pathlib.Path  # its run directory
     document: dict[str, Any]  # its run.json, as it was left
+    # Releases the lock of the run directory, so that other processes can resume the run.
+    close: Callable[[], None]
     # The name of the checkpoint to read; None for the newest that is intact.
     checkpoint: str | None = None
     workdir: str | None = None  # the new folder in which it goes on; None for its own
     # Whether a run without an intact checkpoint starts anew in its run directory.
     restart_allowed: bool = False
-    # Releases the lock of the run directory, so that other processes can resume the run.
-    close: Callable[[], None] = lambda: None
-
-    def is_done(self, config: Config) -> bool:
-        """Return whether nothing is left to do, unless a checkpoint or max_steps is given."""
-        before = self.document["config"].get("max_steps")
-        is_done = self.document["status"] in ("done", "invalid") and before == config.max_steps
-        return is_done and self.checkpoint is None
+    # Whether nothing is left to do: it has ended, with these max_steps, and no checkpoint is given.
+    is_done: bool = False
 
 
 @contextlib.contextmanager
@@ -91,7 +87,10 @@ def run_to_resume(workdir: str | None, resume: str, config: Config) -> Iterator[
         return
     with contextlib.closing(resumed):
         check_same_experiment(resumed, config)
-        yield resumed
+        ended = resumed.document["status"] in ("done", "invalid")
+        same_steps = resumed.document["config"].get("max_steps") == config.max_steps
+        is_done = ended and same_steps and resumed.checkpoint is None
+        yield dataclasses.replace(resumed, is_done=is_done)
 
 
 def find_resume(workdir: str | None, resume: str, run_name: str) -> Resume | None:
@@ -153,7 +152,7 @@ def find_resume(workdir: str | None, resume: str, run_name: str) -> Resume | Non
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadInput(f"{path}: its run.json cannot be read: {error}") from error
         close = stack.pop_all().close
-        return Resume(path, document, checkpoint, workdir, restart_allowed, close)
+        return Resume(path, document, close, checkpoint, workdir, restart_allowed)
 
 
 def check_same_experiment(resume: Resume, config: Config) -> None:

@@ -46,8 +46,7 @@ def describe(config: Any) -> dict[str, Any]:
         program.check()
         network, analysis = program.network, program.network.analysis
         state = program.abstract_placed_state()
-        label_shape = network.task.label_shape(config.data.example_shape)
-        args = abstract_args(config, layout, label_shape, network.precision.param_dtype)
+        args = abstract_args(config, layout)
         compiled = compile_step("train_step", program.train_step, state, *args)
         return {
             "experiment": config.name,

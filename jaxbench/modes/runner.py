@@ -19,7 +19,7 @@ import numpy as np
 
 from jaxbench.analysis.pricing import Price
 from jaxbench.batch_layout import batch_multiple
-from jaxbench.clock import Clock, now, wait_until
+from jaxbench.clock import Clock, now
 from jaxbench.config import Config, Experiment
 from jaxbench.config.custom import config_record
 from jaxbench.config.fields import without_unused
@@ -40,10 +40,10 @@ from jaxbench.models.transformer_block import choose_attention
 from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import (
     DataMesh,
-    all_ready,
     broadcast_arrays,
     create_training_mesh,
     mixed_devices,
+    wait_for,
 )
 from jaxbench.parallel.signals import defer_signals
 from jaxbench.precision import get_precision
@@ -229,9 +229,38 @@ class PreparedRun(RunContext):
         """Initialise the state on the devices, or place a saved one; timed and shown."""
         title = "initialising the parameters" if saved is None else "placing the saved state"
         with self.clock.phase("init"), self.console.phase(title):
-            state = self.program.place_train_state(saved)
-            wait_until(lambda: all_ready(state))
+            state = self.program.place_train_state(saved, lambda: self.params_from_images)
+            wait_for(state)
             return state
+
+    @functools.cached_property
+    def params_from_images(self) -> dict[str, Any]:
+        """The parameters that follow from training images; all others are drawn.
+
+        A resumed run has them in its checkpoint.
+        """
+        config, dataset = self.config, self.dataset
+        count = config.model.num_init_images()
+        if not count or dataset is None:
+            return {}
+        with self.clock.phase("init_from_images"):
+            images_NxHxWxC = dataset.train.inputs_Nx[:count]
+            if config.data.standardization == "per_image":
+                images_NxHxWxC = np.asarray(
+                    augment.per_image_standardization(images_NxHxWxC, np.float32, np.float32)
+                )
+            else:
+                statistics = dataset.normalization(np.float32)
+                images_NxHxWxC = augment.normalize(
+                    images_NxHxWxC, statistics["mean"], statistics["std"], np.float32
+                )
+            params = config.model.parameters_from_images(images_NxHxWxC)
+            if self.mesh.process[1] == 1:
+                return params
+            # This may be the first collective: see `barrier_before_first_step`.
+            processes.barrier("the parameters from images")
+            # Hosts with different processors may round differently, and replicas would differ.
+            return broadcast_arrays(params)
 
     def compile(
         self, name: str, step: Any, state: TrainState, data: Any, batch: Any, title: str = ""
@@ -303,65 +332,22 @@ def prepare_run(
         console = console or create_console()
         stack.callback(console.close)
         with clock.phase("devices"):
-            mesh, layout = create_training_mesh(config)
-        console.say(_banner(config, mesh))
+            mesh, layout = create_training_mesh(config, console.say)
         dataset = None
         if config.data.feed != "synthetic":
             with clock.phase("read_data"), console.phase(f"reading {config.data.source} data"):
                 dataset = load_dataset(config, console.say, console.progress)
                 if processes.count() > 1:
                     processes.check_same("the data", dataset.fingerprint())
-        from_images = _params_from_images(config, dataset, mesh, clock)
         with clock.phase("place_data"):
             feed = create_feed(config, dataset, mesh, layout, precision.param_dtype)
             stack.callback(feed.close)
             # Otherwise sending the data would be timed as part of the next phase.
-            wait_until(lambda: all_ready((feed.train_data, feed.eval_data)))
+            wait_for((feed.train_data, feed.eval_data))
         with clock.phase("build"):
-            program = build_program(config, mesh, layout, feed.steps_per_epoch, from_images)
+            program = build_program(config, mesh, layout, feed.steps_per_epoch)
             program.check()
         yield PreparedRun(config, clock, console, mesh, unused, dataset, feed, program)
-
-
-def _params_from_images(
-    config: Config, dataset: Dataset | None, mesh: DataMesh, clock: Clock
-) -> Callable[[], dict[str, Any]]:
-    """Return a function that computes, once, the parameters that follow from training images.
-
-    Without a data set it computes none, and all are drawn. A resumed run has them in its
-    checkpoint. Raise BadInput if the images are decoded on the fly.
-    """
-    count = config.model.num_init_images()
-    if not count or dataset is None:
-        return dict
-    if dataset.encoded:
-        raise BadInput(
-            f"{config.model.network_name} computes parameters from {count} training images, "
-            f"which are decoded on the fly in {dataset.description}; data.feed=resident and "
-            "data.random_resized_crop=False read them whole"
-        )
-
-    def compute() -> dict[str, Any]:
-        with clock.phase("init_from_images"):
-            images_NxHxWxC = dataset.train.inputs_Nx[:count]
-            if config.data.standardization == "per_image":
-                images_NxHxWxC = np.asarray(
-                    augment.per_image_standardization(images_NxHxWxC, np.float32, np.float32)
-                )
-            else:
-                statistics = dataset.normalization(np.float32)
-                images_NxHxWxC = augment.normalize(
-                    images_NxHxWxC, statistics["mean"], statistics["std"], np.float32
-                )
-            params = config.model.parameters_from_images(images_NxHxWxC)
-            if mesh.process[1] == 1:
-                return params
-            # This may be the first collective: see `barrier_before_first_step`.
-            processes.barrier("the parameters from images")
-            # Hosts with different processors may round differently, and replicas would differ.
-            return broadcast_arrays(params)
-
-    return functools.cache(compute)
 
 
 def with_feed(config: Config, feed: str) -> Config:
@@ -392,20 +378,6 @@ def check_device_counts(name: str, counts: Sequence[int], mesh: DataMesh) -> lis
             f"{mesh.devices[0].device_kind} device(s) that take part"
         )
     return sorted(set(counts))
-
-
-def _banner(config: Config, mesh: DataMesh) -> str:
-    models, device = config.num_models(mesh.num_devices), mesh.devices[0]
-    each = f"{models} independent models, each with batch" if models > 1 else "batch"
-    simulated = "simulated " * (device.platform == "cpu" and len(mesh.local_devices) > 1)
-    processes = f" in {mesh.process[1]} processes" if mesh.process[1] > 1 else ""
-    spread = f"{config.parallelism}, batch norm: {config.batch_norm}, "
-    devices = f"{mesh.num_devices} {simulated or 'x '}{device.device_kind}"
-    return (
-        f"{config.name or 'experiment'} on {devices}{processes}: {each} {config.batch_size}, "
-        f"{config.precision}, {config.data.feed} feed, "
-        f"{spread * (mesh.num_devices > 1)}seed {config.seed}"
-    )
 
 
 # ------------------------------------------------------------------------------------ record a run

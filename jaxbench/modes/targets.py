@@ -212,8 +212,7 @@ def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, di
             "layers": list_layers(program.network),
             "training_flops_per_image": program.network.analysis.training_flops,
         }
-        labels = program.network.task.label_shape(config.data.example_shape)
-        args = abstract_args(config, layout, labels, program.network.precision.param_dtype)
+        args = abstract_args(config, layout)
         state = program.abstract_placed_state()
         record = TargetRecord(
             target=target.name,

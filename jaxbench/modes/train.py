@@ -101,7 +101,7 @@ def run_training(
     with contextlib.ExitStack() as stack:
         # Which run: the one to resume, or a new one.
         resumed = stack.enter_context(run_to_resume(workdir, resume, without_unused(config)[0]))
-        if processes.broadcast_value(resumed is not None and resumed.is_done(config)):
+        if processes.broadcast_value(resumed is not None and resumed.is_done):
             return _done_already(resumed, console or create_console())
         if import_s is not None:
             import_s += watch.elapsed_s()
@@ -224,7 +224,7 @@ def _progress(
 ) -> RunProgress:
     """Return the progress of a checkpoint, or of a run that begins."""
     names, num_models = setup.network.task.train_sums, len(setup.seeds_R)
-    beginning = EpochSums.zeros(0, names, num_models)
+    beginning = EpochSums.beginning(0, names, num_models)
     if saved is None:
         return RunProgress(sums=beginning, import_s=import_s)
     progress = RunProgress.from_json(saved.metadata)

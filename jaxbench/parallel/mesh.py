@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxbench.batch_layout import BatchLayout
+from jaxbench.clock import wait_until
 from jaxbench.config import Config, Experiment
 from jaxbench.errors import BadInput, RunFailed, first_line
 from jaxbench.parallel import processes
@@ -216,10 +217,30 @@ def create_mesh(config: Experiment) -> DataMesh:
     return DataMesh(devices, config.parallelism, _peak_memory_bytes(devices))
 
 
-def create_training_mesh(config: Config) -> tuple[DataMesh, BatchLayout]:
-    """Return the mesh of a network's training, and how the batch is split over it."""
+def create_training_mesh(
+    config: Config, say: Callable[[str], None] = lambda line: None
+) -> tuple[DataMesh, BatchLayout]:
+    """Return the mesh of a network's training, and how the batch is split over it; say both."""
     mesh = create_mesh(config)
-    return mesh, BatchLayout.create(config, mesh.num_devices, mesh.process)
+    banner = _banner(config, mesh)
+    layout = BatchLayout.create(config, mesh.num_devices, mesh.process)
+    say(banner)  # not of a batch that is refused
+    return mesh, layout
+
+
+def _banner(config: Config, mesh: DataMesh) -> str:
+    """Return the line that says what a run trains on which devices."""
+    models, device = config.num_models(mesh.num_devices), mesh.devices[0]
+    each = f"{models} independent models, each with batch" if models > 1 else "batch"
+    simulated = "simulated " * (device.platform == "cpu" and len(mesh.local_devices) > 1)
+    several = f" in {mesh.process[1]} processes" if mesh.process[1] > 1 else ""
+    spread = f"{config.parallelism}, batch norm: {config.batch_norm}, "
+    devices = f"{mesh.num_devices} {simulated or 'x '}{device.device_kind}"
+    return (
+        f"{config.name or 'experiment'} on {devices}{several}: {each} {config.batch_size}, "
+        f"{config.precision}, {config.data.feed} feed, "
+        f"{spread * (mesh.num_devices > 1)}seed {config.seed}"
+    )
 
 
 def broadcast_arrays(tree: Any) -> Any:
@@ -240,6 +261,12 @@ def broadcast_arrays(tree: Any) -> Any:
 def all_ready(tree: Any) -> bool:
     """Return whether every array has been computed, without waiting."""
     return all(leaf.is_ready() for leaf in jax.tree.leaves(tree))
+
+
+def wait_for(tree: Any) -> None:
+    """Return once every array has been computed; Ctrl-C is answered meanwhile, see `wait_until`."""
+    leaves = jax.tree.leaves(tree)
+    wait_until(lambda: all(leaf.is_ready() for leaf in leaves))
 
 
 def unequal_copies(tree: Any) -> list[str]:

@@ -13,14 +13,13 @@ import numpy as np
 import optax
 
 from jaxbench.batch_layout import BatchLayout
-from jaxbench.clock import wait_until
 from jaxbench.config import Config
 from jaxbench.config.custom import check_task, describe_error
 from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import compute_capability
 from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.models.transformer_block import block_options
-from jaxbench.parallel.mesh import AXIS, DataMesh, all_ready
+from jaxbench.parallel.mesh import AXIS, DataMesh, wait_for
 from jaxbench.parallel.sharding import Replicated, Split, shard_state, split_axis
 from jaxbench.precision import Precision, get_precision
 from jaxbench.tasks import Task, get_task, sums_by_name
@@ -86,8 +85,6 @@ class Program:
         afterwards. `train_data` and `batch` come from the feed. The sums are those of all devices
         or, if each trains a model, sums_RxM: see `Network.unpack_train_sums`.
       eval_step: (state, eval_data, batch) -> sums_M: see `Network.unpack_eval_sums`.
-      params_from_images: () -> the parameters that are computed from training images; all others
-        are drawn.
     """
 
     network: Network
@@ -95,26 +92,37 @@ class Program:
     init: Any
     train_step: Any
     eval_step: Any
-    params_from_images: Callable[[], dict[str, Any]] = dict
 
-    def place_train_state(self, state: Any = None) -> Any:
+    def place_train_state(
+        self, state: Any = None, params_from_images: Callable[[], dict[str, Any]] = dict
+    ) -> Any:
         """Place a state: on each device whole, a part, or its own model's.
 
-        None initialises it; else it is as `device_get` fetched it from there.
+        None initialises it as `initial_state` does; else it is as `device_get` fetched it from
+        there.
         """
         network = self.network
         if state is None and network.config.replicas == "independent":
             seeds_R = network.config.seeds(network.mesh.num_devices)
-            states = [jax.device_get(self.initial_state(seed)) for seed in seeds_R]
+            states = [
+                jax.device_get(self.initial_state(params_from_images, seed)) for seed in seeds_R
+            ]
             state = jax.tree.map(lambda *leaves: np.stack(leaves), *states)
-        return network.sharding.place(self.initial_state() if state is None else state)
+        if state is None:
+            state = self.initial_state(params_from_images)
+        return network.sharding.place(state)
 
-    def initial_state(self, seed: int | None = None) -> Any:
-        """Initialise one model's state as `init` does, from the config's seed if None."""
+    def initial_state(
+        self, params_from_images: Callable[[], dict[str, Any]] = dict, seed: int | None = None
+    ) -> Any:
+        """Initialise one model's state from a seed, by default the config's.
+
+        `init` draws it, but for the parameters that are computed from training images.
+        """
         self.begin_init()()
         state = self.init(np.uint32(self.network.config.seed if seed is None else seed))
-        wait_until(lambda: all_ready(state))  # nothing would interrupt the copy to other devices
-        from_images = self.params_from_images()
+        wait_for(state)  # nothing would interrupt the copy to other devices
+        from_images = params_from_images()
         if not from_images:
             return state
         params = flax.traverse_util.flatten_dict(state.params)
@@ -205,39 +213,36 @@ def create_network(config: Config, mesh: DataMesh, steps_per_epoch: int) -> Netw
     Raises:
       BadInput: the model's config cannot make a network.
     """
-    precision = get_precision(config.precision)
-    shape = (1, *config.data.example_shape)
-    dtype = jnp.int32 if len(shape) == 2 else precision.compute_dtype
-    module = _create_module(config, mesh, precision)
-    trace = NetworkTrace(module, mesh, jax.ShapeDtypeStruct(shape, dtype))
-    schedule = create_schedule(config, steps_per_epoch)
-    task = get_task(
-        config.task,
-        test_time_augmentation=config.test_time_augmentation != "none",
-        byte_tokens=config.data.num_classes == 256,
-    )
-    # The optimizer asks while the state is made what the network does with its parameters.
-    optimizer = create_optimizer(config, schedule, steps_per_epoch, lambda: trace.uses)
+    precision, capability = get_precision(config.precision), compute_capability(mesh.devices[0])
     sharding = shard_state(config, mesh)
-    return Network(config, mesh, sharding, precision, task, module, schedule, optimizer, trace)
 
-
-def _create_module(config: Config, mesh: DataMesh, precision: Precision) -> NetworkAdapter:
     def create(precision: Precision) -> Any:
         return config.model.create(
             num_classes=config.data.num_classes,
             dtype=precision.compute_dtype,
             param_dtype=precision.param_dtype,
             norm_axis=AXIS if config.batch_norm == "sync" else None,
-            **block_options(config, compute_capability(mesh.devices[0]), precision.compute_dtype),
+            **block_options(config, capability, precision.compute_dtype),
         )
 
     try:
         # Drawn in float64, initial parameters would be others than those of fp32.
         drawn = create(get_precision("fp32")) if precision.name == "fp64" else None
-        return NetworkAdapter(create(precision), precision.param_dtype, drawn)
+        module = NetworkAdapter(create(precision), precision.param_dtype, drawn)
     except BadInput:
         raise
     except Exception as error:
         problem = f"{config.model.network_name} cannot be created"
         raise BadInput(describe_error(problem, error)) from error
+    shape = (1, *config.data.example_shape)
+    dtype = jnp.int32 if len(shape) == 2 else precision.compute_dtype
+    trace = NetworkTrace(module, mesh, jax.ShapeDtypeStruct(shape, dtype))
+    task = get_task(
+        config.task,
+        test_time_augmentation=config.test_time_augmentation != "none",
+        byte_tokens=config.data.num_classes == 256,
+    )
+    schedule = create_schedule(config, steps_per_epoch)
+    # While the state is made the optimizer asks what the network does with its parameters.
+    optimizer = create_optimizer(config, schedule, steps_per_epoch, lambda: trace.uses)
+    return Network(config, mesh, sharding, precision, task, module, schedule, optimizer, trace)

@@ -14,10 +14,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxbench.clock import Clock, Stopwatch, wait_until
+from jaxbench.clock import Clock, Stopwatch
 from jaxbench.errors import BadInput
 from jaxbench.hardware.telemetry.sampler import Telemetry
-from jaxbench.parallel.mesh import all_ready
+from jaxbench.parallel.mesh import all_ready, wait_for
 from jaxbench.schema import EpochRecord, decode_record
 
 # Deep enough that the device never waits for the host, shallow enough that the console is recent
@@ -117,7 +117,7 @@ class EpochSums:
             sums.update({name: np.array(sums_R) for name, sums_R in sums.items()})
 
     @classmethod
-    def zeros(cls, epoch: int, names: Iterable[str], num_models: int) -> "EpochSums":
+    def beginning(cls, epoch: int, names: Iterable[str], num_models: int) -> "EpochSums":
         """Return the sums of an epoch before its first step."""
         zeros = dict.fromkeys(names, np.zeros(num_models))
         return cls(epoch, zeros, dict(zeros))
@@ -158,17 +158,11 @@ class RunProgress:
     # The numbers of the steps that the profiler has traced.
     traced: list[int] = dataclasses.field(default_factory=list)
 
-    def end_first_step(self, step_time_s: float, wall_s: float) -> None:
-        """Note the seconds of the first step, and those on the clock at its end."""
-        self.first_step_s = step_time_s
-        if self.import_s is not None:
-            self.startup_s = self.import_s + wall_s
-
     def end_epoch(self, record: EpochRecord) -> None:
         """Note the record of the epoch that is done, and begin the sums of the next."""
         self.epochs.append(record)
         num_models = len(self.sums.total["count"])
-        self.sums = EpochSums.zeros(len(self.epochs), self.sums.total, num_models)
+        self.sums = EpochSums.beginning(len(self.epochs), self.sums.total, num_models)
 
     def to_json(self) -> dict[str, Any]:
         """Return a copy of what a checkpoint keeps; JSON takes its arrays as lists."""
@@ -261,7 +255,7 @@ class MetricsQueue:
         if self._last_wait_s < _BLOCKING_WAIT_S:
             self._queue[0 if self._one_by_one else len(self._queue) // 2].block_until_ready()
         else:
-            wait_until(lambda: all_ready(self._queue[0]))
+            wait_for(self._queue[0])
         self._last_wait_s = watch.elapsed_s()
 
     def _take_finished(self) -> list[np.ndarray]:

@@ -582,7 +582,8 @@ def test_another_run_is_refused_and_nothing_is_changed(
 
 def test_smaller_copies_of_the_images_are_another_experiment(tmp_path):
     config = registry.load(MICRO)
-    resumed = Resume(tmp_path, {"config": json.loads(json.dumps(dataclasses.asdict(config)))})
+    recorded = json.loads(json.dumps(dataclasses.asdict(config)))
+    resumed = Resume(tmp_path, {"config": recorded}, lambda: None)
     config.data.path = "elsewhere"
     check_same_experiment(resumed, config)
     config.data.cache = "resized"

@@ -15,7 +15,7 @@ from jaxbench.data.augment import evaluation_views
 from jaxbench.data.sources import synthetic
 from jaxbench.errors import BadInput
 from jaxbench.models.speed_net import SpeedNetConfig, _gelu, identity_first, whitening_kernel
-from jaxbench.modes.runner import _params_from_images, prepare_run
+from jaxbench.modes.runner import PreparedRun, prepare_run
 from jaxbench.records.writers.console import Console
 from jaxbench.tasks import get_task, sums_by_name
 from jaxbench.training.prediction import predict_views
@@ -129,8 +129,9 @@ def test_processes_meet_before_the_first_of_them_sends_what_images_tell(monkeypa
     monkeypatch.setattr("jaxbench.modes.runner.broadcast_arrays", send)
     mesh = types.SimpleNamespace(process=(0, 2))
     dataset = synthetic.load(DataConfig(train_examples=128, eval_examples=50))
-    look = _params_from_images(config_with(), dataset, mesh, Clock())
-    assert look() is look() and list(look()) == ["whitening"]
+    run = PreparedRun(config_with(), Clock(), None, mesh, [], dataset, None, None)
+    assert run.params_from_images is run.params_from_images
+    assert list(run.params_from_images) == ["whitening"]
     assert done == ["the parameters from images", "sent"]
 
 

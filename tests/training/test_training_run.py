@@ -42,7 +42,7 @@ def epoch(number, train_time_s=4.0, complete=True, **evaluated):
 def summary_of(*epochs, **progress):
     return summarize(
         RunProgress(
-            sums=EpochSums.zeros(len(epochs), ("loss", "count"), 1),
+            sums=EpochSums.beginning(len(epochs), ("loss", "count"), 1),
             epochs=list(epochs),
             step=10 * len(epochs),
             **progress,

@@ -18,6 +18,7 @@ from jaxbench.data.dataset import IMAGENET_MEAN, IMAGENET_STD, Dataset
 from jaxbench.data.feeds import stream
 from jaxbench.data.sampler import PADDING, EpochSampler, device_seeds
 from jaxbench.parallel.mesh import DataMesh
+from jaxbench.precision import get_precision
 from jaxbench.tasks import get_task
 
 
@@ -171,8 +172,7 @@ class SyntheticFeed(Feed):
 
     def __init__(self, config: Config, mesh: DataMesh, layout: BatchLayout, param_dtype: Any):
         data, process = config.data, layout.process_index
-        label_shape = get_task(config.task).label_shape(data.example_shape)
-        statistics, shapes = abstract_args(config, layout, label_shape, param_dtype)
+        statistics, shapes = abstract_args(config, layout)
         seeds_L = device_seeds(layout, config.seeds(layout.num_devices))
         num_devices, first = len(seeds_L), process * layout.batch_per_process
         indices_N = np.arange(first, first + layout.batch_per_process, dtype=np.int32)
@@ -182,7 +182,7 @@ class SyntheticFeed(Feed):
             "epoch": np.zeros(num_devices, np.int32),
         }
         generator = np.random.Generator(np.random.Philox(key=[int(seeds_L[0]), process]))
-        masks = label_shape and not data.sequence_length
+        masks = shapes["labels"].ndim > 2 and not data.sequence_length
         num_values = {
             "labels": 2 if masks else data.num_classes,
             "images": data.num_classes if data.sequence_length else 256,
@@ -214,11 +214,11 @@ class SyntheticFeed(Feed):
         return iter([self._batch])
 
 
-def abstract_args(
-    config: Config, layout: BatchLayout, label_shape: tuple[int, ...], param_dtype: Any
-) -> tuple[Any, Any]:
+def abstract_args(config: Config, layout: BatchLayout) -> tuple[Any, Any]:
     """Return the shapes of a training step's (data, batch), to compile without a data set."""
     shape = jax.ShapeDtypeStruct
+    label_shape = get_task(config.task).label_shape(config.data.example_shape)
+    param_dtype = get_precision(config.precision).param_dtype
     example, dtype = config.data.example_shape, config.data.example_dtype
     label_dtype = dtype if label_shape else jnp.int32
     num_devices, per_device = layout.num_devices, layout.batch_per_device

@@ -65,6 +65,12 @@ def _problem(dataset: Dataset, config: Config, label_shape: tuple[int, ...]) -> 
     The arrays of encoded splits are checked when they are decoded. `label_shape` is that of one
     example's label.
     """
+    if dataset.encoded and (count := config.model.num_init_images()):
+        return (
+            f": {config.model.network_name} computes parameters from {count} training images, "
+            "which are decoded on the fly; data.feed=resident and data.random_resized_crop=False "
+            "read them whole"
+        )
     if dataset.num_classes < 2 and len(dataset.train):
         return ": all training examples are of one class, expected two or more"
     for name, split in (("train", dataset.train), ("eval", dataset.eval)):
