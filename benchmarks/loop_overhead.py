@@ -68,7 +68,7 @@ def main(spec: str | None, overrides: list[str]) -> int:
             TensorBoardWriter(path),
             console,
         )
-        names = program.network.task.train_sums
+        names = program.network.epoch_sums
         beginning = functools.partial(
             EpochSums.beginning, names=names, num_models=len(setup.seeds_R)
         )

@@ -462,6 +462,9 @@ class EpochRecord(Record, frozen=True, kw_only=True):
     tokens_per_s: Annotated[Amount | None, Here("tokens per second, of sequences", "throughput/tokens_per_s")] = None
     epoch_time_s: Annotated[Amount, Metric("`train_time_s` and `eval_time_s` together", "time", "s", better="lower", curve="time/epoch_s", shown="epoch")]
     learning_rate: Annotated[float | None, Metric("learning rate of the last step", "learning rate", shown="epoch")] = None
+    gradient_norm: Annotated[float | None, Metric("norm of the gradients of all parameters, before they are clipped; mean over the epoch's updates", "gradient norm", curve="train/gradient_norm")] = None
+    update_norm: Annotated[float | None, Metric("norm of what an update adds to the parameters; mean over the epoch's updates", "update norm", curve="train/update_norm")] = None
+    parameter_norm: Annotated[float | None, Metric("norm of all parameters; mean over the epoch's updates", "parameter norm", curve="train/parameter_norm")] = None
     loss_scale: Annotated[Amount | None, Metric("loss scale, under precision=fp16", "loss scale", shown="epoch")] = None
     skipped_steps: Annotated[Count | None, Metric("steps skipped since the start for overflowing gradients, under precision=fp16", "skipped steps", "count", better="lower")] = None
     loss_scale_models: list[dict[str, Any]] | None = None

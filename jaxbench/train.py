@@ -48,8 +48,9 @@ from jaxbench.training.loss_scale import LossScale, LossScales, all_finite, firs
 from jaxbench.training.optimizers import num_updates
 from jaxbench.training.prediction import predict_views
 from jaxbench.training.profiler import Profiler
-from jaxbench.training.program import Network, Program, create_network
+from jaxbench.training.program import NORMS, UPDATES, Network, Program, create_network
 from jaxbench.training.run import (
+    EpochSums,
     MetricsQueue,
     RunProgress,
     StepTimer,
@@ -92,9 +93,9 @@ def train_step(
     with jax.named_scope("optimizer"):
         # Not `state.step`, which counts the steps that fp16 skips too.
         learning_rate = network.schedule(num_updates(state.opt_state))
-        new_state = apply_gradients(network, state, grads, batch_stats)
+        new_state, norms = apply_gradients(network, state, grads, batch_stats)
         # Not summed over the devices: all devices of a model have the same values.
-        values = [learning_rate]
+        values = [*norms, learning_rate]
         if new_state.loss_scale:
             values += [new_state.loss_scale.skipped_steps, new_state.loss_scale.scale]
         values = jnp.stack([jnp.asarray(value, sums_M.dtype) for value in values])
@@ -218,22 +219,26 @@ def accumulate_gradients(
 
 def apply_gradients(
     network: Network, state: TrainState, grads: Any, batch_stats: Any
-) -> TrainState:
-    """Return the state after an update with the gradients, which are scaled under fp16."""
+) -> tuple[TrainState, jax.Array]:
+    """Return the state after an update with the gradients, which are scaled under fp16.
+
+    And the values of `NORMS` and `UPDATES`, which are 0 if the step is skipped.
+    """
     if state.loss_scale:
         grads = state.loss_scale.unscaled(grads)
     updates, opt_state = network.optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
+    norms = jnp.stack([*map(optax.global_norm, (grads, updates, params)), 1.0])
     new_state = state.replace(params=params, batch_stats=batch_stats, opt_state=opt_state)
     if not state.loss_scale:
-        return new_state
+        return new_state, norms
     # All devices have the same gradients, so they decide alike. Check batch_stats too: XLA may
     # compile a ReLU so that nan becomes 0, which hides an overflow from the gradients.
     finite = all_finite((grads, batch_stats))
     loss_scale = state.loss_scale.adjust(finite)
     # Not `lax.cond`: on a GPU a branch waits for the host.
     selected = optax.tree_utils.tree_where(finite, new_state, state)
-    return selected.replace(loss_scale=loss_scale)
+    return selected.replace(loss_scale=loss_scale), jnp.where(finite, norms, 0)
 
 
 # ---------------------------------------------------------------------------- the evaluation step
@@ -688,6 +693,7 @@ def write_epoch_record(
         **means_over_models(run, "train_", trained.total, network.task.train_metrics),
         **evaluated,
         learning_rate=run.progress.learning_rate,
+        **mean_norms(trained),
         **run.loss_scales.describe(),
         peak_memory_bytes=network.mesh.peak_memory_bytes,
         process_memory_bytes=process_memory_bytes(),
@@ -701,6 +707,14 @@ def write_epoch_record(
         run.write(record)
 
 
+def mean_norms(trained: EpochSums) -> dict[str, Any]:
+    """Return the norms of an epoch, means over its updates; none if a model made no update."""
+    updates_R = trained.total[UPDATES]
+    if not updates_R.all():
+        return {}
+    return {name: float(np.mean(trained.total[name] / updates_R)) for name in NORMS}
+
+
 def means_over_models(
     run: Loop, prefix: str, sums: Mapping[str, np.ndarray], names: Sequence[str]
 ) -> dict[str, Any]:
@@ -708,7 +722,8 @@ def means_over_models(
 
     With several models, the spread of the primary metric and each model's metrics are added.
     """
-    metrics, primary_metric = run.network.task.compute(sums), run.network.task.primary_metric
+    task, primary_metric = run.network.task, run.network.task.primary_metric
+    metrics = task.compute({name: sums[name] for name in sums if name not in (*NORMS, UPDATES)})
     means = {name: float(np.mean(metrics[name])) for name in names}
     models = {}
     if len(run.seeds_R) > 1:

@@ -223,8 +223,7 @@ def _progress(
     setup: PreparedRun, plan: TrainPlan, saved: Checkpoint | None, import_s: float | None
 ) -> RunProgress:
     """Return the progress of a checkpoint, or of a run that begins."""
-    names, num_models = setup.network.task.train_sums, len(setup.seeds_R)
-    beginning = EpochSums.beginning(0, names, num_models)
+    beginning = EpochSums.beginning(0, setup.network.epoch_sums, len(setup.seeds_R))
     if saved is None:
         return RunProgress(sums=beginning, import_s=import_s)
     progress = RunProgress.from_json(saved.metadata)

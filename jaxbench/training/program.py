@@ -27,6 +27,10 @@ from jaxbench.training.compilation import in_background
 from jaxbench.training.network_analysis import NetworkAnalysis, NetworkTrace
 from jaxbench.training.optimizers import create_optimizer, create_schedule
 
+# What a step returns of its update: the norms over all parameters of the gradients, before they are
+# clipped, of the update and of the parameters after it; and 1, or 0 if fp16 skipped the step.
+NORMS, UPDATES = ("gradient_norm", "update_norm", "parameter_norm"), "updates"
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Network:
@@ -56,18 +60,18 @@ class Network:
         return NetworkAnalysis(self.trace, self.config, self.precision, self.optimizer)
 
     @property
-    def train_sums(self) -> tuple[str, ...]:
-        """The names of the sums that a training step returns.
+    def epoch_sums(self) -> tuple[str, ...]:
+        """The names of the values of a training step that are summed over an epoch."""
+        return (*self.task.train_sums, *NORMS, UPDATES)
+
+    def unpack_train_sums(self, packed: Any) -> dict[str, np.ndarray]:
+        """Return {metric: values_R} of a training step's packed metrics; wait for them.
 
         `learning_rate` is the rate of the step's update. Under fp16 `skipped_steps` and
         `loss_scale` are those after the step.
         """
         scaled = ("skipped_steps", "loss_scale") if self.precision.scales_loss else ()
-        return (*self.task.train_sums, "learning_rate", *scaled)
-
-    def unpack_train_sums(self, packed: Any) -> dict[str, np.ndarray]:
-        """Return {metric: values_R} of a training step's packed metrics; wait for them."""
-        return sums_by_name(self.train_sums, packed)
+        return sums_by_name((*self.epoch_sums, "learning_rate", *scaled), packed)
 
     def unpack_eval_sums(self, packed: Any) -> dict[str, np.ndarray]:
         """Return {metric: values_R} of an evaluation step's packed metrics; wait for them."""
