@@ -228,7 +228,7 @@ def apply_gradients(
         grads = state.loss_scale.unscaled(grads)
     updates, opt_state = network.optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
-    norms = jnp.stack([*map(optax.global_norm, (grads, updates, params)), 1.0])
+    norms = jnp.stack([*map(optax.tree.norm, (grads, updates, params)), 1.0])
     new_state = state.replace(params=params, batch_stats=batch_stats, opt_state=opt_state)
     if not state.loss_scale:
         return new_state, norms

@@ -5,12 +5,13 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from jaxbench.cli import registry
 from jaxbench.config import DataConfig
 from jaxbench.data.augment import draw_windows, example_keys
-from jaxbench.data.feeds.feed import create_feed
+from jaxbench.data.feeds.feed import ResidentFeed, create_feed
 from jaxbench.data.sources import digits
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.models.layers import dropout
@@ -19,6 +20,7 @@ from jaxbench.models.vgg import VggConfig
 from jaxbench.parallel.mesh import create_training_mesh, unequal_copies
 from jaxbench.tasks import get_task
 from jaxbench.train import build_program
+from jaxbench.training.loss_scale import HIGHEST_SCALE
 from jaxbench.training.optimizers import create_schedule
 from jaxbench.xla.jaxpr import find_matmuls_and_convs
 from tests.conftest import (
@@ -119,6 +121,40 @@ def test_nothing_moves_between_host_and_device_unasked(parallelism):
             old, (state, _) = state, program.train_step(state, feed.train_data, row)
     # The old state's memory was handed over to the new one.
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(old))
+
+
+def test_the_loop_lets_nothing_move_to_a_device_unasked(train, monkeypatch):
+    genuine = ResidentFeed.train_batches
+
+    def on_the_host(*args):
+        return (jax.device_get(batch) for batch in genuine(*args))
+
+    monkeypatch.setattr(ResidentFeed, "train_batches", on_the_host)
+    with pytest.raises(Exception, match="Disallowed host-to-device transfer"):
+        train(MICRO, epochs=1)
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("parallelism", ["pmap", "fsdp"])
+def test_norms_are_those_of_the_whole_network(train, parallelism):
+    """Plain SGD adds the gradient times the rate, so two norms tell of a third."""
+    rule = {"optimizer__name": "sgd", "optimizer__momentum": 0.0, "optimizer__weight_decay": 0.0}
+    rule |= {"optimizer__schedule": "constant", "precision": "fp32"}
+    result = train(MICRO, max_steps=1, num_devices=8, parallelism=parallelism, **rule)
+    [epoch] = records(result.run_dir.path, "epoch")
+    whole = optax.tree.norm(jax.device_get(result.state.params))
+    assert epoch["parameter_norm"] == pytest.approx(float(whole), rel=1e-5)
+    expected = epoch["learning_rate"] * epoch["gradient_norm"]
+    assert epoch["update_norm"] == pytest.approx(expected, rel=1e-5) and expected > 0
+
+
+@pytest.mark.device
+def test_a_skipped_step_is_in_no_norm(train, monkeypatch):
+    """At this scale fp16 overflows in the first steps of each model."""
+    monkeypatch.setattr("jaxbench.training.loss_scale.FIRST_SCALE", HIGHEST_SCALE)
+    fields = {"replicas": "independent", "num_devices": 2, "epochs": 1, "precision": "fp16"}
+    [epoch] = records(train(MICRO, **fields).run_dir.path, "epoch")
+    assert epoch["skipped_steps"] and np.isfinite(epoch["gradient_norm"]) and epoch["update_norm"]
 
 
 # Two steps in each of two epochs, in fp64.
