@@ -22,6 +22,7 @@ from jaxbench.training.loss_scale import (
     first_loss_scale,
 )
 from jaxbench.training.optimizers import create_schedule
+from jaxbench.training.program import NORMS, UPDATES
 from tests.conftest import MICRO, assert_same_state, config_of, records, run_json, set_fields
 from tests.micro import SmallConfig
 
@@ -134,8 +135,11 @@ def test_a_step_that_overflows_changes_nothing_but_the_scale(steps):
     scaling = after.loss_scale
     assert (scaling.scale, scaling.good_steps, scaling.skipped_steps) == (2.0**99, 0, 1)
     assert (metrics["loss_scale"], metrics["skipped_steps"]) == (np.float32(2.0**99), 1)
+    # It adds nothing to the norms of an epoch.
+    assert not any(metrics[name] for name in (*NORMS, UPDATES))
     # The loss is that of the good step from the same state, unscaled.
     good, good_metrics = steps.take(before, row)
+    assert all(good_metrics[name] > 0 for name in (*NORMS, UPDATES))
     assert metrics["loss"] == good_metrics["loss"] and 0 < metrics["loss"] / 4 < 10
     for name in ("params", "batch_stats", "opt_state"):
         moved = jax.tree.leaves(jax.device_get(getattr(good, name)))

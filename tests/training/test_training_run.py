@@ -9,7 +9,9 @@ from msgspec.structs import replace
 import jaxbench
 from jaxbench.modes.train import summarize
 from jaxbench.schema import EpochRecord
+from jaxbench.train import mean_norms
 from jaxbench.training.loss_scale import LossScales
+from jaxbench.training.program import NORMS, UPDATES
 from jaxbench.training.run import (
     DispatchLimiter,
     EpochSums,
@@ -157,6 +159,14 @@ def test_progress_comes_back_as_it_was_when_it_was_saved():
         run.sums.add({"loss": np.float32([1 / 3, 0]), "count": np.float32([4, 4])})
         run.invalid.append("later")
     assert dumped(found.to_json()) == dumped(saved.to_json()) != dumped(metadata) == before
+
+
+def test_norms_are_means_over_an_epochs_updates():
+    sums = EpochSums.beginning(0, (*NORMS, UPDATES), 2)
+    assert mean_norms(sums) == {}  # every step was skipped
+    for values in ([2, 1, 4, 1], [4, 3, 6, 1], [0, 0, 0, 0]):  # the last was skipped
+        sums.add({name: np.full(2, value) for name, value in zip((*NORMS, UPDATES), values)})
+    assert mean_norms(sums) == dict(zip(NORMS, (3.0, 2.0, 5.0)))
 
 
 def test_training_and_evaluation_keep_the_limit(tmp_path, monkeypatch):
