@@ -165,8 +165,10 @@ def test_norms_are_means_over_an_epochs_updates():
     sums = EpochSums.beginning(0, (*NORMS, UPDATES), 2)
     assert mean_norms(sums) == {}  # every step was skipped
     for values in ([2, 1, 4, 1], [4, 3, 6, 1], [0, 0, 0, 0]):  # the last was skipped
-        sums.add({name: np.full(2, value) for name, value in zip((*NORMS, UPDATES), values)})
-    assert mean_norms(sums) == dict(zip(NORMS, (3.0, 2.0, 5.0)))
+        sums.add(
+            {name: np.full(2, value) for name, value in zip((*NORMS, UPDATES), values, strict=True)}
+        )
+    assert mean_norms(sums) == dict(zip(NORMS, (3.0, 2.0, 5.0), strict=True))
 
 
 def test_training_and_evaluation_keep_the_limit(tmp_path, monkeypatch):
