@@ -7,6 +7,7 @@ without a compiler, and if none is installed, that is all.
 """
 
 import contextlib
+import functools
 import itertools
 import json
 import math
@@ -215,7 +216,8 @@ def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, di
         labels = program.task.label_shape(config.data.example_shape)
         args = abstract_args(config, layout, labels, program.precision.param_dtype)
         state = program.abstract_placed_state()
-        record = TargetRecord(
+        record = functools.partial(
+            TargetRecord,
             target=target.name,
             origin="compiled",
             compiler=compiler_version(target),
@@ -231,18 +233,12 @@ def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, di
         except jax.errors.JaxRuntimeError as error:
             if (refusal := read_refusal(str(error))) is None:
                 raise
-            refused = msgspec.structs.replace(
-                record,
-                fits=refusal.fits,
-                refusal=refusal.words,
-                needed_bytes=needed_bytes(refusal.words),
-            )
-            return refused, network
+            words, fits = refusal
+            return record(fits=fits, refusal=words, needed_bytes=needed_bytes(words)), network
         memory, calls = compiled.memory, count_calls(text)
         clock_hz = 1e6 * float(target.specs.get("clock_mhz") or 0)
         cycles = calls.estimated_cycles if clock_hz else 0
-        compiled_record = msgspec.structs.replace(
-            record,
+        compiled_record = record(
             # A TPU's compiler has refused what does not fit.
             fits=target.platform == "tpu" or memory["total_bytes"] <= target.usable_bytes,
             needed_bytes=memory["total_bytes"],
