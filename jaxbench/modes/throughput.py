@@ -61,36 +61,25 @@ def measure_throughput(
     config = dataclasses.replace(
         config, test_time_augmentation="none", test_time_augmentation_fraction=1.0
     )
-    return _measure(config, workdir, console, rounds, window_s, telemetry_s, price)
+    return measure_steps(config, workdir, console, rounds, window_s, telemetry_s, price)
 
 
-def measure_training_step(
-    config: Config,
-    workdir: str,
-    console: Console,
-    *,
-    rounds: int,
-    window_s: float,
-    telemetry_s: float,
-) -> Recorder:
-    """Measure only the training step, compiled once, with one constant batch on the devices."""
-    config = with_feed(config, "synthetic")
-    return _measure(
-        config, workdir, console, rounds, window_s, telemetry_s, None, only_training=True
-    )
-
-
-def _measure(
+def measure_steps(
     config: Config,
     workdir: str | None,
     console: Console | None,
     rounds: int,
     window_s: float,
     telemetry_s: float,
-    price: Price | None,
+    price: Price | None = None,
     only_training: bool = False,
 ) -> Recorder:
-    """Time windows of training steps, and of evaluation steps too, and single training steps."""
+    """Time windows of training and evaluation steps, and single training steps.
+
+    Args:
+      config: a valid experiment.
+      only_training: measure only the training step, and compile it only once.
+    """
     stages: list[StepWindows] = []
     first_step_s = None
 
