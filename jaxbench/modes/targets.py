@@ -293,11 +293,10 @@ def compile_for(
     predictor = Predictor(config, [machine], calibration, anchors)
     _, network = predictor.trace(machine)
     config, unused = without_unused(config.for_all_devices())
-    clock, mesh = Clock(), DataMesh(machine.devices, config.parallelism)
-    most = machine.num_devices
+    mesh, most = DataMesh(machine.devices, config.parallelism), machine.num_devices
     with contextlib.closing(create_console()) as console:
         steps = [(one, batch_size) for _, one, batch_size in sizes]
-        title = "compiling for {}, batch {:,}"
+        clock, title = Clock(), "compiling for {}, batch {:,}"
         answers = compile_steps(steps, arguments, title, console, clock, strict=True)
         first = next(answers)  # BadInput of a machine that the compiler does not know
         with record_run(
