@@ -146,7 +146,7 @@ def refused(run_cli, tmp_path):
 
 @pytest.fixture
 def train(tmp_path):
-    """Trains an experiment in this process, in a folder of its own; returns its Result.
+    """Trains an experiment in this process, in a folder of its own; returns its Recorder.
 
     Fields are given by their dotted path with `__` for the dots: `train(data__flip=True)`.
     """

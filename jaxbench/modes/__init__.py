@@ -1,7 +1,7 @@
 """The modes of `jaxbench.main`: one file each, and a line here. Importing this loads none of them.
 
 The flag --mode, the functions of the Python API and their documentation follow from `MODES`.
-`runner` prepares, runs and records each of them; `options` are their options.
+`runner` prepares and records each of them; `options` are their options.
 """
 
 import importlib

@@ -95,14 +95,12 @@ def measure_scaling(
     config = dataclasses.replace(config, num_devices=counts[-1])
     with prepare_run(config, workdir, console) as setup:
         clock, console, devices = setup.clock, setup.console, setup.mesh.devices
-        layout = setup.program.layout
-        per_device = layout.batch_per_device
+        per_device, whole = setup.program.layout.batch_per_device, config.batch_size
         # Weak and strong meet on all devices, weak and alone on the first: measured once.
         trial_on = functools.cache(functools.partial(ScalingTrial, setup, window_s))
-        batches = {"weak": lambda n: per_device * n, "strong": lambda n: layout.global_batch}
         scaled = {
-            (kind, n): trial_on(devices[:n], batches[kind](n))
-            for kind in batches
+            (kind, n): trial_on(devices[:n], per_device * n if kind == "weak" else whole)
+            for kind in ("weak", "strong")
             if scaling in (kind, "both")
             for n in counts
         }

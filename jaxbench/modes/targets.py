@@ -7,6 +7,7 @@ without a compiler, and if none is installed, that is all.
 """
 
 import contextlib
+import functools
 import itertools
 import json
 import math
@@ -214,7 +215,8 @@ def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, di
         }
         args = abstract_args(config, layout)
         state = program.abstract_placed_state()
-        record = TargetRecord(
+        record = functools.partial(
+            TargetRecord,
             target=target.name,
             origin="compiled",
             compiler=compiler_version(target),
@@ -230,18 +232,12 @@ def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, di
         except jax.errors.JaxRuntimeError as error:
             if (refusal := read_refusal(str(error))) is None:
                 raise
-            refused = msgspec.structs.replace(
-                record,
-                fits=refusal.fits,
-                refusal=refusal.words,
-                needed_bytes=needed_bytes(refusal.words),
-            )
-            return refused, network
+            words, fits = refusal
+            return record(fits=fits, refusal=words, needed_bytes=needed_bytes(words)), network
         memory, calls = compiled.memory, count_calls(text)
         clock_hz = 1e6 * float(target.specs.get("clock_mhz") or 0)
         cycles = calls.estimated_cycles if clock_hz else 0
-        compiled_record = msgspec.structs.replace(
-            record,
+        compiled_record = record(
             # A TPU's compiler has refused what does not fit.
             fits=target.platform == "tpu" or memory["total_bytes"] <= target.usable_bytes,
             needed_bytes=memory["total_bytes"],
@@ -296,11 +292,10 @@ def compile_for(
     predictor = Predictor(config, [machine], calibration, anchors)
     _, network = predictor.trace(machine)
     config, unused = without_unused(config.for_all_devices())
-    clock, mesh = Clock(), DataMesh(machine.devices, config.parallelism)
-    most = machine.num_devices
+    mesh, most = DataMesh(machine.devices, config.parallelism), machine.num_devices
     with contextlib.closing(create_console()) as console:
         steps = [(one, batch_size) for _, one, batch_size in sizes]
-        title = "compiling for {}, batch {:,}"
+        clock, title = Clock(), "compiling for {}, batch {:,}"
         answers = compile_steps(steps, arguments, title, console, clock, strict=True)
         first = next(answers)  # BadInput of a machine that the compiler does not know
         with record_run(

@@ -61,55 +61,40 @@ def measure_throughput(
     config = dataclasses.replace(
         config, test_time_augmentation="none", test_time_augmentation_fraction=1.0
     )
-    return _measure(config, workdir, console, rounds, window_s, telemetry_s, price)
+    return measure_steps(config, workdir, console, rounds, window_s, telemetry_s, price)
 
 
-def measure_training_step(
-    config: Config,
-    workdir: str,
-    console: Console,
-    *,
-    rounds: int,
-    window_s: float,
-    telemetry_s: float,
-) -> Recorder:
-    """Measure only the training step, compiled once, with one constant batch on the devices."""
-    config = with_feed(config, "synthetic")
-    return _measure(
-        config, workdir, console, rounds, window_s, telemetry_s, None, only_training=True
-    )
-
-
-def _measure(
+def measure_steps(
     config: Config,
     workdir: str | None,
     console: Console | None,
     rounds: int,
     window_s: float,
     telemetry_s: float,
-    price: Price | None,
+    price: Price | None = None,
     only_training: bool = False,
 ) -> Recorder:
-    """Time windows of training steps, and of evaluation steps too, and single training steps."""
+    """Time windows of training and evaluation steps, and single training steps.
+
+    Args:
+      config: a valid experiment.
+      only_training: measure only the training step, and compile it only once.
+    """
     stages: list[StepWindows] = []
     first_step_s = None
 
     def summarize(status: str, records: Sequence[Record]) -> ThroughputSummary:
         measured = [record for record in records if isinstance(record, ThroughputRecord)]
-        rate = of_windows(measured[0], "images_per_s") if measured else Estimate()
         limit = flops_limit(setup.mesh.devices)
-        losses = stages[0].losses if stages else []
         warnings = unsettled_warnings({stage.name: stage.warmup for stage in stages})
-        warnings += falling_loss_warnings(losses)
+        warnings += falling_loss_warnings(stages[0].losses if stages else [])
         for stage in stages:
             warnings += window_warnings(stage.name, stage.windows_s)
             warnings += slowed_down(f"{stage.name}: windows", stage.windows_s)
         return ThroughputSummary(
             status=status,
-            **rate.fields("images_per_s"),
             first_step_s=first_step_s,
-            first_loss=losses[0] if losses else None,
-            last_loss=losses[-1] if losses else None,
+            **rate_and_losses(measured, stages[0] if stages else None),
             **(stages[0].loss_scaling if stages else {}),
             invalid=[f"{one.stage}: {why}" for one in measured for why in impossible(one, limit)],
             warnings=warnings,
@@ -164,6 +149,14 @@ def _measure(
         for stage in forward:
             recorder.write(describe_stage(stage, compiled["eval_step"]))
     return recorder
+
+
+def rate_and_losses(records: Sequence[Record], train: StepWindows | None) -> dict[str, Any]:
+    """Return the summary's fields of a training step, as far as it has been measured."""
+    record = next((one for one in records if isinstance(one, ThroughputRecord)), None)
+    rate = of_windows(record, "images_per_s") if record else Estimate()
+    losses = (train.losses if train else []) or [None]
+    return rate.fields("images_per_s") | {"first_loss": losses[0], "last_loss": losses[-1]}
 
 
 def _compile_cold_and_warm(

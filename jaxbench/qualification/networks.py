@@ -18,7 +18,8 @@ from jaxbench.cli import registry
 from jaxbench.clock import Stopwatch
 from jaxbench.config import Config
 from jaxbench.errors import OUT_OF_MEMORY, first_line
-from jaxbench.modes.throughput import measure_training_step
+from jaxbench.modes.runner import with_feed
+from jaxbench.modes.throughput import measure_steps
 from jaxbench.qualification.plan import minutes_for
 from jaxbench.qualification.session import RUNS, InnerConsole, PartFailed, QualifySession
 from jaxbench.records.run_dir import folder_name
@@ -150,9 +151,9 @@ class Networks:
         run = f"{RUNS}/{folder_name(name.replace(' ', '-'))}"
         session.show(name)
         try:
-            result = measure_training_step(
-                config, str(session.folder / run), InnerConsole(session, name), **self._pace
-            )
+            workdir, console = str(session.folder / run), InnerConsole(session, name)
+            config = with_feed(config, "synthetic")
+            result = measure_steps(config, workdir, console, only_training=True, **self._pace)
         finally:
             longest_s = self._longest_s.get(config.name, 0.0)
             self._longest_s[config.name] = max(longest_s, watch.elapsed_s())

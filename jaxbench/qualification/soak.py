@@ -7,7 +7,6 @@ each burst.
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from jaxbench.analysis.rate import Estimate, of_windows
 from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL, held_up
 from jaxbench.cards.card import measured
 from jaxbench.cards.from_runs import SOAK, device_id, soak_figures
@@ -15,12 +14,12 @@ from jaxbench.clock import Stopwatch
 from jaxbench.errors import first_line
 from jaxbench.hardware.telemetry.nvml import cuda_ordinals, read_error_counters
 from jaxbench.modes.runner import prepare_run, record_run, with_feed
-from jaxbench.modes.throughput import TrainStage
+from jaxbench.modes.throughput import TrainStage, rate_and_losses
 from jaxbench.qualification.corruption import CorruptionCheck
 from jaxbench.qualification.networks import make_config, name_of
 from jaxbench.qualification.session import InnerConsole, QualifySession
 from jaxbench.records.recorder import Recorder
-from jaxbench.schema import Record, ThroughputRecord, ThroughputSummary
+from jaxbench.schema import Record, ThroughputSummary
 
 _WINDOWS, _SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 60, 0.05, 5.0
 _WARM_UP_ROUNDS = 6
@@ -67,17 +66,9 @@ def _train(
     train: TrainStage | None = None
 
     def summarize(status: str, records: Sequence[Record]) -> ThroughputSummary:
-        record = next((one for one in records if isinstance(one, ThroughputRecord)), None)
-        rate = of_windows(record, "images_per_s") if record else Estimate()
-        losses = train.losses if train else []
-        windows_s = train.windows_s if train else []
-        return ThroughputSummary(
-            status=status,
-            **rate.fields("images_per_s"),
-            first_loss=losses[0] if losses else None,
-            last_loss=losses[-1] if losses else None,
-            warnings=held_up("soak: window", dict(enumerate(windows_s, 1))),
-        )
+        warnings = held_up("soak: window", dict(enumerate(train.windows_s if train else [], 1)))
+        fields = rate_and_losses(records, train)
+        return ThroughputSummary(status=status, **fields, warnings=warnings)
 
     with (
         prepare_run(config, workdir, console) as setup,

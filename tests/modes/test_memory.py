@@ -29,6 +29,7 @@ def test_a_batch_that_fits_is_compiled_and_run(tmp_path):
     result = measure_memory(registry.load(MICRO), str(tmp_path / "run"), Console())
     document, compiled = run_json(tmp_path / "run"), records(tmp_path / "run", "compile")
     assert (document["mode"], document["status"]) == ("memory", "done")
+    assert document["training_flops_per_image"] > 0
     assert compiled == [record.to_json() for record in result.records]
     assert [record["function"] for record in compiled] == ["train_step", "eval_step"]
     summary = document["summary"]

@@ -13,6 +13,7 @@ from jaxbench import clock
 from jaxbench.clock import pause
 from jaxbench.errors import Diverged
 from jaxbench.modes import throughput
+from jaxbench.modes.runner import with_feed
 from jaxbench.modes.throughput import ForwardStage, TrainStage
 from jaxbench.modes.windows import describe_windows, falling_loss_warnings, wait_for_steps
 from jaxbench.records import next_steps
@@ -71,8 +72,9 @@ def test_the_devices_alone_need_no_data(measure, tmp_path):
 @pytest.mark.device
 def test_a_card_measures_only_the_training_step(tmp_path):
     with without_cache():
-        result = throughput.measure_training_step(
-            config_of(MICRO), str(tmp_path), Console(), **QUICK, telemetry_s=0
+        config, how = with_feed(config_of(MICRO), "synthetic"), QUICK | {"telemetry_s": 0}
+        result = throughput.measure_steps(
+            config, str(tmp_path), Console(), **how, only_training=True
         )
     assert [stage.stage for stage in result.of_kind(ThroughputRecord)] == ["train_step"]
     assert [one["function"] for one in records(tmp_path, "compile")] == ["train_step"]

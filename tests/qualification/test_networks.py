@@ -46,7 +46,7 @@ def ran(session, monkeypatch, runs_s):
         return types.SimpleNamespace(elapsed_s=lambda: now_s[0] - began_s)
 
     monkeypatch.setattr(networks, "Stopwatch", watch)
-    monkeypatch.setattr(networks, "measure_training_step", measure)
+    monkeypatch.setattr(networks, "measure_steps", measure)
     monkeypatch.setattr(networks, "network_figures", lambda *_: [])
     return batches
 
@@ -71,7 +71,7 @@ def test_one_network_that_fails_leaves_the_others(session, monkeypatch):
             raise ValueError("no bf16\nhere")
         return result()
 
-    monkeypatch.setattr(networks, "measure_training_step", measure)
+    monkeypatch.setattr(networks, "measure_steps", measure)
     figure = measured("images_per_s", 1.0, network="a", precision="fp32", batch=1)
     monkeypatch.setattr(networks, "network_figures", lambda *_: [figure])
     session.preset = session.preset._replace(precisions=("bf16", "fp32"))
@@ -129,7 +129,7 @@ def test_the_minutes_that_are_named_have_the_time(session, ran, runs_s, output):
 def test_an_invalid_run_has_no_figures(session, monkeypatch):
     invalid = result()
     invalid.summary = {"status": "invalid", "invalid": ["too fast"]}
-    monkeypatch.setattr(networks, "measure_training_step", lambda *_, **__: invalid)
+    monkeypatch.setattr(networks, "measure_steps", lambda *_, **__: invalid)
     with pytest.raises(PartFailed, match="too fast"):
         networks.measure(session, 1.0)
     assert not session.figures
