@@ -86,8 +86,7 @@ class Figure(_PartOfCard):
     @property
     def ends(self) -> tuple[float, float]:
         """The ends of the interval; without one the value itself, twice."""
-        of = self.estimate
-        return (of.low, of.high) if of.has_interval else (self.value, self.value)
+        return self.estimate.interval or (self.value, self.value)
 
     @property
     def comparison(self) -> str:
@@ -202,7 +201,7 @@ class Card(_PartOfCard):
       preset: name and version of what was run, such as `standard-1`.
       load: what else the host did.
       parts: what was measured.
-      verdict: None until it is judged.
+      verdict: has no findings until it is judged.
     """
 
     jaxbench_version: str
@@ -213,7 +212,7 @@ class Card(_PartOfCard):
     preset: str
     load: HostLoad
     parts: tuple[Part, ...]
-    verdict: Verdict | None = None
+    verdict: Verdict = Verdict("not_judged", ())
 
     def part(self, name: str) -> Part | None:
         return next((part for part in self.parts if part.name == name), None)
@@ -239,8 +238,8 @@ class Card(_PartOfCard):
 
     @property
     def outcome(self) -> str:
-        """The outcome of the verdict in words; `not judged` without a verdict."""
-        return self.verdict.outcome.replace("_", " ") if self.verdict else "not judged"
+        """The outcome of the verdict in words."""
+        return self.verdict.outcome.replace("_", " ")
 
     @property
     def hardware(self) -> str:

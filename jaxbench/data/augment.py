@@ -14,6 +14,7 @@ import numpy as np
 from jaxbench.config import DataConfig
 from jaxbench.data.rand_augment import rand_augment
 from jaxbench.precision import Precision
+from jaxbench.types import Array, DType
 
 # An example's key is folded with one of these for each use.
 _CROP, _FLIP, _BRIGHTNESS, _CONTRAST, _DROPOUT, _MIXUP, _RAND_AUGMENT = range(7)
@@ -219,9 +220,7 @@ def mixup(
     return mixed_BxHxWxC, Mixture(weight_B, neighbours(labels_B))
 
 
-def normalize(
-    images_BxHxWxC: jax.Array, mean_C: jax.Array, std_C: jax.Array, dtype: Any
-) -> jax.Array:
+def normalize(images_BxHxWxC: jax.Array, mean_C: Array, std_C: Array, dtype: DType) -> jax.Array:
     """Return (image - mean) / std in `dtype`, computed in the statistics' type."""
     return ((images_BxHxWxC.astype(mean_C.dtype) - mean_C) / std_C).astype(dtype)
 

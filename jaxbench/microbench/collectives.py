@@ -51,7 +51,7 @@ class Collective(Calls):
         num_bytes: int,
         window_s: float,
         *,
-        pair: Pair | None = None,
+        pair: Pair = (0, 1),
         like: "Collective | None" = None,
     ):
         count = mesh.num_devices
@@ -64,7 +64,7 @@ class Collective(Calls):
         self._sizes = (part,) if operation == "all_reduce" else (received, sent)
         self._arrays: list[Any] = like._arrays if like else []
         name = f"{operation.replace('_', '-')} of {self.num_bytes:,} bytes over {count} devices"
-        if pair:
+        if operation == "exchange":
             name = "exchange between devices {} and {}".format(*pair)
         super().__init__(name, self._queue, mesh.devices, window_s)
         functions: dict[str, Callable] = {

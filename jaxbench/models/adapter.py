@@ -85,7 +85,8 @@ class NetworkAdapter:
             variables = _map_keys(
                 nn.meta.unbox(variables), lambda key: int(key) if key.isdecimal() else key
             )
-        rngs = {"dropout": keys_B[0] if dropout_key is None else dropout_key} if train else {}
+        key = keys_B[0] if dropout_key is None and keys_B is not None else dropout_key
+        rngs = {"dropout": key} if train and key is not None else {}
         outputs_Bx, updated = self._module.apply(
             variables,
             images_BxHxWxC,

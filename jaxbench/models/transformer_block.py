@@ -25,6 +25,8 @@ from jaxbench.models.layers import keep_products_and_sums
 _AMPERE = 8.0
 # The limit on all GPUs that have it; the width of a head is a multiple of 8.
 _CUDNN_HEAD_WIDTH = 128
+# The name of the function below in a traced network.
+FUSED_ATTENTION = "fused_attention"
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -161,7 +163,7 @@ def choose_attention(
     if not config.model.has_blocks:
         return None, None
     model: Any = config.model
-    if model.attention == fused_attention.__name__:  # asked for by a trace only
+    if model.attention == FUSED_ATTENTION:  # asked for by a trace only
         return model.attention, None
     head_width, tokens = model.width // model.heads, model.num_tokens(config.data.example_shape)
     refusal = None
@@ -193,11 +195,13 @@ def attend(
       attention: xla or cudnn, as JAX names them, einsum for xla on GPUs that multiply no bf16, or
         fused_attention for cudnn in a trace without a GPU.
     """
-    if attention == fused_attention.__name__:
+    if attention == FUSED_ATTENTION:
         return fused_attention(query_BxTxNxF, key_BxTxNxF, value_BxTxNxF, causal)
     arrays, dtype = (query_BxTxNxF, key_BxTxNxF, value_BxTxNxF), query_BxTxNxF.dtype
     if attention == "cudnn" or (attention == "xla" and dtype not in (jnp.float16, jnp.float64)):
-        return jax.nn.dot_product_attention(*arrays, is_causal=causal, implementation=attention)
+        return jax.nn.dot_product_attention(
+            *arrays, is_causal=causal, implementation="cudnn" if attention == "cudnn" else "xla"
+        )
     # JAX's function asks for products by names that devices refuse (F16_F16_F32 CPUs and TPUs,
     # BF16_BF16_F32 GPUs before Ampere), and takes the softmax of fp64 in float32. Those GPUs
     # multiply bf16 as float32, and XLA does not round the scores.

@@ -72,7 +72,7 @@ def detect_cluster(
     try:
         environments = [env for env in ClusterEnv._cluster_types if not env.opt_in_only_method]
         cluster = next((env for env in environments if env.is_env_present()), None)
-        num_processes = cluster and int(cluster.get_process_count())
+        num_processes = int(cluster.get_process_count()) if cluster else 1
         if cluster is None or num_processes == 1:
             process_id, address = 0, ""
         else:

@@ -137,13 +137,14 @@ def reason_of(error: BaseException) -> BaseException:
 def raise_in_main_thread(error: BaseException) -> None:
     """Have the main thread raise this error as it would for a signal; for other threads."""
     _state.other_end = error
-    signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+    # It runs: it has an identifier.
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)  # type: ignore[arg-type]
 
 
 def stop_main_thread(number: int) -> None:
     """Send a signal to the main thread, unless it has had one; for other threads."""
     if _state.first is None:
-        signal.pthread_kill(threading.main_thread().ident, number)
+        signal.pthread_kill(threading.main_thread().ident, number)  # type: ignore[arg-type]
 
 
 def set_signal_callback(callback: Callable[[int], None]) -> None:

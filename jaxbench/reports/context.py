@@ -19,7 +19,7 @@ from jaxbench.tables.table import Table
 # Charts of one section; what is beyond them stands in tables only, and the section says so.
 MOST_CHARTS = 6
 # A training run and its training step measured alone are two figures.
-STAGES = {"training": "training", "train_step": "training step alone"}
+STAGES: dict[str | None, str] = {"training": "training", "train_step": "training step alone"}
 
 
 class TrainingRate(Record, frozen=True, kw_only=True):

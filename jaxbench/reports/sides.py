@@ -127,7 +127,7 @@ def _label(trial: ReportedRun) -> str:
 def _rates(run: ReportedRun) -> dict[str, Estimate]:
     rates = rates_of(run)
     for stage, rate in rates.items():
-        if rate.has_interval and not 0 < rate.low <= rate.value <= rate.high:
+        if rate.interval and not 0 < rate.interval[0] <= rate.span[0] <= rate.interval[1]:
             raise BadInput(f"{run.path}: its rate of {stage!r} is impossible: {rate.span}")
     return rates
 

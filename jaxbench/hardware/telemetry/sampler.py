@@ -72,7 +72,7 @@ class Telemetry:
 
     def __init__(
         self,
-        path: pathlib.Path | None,
+        path: pathlib.Path,
         interval_s: float,
         clock: Clock,
         readers: Sequence[Any],
@@ -236,7 +236,7 @@ class Telemetry:
 
 def no_telemetry() -> Telemetry:
     """Return telemetry that reads nothing."""
-    return Telemetry(None, 0.0, Clock(), [])
+    return Telemetry(pathlib.Path(), 0.0, Clock(), [])
 
 
 def merge(summary: dict[str, Any], telemetry: Telemetry) -> None:

@@ -304,7 +304,7 @@ def _note(steps: Sequence[_Step], sources: Sources) -> str:
 def _chart(steps: Sequence[_Step]) -> list[DotChart]:
     """Return an experiment's rates to expect; of a machine and setting, the highest."""
     drawn = [step for step in steps if step.predicted.value]
-    drawn.sort(key=lambda step: step.predicted.value)
+    drawn.sort(key=lambda step: step.predicted.span[0])
     best = {(step.run.target, step.run.precision, step.setting): step for step in drawn}
     drawn = [*best.values()][-_MOST_DOTS:]
     if len(drawn) < 2 and not any(map(_dots_beside, drawn)):

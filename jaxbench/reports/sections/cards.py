@@ -34,7 +34,7 @@ class _Row(NamedTuple):
 
 
 def _outcome(row: _Row) -> Cell:
-    return status_cell(row.card.verdict and row.card.verdict.outcome)
+    return status_cell(row.card.verdict.outcome)
 
 
 def _labels(row: _Row) -> str:
@@ -144,7 +144,7 @@ def cards(context: ReportContext) -> Section | None:
 def card_details(context: ReportContext) -> Section | None:
     """Return the verdicts, the figures of every part, and pictures of the pairs."""
     cards = context.collection.cards
-    judged = [_Row(o, f) for o in cards if o.card.verdict for f in o.card.verdict.findings]
+    judged = [_Row(o, f) for o in cards for f in o.card.verdict.findings]
     findings = [row for row in judged if row.content.status != "not_judged"]
     parts = [(card, part) for card in cards for part in card.card.parts]
     doctor, notes = (

@@ -100,11 +100,11 @@ class _Rate(NamedTuple):
         if self.rate.value is None:
             return None
         counted = self.rate.basis.partition(",")[0]
-        return _Best(self.rate, self.run, counted, self.rate.has_interval)
+        return _Best(self.rate, self.run, counted, self.rate.interval is not None)
 
     @property
     def words(self) -> str:
-        ends = f" ({interval(self.rate, plain)})" if self.rate.has_interval else ""
+        ends = f" ({interval(self.rate, plain)})" if self.rate.interval else ""
         return f"{plain(self.rate.value)} images/s{ends}"
 
     def __str__(self) -> str:
@@ -372,7 +372,7 @@ def _score(runs: Sequence[ReportedRun]) -> _Best | None:
 
 def _of_seeds(of: Estimate, run: ReportedRun, more: str = "") -> _Best:
     """Return a value over seeds, which is a result from five of them on."""
-    return _Best(of, run, f"{of.n} seed{'s' * (of.n != 1)}{more}", of.n >= FEWEST_SEEDS)
+    return _Best(of, run, f"{of.n} seed{'s' * (of.n != 1)}{more}", (of.n or 0) >= FEWEST_SEEDS)
 
 
 def _seeds(runs: Iterable[ReportedRun]) -> Iterator[list[ReportedRun]]:
@@ -390,8 +390,9 @@ def _to_target(
         for seeds in _seeds(times)
     }
     best = min(bests, key=lambda best: (not best.is_result, best.of.value), default=None)
-    price = best and context.prices.lowest(best.run)
-    if price is None or best.of.value == math.inf:
+    if best is None or best.of.value == math.inf:
+        return best, None
+    if (price := context.prices.lowest(best.run)) is None:
         return best, None
     paid = of_seeds([usd(times[run].paid_s, price.usd_per_hour) for run in bests[best]])
     counted = ", ".join(filter(None, [best.counted, price_mark(price, best.run)]))
