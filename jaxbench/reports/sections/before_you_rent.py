@@ -288,8 +288,8 @@ def before_you_rent(context: ReportContext) -> Section | None:
 
 
 def _note(steps: Sequence[_Step], sources: Sources) -> str:
-    records = [step.record for step in steps if step.record and step.record.compiler]
-    compilers = dict.fromkeys(record.compiler for record in records)
+    records = [step.record for step in steps if step.record]
+    compilers = dict.fromkeys(record.compiler for record in records if record.compiler)
     notes = [
         _RANKS * any(step.ranks != UNKNOWN for step in steps),
         "An image of a language model is a sequence."
@@ -333,7 +333,7 @@ def _settings(step: _Step) -> list[str]:
 def _dots_beside(step: _Step) -> list[Dot]:
     dots = []
     if row := step.measured:
-        dots.append(Dot(f"measured, {row.run.id}", row.rate.value))
+        dots.append(Dot(f"measured, {row.run.id}", row.rate.span[0]))
     if row := step.published:
         label = f"{row['origin'].text}, {row['machine']}"
         dots.append(Dot(label, row["images_per_s"], kind="published"))

@@ -184,10 +184,11 @@ def _pairs(card: ReportedCard) -> Table:
     pairs |= {ends[::-1]: value for ends, value in pairs.items()}  # both ways at once
     # Numbers in their order, whatever else is there behind them.
     names = sorted({name for pair in pairs for name in pair}, key=lambda n: (len(n), n))
-    columns = [
-        metric_column("value", lambda name, peer=peer: pairs.get((name, peer)))._replace(title=peer)
-        for peer in names
-    ]
+
+    def column(peer: str) -> Column:
+        return metric_column("value", lambda name: pairs.get((name, peer)))._replace(title=peer)
+
+    columns = [*map(column, names)]
     title = f"{card.id}: {FIGURES[_PAIRS].meaning} [GB/s]"
     columns.insert(0, Column("from / to", str))
     return make_table(columns, names, title, card.card.label)

@@ -1,6 +1,7 @@
 """The answers first: what each machine came to, and which setting is fastest there."""
 
 import collections
+import dataclasses
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -69,7 +70,8 @@ class _Best(NamedTuple):
     is_result: bool
 
 
-class _Rate(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Rate:
     """A rate on a machine: of a run, or of all runs of a setting.
 
     Attributes:
@@ -266,7 +268,7 @@ def _time(time_s: float | None) -> str:
 
 
 # {value of a machine: how it is shown}.
-_SHOWS = {"rate": plain, "score": percent, "time_s": _time, "usd": plain}
+_SHOWS: dict[str, Callable] = {"rate": plain, "score": percent, "time_s": _time, "usd": plain}
 
 
 def _machines(context: ReportContext) -> list[dict[str, Any]]:
@@ -327,7 +329,7 @@ def _compare(context: ReportContext, rates: Sequence[_Rate]) -> list[dict[str, A
     trained = [run for run in ended if run.mode == "train"]
     times = {run: t for run in trained if (t := context.times_to_target.get(run)) and t.ended}
     labels = collections.Counter((time.target, time.label) for time in times.values())
-    target, label = max(labels, key=labels.get, default=(None, None))
+    target, label = max(labels, key=labels.__getitem__, default=(None, None))
     machines = []
     for name, rates_of_machine in work.grouped(rates, lambda rate: rate.machine).items():
         runs = {rate.run for rate in rates_of_machine}
@@ -350,10 +352,10 @@ def _settings(rates: Sequence[_Rate], context: ReportContext) -> list[_Rate]:
         runs = [rate.run for rate in repeats]
         rate = of_repeats([one.rate for one in repeats]) if repeats[0].value else Estimate()
         tried = [*dict.fromkeys((*runs, *context.runs_of_setting.get(same[0].of, ())))]
-        of_settings.append(repeats[0]._replace(rate=rate, runs=runs, tried=tried))
+        of_settings.append(dataclasses.replace(repeats[0], rate=rate, runs=runs, tried=tried))
     always = ("precision", "batch_size")
     labels = work.labelled(of_settings, lambda rate: rate.setting, always)
-    named = [rate._replace(label=label) for label, rate in labels]
+    named = [dataclasses.replace(rate, label=label) for label, rate in labels]
     return sorted(named, key=lambda rate: rate.value, reverse=True)
 
 
