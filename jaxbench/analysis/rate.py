@@ -172,7 +172,7 @@ def describe_steady_rate(rate: Estimate) -> str:
     return f"median of {rate.n} epochs from the 2nd on, {rate.ends_in_words}"
 
 
-def of_windows(record: Any, name: str) -> Estimate:
+def of_windows(record: Record, name: str) -> Estimate:
     """Return a metric that a record has with its interval, of as many windows as it lists."""
     n = len(value_of(record, "windows_s") or value_of(record, "windows_images_per_s") or ())
     value, low, high = (getattr(record, name + end) for end in ("", "_low", "_high"))

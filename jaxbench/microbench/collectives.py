@@ -12,7 +12,6 @@ as much as latency: compare with `measure_dispatch`. CPU devices wait for each c
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -62,7 +61,7 @@ class Collective(Calls):
         received = part * (1 if operation == "reduce_scatter" else parts)
         # The last result first. XLA would copy the operand of an all-reduce that is not in place.
         self._sizes = (part,) if operation == "all_reduce" else (received, sent)
-        self._arrays: list[Any] = like._arrays if like else []
+        self._arrays: list[jax.Array] = like._arrays if like else []
         name = f"{operation.replace('_', '-')} of {self.num_bytes:,} bytes over {count} devices"
         if operation == "exchange":
             name = "exchange between devices {} and {}".format(*pair)

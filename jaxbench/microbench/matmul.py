@@ -17,7 +17,6 @@ What the names of the arithmetics mean:
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +26,7 @@ from jax import lax
 from jaxbench.clock import Stopwatch
 from jaxbench.microbench.interleaved import Calls
 from jaxbench.microbench.memory_bandwidth import memory_bytes
+from jaxbench.types import DType
 
 # m, k, n: m x k by k x n.
 Shape = tuple[int, int, int]
@@ -132,7 +132,7 @@ def matmul_calls(device: jax.Device, arithmetic: str, shape: Shape, window_s: fl
     return Calls(f"matmul {arithmetic} {m}x{k}x{n}", call, [device], window_s)
 
 
-def _random(number: int, size: tuple[int, int], dtype: Any) -> np.ndarray:
+def _random(number: int, size: tuple[int, int], dtype: DType) -> np.ndarray:
     """Return the elements of the chain's argument of this number: a block of normals, repeated.
 
     Right sides keep a product's elements near one. The block's length is odd, so that rows differ.

@@ -19,6 +19,7 @@ from jaxbench.config.fields import choice, number
 from jaxbench.config.model import ModelConfig
 from jaxbench.errors import BadInput
 from jaxbench.models.layers import keep_products_and_sums
+from jaxbench.types import DType
 
 # The first compute capability that multiplies bf16 and runs cuDNN's flash attention, by NVIDIA's
 # support matrix.
@@ -72,23 +73,23 @@ class TransformerBlock(nn.Module):
 
     heads: int
     mlp_width: int
-    dtype: Any
-    param_dtype: Any
+    dtype: DType
+    param_dtype: DType
     causal: bool = False
     rotary: bool = False
     attention: str = "xla"
-    kernel_init: Any = nn.initializers.xavier_uniform()
-    residual_init: Any = None
+    kernel_init: nn.initializers.Initializer = nn.initializers.xavier_uniform()
+    residual_init: nn.initializers.Initializer | None = None
 
     @nn.compact
     def __call__(self, x_BxTxD: jax.Array) -> jax.Array:
-        types = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        width, inits = x_BxTxD.shape[-1], {"kernel_init": self.kernel_init}
-        last = {"kernel_init": self.residual_init or self.kernel_init}
+        types: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        width, init = x_BxTxD.shape[-1], self.kernel_init
+        last = self.residual_init or init
 
         y_BxTxD = nn.LayerNorm(name="norm1", **types)(x_BxTxD)
         query, key, value = (
-            nn.Dense(width, name=name, **types, **inits)(y_BxTxD).reshape(
+            nn.Dense(width, name=name, **types, kernel_init=init)(y_BxTxD).reshape(
                 *y_BxTxD.shape[:2], self.heads, width // self.heads
             )
             for name in ("query", "key", "value")
@@ -96,11 +97,13 @@ class TransformerBlock(nn.Module):
         if self.rotary:
             query, key = rotate(query), rotate(key)
         y_BxTxNxF = attend(query, key, value, self.causal, self.attention)
-        y_BxTxD = nn.Dense(width, name="out", **types, **last)(y_BxTxNxF.reshape(x_BxTxD.shape))
+        y_BxTxD = nn.Dense(width, name="out", **types, kernel_init=last)(
+            y_BxTxNxF.reshape(x_BxTxD.shape)
+        )
         x_BxTxD = x_BxTxD + y_BxTxD
         y_BxTxD = nn.LayerNorm(name="norm2", **types)(x_BxTxD)
-        y_BxTxM = gelu(nn.Dense(self.mlp_width, name="mlp1", **types, **inits)(y_BxTxD))
-        return x_BxTxD + nn.Dense(width, name="mlp2", **types, **last)(y_BxTxM)
+        y_BxTxM = gelu(nn.Dense(self.mlp_width, name="mlp1", **types, kernel_init=init)(y_BxTxD))
+        return x_BxTxD + nn.Dense(width, name="mlp2", **types, kernel_init=last)(y_BxTxM)
 
 
 def apply_blocks(network: Any, x_BxTxD: jax.Array, **options: Any) -> jax.Array:
@@ -128,7 +131,7 @@ def gelu(x: jax.Array) -> jax.Array:
     return nn.gelu(x)
 
 
-def block_options(config: Config, compute_capability: float | None, dtype: Any) -> dict[str, Any]:
+def block_options(config: Config, compute_capability: float | None, dtype: DType) -> dict[str, Any]:
     """Return what only a network of transformer blocks is created with; nothing for others."""
     if not config.model.has_blocks:
         return {}
@@ -146,7 +149,7 @@ def block_options(config: Config, compute_capability: float | None, dtype: Any) 
 
 
 def choose_attention(
-    config: Config, compute_capability: float | None, dtype: Any
+    config: Config, compute_capability: float | None, dtype: DType
 ) -> tuple[str | None, str | None]:
     """Return xla or cudnn, what `model.attention` means on these devices, and why not cudnn.
 
