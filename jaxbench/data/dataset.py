@@ -13,7 +13,6 @@ from jaxbench.data.images.encoded import EncodedSplit, sample_indices
 from jaxbench.errors import BadInput, RunFailed
 from jaxbench.hardware.system import host_memory_bytes
 from jaxbench.terminal import printable
-from jaxbench.types import DType
 
 # Of the training images, on the scale 0 to 255; the usual numbers.
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
@@ -120,7 +119,7 @@ class Dataset:
             + f": an accuracy on fewer than {_FEWEST_EVAL} means little"
         ]
 
-    def normalization(self, dtype: DType) -> dict[str, np.ndarray]:
+    def normalization(self, dtype: np.typing.DTypeLike) -> dict[str, np.ndarray]:
         """Return `mean` and `std` by channel, for the step's arguments; nothing for tokens."""
         if self.statistics is None:
             return {}

@@ -18,7 +18,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from jaxbench.clock import Clock, Stopwatch, pause, wait_until
 from jaxbench.errors import OUT_OF_MEMORY, BadInput, OtherProcessEnded, Unreachable
@@ -40,6 +40,7 @@ _GRACE_S, _GRACE_OF_OTHERS_S = 15.0, 2.0
 # JAX's own timeouts are so much longer than ours: they count only if ours fail.
 _JAX_MARGIN_S = 45
 _SHUTDOWN_TIMEOUT_S = 15
+Value = TypeVar("Value")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -158,7 +159,7 @@ def is_primary() -> bool:
 # ---------------------------------------------------------------------------- agreeing, and waiting
 
 
-def broadcast_value(value: Any) -> Any:
+def broadcast_value(value: Value) -> Value:
     """Return process 0's JSON value in every process; all must call it, in the same order.
 
     For what depends on a clock or a cache and decides what the devices do next: processes that

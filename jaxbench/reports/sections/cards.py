@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from jaxbench.cards.card import Card
 from jaxbench.cards.figures import FIGURES, PARTS, PRESETS
 from jaxbench.cards.verdict import summary_of
 from jaxbench.metrics import UNKNOWN, count, percent, plain
@@ -29,7 +30,7 @@ class _Row(NamedTuple):
     content: Any = None  # a Figure, Finding or Check
 
     @property
-    def card(self) -> Any:
+    def card(self) -> Card:
         return self.of.card
 
 
