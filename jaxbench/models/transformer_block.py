@@ -97,10 +97,8 @@ class TransformerBlock(nn.Module):
         if self.rotary:
             query, key = rotate(query), rotate(key)
         y_BxTxNxF = attend(query, key, value, self.causal, self.attention)
-        y_BxTxD = nn.Dense(width, name="out", **types, kernel_init=last)(
-            y_BxTxNxF.reshape(x_BxTxD.shape)
-        )
-        x_BxTxD = x_BxTxD + y_BxTxD
+        y_BxTxD = y_BxTxNxF.reshape(x_BxTxD.shape)
+        x_BxTxD = x_BxTxD + nn.Dense(width, name="out", **types, kernel_init=last)(y_BxTxD)
         y_BxTxD = nn.LayerNorm(name="norm2", **types)(x_BxTxD)
         y_BxTxM = gelu(nn.Dense(self.mlp_width, name="mlp1", **types, kernel_init=init)(y_BxTxD))
         return x_BxTxD + nn.Dense(width, name="mlp2", **types, kernel_init=last)(y_BxTxM)

@@ -174,11 +174,10 @@ def devices_of(device: str, chips: int) -> tuple[Target, int]:
 def peaks_of(setting: Setting) -> tuple[float, float, float]:
     """Return a device's FLOP/s, the FLOP/s with fp32 accumulation, and bytes/s of its memory.
 
+    Raise BadInput if one is unknown.
+
     GeForce cards since Turing have half the rate with fp32 accumulation on paper. Published rates
     show no such half, so the first is that of narrow accumulation.
-
-    Raises:
-      BadInput: one of them is unknown.
     """
     name = {"16": "fp16", "tf32": "fp32", "fp32": "fp32"}[setting.arithmetic]
     precisions = (name, "bf16") if name == "fp16" else (name,)

@@ -56,12 +56,6 @@ class Forecast:
         kind = without_maker(self.device_kind)
         return kind, self.num_devices, self.network, self.precision, self.batch
 
-    @property
-    def rates(self) -> list[float]:
-        """The rate and the ends of its intervals; empty if there is no rate."""
-        rates: list[float | None] = [getattr(self, name) for name in _RATES]
-        return [rate for rate in rates if rate is not None]
-
 
 _RATES = {
     "images_per_s": "images_per_s",
@@ -144,7 +138,7 @@ def read_forecast(name: str) -> tuple[dict[str, str], list[Forecast]]:
         raise BadInput(f"{name}: no forecast: {error}") from None
     comments = (line[2:].partition(": ") for line in text.splitlines() if line[:2] == "# ")
     about = {key: value for key, _, value in comments}
-    halves = [one for one in rows if 0 < len(one.rates) < len(_RATES)]
+    halves = [one for one in rows if one.images_per_s and None in (getattr(one, n) for n in _RATES)]
     dated = seconds_since_1970(about.get("date", "")) is not None
     if halves or not (dated and about.get("preset") and rows):
         raise BadInput(f"{name}: no forecast: it lacks a date, its preset, rows or an interval")
@@ -176,9 +170,7 @@ def score_forecast(name: str, paths: Sequence[str]) -> dict[str, Any]:
         machine = without_maker(kind), count
         if machine not in {one.measured_as[:2] for one in forecasts}:
             raise BadInput(f"{path}: is of {card.hardware}, the forecast of {', '.join(devices)}")
-        dates = (card.created_at, about["date"])
-        made_s, forecast_s = (seconds_since_1970(date) or 0.0 for date in dates)
-        if made_s < forecast_s:
+        if (seconds_since_1970(card.created_at) or 0) < (seconds_since_1970(about["date"]) or 0):
             warnings.append(f"{path}: is older ({card.created_at}) than the forecast")
         for figure in card.named("images_per_s"):
             if one := by_key.get((*machine, *(figure.labels[label] for label in NETWORK))):
@@ -201,9 +193,9 @@ def score_forecast(name: str, paths: Sequence[str]) -> dict[str, Any]:
 
 
 def _judge(one: Forecast, measured: float) -> dict[str, Any]:
-    if not one.rates:
+    if not one.images_per_s:
         return {"measured": measured} | dict.fromkeys(("ratio", "inside_80", "inside_90"))
-    rate, low_80, high_80, low_90, high_90 = one.rates
+    rate, low_80, high_80, low_90, high_90 = (getattr(one, name) for name in _RATES)
     return {
         "measured": measured,
         "ratio": measured / rate,

@@ -350,7 +350,7 @@ def _settings(rates: Sequence[_Rate], context: ReportContext) -> list[_Rate]:
     for same in work.grouped(rates, lambda rate: setting_key(rate.setting)).values():
         repeats = [rate for rate in same if rate.value] or same[:1]
         runs = [rate.run for rate in repeats]
-        rate = of_repeats([one.rate for one in repeats]) if repeats[0].value else Estimate()
+        rate = of_repeats([one.rate for one in repeats])
         tried = [*dict.fromkeys((*runs, *context.runs_of_setting.get(same[0].of, ())))]
         of_settings.append(dataclasses.replace(repeats[0], rate=rate, runs=runs, tried=tried))
     always = ("precision", "batch_size")
