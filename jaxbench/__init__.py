@@ -8,7 +8,7 @@ Importing the package loads neither JAX nor the names below; each is loaded when
 
 import importlib
 import sys
-import types
+from types import ModuleType
 from typing import Any
 
 from jaxbench.modes import MODES
@@ -38,11 +38,11 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-class _Package(types.ModuleType):
+class _Package(ModuleType):
     """Keep the functions `jaxbench.train`, `sweep` ... when modules of these names are imported."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in __all__ and isinstance(value, types.ModuleType)):
+        if not (name in __all__ and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
 

@@ -96,7 +96,7 @@ def _convert(cells: dict[str, str | None], kind: type[Row]) -> Row:
             problem = problem.replace(f"`{name}", words)
         problem = problem.replace("`", "").replace("Expected", "expected")
         example = ", written like 1.5" if "a number" in problem else ""
-        cell = repr(cells[column][:60]) if cells.get(column) else "empty"
+        cell = repr(text[:60]) if (text := cells.get(column)) else "empty"
         raise ValueError(f"{column} is {cell}: {problem}{example}") from error
 
 

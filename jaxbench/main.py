@@ -57,7 +57,7 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
                 "--mode=describe and jaxbench.sweep take several"
             )
         scaling = flags.FLAGS.scaling if mode == "scaling" else None
-        [price] = [*_prices(target).values()] or [None]
+        price = next(iter(_prices(target).values()), None)
         workdir = flags.FLAGS.workdir
         compile_for(
             target, experiment, workdir, arguments, scaling=scaling, price=price, **_predicting()
@@ -68,7 +68,7 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
     from jaxbench.hardware.backend_flags import start_backend
 
     names = ("profile", "xla_flags", "backend_flags", "deterministic")
-    given = {name: flags.FLAGS[name].value for name in names}
+    given: dict[str, Any] = {name: flags.FLAGS[name].value for name in names}
     start_backend(print_wrapped, compile_cache=main_flags.cache_setting(), **given)
     config = process_flags.coordinator_config(one_host=mode != "describe")
     with processes.process_group(config, process_flags.exit_status):

@@ -50,7 +50,7 @@ def _problem(text: str) -> str | None:
         missing = ""
     except (OSError, ValueError) as error:  # ValueError: a zero character
         if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-            return error.strerror.lower()
+            return os.strerror(error.errno).lower()
         # The names that do not exist yet: what exists is a path, whatever its name.
         folder = next((one for one in path.parents if os.path.isdir(one)), path)
         missing = str(path.relative_to(folder))

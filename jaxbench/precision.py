@@ -2,10 +2,11 @@
 
 import contextlib
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from jaxbench.types import DType
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,8 +14,8 @@ class Precision:
     """fp32, bf16 and fp16 differ in `compute_dtype`; fp64 widens everything, for checking."""
 
     name: str
-    compute_dtype: Any  # activations, and parameters as the convolutions see them
-    param_dtype: Any  # parameters, optimizer state, batch-norm statistics, logits, loss
+    compute_dtype: DType  # activations, and parameters as the convolutions see them
+    param_dtype: DType  # parameters, optimizer state, batch-norm statistics, logits, loss
 
     @property
     def scales_loss(self) -> bool:

@@ -40,9 +40,9 @@ _ONE_PROCESS = "qualify each host by itself, with one process: env -u {index} ja
 
 def main(arguments: list[str]) -> int:
     """Do what the flags say; return the exit code."""
-    word, *paths = arguments or [None]
-    if word is None:
+    if not arguments:
         return _qualify()
+    word, *paths = arguments
     words = {
         "check": (_check, "CARD", ()),
         "submit": (_submit, "CARD", ("out",)),

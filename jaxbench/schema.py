@@ -192,22 +192,38 @@ class Peak(TypedDict, total=False):
     bytes_per_s: Amount | None
 
 
-# The rate to expect of a step, see modes/predictions.py. The ends are those of 80 % intervals, but
-# for `images_per_s_90`: the same with its 90 % interval.
-Predicted: Any = TypedDict(  # type: ignore[misc]
-    "Predicted",
-    {f"images_per_s{end}": Required[Above0] for end in ("", "_low", "_high")}
-    | {f"images_per_s_90{end}": Above0 for end in ("", "_low", "_high")}
-    | {
-        f"{name}{end}": Amount
-        for name in ("epoch_s", "training_s", "usd_per_million_images", "training_usd")
-        for end in ("", "_low", "_high")
-    }
-    | {"step_s": Amount, "bound_by": str, "parts_s": dict[str, Amount], "origin": str}
-    | {"basis": dict[str, Any], "tokens_per_s": Amount, "efficiency": Amount}
-    | {"usd_per_hour": Above0, "usd_per_million_images": Above0},
-    total=False,
-)
+class Predicted(TypedDict, total=False):
+    """The rate to expect of a step, see modes/predictions.py.
+
+    The ends are those of 80 % intervals; `images_per_s_90` has its 90 % interval.
+    """
+
+    images_per_s: Required[Above0]
+    images_per_s_low: Required[Above0]
+    images_per_s_high: Required[Above0]
+    images_per_s_90: Above0
+    images_per_s_90_low: Above0
+    images_per_s_90_high: Above0
+    epoch_s: Amount
+    epoch_s_low: Amount
+    epoch_s_high: Amount
+    training_s: Amount
+    training_s_low: Amount
+    training_s_high: Amount
+    usd_per_million_images: Above0
+    usd_per_million_images_low: Amount
+    usd_per_million_images_high: Amount
+    training_usd: Amount
+    training_usd_low: Amount
+    training_usd_high: Amount
+    step_s: Amount
+    bound_by: str
+    parts_s: dict[str, Amount]
+    origin: str
+    basis: dict[str, Any]
+    tokens_per_s: Amount
+    efficiency: Amount
+    usd_per_hour: Above0
 
 
 class Efficiency(TypedDict):

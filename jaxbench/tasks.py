@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from jaxbench.types import Array
+
 
 class Task(Protocol):
     """One kind of training.
@@ -55,7 +57,7 @@ def pack_sums(names: Sequence[str], sums: Mapping[str, jax.Array]) -> jax.Array:
     return jnp.stack([sums[name] for name in names])
 
 
-def sums_by_name(names: Sequence[str], packed: Any) -> dict[str, np.ndarray]:
+def sums_by_name(names: Sequence[str], packed: Array) -> dict[str, np.ndarray]:
     """Return {name: values_R} of one model's sums_M or several models' sums_RxM, computed."""
     return dict(zip(names, np.asarray(packed).reshape(-1, len(names)).T, strict=True))
 

@@ -82,7 +82,8 @@ def find_price(offer: str, prices: list[Price]) -> Price:
 
 def recorded_price(price: Mapping[str, Any] | None) -> Price | None:
     """Return the price in a run's record; None if it has none."""
-    return Price(*map(price.get, COLUMNS)) if price else None
+    fields: dict[str, Any] = {name: (price or {}).get(name) for name in COLUMNS}
+    return Price(**fields) if price else None
 
 
 def read_prices(path: str) -> list[Price]:
@@ -194,8 +195,9 @@ def add_costs(summary: dict[str, Any], usd_per_hour: float | None, attempts: Any
         for name in ("energy_j", "energy_covers"):
             target[name] = telemetry.get(name) if target["reached"] else None
         time_s = target["time_s"]
-        known = time_s is not None and usd_per_hour is not None
-        target["usd"] = usd(time_s + lost_s(attempts), usd_per_hour) if known else None
+        target["usd"] = None
+        if time_s is not None and usd_per_hour is not None:
+            target["usd"] = usd(time_s + lost_s(attempts), usd_per_hour)
     if usd_per_hour is not None and "wall_s" in summary:
         summary["usd"] = usd(summary["wall_s"] + lost_s(attempts), usd_per_hour)
 

@@ -57,18 +57,25 @@ class Estimate(NamedTuple):
     range: tuple[float, float] | None = None
 
     @property
-    def span(self) -> tuple[float | None, float | None, float | None]:
-        return self[:3]
+    def span(self) -> tuple[float, float | None, float | None]:
+        """The value, which is known, and its ends."""
+        if self.value is None:
+            raise ValueError("the value is unknown")
+        return self.value, self.low, self.high
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
     def has_interval(self) -> bool:
-        return None not in (self.low, self.high)
+        return self.interval is not None
 
     @property
     def basis(self) -> str:
         """What the value is of, and whether it has an interval."""
         counted = f"{self.n} {self.counts}" if self.counts else f"n = {self.n or 1}"
-        return f"{counted}, {'95 %' if self.has_interval else 'no'} interval"
+        return f"{counted}, {'95 %' if self.interval else 'no'} interval"
 
     @property
     def ends_in_words(self) -> str:
@@ -79,18 +86,19 @@ class Estimate(NamedTuple):
     def map(self, function: Callable[[float], float]) -> "Estimate":
         """Return the estimate of a monotonic function of the value."""
         # Of nothing, such as the time of an image at no images a second, nothing is known.
-        value, *ends = (function(x) if x else None for x in self.span)
-        low, high = (None, None) if None in ends else sorted(ends)
+        value, *ends = (function(x) if x else None for x in self[:3])
+        low, high = (None, None) if None in ends else sorted(x for x in ends if x is not None)
         return Estimate(value, low, high, self.n, self.counts)
 
     def fields(self, name: str) -> dict[str, Any]:
         """Return the value and its ends as records, tables and JSON name them."""
-        return dict(zip((name, f"{name}_low", f"{name}_high"), self.span, strict=True))
+        return dict(zip((name, f"{name}_low", f"{name}_high"), self[:3], strict=True))
 
     @classmethod
     def of_fields(cls, fields: Mapping[str, Any] | None, name: str) -> "Estimate":
         """Return what `fields` was made of; an unknown value without fields."""
-        return cls(*((fields or {}).get(one) for one in cls().fields(name)))
+        value, low, high = ((fields or {}).get(one) for one in cls().fields(name))
+        return cls(value, low, high)
 
 
 def estimate(samples: Sequence[float]) -> Estimate:
@@ -154,7 +162,7 @@ def steady_epochs(epochs: Iterable[EpochRecord]) -> list[EpochRecord]:
 
 def steady_rate(epochs: Iterable[EpochRecord]) -> Estimate:
     """Return the median images/s of the steady epochs; unknown if there is no such epoch."""
-    return estimate([epoch.images_per_s for epoch in steady_epochs(epochs)])
+    return estimate([one.images_per_s for one in steady_epochs(epochs) if one.images_per_s])
 
 
 def describe_steady_rate(rate: Estimate) -> str:
@@ -164,7 +172,7 @@ def describe_steady_rate(rate: Estimate) -> str:
     return f"median of {rate.n} epochs from the 2nd on, {rate.ends_in_words}"
 
 
-def of_windows(record: Any, name: str) -> Estimate:
+def of_windows(record: Record, name: str) -> Estimate:
     """Return a metric that a record has with its interval, of as many windows as it lists."""
     n = len(value_of(record, "windows_s") or value_of(record, "windows_images_per_s") or ())
     value, low, high = (getattr(record, name + end) for end in ("", "_low", "_high"))
@@ -184,7 +192,7 @@ def of_rounds(record: Any, name: str) -> Estimate:
 def of_repeats(
     estimates: Sequence[Estimate], counts: str = "runs", most: float = math.inf
 ) -> Estimate:
-    """Return the only estimate, or the geometric mean of several runs.
+    """Return the only estimate, or the geometric mean of several runs; unknown ones do not count.
 
     The interval is Student's over the runs, of their logarithms, and never narrower than what the
     runs' own intervals leave open. Seeds that never reached their target take endlessly. With one
@@ -193,20 +201,20 @@ def of_repeats(
     Args:
       most: what no value exceeds, such as 1 for a fraction.
     """
-    if not estimates:
+    values = [one.value for one in estimates if one.value is not None]
+    if not values:
         return Estimate()
     if len(estimates) == 1:
         only = estimates[0]
         return only if counts == "runs" else only._replace(n=1, counts=counts)
-    values = [one.value for one in estimates]
     if min(values) <= 0 or not math.isfinite(max(values)):
         return Estimate(statistics.median(values), n=len(values), counts=counts)
     mean, low, high = mean_interval(values)
-    if len(values) < FEWEST_RUNS:
+    if low is None or high is None or len(values) < FEWEST_RUNS:
         return Estimate(mean, n=len(values), counts=counts)
-    own = [one for one in estimates if one.has_interval and 0 < one.low <= one.high]
-    widths = [math.log(one.high / one.low) for one in own]
-    within = math.exp(sum(widths) / 2 / len(estimates) ** 1.5)
+    own = [one.interval for one in estimates if one.interval]
+    widths = [math.log(high / low) for low, high in own if 0 < low <= high]
+    within = math.exp(sum(widths) / 2 / len(values) ** 1.5)
     low, high = min(low, mean / within), max(high, mean * within)
     return Estimate(mean, low, min(high, most), len(values), counts)
 
@@ -223,7 +231,7 @@ def spread(estimates: Sequence[Estimate], most: float = math.inf) -> dict[str, f
     make the median infinite, one of them the mean; there is no geometric mean and no deviation
     then, nor a deviation of a single value.
     """
-    values = [one.value for one in estimates]
+    values = [one.value for one in estimates if one.value is not None]
     finite = all(map(math.isfinite, values))
     of = of_repeats(estimates, "seeds", most) if finite and min(values) > 0 else Estimate()
     return {
@@ -270,11 +278,12 @@ def verdict(
       doubts: why the runs allow no verdict, see `design_doubts`.
     """
     of = ratio(first, second, num_verdicts)
-    if doubts or not of.has_interval:
+    if doubts or not of.interval:
         return Verdict(Outcome.INCONCLUSIVE, of, tuple(doubts) or ("no interval",))
-    if of.low <= 1 <= of.high:
+    low, high = of.interval
+    if low <= 1 <= high:
         return Verdict(Outcome.NO_DIFFERENCE, of)
-    return Verdict(Outcome.FASTER if of.low > 1 else Outcome.SLOWER, of)
+    return Verdict(Outcome.FASTER if low > 1 else Outcome.SLOWER, of)
 
 
 def ratio(first: Sequence[Estimate], second: Sequence[Estimate], num_verdicts: int = 1) -> Estimate:
@@ -292,19 +301,17 @@ def ratio(first: Sequence[Estimate], second: Sequence[Estimate], num_verdicts: i
         (Bonferroni).
     """
     sides = (first, second)
-    logs = [[math.log(rate.value) for rate in side] for side in sides]
+    logs = [[math.log(rate.value) for rate in side if rate.value] for side in sides]
     means = [statistics.fmean(side) for side in logs]
     value, freedom = math.exp(means[1] - means[0]), min(map(len, logs)) - 1
-    own = [[rate for rate in side if rate.has_interval] for side in sides]
+    own = [[rate.interval for rate in side if rate.interval] for side in sides]
     if not freedom:
         if any(len(ends) < len(side) for ends, side in zip(own, sides, strict=True)):
             return Estimate(value)
-        low, high = (
-            statistics.geometric_mean(getattr(rate, of_second) for rate in second)
-            / statistics.geometric_mean(getattr(rate, of_first) for rate in first)
-            for of_first, of_second in (("high", "low"), ("low", "high"))
+        (lows, highs), (other_lows, other_highs) = (
+            map(statistics.geometric_mean, zip(*ends, strict=True)) for ends in own
         )
-        return Estimate(value, low, high)
+        return Estimate(value, other_lows / highs, other_highs / lows)
     # A report is made without SciPy if nothing was repeated.
     from scipy.special import ndtri, stdtrit
 
@@ -313,7 +320,7 @@ def ratio(first: Sequence[Estimate], second: Sequence[Estimate], num_verdicts: i
         math.fsum((x - mean) ** 2 for x in side) / (len(side) - 1) / len(side)
         for side, mean in zip(logs, means, strict=True)
     )
-    half_widths = [[math.log(rate.high / rate.low) / 2 for rate in ends] for ends in own]
+    half_widths = [[math.log(high / low) / 2 for low, high in ends] for ends in own]
     within = sum(
         statistics.fmean(widths) ** 2 / len(side)
         for widths, side in zip(half_widths, sides, strict=True)
@@ -354,16 +361,17 @@ def are_interleaved(
       first_starts, second_starts: when the runs of each side began, in a form that sorts; None if
         that is unknown.
     """
-    counts, starts = (len(first_starts), len(second_starts)), (*first_starts, *second_starts)
-    if min(counts) < 2 or None in starts:
+    first, second = ([*filter(None, starts)] for starts in (first_starts, second_starts))
+    counts = len(first), len(second)
+    if min(counts) < 2 or sum(counts) < len(first_starts) + len(second_starts):
         return False
     return all(
         abs(
-            sum(start <= time for start in first_starts) * counts[1]
-            - sum(start <= time for start in second_starts) * counts[0]
+            sum(start <= time for start in first) * counts[1]
+            - sum(start <= time for start in second) * counts[0]
         )
         <= max(counts)
-        for time in starts
+        for time in (*first, *second)
     )
 
 
@@ -373,9 +381,9 @@ def apart(first: Estimate, second: Estimate) -> int:
     Use it for predictions, whose errors are independent, and for the parts of one interleaved
     measurement. Two runs need a `verdict`. Return 0 if one of the two has no interval.
     """
-    if not (first.has_interval and second.has_interval):
+    if not (first.interval and second.interval):
         return 0
-    return (second.low > first.high) - (second.high < first.low)
+    return (second.interval[0] > first.interval[1]) - (second.interval[1] < first.interval[0])
 
 
 def rank(costs: Sequence[Estimate]) -> list[tuple[int, str]]:
@@ -384,9 +392,9 @@ def rank(costs: Sequence[Estimate]) -> list[tuple[int, str]]:
     A cost whose interval overlaps with others has several possible ranks. For pairs whose intervals
     do not overlap, benchmarks/prediction_error.py prints how many are in the published order.
     """
-    known = [index for index, cost in enumerate(costs) if cost.has_interval]
+    known = {i: one.value for i, one in enumerate(costs) if one.interval and one.value is not None}
     ranks = []
-    for index in sorted(known, key=lambda index: costs[index].value):
+    for index in sorted(known, key=known.__getitem__):
         signs = [apart(costs[other], costs[index]) for other in known]
         best, worst = signs.count(1) + 1, len(known) - signs.count(-1)
         ranks.append((index, " to ".join(dict.fromkeys((str(best), str(worst))))))

@@ -15,13 +15,14 @@ def efficiency(num_devices: int, rate: Estimate | None, base: Estimate | None) -
       base: images/s on one device: with the same batch per device for weak scaling, the same
         global batch for strong. None if it was not measured.
     """
-    if rate is None or base is None:
+    if not (rate and rate.value and base and base.value):
         return Estimate()
     if num_devices == 1:  # the same windows
         return Estimate(1.0, 1.0, 1.0)
-    if not (rate.has_interval and base.has_interval):
+    if not (rate.interval and base.interval):
         return Estimate(rate.value / (num_devices * base.value))
-    ends = (rate.value, base.value), (rate.low, base.high), (rate.high, base.low)
+    (low, high), (base_low, base_high) = rate.interval, base.interval
+    ends = (rate.value, base.value), (low, base_high), (high, base_low)
     value, low, high = (own / (num_devices * other) for own, other in ends)
     return Estimate(value, low, high)
 

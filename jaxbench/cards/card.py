@@ -21,7 +21,7 @@ class _PartOfCard(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     """What is decoded from card.json: no field of another name or type is accepted."""
 
 
-class Expected(_PartOfCard):
+class Expected(_PartOfCard, frozen=True):
     """What to expect of a rate.
 
     Attributes:
@@ -43,7 +43,7 @@ class Expected(_PartOfCard):
         return f"{four_digits(self.low)} to {four_digits(self.high)}"
 
 
-class Figure(_PartOfCard):
+class Figure(_PartOfCard, frozen=True):
     """One measured figure.
 
     Attributes:
@@ -56,7 +56,7 @@ class Figure(_PartOfCard):
       expected: what was expected of it.
     """
 
-    name: Literal[tuple(FIGURES)]
+    name: Literal[tuple(FIGURES)]  # type: ignore[valid-type]  # of a table
     value: float
     value_low: float | None = None
     value_high: float | None = None
@@ -86,8 +86,7 @@ class Figure(_PartOfCard):
     @property
     def ends(self) -> tuple[float, float]:
         """The ends of the interval; without one the value itself, twice."""
-        of = self.estimate
-        return (of.low, of.high) if of.has_interval else (self.value, self.value)
+        return self.estimate.interval or (self.value, self.value)
 
     @property
     def comparison(self) -> str:
@@ -124,7 +123,7 @@ def measured(
     return Figure(name, *of.span, device, labels, run)
 
 
-class Part(_PartOfCard):
+class Part(_PartOfCard, frozen=True):
     """One part of the card.
 
     Attributes:
@@ -136,7 +135,7 @@ class Part(_PartOfCard):
       checks: what the doctor reported, or notes.
     """
 
-    name: Literal[tuple(PARTS)]
+    name: Literal[tuple(PARTS)]  # type: ignore[valid-type]
     status: Literal["measured", "skipped", "failed"]
     time_s: float
     reason: str | None = None
@@ -148,7 +147,7 @@ class Part(_PartOfCard):
         return (figure for figure in self.figures if figure.name in names)
 
 
-class HostLoad(_PartOfCard):
+class HostLoad(_PartOfCard, frozen=True):
     """What else the host did meanwhile; None if it is not known.
 
     Attributes:
@@ -162,7 +161,7 @@ class HostLoad(_PartOfCard):
     other_gpu_processes: int | None = None
 
 
-class Finding(_PartOfCard):
+class Finding(_PartOfCard, frozen=True):
     """What one rule says.
 
     Attributes:
@@ -178,7 +177,7 @@ class Finding(_PartOfCard):
     text: str
 
 
-class Verdict(_PartOfCard):
+class Verdict(_PartOfCard, frozen=True):
     """What all rules say together.
 
     Attributes:
@@ -190,7 +189,7 @@ class Verdict(_PartOfCard):
     findings: tuple[Finding, ...]
 
 
-class Card(_PartOfCard):
+class Card(_PartOfCard, frozen=True):
     """What a machine measured of itself.
 
     Attributes:
@@ -202,7 +201,7 @@ class Card(_PartOfCard):
       preset: name and version of what was run, such as `standard-1`.
       load: what else the host did.
       parts: what was measured.
-      verdict: None until it is judged.
+      verdict: has no findings until it is judged.
     """
 
     jaxbench_version: str
@@ -213,7 +212,7 @@ class Card(_PartOfCard):
     preset: str
     load: HostLoad
     parts: tuple[Part, ...]
-    verdict: Verdict | None = None
+    verdict: Verdict = Verdict("not_judged", ())
 
     def part(self, name: str) -> Part | None:
         return next((part for part in self.parts if part.name == name), None)
@@ -239,8 +238,8 @@ class Card(_PartOfCard):
 
     @property
     def outcome(self) -> str:
-        """The outcome of the verdict in words; `not judged` without a verdict."""
-        return self.verdict.outcome.replace("_", " ") if self.verdict else "not judged"
+        """The outcome of the verdict in words."""
+        return self.verdict.outcome.replace("_", " ")
 
     @property
     def hardware(self) -> str:

@@ -23,7 +23,7 @@ def check_card(path: str | pathlib.Path) -> list[str]:
         card = read_card(path)
     except BadInput as error:
         return [str(error)]
-    return [*impossible(card), *([] if card.verdict else ["it has no verdict"])]
+    return [*impossible(card), *([] if card.verdict.findings else ["it has no verdict"])]
 
 
 def load_fleet(folder: str | None) -> list[Card]:

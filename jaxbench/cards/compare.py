@@ -246,7 +246,7 @@ def _number(name: str, value: float) -> str:
 
 def _with_interval(figure: Figure) -> str:
     value = _number(figure.name, figure.value)
-    if not figure.estimate.has_interval:
+    if not figure.estimate.interval:
         return value
     half = max(abs(end - figure.value) for end in figure.ends)
     # A fraction of what may be below 0 says nothing.

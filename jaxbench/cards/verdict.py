@@ -243,14 +243,14 @@ def failures(verdict: Verdict) -> list[str]:
 
 def summary_of(card: Card) -> str:
     """Return how the card's rates compare with what was expected of them, and by what."""
-    figures = [figure for figure in card.figures() if figure.expected]
+    figures = [(one, one.expected) for one in card.figures() if one.expected]
     if not figures:
         return "no expectation"
     bases = {"fleet": "cards of its kind", "predicted": "published rates", "floor": "floors"}
-    by = ", ".join(dict.fromkeys(bases[one.expected.basis] for one in figures))
-    slower = [one for one in figures if one.comparison == "slower"]
+    by = ", ".join(dict.fromkeys(bases[expected.basis] for _, expected in figures))
+    slower = [pair for pair in figures if pair[0].comparison == "slower"]
     if not slower:
         return f"as expected (by {by})"
-    worst = min(slower, key=lambda one: one.value / one.expected.low)
+    worst, _ = min(slower, key=lambda pair: pair[0].value / pair[1].low)
     most = ", at most" * (len(slower) > 1)
     return f"{len(slower)} of {len(figures)} rates {worst.comparison_text}{most}"

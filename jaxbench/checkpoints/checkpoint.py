@@ -32,6 +32,7 @@ from jaxbench.files import DOCUMENT_BYTES, read_text
 from jaxbench.parallel.signals import grace_period_s
 from jaxbench.schema import Amount, Count, check_numbers
 from jaxbench.terminal import printable
+from jaxbench.types import PyTree
 
 _MANIFEST, _ARRAYS = "manifest.json", "arrays"
 _NAME = re.compile(r"step-(\d{9,})\.epoch-(\d{5,})")
@@ -102,7 +103,7 @@ class Checkpoint(NamedTuple):
     """A checkpoint that was read."""
 
     name: str  # of its folder
-    state: Any  # with arrays of NumPy
+    state: PyTree  # with arrays of NumPy
     metadata: dict[str, Any]  # what was saved beside the state, see `Checkpoints.save`
     damaged: dict[str, str]  # {name: reason} of newer checkpoints that could not be read
 
@@ -155,7 +156,7 @@ class Checkpoints:
         every = self._policy.epochs
         return epochs_done is not None and every > 0 and epochs_done % every == 0
 
-    def save(self, state: Any, metadata: dict[str, Any], score: float | None) -> None:
+    def save(self, state: PyTree, metadata: dict[str, Any], score: float | None) -> None:
         """Copy a state to the host and have it written; wait only for the write before it.
 
         A write that fails is a warning, once for a reason, and earlier checkpoints stay. One of the
@@ -195,7 +196,9 @@ class Checkpoints:
             self.warnings = [*self.warnings, self._warning][:_MAX_WARNINGS]
             self._warning = None
 
-    def _write(self, name: str, state: Any, metadata: dict[str, Any], score: float | None) -> None:
+    def _write(
+        self, name: str, state: PyTree, metadata: dict[str, Any], score: float | None
+    ) -> None:
         """Write one checkpoint and remove old ones, in the thread."""
         watch = Stopwatch()
         try:
@@ -245,7 +248,7 @@ def write_checkpoint(
     orbax: Any,
     folder: pathlib.Path,
     name: str,
-    state: Any,
+    state: PyTree,
     metadata: dict[str, Any],
     score: float | None,
 ) -> None:
@@ -291,7 +294,7 @@ def write_checkpoint(
         raise
 
 
-def read_checkpoint(folder: pathlib.Path, name: str, abstract_state: Any) -> Checkpoint:
+def read_checkpoint(folder: pathlib.Path, name: str, abstract_state: PyTree) -> Checkpoint:
     """Read one checkpoint of a run's folder of checkpoints.
 
     `abstract_state` has the state's structure, with shapes and types as leaves; None reads what
@@ -316,7 +319,7 @@ def read_checkpoint(folder: pathlib.Path, name: str, abstract_state: Any) -> Che
         ) from error
 
 
-def _read_arrays(path: pathlib.Path, abstract_state: Any) -> Any:
+def _read_arrays(path: pathlib.Path, abstract_state: PyTree) -> PyTree:
     orbax, arrays = create_orbax(), (path / _ARRAYS).absolute()
     metadata = orbax.metadata(arrays).item_metadata
     if metadata is None:
@@ -346,7 +349,7 @@ def _read_arrays(path: pathlib.Path, abstract_state: Any) -> Any:
 
 def read_newest(
     folder: pathlib.Path,
-    abstract_state: Any,
+    abstract_state: PyTree,
     say: Callable[[str], None],
     *,
     set_aside: bool = True,
@@ -428,7 +431,7 @@ def _print_unraisable(unraisable: Any) -> None:
         sys.__unraisablehook__(unraisable)
 
 
-def _describe_arrays(state: Any) -> dict[str, str]:
+def _describe_arrays(state: PyTree) -> dict[str, str]:
     """Return {path in the tree: type and shape}."""
     return {
         jax.tree_util.keystr(path, simple=True, separator="/"): f"{leaf.dtype}{[*leaf.shape]}"

@@ -111,11 +111,13 @@ def find_resume(workdir: str | None, resume: str, run_name: str) -> Resume | Non
     """
     if not resume:
         raise BadInput("--resume=: must be auto, none or a folder")
-    if resume == "auto" and not workdir:
-        raise BadInput("--resume=auto: give --workdir, the folder of the run")
-    if restart_allowed := resume == "auto" and (user_path(workdir) / "run.json").exists():
-        resume, workdir = workdir, None
-    elif workdir or resume == "none":
+    restart_allowed = False
+    if resume == "auto":
+        if not workdir:
+            raise BadInput("--resume=auto: give --workdir, the folder of the run")
+        if restart_allowed := (user_path(workdir) / "run.json").exists():
+            resume, workdir = workdir, None
+    if not restart_allowed and (workdir or resume == "none"):
         check_workdir(workdir, run_name)
     if resume in ("none", "auto") and not restart_allowed:
         return None
@@ -248,7 +250,7 @@ def resume_run_dir(
     marks = checkpoint.metadata["records"] if checkpoint else {}
     *_, last, entry = attempts = _attempts(resume, checkpoint, document)
     for name in ("train_examples", "eval_examples", "train_checksum", "eval_checksum"):
-        before, here = (data.get(name) for data in (old["data"], document.data))
+        before, here = (data.get(name) for data in (old["data"], document.data or {}))
         if before != here:
             raise BadInput(
                 f"{path}: was made with another data set: {name}={before} there, {here} here"
@@ -299,7 +301,7 @@ def _attempts(
     A process that was not killed has its phases in its summary. A run that branches off from
     another one's checkpoint keeps only on what the other's last process ran.
     """
-    (*before, last), [this] = attempts_of(resume.document), document.attempts
+    (*before, last), this = attempts_of(resume.document), (document.attempts or [])[0]
     resumed_s, elapsed_s = this["resumed_phases_s"], _last_elapsed_s(resume.path)
     summary = resume.document.get("summary")
     if summary and summary.get("phases_s"):

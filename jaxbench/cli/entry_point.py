@@ -66,7 +66,7 @@ def run_with_arguments(
         sys.exit(0)
     try:
         check_working_folder()
-        app.run(quietly, argv=argv, flags_parser=parse or _parse_flags)  # type: ignore[call-overload]
+        app.run(quietly, argv=[*arguments], flags_parser=parse or _parse_flags)  # type: ignore[call-overload]
     except SystemExit as exit_:
         if user_line(exit_):
             # Whatever its code: nothing has been done.
@@ -150,10 +150,9 @@ def load_experiment(spec: str | None, overrides: Sequence[str] = ()) -> Any:
         from ml_collections import config_flags
     fields = overridable(config)
     last = {}  # else the values of a field that is given twice would be joined
-    for override in overrides:
-        field = _EXPERIMENT.fullmatch(override)["field"]
-        check_field(config, field, fields)
-        last[field] = override
+    for match in filter(None, map(_EXPERIMENT.fullmatch, overrides)):
+        check_field(config, match["field"], fields)
+        last[match["field"]] = match[0]
     values, argv = flags.FlagValues(), ["", *last.values()]
     config_flags.DEFINE_config_dataclass(
         "experiment", config, "", flag_values=values, sys_argv=argv

@@ -48,7 +48,7 @@ def _first_sentence(flag: flags.Flag) -> str:
 
 def _group(flag: str) -> str:
     module = flags.FLAGS.find_module_defining_flag(flag)
-    if not module.startswith("jaxbench.cli.") or flag in ("mode", "workdir"):
+    if not str(module).startswith("jaxbench.cli.") or flag in ("mode", "workdir"):
         return "Flags"
     option = OPTIONS[flag]
     if option.kind in _NAMES_ONLY:

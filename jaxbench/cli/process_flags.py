@@ -1,6 +1,7 @@
 """The flags that state which processes work together, for every entry point that has them."""
 
 import re
+from typing import Any
 
 from absl import flags
 
@@ -23,7 +24,7 @@ DISTRIBUTED, COORDINATOR_ADDRESS, NUM_PROCESSES, PROCESS_ID, LOCAL_PROCESSES, *_
 
 def check_processes() -> None:
     """Raise BadInput if these flags are incomplete or contradict each other."""
-    values = {name: flags.FLAGS[name].value for name in COORDINATOR_FLAGS}
+    values: dict[str, Any] = {name: flags.FLAGS[name].value for name in COORDINATOR_FLAGS}
     distributed = values.pop("distributed")
     missing = [f"--{name}" for name, value in values.items() if value is None]
     if LOCAL_PROCESSES.value and (distributed or len(missing) < 3):

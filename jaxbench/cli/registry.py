@@ -1,6 +1,7 @@
 """Find experiments: the shipped ones by name, others by path."""
 
 import ast
+import importlib.machinery
 import importlib.util
 import os
 import pathlib
@@ -127,11 +128,12 @@ def load(spec: str) -> Any:
 
 def _import_file(path: pathlib.Path):
     name = EXPERIMENT_MODULE + path.stem
-    spec = importlib.util.spec_from_file_location(name, path.resolve())
-    module = importlib.util.module_from_spec(spec)
+    loader = importlib.machinery.SourceFileLoader(name, str(path.resolve()))
+    spec = importlib.util.spec_from_loader(name, loader)
+    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]  # that of a file
     # Dataclasses look their own module up, to read annotations kept as text.
     sys.modules[name] = module
-    _call(path, spec.loader.exec_module, module)
+    _call(path, loader.exec_module, module)
     return module
 
 

@@ -126,10 +126,11 @@ def user_line(error: BaseException) -> str | None:
     what a configuration was given as code. Where a file lies says nothing about it: packages may be
     installed anywhere.
     """
-    loaded = [
-        module for name, module in [*sys.modules.items()] if name.startswith(EXPERIMENT_MODULE)
-    ]
-    folders = {os.path.dirname(os.path.realpath(module.__file__)) for module in loaded}
+    folders = {
+        os.path.dirname(os.path.realpath(module.__file__))
+        for name, module in [*sys.modules.items()]
+        if name.startswith(EXPERIMENT_MODULE) and module.__file__
+    }
     line = None
     for frame, lineno in traceback.walk_tb(error.__traceback__):
         module, path = frame.f_globals, frame.f_code.co_filename
@@ -160,7 +161,7 @@ def describe_error(failure: str, error: BaseException) -> str:
 class CustomModelConfig(ModelConfig):
     """Base of the configurations that are made of a network's class or function."""
 
-    code: Code = None
+    code: Code
 
     @property
     def network_name(self) -> str:

@@ -5,7 +5,7 @@ same way on any device, in any process or step, and by any feed. All is done ins
 for images that are decoded on the fly: the host crops and flips those.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ import numpy as np
 from jaxbench.config import DataConfig
 from jaxbench.data.rand_augment import rand_augment
 from jaxbench.precision import Precision
+from jaxbench.types import Array, DType
 
 # An example's key is folded with one of these for each use.
 _CROP, _FLIP, _BRIGHTNESS, _CONTRAST, _DROPOUT, _MIXUP, _RAND_AUGMENT = range(7)
@@ -92,9 +93,9 @@ def _fold_in(keys_B: jax.Array, use: int) -> jax.Array:
 class CropWindows(NamedTuple):
     """Where each example is cropped from its padded image, and whether it is flipped."""
 
-    top_B: Any  # int32, 0 to 2 * padding
-    left_B: Any
-    flipped_B: Any  # bool
+    top_B: jax.Array  # int32, 0 to 2 * padding
+    left_B: jax.Array
+    flipped_B: jax.Array  # bool
 
 
 def draw_windows(keys_B: jax.Array, *, padding: int) -> CropWindows:
@@ -157,7 +158,7 @@ def crop_and_flip(windows: CropWindows, images_BxHxWxC: jax.Array, data: DataCon
     return out_BxHxWxC
 
 
-def _reflect(positions: Any, size: int) -> Any:
+def _reflect(positions: jax.Array, size: int) -> jax.Array:
     """Return positions within (-size, 2 * size - 1) reflected at the edge pixels into [0, size)."""
     positions = jnp.abs(positions)
     return jnp.where(positions >= size, 2 * (size - 1) - positions, positions)
@@ -169,7 +170,7 @@ def color_jitter(
     *,
     brightness: float,
     contrast: tuple[float, ...],
-    dtype: Any,
+    dtype: DType,
 ) -> jax.Array:
     """Shift brightness and stretch contrast, in this order, within 0 to 255, all in `dtype`.
 
@@ -193,7 +194,7 @@ def color_jitter(
 
 
 def mixup(
-    keys_B: jax.Array, images_BxHxWxC: jax.Array, labels_B: jax.Array, alpha: float, dtype: Any
+    keys_B: jax.Array, images_BxHxWxC: jax.Array, labels_B: jax.Array, alpha: float, dtype: DType
 ) -> tuple[jax.Array, Mixture]:
     """Mix each image with its neighbour's (Zhang et al. 2018), in `dtype`.
 
@@ -219,14 +220,14 @@ def mixup(
     return mixed_BxHxWxC, Mixture(weight_B, neighbours(labels_B))
 
 
-def normalize(
-    images_BxHxWxC: jax.Array, mean_C: jax.Array, std_C: jax.Array, dtype: Any
-) -> jax.Array:
+def normalize(images_BxHxWxC: jax.Array, mean_C: Array, std_C: Array, dtype: DType) -> jax.Array:
     """Return (image - mean) / std in `dtype`, computed in the statistics' type."""
     return ((images_BxHxWxC.astype(mean_C.dtype) - mean_C) / std_C).astype(dtype)
 
 
-def per_image_standardization(images_BxHxWxC: Any, stats_dtype: Any, dtype: Any) -> jax.Array:
+def per_image_standardization(
+    images_BxHxWxC: jax.Array, stats_dtype: DType, dtype: DType
+) -> jax.Array:
     """Bring each image to mean 0 and deviation 1 by its own pixels, all channels together.
 
     As in TensorFlow, an image without contrast is divided by 1 / sqrt(its number of values).

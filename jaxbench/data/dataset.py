@@ -119,7 +119,7 @@ class Dataset:
             + f": an accuracy on fewer than {_FEWEST_EVAL} means little"
         ]
 
-    def normalization(self, dtype: Any) -> dict[str, np.ndarray]:
+    def normalization(self, dtype: np.typing.DTypeLike) -> dict[str, np.ndarray]:
         """Return `mean` and `std` by channel, for the step's arguments; nothing for tokens."""
         if self.statistics is None:
             return {}

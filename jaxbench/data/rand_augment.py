@@ -7,8 +7,6 @@ are fractions of the image's sides (100 and 80 pixels of 224), and contrast is s
 mean of the grey image, as in PIL.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -126,7 +124,7 @@ def _change_pixels(image_HxWx3: jax.Array, centre_2: jax.Array, level: float) ->
     return [made[name] for name in _PIXELS]
 
 
-def _blend(plain: Any, image_HxWxC: jax.Array, factor: float) -> jax.Array:
+def _blend(plain: jax.Array | float, image_HxWxC: jax.Array, factor: float) -> jax.Array:
     return plain + factor * (image_HxWxC - plain)
 
 

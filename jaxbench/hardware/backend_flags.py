@@ -79,14 +79,14 @@ def prepare_backend(add_flags: bool = True) -> list[str]:
     if xla_bridge.backends_are_initialized():
         return []
     check_flag_variables()
-    platforms, plugins = jax.config.jax_platforms, " ".join(usable_plugins())
+    platforms, plugins = jax.config.values["jax_platforms"], " ".join(usable_plugins())
     asked = (platforms or "").replace("gpu", "cuda|rocm").split(",")
     # Not by JAX_PLATFORMS: child processes, also those on other hosts, decide for themselves.
     if not platforms and not plugins:
         jax.config.update("jax_platforms", "cpu")
     elif platforms and "cpu" not in asked and any(re.search(one, plugins) for one in asked):
         jax.config.update("jax_platforms", f"{platforms},cpu")
-    if not add_flags or jax.config.jax_platforms != "cpu":
+    if not add_flags or jax.config.values["jax_platforms"] != "cpu":
         return []
     user_flags = os.environ.get("XLA_FLAGS", "").split()
     names = {flag.partition("=")[0] for flag in user_flags}
@@ -102,7 +102,7 @@ def prepare_backend(add_flags: bool = True) -> list[str]:
 
 def _may_use_gpu() -> bool:
     """Return whether JAX takes a GPU, if there is one."""
-    return jax.config.jax_platforms != "cpu" and any(
+    return jax.config.values["jax_platforms"] != "cpu" and any(
         kind in name for name in usable_plugins() for kind in ("cuda", "rocm")
     )
 

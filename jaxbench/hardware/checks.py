@@ -91,9 +91,9 @@ def check_packages() -> Iterator[Check]:
             yield Check(name, "problem", "not installed", "pip install -U jax")
         elif version == jaxlib or not name.startswith("jax-"):
             platform = next((one for one in NAMES if one in name), None)
-            is_used = platform is None or installed_plugin(platform) in usable_plugins()
-            unused = "" if is_used else f", not used: the system shows no {NAMES[platform]}"
-            yield Check(name, "ok", version + unused)
+            if platform and installed_plugin(platform) not in usable_plugins():
+                version += f", not used: the system shows no {NAMES[platform]}"
+            yield Check(name, "ok", version)
         else:
             extra = name.split("-")[1]
             is_cuda = extra.startswith("cuda")

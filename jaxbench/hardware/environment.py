@@ -44,6 +44,8 @@ def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
     """
     here = [device for device in devices if device in jax.local_devices()]  # none of a target
     boards = describe_boards(cuda_ordinals(here))
+    settings = jax.config.values
+    cache = settings["jax_enable_compilation_cache"] and settings["jax_compilation_cache_dir"]
     versions = {name: v for name in _PACKAGES if (v := installed_version(name))}
     return {
         "versions": versions | (cuda_versions() if devices[0].platform == "gpu" else {}),
@@ -61,12 +63,9 @@ def describe_environment(devices: Sequence[jax.Device]) -> dict[str, Any]:
         "variables": relevant_variables(),
         "distorters": distorters(),
         # What fp32 means on this run: null is the backend's default, TF32 on Ampere and later.
-        "matmul_precision": jax.config.jax_default_matmul_precision,
+        "matmul_precision": settings["jax_default_matmul_precision"],
         # Its folder; null if it is off.
-        "compile_cache": (
-            (jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir)
-            or None
-        ),
+        "compile_cache": cache or None,
         "git": describe_git(),
         "cpu": search_file("/proc/cpuinfo", r"^model name\s*:\s*(.+)$")
         or platform.processor()

@@ -21,7 +21,7 @@ def utilization(
     """
     flops_per_s = images_per_s * flops_per_image / mesh.num_devices
     kind, *others = {device.device_kind for device in mesh.devices}
-    matmul_precision = jax.config.jax_default_matmul_precision
+    matmul_precision = jax.config.values["jax_default_matmul_precision"]
     peak = None if others else find_peak(kind, precision, matmul_precision)
     return {
         "flops_per_image": flops_per_image,

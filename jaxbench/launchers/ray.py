@@ -194,12 +194,13 @@ class RayLauncher(Launcher):
         task.file.close()
         task.end = task.end or (ProcessResult(status, reason, None, task.watch.elapsed_s()), None)
         tasks = self._running[task.job.key]
-        if not all(one.end for one in tasks):
+        ends = [one.end for one in tasks if one.end]
+        if len(ends) < len(tasks):
             return []
         del self._running[task.job.key]
         ray.util.remove_placement_group(task.group)
         # The other processes of a run end by themselves when one is lost or out of memory.
-        worst = next((one.end for one in tasks if one.end[0].status != "exited"), tasks[0].end)
+        worst = next((end for end in ends if end[0].status != "exited"), ends[0])
         return [Ended(task.job.key, *worst)]
 
     def last_line(self, key: str) -> str:

@@ -12,7 +12,6 @@ as much as latency: compare with `measure_dispatch`. CPU devices wait for each c
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -51,7 +50,7 @@ class Collective(Calls):
         num_bytes: int,
         window_s: float,
         *,
-        pair: Pair | None = None,
+        pair: Pair = (0, 1),
         like: "Collective | None" = None,
     ):
         count = mesh.num_devices
@@ -62,9 +61,9 @@ class Collective(Calls):
         received = part * (1 if operation == "reduce_scatter" else parts)
         # The last result first. XLA would copy the operand of an all-reduce that is not in place.
         self._sizes = (part,) if operation == "all_reduce" else (received, sent)
-        self._arrays: list[Any] = like._arrays if like else []
+        self._arrays: list[jax.Array] = like._arrays if like else []
         name = f"{operation.replace('_', '-')} of {self.num_bytes:,} bytes over {count} devices"
-        if pair:
+        if operation == "exchange":
             name = "exchange between devices {} and {}".format(*pair)
         super().__init__(name, self._queue, mesh.devices, window_s)
         functions: dict[str, Callable] = {

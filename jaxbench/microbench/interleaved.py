@@ -74,6 +74,10 @@ class Interleaved(abc.ABC):
         self.warmup: WarmUp | None = None
         self.windows_s: list[float] = []
 
+    @property
+    def calls_per_window(self) -> int:
+        return self.warmup.calls_per_window if self.warmup else 1
+
     @abc.abstractmethod
     def run(self, calls: int) -> None:
         """Make this many calls; return once everything that they compute is ready."""
@@ -95,7 +99,7 @@ class Interleaved(abc.ABC):
 
     def measure(self) -> None:
         """Time one window; the caller has entered `around_window()`."""
-        self.windows_s.append(self.time_calls(self.warmup.calls_per_window))
+        self.windows_s.append(self.time_calls(self.calls_per_window))
 
     def time_calls(self, calls: int) -> float:
         """Return the seconds that some calls take."""
@@ -136,8 +140,7 @@ class Calls(Interleaved):
 
     def call_s(self) -> Estimate:
         """Return the median seconds of a call."""
-        calls = self.warmup.calls_per_window
-        return estimate([window_s / calls for window_s in self.windows_s])
+        return estimate([window_s / self.calls_per_window for window_s in self.windows_s])
 
     def per_s(self, amount: float) -> Estimate:
         """Return the rate of a call's bytes or operations, `amount` of them a call."""

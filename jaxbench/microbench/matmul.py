@@ -17,7 +17,6 @@ What the names of the arithmetics mean:
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +26,7 @@ from jax import lax
 from jaxbench.clock import Stopwatch
 from jaxbench.microbench.interleaved import Calls
 from jaxbench.microbench.memory_bandwidth import memory_bytes
+from jaxbench.types import DType
 
 # m, k, n: m x k by k x n.
 Shape = tuple[int, int, int]
@@ -51,11 +51,7 @@ _SHARE_OF_MEMORY = 1 / 32
 
 
 def chain(
-    arithmetic: str,
-    x_MxK: jax.Array,
-    w_KxN: jax.Array,
-    v_NxK: jax.Array,
-    start_MxN: jax.Array | None = None,
+    arithmetic: str, x_MxK: jax.Array, w_KxN: jax.Array, v_NxK: jax.Array, *start_MxN: jax.Array
 ) -> jax.Array:
     """Return the result of `CHAIN` matmuls, each of which needs the one before it.
 
@@ -64,20 +60,20 @@ def chain(
         product. Whole int32 products would have to be converted, which takes the memory's time.
     """
     _, precision = ARITHMETICS[arithmetic]
-    left, other_left = x_MxK, start_MxN
+    lefts = [x_MxK, *start_MxN]
     for number in range(CHAIN):
         right = v_NxK if number % 2 else w_KxN
         if arithmetic != "int8":
-            left = lax.dot(left, right, precision=precision)
+            lefts[0] = lax.dot(lefts[0], right, precision=precision)
             continue
-        product = lax.dot(left, right, preferred_element_type=jnp.int32)
+        product = lax.dot(lefts[0], right, preferred_element_type=jnp.int32)
         if number == CHAIN - 1:
             return product
         # Else XLA may compute the one element alone.
         product = lax.optimization_barrier(product)
         element = product[:1, :1].astype(jnp.int8)
-        left, other_left = lax.dynamic_update_slice(other_left, element, (0, 0)), left
-    return left
+        lefts = [lax.dynamic_update_slice(lefts[1], element, (0, 0)), lefts[0]]
+    return lefts[0]
 
 
 def find_best_shape(
@@ -94,7 +90,8 @@ def find_best_shape(
       jax.errors.JaxRuntimeError: the device multiplies no shape.
     """
     rates: dict[Shape, float] = {}
-    watch, slowest_s, failure = Stopwatch(), 0.0, None
+    watch, slowest_s = Stopwatch(), 0.0
+    failures: list[Exception] = []
     most_bytes = memory_bytes(device) * _SHARE_OF_MEMORY
     shapes = [*_shapes(device.platform)]
     fitting = [shape for shape in shapes if _array_bytes(arithmetic, shape) <= most_bytes]
@@ -106,14 +103,14 @@ def find_best_shape(
             calls = matmul_calls(device, arithmetic, shape, window_s=0.0)
             call_s = min(calls.time_calls(1) for _ in range(_PROBES))
         except jax.errors.JaxRuntimeError as error:
-            failure = error
+            failures.append(error)
         else:
             rates[shape], slowest_s = operations(shape) / call_s, max(slowest_s, call_s)
         if watch.elapsed_s() > search_s:
             break
     if not rates:
-        raise failure
-    return max(rates, key=rates.get), [*rates]
+        raise failures[-1]
+    return max(rates, key=rates.__getitem__), [*rates]
 
 
 def operations(shape: Shape) -> int:
@@ -135,7 +132,7 @@ def matmul_calls(device: jax.Device, arithmetic: str, shape: Shape, window_s: fl
     return Calls(f"matmul {arithmetic} {m}x{k}x{n}", call, [device], window_s)
 
 
-def _random(number: int, size: tuple[int, int], dtype: Any) -> np.ndarray:
+def _random(number: int, size: tuple[int, int], dtype: DType) -> np.ndarray:
     """Return the elements of the chain's argument of this number: a block of normals, repeated.
 
     Right sides keep a product's elements near one. The block's length is odd, so that rows differ.

@@ -17,7 +17,6 @@ longer than its dispatch.
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +27,7 @@ from jaxbench.analysis.rate import Estimate
 from jaxbench.hardware.system import host_memory_bytes, last_level_cache_bytes
 from jaxbench.hardware.targets.target import l2_bytes
 from jaxbench.microbench.interleaved import Calls, measure_in_turn
+from jaxbench.types import Step
 
 _SCALAR = 3.0  # STREAM's
 OPERATIONS = {
@@ -60,7 +60,7 @@ def choose_array_bytes(device: jax.Device) -> int:
     return int(min(wanted, memory_bytes(device) * _SHARE_OF_MEMORY)) // _WIDTH * _WIDTH
 
 
-def compile_operation(operation: str) -> Any:
+def compile_operation(operation: str) -> Step:
     """Return a jitted function of the arrays a, b and c that writes its result over a."""
     _, function = OPERATIONS[operation]
 
@@ -83,7 +83,7 @@ def measure_bandwidth(
     size = array_bytes // _WIDTH
     arrays_N = [jnp.full(size, value, jnp.float32, device=device) for value in (1.0, 2.0, 0.5)]
 
-    def queue(compiled: Any) -> jax.Array:
+    def queue(compiled: Step) -> jax.Array:
         arrays_N[0] = compiled(*arrays_N)
         return arrays_N[0]
 

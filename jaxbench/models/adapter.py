@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxbench.errors import BadInput
+from jaxbench.types import DType, PyTree
 
 _COLLECTIONS = ("params", "batch_stats")
 
@@ -28,7 +29,7 @@ class NetworkAdapter:
       takes_train: whether the network can tell training from evaluation.
     """
 
-    def __init__(self, module: nn.Module, logits_dtype: Any, drawn: nn.Module | None = None):
+    def __init__(self, module: nn.Module, logits_dtype: DType, drawn: nn.Module | None = None):
         self._module, self._logits_dtype, self._drawn = module, logits_dtype, drawn
         # Only a network of NNX has imported it: that would be a tenth of a start's imports.
         nnx = sys.modules.get("flax.nnx")
@@ -62,7 +63,7 @@ class NetworkAdapter:
 
     def apply(
         self, variables: dict[str, Any], images_BxHxWxC: jax.Array, **options: Any
-    ) -> tuple[jax.Array, Any]:
+    ) -> tuple[jax.Array, PyTree]:
         """Return outputs_Bx in at least `logits_dtype`, and batch_stats; see `forward`."""
         outputs_Bx, batch_stats = self.forward(variables, images_BxHxWxC, **options)
         dtype = jnp.promote_types(outputs_Bx.dtype, self._logits_dtype)
@@ -76,7 +77,7 @@ class NetworkAdapter:
         train: bool,
         keys_B: jax.Array | None = None,
         dropout_key: jax.Array | None = None,
-    ) -> tuple[jax.Array, Any]:
+    ) -> tuple[jax.Array, PyTree]:
         """Return outputs_Bx and the updated batch_stats, which an evaluation leaves as they are.
 
         Of whole arrays dropout draws by `dropout_key`; None takes the first of `keys_B`.
@@ -85,7 +86,8 @@ class NetworkAdapter:
             variables = _map_keys(
                 nn.meta.unbox(variables), lambda key: int(key) if key.isdecimal() else key
             )
-        rngs = {"dropout": keys_B[0] if dropout_key is None else dropout_key} if train else {}
+        key = keys_B[0] if dropout_key is None and keys_B is not None else dropout_key
+        rngs = {"dropout": key} if train and key is not None else {}
         outputs_Bx, updated = self._module.apply(
             variables,
             images_BxHxWxC,
@@ -133,7 +135,7 @@ def _call_in_mode(options: dict[str, Any], label: str, module: Any, images_BxHxW
     return module(images_BxHxWxC, **{n: value for n, value in options.items() if n in takes})
 
 
-def _map_keys(tree: Any, function: Callable[[Any], Any]) -> Any:
+def _map_keys(tree: PyTree, function: Callable[[str], str | int]) -> PyTree:
     """Return nested dicts with other keys."""
     if not isinstance(tree, dict):
         return tree

@@ -5,11 +5,11 @@ reads or writes of an activation. The gradient by hand takes one pass for the su
 and one for the input's gradient, and writes nothing between them (docs/decisions/step.md, D18).
 """
 
-from typing import Any
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+
+from jaxbench.types import DType
 
 
 class BatchNorm(nn.Module):
@@ -30,11 +30,11 @@ class BatchNorm(nn.Module):
     relu: bool = False
     momentum: float = 0.9
     epsilon: float = 1e-5
-    dtype: Any = jnp.float32
-    param_dtype: Any = jnp.float32
+    dtype: DType = jnp.float32
+    param_dtype: DType = jnp.float32
     axis_name: str | None = None
     use_scale: bool = True
-    scale_init: Any = nn.initializers.ones
+    scale_init: nn.initializers.Initializer = nn.initializers.ones
 
     @nn.compact
     def __call__(self, x_BxHxWxC: jax.Array) -> jax.Array:

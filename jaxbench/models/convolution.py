@@ -5,7 +5,6 @@ Letters: N images, C channels, F filters, K the kernel's side.
 
 import dataclasses
 import typing
-from typing import Any
 
 import jax
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from jaxbench.config import Experiment
 from jaxbench.config.fields import choice, number
 from jaxbench.errors import BadInput
+from jaxbench.types import DType
 
 
 class Problem(typing.NamedTuple):
@@ -106,7 +106,7 @@ def make_inputs(problem: Problem, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return images_NxHxWxC, generator.random((side, side, channels, filters), dtype=np.float32)
 
 
-def convolve(kernel_KxKxCxF: jax.Array, images_BxHxWxC: jax.Array, dtype: Any) -> jax.Array:
+def convolve(kernel_KxKxCxF: jax.Array, images_BxHxWxC: jax.Array, dtype: DType) -> jax.Array:
     """Return float32 outputs_BxHxWxF: a cross-correlation, as in networks.
 
     Padding is 0. An even kernel reaches one pixel further to the top and left.

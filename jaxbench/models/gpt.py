@@ -69,7 +69,7 @@ class Gpt(Network):
     config: GptConfig
     num_classes: int
     attention: str = "xla"
-    block: Any = TransformerBlock
+    block: type[nn.Module] = TransformerBlock
 
     @nn.compact
     def __call__(self, tokens_BxT):

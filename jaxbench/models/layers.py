@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxbench.models.batch_norm import BatchNorm
+from jaxbench.types import DType
 
 
 class Network(nn.Module):
@@ -19,8 +20,8 @@ class Network(nn.Module):
       norm_axis: the mesh axis over which batch norm averages; None for each device by itself.
     """
 
-    dtype: Any
-    param_dtype: Any
+    dtype: DType
+    param_dtype: DType
     norm_axis: str | None
 
     @property
@@ -67,12 +68,12 @@ def _conv_general_dilated(x_BxHxWxC, kernel, strides, padding, **options):
     return jax.lax.platform_dependent(x_BxHxWxC, kernel, cpu=product, default=convolution)
 
 
-def classify(features_Bx: jax.Array, num_classes: int, param_dtype: Any, **options) -> jax.Array:
+def classify(features_Bx: jax.Array, num_classes: int, param_dtype: DType, **options) -> jax.Array:
     """Apply the last dense layer, in `param_dtype`: half-precision logits cost accuracy.
 
     For use inside a compact module. `options` are those of `nn.Dense`. Returns logits_BxK.
     """
-    types = {"dtype": param_dtype, "param_dtype": param_dtype}
+    types: dict[str, Any] = {"dtype": param_dtype, "param_dtype": param_dtype}
     return nn.Dense(num_classes, name="head", **types, **options)(features_Bx.astype(param_dtype))
 
 

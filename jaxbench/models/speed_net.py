@@ -23,6 +23,7 @@ import numpy as np
 from jaxbench.config.fields import choice, number
 from jaxbench.config.model import ModelConfig
 from jaxbench.models.layers import Network, classify, max_pool
+from jaxbench.types import DType
 
 _SIDE = 2  # of a patch
 # Added to the patches' variances, so that directions of little variance are not amplified much.
@@ -92,7 +93,7 @@ def whitening_kernel(images_NxHxWxC: np.ndarray) -> np.ndarray:
     return kernel_SxF.reshape(_SIDE, _SIDE, channels, 2 * size)
 
 
-def identity_first(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+def identity_first(key: jax.Array, shape: tuple[int, ...], dtype: DType) -> jax.Array:
     """Draw kernel_3x3xIxO as PyTorch does, but with the identity for the first I outputs."""
     kernel = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")(key, shape, dtype)
     passed = min(shape[2:])

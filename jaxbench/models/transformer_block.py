@@ -19,12 +19,15 @@ from jaxbench.config.fields import choice, number
 from jaxbench.config.model import ModelConfig
 from jaxbench.errors import BadInput
 from jaxbench.models.layers import keep_products_and_sums
+from jaxbench.types import DType
 
 # The first compute capability that multiplies bf16 and runs cuDNN's flash attention, by NVIDIA's
 # support matrix.
 _AMPERE = 8.0
 # The limit on all GPUs that have it; the width of a head is a multiple of 8.
 _CUDNN_HEAD_WIDTH = 128
+# The name of the function below in a traced network.
+FUSED_ATTENTION = "fused_attention"
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -70,23 +73,23 @@ class TransformerBlock(nn.Module):
 
     heads: int
     mlp_width: int
-    dtype: Any
-    param_dtype: Any
+    dtype: DType
+    param_dtype: DType
     causal: bool = False
     rotary: bool = False
     attention: str = "xla"
-    kernel_init: Any = nn.initializers.xavier_uniform()
-    residual_init: Any = None
+    kernel_init: nn.initializers.Initializer = nn.initializers.xavier_uniform()
+    residual_init: nn.initializers.Initializer | None = None
 
     @nn.compact
     def __call__(self, x_BxTxD: jax.Array) -> jax.Array:
-        types = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        width, inits = x_BxTxD.shape[-1], {"kernel_init": self.kernel_init}
-        last = {"kernel_init": self.residual_init or self.kernel_init}
+        types: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        width, init = x_BxTxD.shape[-1], self.kernel_init
+        last = self.residual_init or init
 
         y_BxTxD = nn.LayerNorm(name="norm1", **types)(x_BxTxD)
         query, key, value = (
-            nn.Dense(width, name=name, **types, **inits)(y_BxTxD).reshape(
+            nn.Dense(width, name=name, **types, kernel_init=init)(y_BxTxD).reshape(
                 *y_BxTxD.shape[:2], self.heads, width // self.heads
             )
             for name in ("query", "key", "value")
@@ -94,11 +97,11 @@ class TransformerBlock(nn.Module):
         if self.rotary:
             query, key = rotate(query), rotate(key)
         y_BxTxNxF = attend(query, key, value, self.causal, self.attention)
-        y_BxTxD = nn.Dense(width, name="out", **types, **last)(y_BxTxNxF.reshape(x_BxTxD.shape))
-        x_BxTxD = x_BxTxD + y_BxTxD
+        y_BxTxD = y_BxTxNxF.reshape(x_BxTxD.shape)
+        x_BxTxD = x_BxTxD + nn.Dense(width, name="out", **types, kernel_init=last)(y_BxTxD)
         y_BxTxD = nn.LayerNorm(name="norm2", **types)(x_BxTxD)
-        y_BxTxM = gelu(nn.Dense(self.mlp_width, name="mlp1", **types, **inits)(y_BxTxD))
-        return x_BxTxD + nn.Dense(width, name="mlp2", **types, **last)(y_BxTxM)
+        y_BxTxM = gelu(nn.Dense(self.mlp_width, name="mlp1", **types, kernel_init=init)(y_BxTxD))
+        return x_BxTxD + nn.Dense(width, name="mlp2", **types, kernel_init=last)(y_BxTxM)
 
 
 def apply_blocks(network: Any, x_BxTxD: jax.Array, **options: Any) -> jax.Array:
@@ -126,7 +129,7 @@ def gelu(x: jax.Array) -> jax.Array:
     return nn.gelu(x)
 
 
-def block_options(config: Config, compute_capability: float | None, dtype: Any) -> dict[str, Any]:
+def block_options(config: Config, compute_capability: float | None, dtype: DType) -> dict[str, Any]:
     """Return what only a network of transformer blocks is created with; nothing for others."""
     if not config.model.has_blocks:
         return {}
@@ -144,7 +147,7 @@ def block_options(config: Config, compute_capability: float | None, dtype: Any) 
 
 
 def choose_attention(
-    config: Config, compute_capability: float | None, dtype: Any
+    config: Config, compute_capability: float | None, dtype: DType
 ) -> tuple[str | None, str | None]:
     """Return xla or cudnn, what `model.attention` means on these devices, and why not cudnn.
 
@@ -161,7 +164,7 @@ def choose_attention(
     if not config.model.has_blocks:
         return None, None
     model: Any = config.model
-    if model.attention == fused_attention.__name__:  # asked for by a trace only
+    if model.attention == FUSED_ATTENTION:  # asked for by a trace only
         return model.attention, None
     head_width, tokens = model.width // model.heads, model.num_tokens(config.data.example_shape)
     refusal = None
@@ -193,11 +196,13 @@ def attend(
       attention: xla or cudnn, as JAX names them, einsum for xla on GPUs that multiply no bf16, or
         fused_attention for cudnn in a trace without a GPU.
     """
-    if attention == fused_attention.__name__:
+    if attention == FUSED_ATTENTION:
         return fused_attention(query_BxTxNxF, key_BxTxNxF, value_BxTxNxF, causal)
     arrays, dtype = (query_BxTxNxF, key_BxTxNxF, value_BxTxNxF), query_BxTxNxF.dtype
     if attention == "cudnn" or (attention == "xla" and dtype not in (jnp.float16, jnp.float64)):
-        return jax.nn.dot_product_attention(*arrays, is_causal=causal, implementation=attention)
+        return jax.nn.dot_product_attention(
+            *arrays, is_causal=causal, implementation="cudnn" if attention == "cudnn" else "xla"
+        )
     # JAX's function asks for products by names that devices refuse (F16_F16_F32 CPUs and TPUs,
     # BF16_BF16_F32 GPUs before Ampere), and takes the softmax of fp64 in float32. Those GPUs
     # multiply bf16 as float32, and XLA does not round the scores.

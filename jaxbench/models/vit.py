@@ -21,7 +21,6 @@ of P x P x C and K classes:
 
 import dataclasses
 import math
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -68,7 +67,7 @@ class ViT(Network):
     config: ViTConfig
     num_classes: int
     attention: str = "xla"
-    block: Any = TransformerBlock
+    block: type[nn.Module] = TransformerBlock
 
     @nn.compact
     def __call__(self, images_BxHxWxC, train: bool, keys_B=None):
@@ -83,7 +82,7 @@ class ViT(Network):
         x_BxTxD = apply_blocks(self, x_BxTxD)
         x_BxD = jnp.mean(x_BxTxD.astype(self.param_dtype), axis=1)
         # The rest is in `param_dtype`, as `layers.classify` says; the head starts at 0.
-        types = {"dtype": self.param_dtype, "param_dtype": self.param_dtype}
+        types = self.types | {"dtype": self.param_dtype}
         dense = nn.Dense
         if self.block is not TransformerBlock:  # as under fsdp: these keep no parameter either
             dense = nn.remat(dense, policy=keep_products_and_sums)

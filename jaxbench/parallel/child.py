@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import math
 import os
 import pathlib
 import re
@@ -110,7 +111,7 @@ class Child:
         """Wait a moment; return how it ended, None if it still runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_POLL_S)
-        timed_out = bool(self._timeout_s) and self._clock.elapsed_s() > self._timeout_s
+        timed_out = self._clock.elapsed_s() > (self._timeout_s or math.inf)
         if self._process.poll() is None:
             if not timed_out:
                 return None

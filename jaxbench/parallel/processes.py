@@ -18,7 +18,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from jaxbench.clock import Clock, Stopwatch, pause, wait_until
 from jaxbench.errors import OUT_OF_MEMORY, BadInput, OtherProcessEnded, Unreachable
@@ -40,6 +40,7 @@ _GRACE_S, _GRACE_OF_OTHERS_S = 15.0, 2.0
 # JAX's own timeouts are so much longer than ours: they count only if ours fail.
 _JAX_MARGIN_S = 45
 _SHUTDOWN_TIMEOUT_S = 15
+Value = TypeVar("Value")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -72,7 +73,7 @@ def detect_cluster(
     try:
         environments = [env for env in ClusterEnv._cluster_types if not env.opt_in_only_method]
         cluster = next((env for env in environments if env.is_env_present()), None)
-        num_processes = cluster and int(cluster.get_process_count())
+        num_processes = int(cluster.get_process_count()) if cluster else 1
         if cluster is None or num_processes == 1:
             process_id, address = 0, ""
         else:
@@ -158,7 +159,7 @@ def is_primary() -> bool:
 # ---------------------------------------------------------------------------- agreeing, and waiting
 
 
-def broadcast_value(value: Any) -> Any:
+def broadcast_value(value: Value) -> Value:
     """Return process 0's JSON value in every process; all must call it, in the same order.
 
     For what depends on a clock or a cache and decides what the devices do next: processes that

@@ -17,6 +17,7 @@ import threading
 import traceback
 import types
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, NoReturn
 
 from jaxbench.clock import Stopwatch
@@ -137,13 +138,14 @@ def reason_of(error: BaseException) -> BaseException:
 def raise_in_main_thread(error: BaseException) -> None:
     """Have the main thread raise this error as it would for a signal; for other threads."""
     _state.other_end = error
-    signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+    # It runs: it has an identifier.
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)  # type: ignore[arg-type]
 
 
 def stop_main_thread(number: int) -> None:
     """Send a signal to the main thread, unless it has had one; for other threads."""
     if _state.first is None:
-        signal.pthread_kill(threading.main_thread().ident, number)
+        signal.pthread_kill(threading.main_thread().ident, number)  # type: ignore[arg-type]
 
 
 def set_signal_callback(callback: Callable[[int], None]) -> None:
@@ -151,7 +153,7 @@ def set_signal_callback(callback: Callable[[int], None]) -> None:
     _state.callback = callback
 
 
-def _handle(number: int, frame: Any) -> None:
+def _handle(number: int, frame: FrameType | None) -> None:
     if not signal.getitimer(signal.ITIMER_REAL)[0]:  # a repeated signal gives no more time
         _limit_time(number)
     if _state.other_end is None:
@@ -174,7 +176,7 @@ def _handle(number: int, frame: Any) -> None:
     _deliver(number, frame)
 
 
-def _deliver(number: int, frame: Any) -> None:
+def _deliver(number: int, frame: FrameType | None) -> None:
     """Raise the exception now, at the end of `defer_signals`, or when it is not swallowed."""
     if _state.depth:
         _state.pending = True
@@ -183,7 +185,7 @@ def _deliver(number: int, frame: Any) -> None:
         for caller, _ in traceback.walk_stack(frame)
     ):
 
-        def retry(_: int, frame: Any) -> None:
+        def retry(_: int, frame: FrameType | None) -> None:
             _limit_time(number)
             if _state.other_end or not _state.stops_gracefully:
                 _deliver(number, frame)

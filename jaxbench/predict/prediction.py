@@ -47,7 +47,7 @@ class Prediction:
     @property
     def bound_by(self) -> str:
         """What takes most of a step."""
-        return max(self.parts_s, key=self.parts_s.get)
+        return max(self.parts_s, key=self.parts_s.__getitem__)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields of `predicted` in JSON."""

@@ -153,6 +153,7 @@ def _rate(row: PublishedRate) -> Rate:
         batch=row.batch_size / count,
         software=row.software,
     )
+    peaks_of(setting)
     step_s = row.batch_size / row.examples_per_s
     return Rate(setting, step_s, row.lower_bound == "yes", row.source or "", row.date or "")
 
@@ -173,6 +174,8 @@ def devices_of(device: str, chips: int) -> tuple[Target, int]:
 def peaks_of(setting: Setting) -> tuple[float, float, float]:
     """Return a device's FLOP/s, the FLOP/s with fp32 accumulation, and bytes/s of its memory.
 
+    Raise BadInput if one is unknown.
+
     GeForce cards since Turing have half the rate with fp32 accumulation on paper. Published rates
     show no such half, so the first is that of narrow accumulation.
     """
@@ -181,7 +184,9 @@ def peaks_of(setting: Setting) -> tuple[float, float, float]:
     matmul = "highest" if setting.arithmetic == "fp32" else None
     peaks = [find_peak(setting.kind, one, matmul) for one in precisions]
     peak = next((one for one in peaks if one), None) or find_peak(setting.kind, "fp32", "highest")
+    bandwidth = find_bandwidth(setting.kind)
+    if peak is None or bandwidth is None:
+        raise BadInput(f"{setting.kind}: no peak of its {name} arithmetic or its memory is known")
     halved = without_maker(setting.kind).startswith("GeForce RTX")
     halved = halved and peak.arithmetic in ("fp16", "bf16", "tf32")
-    bandwidth = find_bandwidth(setting.kind)
     return peak.flops_per_s * (2 if halved else 1), peak.flops_per_s, bandwidth

@@ -8,7 +8,7 @@ from typing import Any
 
 from jax.extend.core import Literal
 
-from jaxbench.models.transformer_block import fused_attention
+from jaxbench.models.transformer_block import FUSED_ATTENTION
 from jaxbench.predict.layers import Layer, NetworkShape
 from jaxbench.xla.jaxpr import CUDNN_ATTENTION, inner_jaxprs
 
@@ -88,7 +88,7 @@ class _Reader:
         """Read the equations of a jaxpr that runs so often; its inputs are known."""
         for equation in jaxpr.eqns:
             name, inner = equation.primitive.name, inner_jaxprs(equation)
-            if equation.params.get("name") == fused_attention.__name__:
+            if equation.params.get("name") == FUSED_ATTENTION:
                 name = CUDNN_ATTENTION
             inputs = [self.value(one) for one in equation.invars]
             used = [one for one in inputs if one.needed]

@@ -125,7 +125,7 @@ def _measure_transfers(
     rates = measure_transfers(device, num_bytes=_TRANSFER_BYTES, rounds=rounds, show=session.show)
     for direction, name in _DIRECTIONS.items():
         if of_direction := [key for key in rates if key[0] == direction]:
-            best = max(of_direction, key=rates.get)
+            best = max(of_direction, key=rates.__getitem__)
             memory = f"{best[1].replace('_', ' ')} memory"
             session.note(direction.replace("_", " "), "ok", memory)
             yield _figure(name, 1e9, rates[best], device)

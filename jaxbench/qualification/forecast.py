@@ -170,7 +170,7 @@ def score_forecast(name: str, paths: Sequence[str]) -> dict[str, Any]:
         machine = without_maker(kind), count
         if machine not in {one.measured_as[:2] for one in forecasts}:
             raise BadInput(f"{path}: is of {card.hardware}, the forecast of {', '.join(devices)}")
-        if seconds_since_1970(card.created_at) < seconds_since_1970(about["date"]):
+        if (seconds_since_1970(card.created_at) or 0) < (seconds_since_1970(about["date"]) or 0):
             warnings.append(f"{path}: is older ({card.created_at}) than the forecast")
         for figure in card.named("images_per_s"):
             if one := by_key.get((*machine, *(figure.labels[label] for label in NETWORK))):
@@ -195,9 +195,10 @@ def score_forecast(name: str, paths: Sequence[str]) -> dict[str, Any]:
 def _judge(one: Forecast, measured: float) -> dict[str, Any]:
     if not one.images_per_s:
         return {"measured": measured} | dict.fromkeys(("ratio", "inside_80", "inside_90"))
+    rate, low_80, high_80, low_90, high_90 = (getattr(one, name) for name in _RATES)
     return {
         "measured": measured,
-        "ratio": measured / one.images_per_s,
-        "inside_80": one.low_80 <= measured <= one.high_80,
-        "inside_90": one.low_90 <= measured <= one.high_90,
+        "ratio": measured / rate,
+        "inside_80": low_80 <= measured <= high_80,
+        "inside_90": low_90 <= measured <= high_90,
     }

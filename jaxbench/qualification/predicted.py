@@ -2,7 +2,6 @@
 
 import functools
 
-from jaxbench.analysis.rate import Estimate
 from jaxbench.cards.card import Card, Expected, Figure
 from jaxbench.cards.figures import PRESETS, PresetNetwork
 from jaxbench.hardware.targets.target import target_of_kind
@@ -28,7 +27,8 @@ def predict(figure: Figure, card: Card) -> Expected | None:
     if predicted is None:
         return None
     text = f"{predicted['basis']['rates']} published rates"
-    return Expected("predicted", text, *Estimate.of_fields(predicted, "images_per_s_90").span)
+    value, low, high = (predicted[f"images_per_s_90{end}"] for end in ("", "_low", "_high"))
+    return Expected("predicted", text, value, low, high)
 
 
 @functools.cache

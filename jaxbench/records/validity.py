@@ -29,17 +29,16 @@ def impossible(
     No device computes more than `limit` FLOP/s.
     """
     rate = record.images_per_s
-    if not (math.isfinite(rate) and rate > 0):
+    if rate is None or not (math.isfinite(rate) and rate > 0):
         return [f"images_per_s is {rate}"]
-    reasons = _impossible_times(record) if isinstance(record, ThroughputRecord) else []
+    reasons = _impossible_times(record, rate) if isinstance(record, ThroughputRecord) else []
     if record.images_counted not in (None, record.images_per_step):
         reasons.append(
             f"a step counted {record.images_counted} images, its batch holds "
             f"{record.images_per_step}"
         )
-    mfu = record.mfu
-    if mfu is not None and mfu > 1:
-        reasons.append(f"{mfu:.0%} of what {record.peak['kind']} can do at most")
+    if record.peak and record.mfu and record.mfu > 1:
+        reasons.append(f"{record.mfu:.0%} of what {record.peak['kind']} can do at most")
     return reasons + impossible_arithmetic(record.flops_per_s_per_device, limit)
 
 
@@ -54,18 +53,17 @@ def impossible_arithmetic(flops_per_s: float | None, limit: float) -> list[str]:
     ]
 
 
-def _impossible_times(record: ThroughputRecord) -> list[str]:
+def _impossible_times(record: ThroughputRecord, rate: float) -> list[str]:
     reasons, latency_s = [], record.latency_p50_s
     # Queueing ahead can only hide time: a step closed alone takes no less than one in a row of
     # steps. Windows and latencies are measured in turns, and noise may do a third; on a busy host
     # it does more, which the interval of the windows shows.
-    highest = max(record.images_per_s, record.images_per_s_high or 0)
-    least_s = record.step_s * record.images_per_s / highest if highest else 0
+    least_s = (record.step_s or 0) * rate / max(rate, record.images_per_s_high or 0)
     if latency_s is not None and latency_s < least_s / 1.5:
         reasons.append(
             f"a step closed alone takes {latency_s:.6f} s, in a row {record.step_s:.6f} s"
         )
-    windows_s = sum(record.windows_s)
+    windows_s = sum(record.windows_s or ())
     if record.sync_residual_s > _LATE * windows_s + _LATE_S:
         reasons.append(
             f"its work went on for {record.sync_residual_s:.3f} s after windows of "

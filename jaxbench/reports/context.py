@@ -38,13 +38,13 @@ class Measurement:
     """One rate of a run, or a run without any.
 
     Attributes:
-      stage: `training`, or one of --mode=throughput's or input's.
+      stage: `training`, or one of --mode=throughput's or input's; empty without a rate.
       rate: images/s, with the number of windows or epochs that it is from.
       setting: what is equal for figures on one line.
     """
 
     run: ReportedRun
-    stage: str | None
+    stage: str
     rate: Estimate
     record: Record
     setting: Mapping[str, Any]
@@ -146,7 +146,7 @@ def measurements_of(run: ReportedRun) -> Iterator[Measurement]:
         yield Measurement(run, "training", rate, record, setting | {"stage": "training"})
     elif not stages:
         # A run that ended before it came to a rate is beside those that did.
-        stage = "train_step" if run.mode == "throughput" else None
+        stage = "train_step" if run.mode == "throughput" else ""
         of_stage = setting | ({"stage": stage} if stage else {})
         yield Measurement(run, stage, Estimate(), run.summary, of_stage)
 

@@ -192,8 +192,9 @@ def _draw_lines(chart: LineChart) -> dict[str, Any]:
         aside = _ASIDE * (place - (len(measured) - 1) / 2) if is_aside else 0.0
         drawn = []
         for p in one.points:
-            ends = (None, None) if None in (p.low, p.high) else map(y_axis, (p.low, p.high))
-            drawn.append(Point(x_axis(p.x) + aside, y_axis(p.y), *ends, runs=map(y_axis, p.runs)))
+            low, high = (None if end is None else y_axis(end) for end in (p.low, p.high))
+            runs = [*map(y_axis, p.runs)]
+            drawn.append(Point(x_axis(p.x) + aside, y_axis(p.y), low, high, runs=runs))
         bars = [p for p in drawn if p.low is not None]
         edge = [(p.x, p.high) for p in bars] + [(p.x, p.low) for p in reversed(bars)]
         # Of many points a few are marked, so that lines are told apart without colours.

@@ -80,7 +80,7 @@ def price_words(price: Price, run: ReportedRun | None) -> str:
     """Return a price's origin, and how it does not belong to the run, if any."""
     offer = "" if price.offer == "stated" else f"{words(price.offer)}; "
     text = f"{offer}{words(price.date)}, {words(price.source)}"
-    return "; ".join(filter(None, [text, run and price_mark(price, run)]))
+    return "; ".join(filter(None, [text, price_mark(price, run) if run else ""]))
 
 
 def price_label(price: Price, run: ReportedRun) -> str:

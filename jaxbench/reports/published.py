@@ -149,10 +149,10 @@ def nearest(work: tuple, batches: Iterable[float | None]) -> list[PublishedRate]
 
     Of equals the newest is first.
     """
-    batches = [batch for batch in batches if isinstance(batch, int | float) and batch > 0]
+    known = [batch for batch in batches if isinstance(batch, int | float) and batch > 0]
 
     def distance(rate: PublishedRate) -> tuple:
-        ratios = [abs(math.log(rate.batch_size / batch)) for batch in batches]
+        ratios = [abs(math.log(rate.batch_size / batch)) for batch in known]
         return not rate.software.startswith("JAX"), min(ratios, default=0.0)
 
     rates = sorted(_by_work().get(work, ()), key=lambda rate: rate.date or "", reverse=True)

@@ -326,7 +326,7 @@ def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None
         (epoch, value) for epoch in epochs if (value := epoch.evaluated(score)) is not None
     ]
     reached = next((epoch for epoch, value in evaluated if value >= target), None)
-    images = reached and run.batch_size and reached.step * run.batch_size
+    images = reached.step * run.batch_size if reached and run.batch_size else None
     flops_per_image = run.document.training_flops_per_image
     # The whole run's energy, so only if it ended with the target.
     ends_there = reached and to_stop.get("value") == target
@@ -335,10 +335,10 @@ def time_to_target(run: ReportedRun, asked: float | None) -> TimeToTarget | None
         target,
         f"eval_{score}",
         [(epoch.elapsed_s, value) for epoch, value in evaluated],
-        epoch=reached and reached.epoch,
+        epoch=reached.epoch if reached else None,
         time_s=reached.elapsed_s if reached else math.inf,
         images=images,
-        training_flops=images and flops_per_image and images * flops_per_image,
+        training_flops=images * flops_per_image if images and flops_per_image else None,
         energy_j=to_stop.get("energy_j") if ends_there else None,
         epochs_s=sum(one.epoch_time_s for one in epochs[: epochs.index(reached) + 1])
         if reached

@@ -1,5 +1,6 @@
 """The sides of a comparison: a run, repeats of one, or the trials of a sweep."""
 
+import dataclasses
 import itertools
 import re
 import shlex
@@ -29,7 +30,8 @@ from jaxbench.terminal import printable
 _WIDEST = 100
 
 
-class Side(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Side:
     """Runs that are repeats of one another.
 
     Attributes:
@@ -72,7 +74,7 @@ class Side(NamedTuple):
                     "name one of them"
                 )
         rated = [run for run in self.runs if _rates(run)]
-        return self._replace(runs=rated or self.runs)
+        return dataclasses.replace(self, runs=rated or self.runs)
 
     def rates(self) -> dict[str, list[Estimate]]:
         """Return {stage: each repeat's rate} of the stages that all of them have."""
@@ -127,7 +129,7 @@ def _label(trial: ReportedRun) -> str:
 def _rates(run: ReportedRun) -> dict[str, Estimate]:
     rates = rates_of(run)
     for stage, rate in rates.items():
-        if rate.has_interval and not 0 < rate.low <= rate.value <= rate.high:
+        if rate.interval and not 0 < rate.interval[0] <= rate.span[0] <= rate.interval[1]:
             raise BadInput(f"{run.path}: its rate of {stage!r} is impossible: {rate.span}")
     return rates
 

@@ -130,7 +130,7 @@ def _table_lines(table: Table, title: str, note: str) -> list[str]:
     lines = [f"### {_inline(title)}", ""] if title else []
     lines += [_row([*grouped, *table.columns]), _row([*(["---"] if grouped else []), *rules])]
     for number, row in enumerate(table.rows):
-        grouped = [table.groups.get(number, *grouped)] if grouped else []
+        grouped = [table.groups.get(number, grouped[0])] if grouped else []
         cells = ["≠ " * (cell.mark == "differs") + cell.text for cell in row]
         lines.append(_row([*grouped, *cells]))
     lines.append("")
@@ -214,7 +214,7 @@ def render(
         return render_csv(collection)
     context = ReportContext(collection, *asked)
     sections = {one.name: one for one in make_sections(context)}
-    if section not in (None, *sections):
+    if section is not None and section not in sections:
         raise BadInput(f"--section={section}: {one_of(section, sections)}")
     shown = [one for one in sections.values() if section in (None, one.name)]
     return (render_html if form == "html" else render_markdown)(shown, title)

@@ -173,7 +173,7 @@ def make_trials(
         place = dict(zip(axes, values, strict=True))
         fields = place.keys() - {"experiment", "target"}
         swept = [f"--experiment.{field}={place[field]}" for field in axes if field in fields]
-        trial_spec = place.get("experiment", spec)
+        trial_spec = str(place.get("experiment", spec))
         all_overrides = (*overrides, *swept)
         config = load_experiment(trial_spec, all_overrides)
         # A variant has two spellings.

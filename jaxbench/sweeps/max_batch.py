@@ -52,7 +52,7 @@ def estimate_largest(
 
 def largest_batch(
     try_batch: Callable[[int], BatchFit], start: int, unit: int
-) -> tuple[int | None, int | None]:
+) -> tuple[int | None, int]:
     """Find the largest multiple of `unit` that fits, if all smaller ones fit.
 
     The first two tries tell how the estimate grows with the batch; the search continues where it
@@ -131,8 +131,8 @@ def _find_max_batch(
     first = trial.config.batch_size
     try:
         try_batch(first)
-        needed = batch_multiple(trial.config, tried[first].num_devices or 1)
-        unit = math.lcm(multiple, needed)
+        num_devices = tried[first].num_devices or 1
+        unit = math.lcm(multiple, batch_multiple(trial.config, num_devices))
         largest, too_large = largest_batch(try_batch, max(unit, first // unit * unit), unit)
     except _Unanswered as error:
         return result("failed", str(error))
@@ -148,7 +148,7 @@ def _find_max_batch(
         "done",
         reason,
         max_batch=largest,
-        max_batch_per_device=BatchLayout.create(config, best.num_devices).batch_per_device,
+        max_batch_per_device=BatchLayout.create(config, num_devices).batch_per_device,
         smallest_too_large=too_large,
         num_devices=best.num_devices,
         device_kind=best.device_kind,
@@ -180,6 +180,6 @@ def _batch_fit(
         limit_bytes = memory_limit_mb * 2**20
         besides_bytes = first.figures.private_memory_before_bytes
         if needed_bytes is not None:
-            steps_bytes = needed_bytes * result.num_devices
+            steps_bytes = needed_bytes * (result.num_devices or 1)
             needed_bytes = steps_bytes + besides_bytes if besides_bytes else None
     return BatchFit(result.status == "done", needed_bytes, limit_bytes)

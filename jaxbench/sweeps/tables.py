@@ -234,7 +234,7 @@ def differences(results: Sequence[TrialResult], hardware: Collection[str] = ()) 
       hardware: that of the launcher; empty if the trials should have run on this machine.
     """
     warnings = []
-    elsewhere = {result.hostname for result in results} - {None, platform.node()}
+    elsewhere = {result.hostname for result in results if result.hostname} - {platform.node()}
     if elsewhere and not hardware:
         warnings.append(f"warning: some trials ran on {', '.join(sorted(elsewhere))}")
     # Targets are meant to differ.

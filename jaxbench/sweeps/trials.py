@@ -40,12 +40,10 @@ class _Attempt:
 
     Attributes:
       position: in the sweep, such as [2/9].
-      job: its run directory, not made yet, and its log; None of one that waits.
     """
 
     position: str
     trial: Trial
-    job: TrialJob | None = None
     losses: int = 0
     line: str = ""
     watch: Stopwatch = dataclasses.field(default_factory=Stopwatch)
@@ -70,6 +68,8 @@ class TrialRunner:
         # Trials that ended in this process, which runs them only once: {key: seconds}.
         self._wall_s: dict[str, float] = {}
         self._running: dict[str, _Attempt] = {}
+        # Their run directories, not made yet, and logs.
+        self._jobs: dict[str, TrialJob] = {}
         # Those of the table on a terminal.
         self._trials: dict[str, Trial] = {}
         self._live = LiveTable(self._trials, self._running, self.result)
@@ -96,9 +96,9 @@ class TrialRunner:
         while waiting or self._running:
             while waiting and len(self._running) < self.launcher.slots:
                 attempt = waiting.pop(0)
-                attempt.job = self.folder.new_attempt(attempt.trial)
-                self.launcher.start(attempt.job)
-                self._begin(attempt)
+                job = self.folder.new_attempt(attempt.trial)
+                self.launcher.start(job)
+                self._begin(attempt, job)
             if not self._running:
                 raise Unreachable(f"nothing is left to run trials on; {len(waiting)} are to run")
             for ended in self.launcher.wait():
@@ -120,13 +120,15 @@ class TrialRunner:
         say_command(self.console, "report", "jaxbench", "report", str(self.folder.path))
 
     def _attach(self, attempt: _Attempt) -> bool:
-        attempt.job = self.folder.open_attempt(attempt.trial)
-        if attached := attempt.job is not None and self.launcher.attach(attempt.job):
-            self._begin(attempt)
-        return attached
+        job = self.folder.open_attempt(attempt.trial)
+        if job is None or not self.launcher.attach(job):
+            return False
+        self._begin(attempt, job)
+        return True
 
-    def _begin(self, attempt: _Attempt) -> None:
+    def _begin(self, attempt: _Attempt, job: TrialJob) -> None:
         key = attempt.trial.key
+        self._jobs[key] = job
         attempt.watch, attempt.line = Stopwatch(), ""
         self._trials[key], self._running[key] = attempt.trial, attempt
         if not self.console.show(lambda: self._live):
@@ -156,7 +158,8 @@ class TrialRunner:
         return result
 
     def _result(self, attempt: _Attempt, ended: Ended) -> TrialResult:
-        trial, process, run_path = attempt.trial, ended.process, attempt.job.run_path
+        trial, process, job = attempt.trial, ended.process, self._jobs[ended.key]
+        run_path = job.run_path
         status, reason, run = process.status, process.reason, None
         if run_path.exists():
             abandoned = "oom" if status == "oom" else "failed"
@@ -180,7 +183,7 @@ class TrialRunner:
             warnings=[*((run and run.document.summary) or {}).get("warnings", ())],
             wall_s=process.wall_s,
             run=str(run_path.relative_to(self.folder.path)) if run else None,
-            log=str(attempt.job.log.relative_to(self.folder.path)),
+            log=str(job.log.relative_to(self.folder.path)),
             key=trial.key,
             experiment=trial.spec,
             exit_code=process.exit_code,

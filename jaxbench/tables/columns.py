@@ -120,7 +120,7 @@ def with_interval(of: Estimate, show: Callable[[Any], str]) -> str:
     return show(of.value) + ("" if ends == UNKNOWN else f" ({ends})")
 
 
-def span(values: Iterable[float], show: Callable[[Any], str] = count) -> str:
+def span(values: Iterable[Any], show: Callable[[Any], str] = count) -> str:
     """Show the least and the greatest of values, one of them if they look alike."""
     values = sorted(values)
     return " to ".join(dict.fromkeys(map(show, values[:1] + values[-1:])))

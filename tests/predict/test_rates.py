@@ -5,6 +5,7 @@ import dataclasses
 from jaxbench.analysis.published import read_published_rates
 from jaxbench.predict.networks import NETWORKS, network_shape
 from jaxbench.predict.rates import _rate
+from tests.conftest import refusal
 
 
 def test_the_shape_of_a_transformers_rate_has_the_attention_that_ran():
@@ -23,3 +24,8 @@ def test_every_rate_of_a_network_with_attention_says_which_ran():
         if row.network in NETWORKS:
             forms = {network_shape(row.network, fused) for fused in (True, False)}
             assert (row.attention is None) == (len(forms) == 1), row
+
+
+def test_a_rate_needs_the_peaks_of_its_device():
+    row = dataclasses.replace(read_published_rates()[0], device="tpu:v4", precision="fp32")
+    refusal(_rate, row, told="TPU v4: no peak of its fp32 arithmetic or its memory is known")

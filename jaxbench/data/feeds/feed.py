@@ -20,6 +20,7 @@ from jaxbench.data.sampler import PADDING, EpochSampler, device_seeds
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.precision import get_precision
 from jaxbench.tasks import get_task
+from jaxbench.types import Batch, DType
 
 
 class Feed(Protocol):
@@ -31,8 +32,8 @@ class Feed(Protocol):
     """
 
     name: str  # as in `DataConfig.feed`
-    train_data: Any
-    eval_data: Any
+    train_data: Batch
+    eval_data: Batch
     steps_per_epoch: int  # full training batches in the split
     eval_steps: int
     num_eval: int  # examples of the evaluation split
@@ -45,10 +46,10 @@ class Feed(Protocol):
         """Return {name: libjpeg's warning} of images that this process decoded in spite of it."""
         return {}
 
-    def train_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
+    def train_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Batch]:
         """Yield, on the devices, the batches of `num_steps` steps of an epoch, 0 the first."""
 
-    def eval_batches(self) -> Iterator[Any]:
+    def eval_batches(self) -> Iterator[Batch]:
         """Yield, on the devices, the batch of each evaluation step."""
 
     def close(self) -> None:
@@ -61,7 +62,7 @@ def create_feed(
     dataset: Dataset | None,
     mesh: DataMesh,
     layout: BatchLayout,
-    param_dtype: Any,
+    param_dtype: DType,
 ) -> Feed:
     """Build the feed that the config names; place on the devices what stays there.
 
@@ -121,7 +122,7 @@ class ResidentFeed(Feed):
 
     name = "resident"
 
-    def __init__(self, dataset: Dataset, mesh: DataMesh, sampler: EpochSampler, param_dtype: Any):
+    def __init__(self, dataset: Dataset, mesh: DataMesh, sampler: EpochSampler, param_dtype: DType):
         self._mesh = mesh
         self._sampler = sampler
         self.steps_per_epoch = sampler.steps_per_epoch
@@ -149,13 +150,13 @@ class ResidentFeed(Feed):
     def _send(self, order_LxSxB: np.ndarray) -> dict[str, jax.Array]:
         return self._mesh.shard({"order": order_LxSxB, "seed": self._sampler.seeds_L})
 
-    def train_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
+    def train_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Batch]:
         """Send an epoch's order; every step gets all of it."""
         del first_step  # the state's step counts
         batch = self._send(self._sampler.train_LxSxB(epoch))
         return itertools.repeat(batch, num_steps)
 
-    def eval_batches(self) -> Iterator[Any]:
+    def eval_batches(self) -> Iterator[Batch]:
         """Yield the order of each evaluation step, sent once at the start."""
         return iter(self._eval_batches)
 
@@ -170,7 +171,7 @@ class SyntheticFeed(Feed):
     steps_per_epoch = 1000  # an epoch has no meaning here; schedules need one
     eval_steps = 1
 
-    def __init__(self, config: Config, mesh: DataMesh, layout: BatchLayout, param_dtype: Any):
+    def __init__(self, config: Config, mesh: DataMesh, layout: BatchLayout, param_dtype: DType):
         data, process = config.data, layout.process_index
         statistics, shapes = abstract_args(config, layout)
         seeds_L = device_seeds(layout, config.seeds(layout.num_devices))
@@ -206,11 +207,11 @@ class SyntheticFeed(Feed):
             "sent_bytes_per_step": 0.0,
         }
 
-    def train_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
+    def train_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Batch]:
         del epoch, first_step
         return itertools.repeat(self._batch, num_steps)
 
-    def eval_batches(self) -> Iterator[Any]:
+    def eval_batches(self) -> Iterator[Batch]:
         return iter([self._batch])
 
 

@@ -32,6 +32,7 @@ from jaxbench.errors import BadInput, RunFailed
 from jaxbench.hardware.system import available_cores
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.parallel.signals import defer_signals
+from jaxbench.types import Batch, DType
 
 # Where worker processes pass chunks; the most chunks that one process has there at once (7.8 were
 # measured: in its queue, in grain's threads, not yet freed); the bytes of its queues and locks.
@@ -71,7 +72,7 @@ class StreamFeed:
         dataset: Dataset,
         mesh: DataMesh,
         sampler: EpochSampler,
-        param_dtype: Any,
+        param_dtype: DType,
         num_steps: int,
     ):
         self._data, self._dataset, self._mesh, self._sampler = data, dataset, mesh, sampler
@@ -106,7 +107,7 @@ class StreamFeed:
         if ahead is not None:
             ahead.close()
 
-    def train_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
+    def train_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Batch]:
         """Yield the batches of an epoch from `first_step` on; earlier ones are not read.
 
         If this continues the previous call, the batches prepared ahead are used. Raises RunFailed
@@ -152,13 +153,15 @@ class StreamFeed:
                 ) from error
             raise
 
-    def host_batches(self, epoch: int, num_steps: int, first_step: int = 0) -> Iterator[Any]:
+    def host_batches(
+        self, epoch: int, num_steps: int, first_step: int = 0
+    ) -> Iterator[dict[str, np.ndarray]]:
         """Yield the same batches, left on the host: each a dict of arrays with a leading axis L."""
         start = epoch * self.steps_per_epoch + first_step
         with contextlib.closing(iter(self._batches(start, start + num_steps, True))) as batches:
             yield from batches
 
-    def eval_batches(self) -> Iterator[Any]:
+    def eval_batches(self) -> Iterator[Batch]:
         """Yield the batches of the evaluation; raise RunFailed for a corrupt image."""
         # Closed also if the loop ends early: the threads would go on for ever.
         with (

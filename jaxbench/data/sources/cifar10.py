@@ -144,8 +144,8 @@ def _read_cifar10(files: dict[str, bytes]) -> tuple[Split, Split]:
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
         for member in archive:  # in their order: going back would decompress all of it again
             name = member.name.removeprefix("cifar-10-batches-bin/").removesuffix(".bin")
-            if name in _PICKLES_MD5:
-                batches[name] = _read_records(archive.extractfile(member).read(), name)
+            if name in _PICKLES_MD5 and (file := archive.extractfile(member)):
+                batches[name] = _read_records(file.read(), name)
     return _join(batches)
 
 

@@ -33,9 +33,10 @@ def load(
       BadInput: the function or a source fails, or examples are not what the experiment is made for;
         the message names the first that is not.
     """
-    name = data.load.__name__
+    load: Any = data.load  # `DataConfig.validate` refuses None
+    name = load.__name__
     try:
-        sources = data.load()
+        sources = load()
     except Exception as error:
         raise BadInput(describe_error(f"data.load ({name}) fails", error)) from error
     limits = {data.train_split: data.train_examples, data.eval_split: data.eval_examples}

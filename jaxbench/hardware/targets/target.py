@@ -242,7 +242,7 @@ def most_link_bytes_per_s(device_kind: str, to_host: bool) -> float:
         return max(float(row[name] or 0) for row in rows for name in names) * 1e9
     return max(
         # Two devices of a chip exchange through no link.
-        find_bandwidth(row["kind"])
+        find_bandwidth(row["kind"]) or 0.0
         if devices_per_chip(row["kind"]) > 1
         else float(row["link_gbit_per_s_per_chip"]) * 1e9 / 8
         for row in rows
@@ -322,7 +322,7 @@ def describe_gpu(target: Target) -> str:
             minor=minor,
             shared_per_sm=int(specs["shared_kib_per_sm"]) * 1024,
             shared_per_block=int(specs["shared_kib_per_block"]) * 1024,
-            bytes_per_s=int(find_bandwidth(target.kind)),
+            bytes_per_s=int(find_bandwidth(target.kind) or 0),
             l2_bytes=l2_bytes(target.kind),
             memory_bytes=target.memory_bytes,
             dnn=libraries["cuDNN"].split("."),

@@ -44,9 +44,12 @@ def check_interval(telemetry_s: float) -> None:
         )
 
 
-def create_readers(devices: Sequence[Any]) -> list[Any]:
+_Reader = HostReader | NvmlReader | TpuReader
+
+
+def create_readers(devices: Sequence[Any]) -> list[_Reader]:
     """Return a reader of the host and one of the JAX devices, if they are GPUs or TPUs."""
-    readers: list[Any] = [HostReader()]
+    readers: list[_Reader] = [HostReader()]
     platform = devices[0].platform
     if platform == "gpu":
         readers.append(NvmlReader(cuda_ordinals(devices)))
@@ -72,10 +75,10 @@ class Telemetry:
 
     def __init__(
         self,
-        path: pathlib.Path | None,
+        path: pathlib.Path,
         interval_s: float,
         clock: Clock,
-        readers: Sequence[Any],
+        readers: Sequence[_Reader],
         share: float = 1.0,
         device_kind: str | None = None,
     ):
@@ -156,7 +159,7 @@ class Telemetry:
         except OSError as error:  # a full disk
             self._count_error(f"{self._path.name}: {error.strerror}")
 
-    def _run(self, reader: Any) -> None:
+    def _run(self, reader: _Reader) -> None:
         """Sample a reader, at multiples of the interval and at edges, until it is stopped."""
         watch, is_running = Stopwatch(), True
         while is_running:
@@ -165,7 +168,7 @@ class Telemetry:
             is_running = self._wait(reader, watch, soonest_s)
         self._sample(reader)
 
-    def _sample(self, reader: Any) -> None:
+    def _sample(self, reader: _Reader) -> None:
         try:
             for reading in reader.read():
                 self._keep(reading)
@@ -173,7 +176,7 @@ class Telemetry:
             words = str(error).strip() or type(error).__name__
             self._count_error(f"{reader.name}: {words}")
 
-    def _wait(self, reader: Any, watch: Stopwatch, soonest_s: float) -> bool:
+    def _wait(self, reader: _Reader, watch: Stopwatch, soonest_s: float) -> bool:
         """Wait until the next sample is due; return False if it is the last."""
         # The next multiple of the interval: samples that are missed are not caught up.
         due_s = (math.floor(watch.elapsed_s() / self._interval_s) + 1) * self._interval_s
@@ -236,7 +239,7 @@ class Telemetry:
 
 def no_telemetry() -> Telemetry:
     """Return telemetry that reads nothing."""
-    return Telemetry(None, 0.0, Clock(), [])
+    return Telemetry(pathlib.Path(), 0.0, Clock(), [])
 
 
 def merge(summary: dict[str, Any], telemetry: Telemetry) -> None:

@@ -153,7 +153,10 @@ class Series:
         counts = collections.Counter(itertools.compress(self._throttle_reasons, inside))
         del counts[0]
         return collections.Counter(
-            {tuple(filter(None, self._reasons[n].split("|"))): count for n, count in counts.items()}
+            {
+                tuple(filter(None, (self._reasons[n] or "").split("|"))): count
+                for n, count in counts.items()
+            }
         )
 
 
@@ -181,15 +184,16 @@ def read_series(
                     values: dict[str, Any] = {
                         name: float(row[name]) for name in _READ if row.get(name)
                     }
-                    new_began_s = seconds_since_1970(row["time"]) - elapsed_s
+                    time_s = seconds_since_1970(row["time"])
                     device, kind = row["device"], row["kind"]
-                    if not math.isfinite(elapsed_s):
+                    if time_s is None or not math.isfinite(elapsed_s):
                         raise ValueError(elapsed_s)
                 except (KeyError, TypeError, ValueError, OverflowError):
                     errors[damaged] += 1
                     continue
                 if kind in ("gpu", "mig"):
                     values["throttle_reasons"] = row.get("throttle_reasons") or ""
+                new_began_s = time_s - elapsed_s
                 if began_s is not None and abs(new_began_s - began_s) > _JUMP_S:
                     for one in series.values():
                         one.resume()
@@ -307,16 +311,17 @@ def _energy(
     boards = {device: one for device, one in series.items() if one.kind in ("gpu", "mig")}
     meters, warnings = {}, []
     for device, one in boards.items():
-        meters[device], doubt = _meter(one, windows, interval_s)
+        meter, doubt = _meter(one, windows, interval_s)
+        meters |= {device: meter} if meter else {}
         if doubt:
-            instead = "by its power readings" if meters[device] else "unknown"
+            instead = "by its power readings" if meter else "unknown"
             warnings.append(
                 f"{device}'s energy counter is not used: it {doubt}; the energy is {instead}"
             )
     names = ("energy_covers", "energy_window_s", "energy_window_long_enough")
     gaps = ("energy_longest_gap_s", "energy_covered")
     joules = ("energy_j", "joules_per_image", "images_per_kwh")
-    if not meters or None in meters.values():
+    if not meters or len(meters) < len(boards):
         return dict.fromkeys((*names, *gaps, *joules)), warnings
     covers = ", ".join(f"{device} by {one.method}" for device, one in meters.items())
     sliced = any(one.kind == "mig" for one in boards.values())

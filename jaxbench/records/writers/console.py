@@ -99,7 +99,7 @@ class RichConsole(Console):
         from rich.text import Text
 
         line = terminal.coloured(terminal.printable(line), self._console.file)
-        with terminal.tolerated(self._stream):
+        with terminal.tolerated(sys.stdout):
             self._console.print(Text.from_ansi(line), soft_wrap=True)
 
     @contextlib.contextmanager

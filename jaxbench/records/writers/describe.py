@@ -108,8 +108,7 @@ def _describe_summary(record: Summary) -> list[str]:
         if record.eval_count is not None:
             tested = f"{record.eval_count:,} test {noun(record.tokens_per_image)}"
             results.append(f"{_score(record)} of {tested}")
-        if record.steady_epochs or record.images_per_s_whole_run:
-            results.append(_training_rate(record))
+        results.append(_training_rate(record))
         if total_s is not None:
             total_s = record.total_wall_s or total_s + (record.import_s or 0.0)
     elif isinstance(record, ScalingSummary):
@@ -123,7 +122,7 @@ def _describe_summary(record: Summary) -> list[str]:
         ending += f" {'in' if ending == 'done' else 'after'} {rough_duration(total_s)}"
     problems = [f"invalid: {line}" for line in record.invalid]
     problems += [f"warning: {line}" for line in _join_stages(record.warnings)]
-    result = "; ".join(results)
+    result = "; ".join(filter(None, results))
     ending += f": {result}" if result else ""
     return [ending, *details, *_costs(record), *_times(record), *problems]
 
@@ -158,10 +157,10 @@ def _describe_training(record: TrainSummary) -> list[str]:
 
 
 def _training_rate(record: TrainSummary) -> str:
-    """Return the steady rate; that of the whole run if there is none."""
-    if not record.steady_epochs:
-        rate = rate_in_words(record.images_per_s_whole_run, record.tokens_per_image)
-        return f"{rate} over the whole run"
+    """Return the steady rate, or that of the whole run; nothing without either."""
+    if not (record.steady_epochs and record.images_per_s):
+        rate = record.images_per_s_whole_run
+        return f"{rate_in_words(rate, record.tokens_per_image)} over the whole run" if rate else ""
     ends = (record.images_per_s_low, record.images_per_s_high)
     rate = Estimate(record.images_per_s, *ends, record.steady_epochs)
     span: Any = record.images_per_s_range
@@ -264,7 +263,8 @@ def _times(record: Summary) -> list[str]:
         )
     if isinstance(record, TrainSummary) and record.num_resumes and record.goodput is not None:
         title = f"time of {record.num_resumes + 1} processes (goodput {record.goodput:.1%})"
-        spent_s |= {**record.badput_s, "train": record.goodput * record.total_wall_s}
+        spent_s |= record.badput_s or {}
+        spent_s["train"] = record.goodput * (record.total_wall_s or 0.0)
     else:
         spent_s["startup"] = value_of(record, "import_s") or 0.0
         for phase, phase_s in (record.phases_s or {}).items():

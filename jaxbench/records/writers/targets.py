@@ -32,9 +32,9 @@ def compiled_facts(records: Sequence[TargetRecord]) -> list[str]:
 def _facts(record: TargetRecord) -> list[str]:
     collectives = [
         f"{each['count']} {name} ({plain(each['bytes'] / 1e6)} MB)"
-        for name, each in record.collectives.items()
+        for name, each in (record.collectives or {}).items()
     ]
-    calls = [f"{count} {name}" for name, count in sorted(record.custom_calls.items())]
+    calls = [f"{count} {name}" for name, count in sorted((record.custom_calls or {}).items())]
     return [
         f"{record.target}: the step on each device",
         f"  collectives: {', '.join(collectives) or 'none'}",

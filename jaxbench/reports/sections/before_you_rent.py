@@ -288,8 +288,8 @@ def before_you_rent(context: ReportContext) -> Section | None:
 
 
 def _note(steps: Sequence[_Step], sources: Sources) -> str:
-    records = [step.record for step in steps if step.record and step.record.compiler]
-    compilers = dict.fromkeys(record.compiler for record in records)
+    records = [step.record for step in steps if step.record]
+    compilers = dict.fromkeys(record.compiler for record in records if record.compiler)
     notes = [
         _RANKS * any(step.ranks != UNKNOWN for step in steps),
         "An image of a language model is a sequence."
@@ -304,7 +304,7 @@ def _note(steps: Sequence[_Step], sources: Sources) -> str:
 def _chart(steps: Sequence[_Step]) -> list[DotChart]:
     """Return an experiment's rates to expect; of a machine and setting, the highest."""
     drawn = [step for step in steps if step.predicted.value]
-    drawn.sort(key=lambda step: step.predicted.value)
+    drawn.sort(key=lambda step: step.predicted.span[0])
     best = {(step.run.target, step.run.precision, step.setting): step for step in drawn}
     drawn = [*best.values()][-_MOST_DOTS:]
     if len(drawn) < 2 and not any(map(_dots_beside, drawn)):
@@ -333,7 +333,7 @@ def _settings(step: _Step) -> list[str]:
 def _dots_beside(step: _Step) -> list[Dot]:
     dots = []
     if row := step.measured:
-        dots.append(Dot(f"measured, {row.run.id}", row.rate.value))
+        dots.append(Dot(f"measured, {row.run.id}", row.rate.span[0]))
     if row := step.published:
         label = f"{row['origin'].text}, {row['machine']}"
         dots.append(Dot(label, row["images_per_s"], kind="published"))

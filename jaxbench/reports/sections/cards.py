@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from jaxbench.cards.card import Card
 from jaxbench.cards.figures import FIGURES, PARTS, PRESETS
 from jaxbench.cards.verdict import summary_of
 from jaxbench.metrics import UNKNOWN, count, percent, plain
@@ -29,12 +30,12 @@ class _Row(NamedTuple):
     content: Any = None  # a Figure, Finding or Check
 
     @property
-    def card(self) -> Any:
+    def card(self) -> Card:
         return self.of.card
 
 
 def _outcome(row: _Row) -> Cell:
-    return status_cell(row.card.verdict and row.card.verdict.outcome)
+    return status_cell(row.card.verdict.outcome)
 
 
 def _labels(row: _Row) -> str:
@@ -144,7 +145,7 @@ def cards(context: ReportContext) -> Section | None:
 def card_details(context: ReportContext) -> Section | None:
     """Return the verdicts, the figures of every part, and pictures of the pairs."""
     cards = context.collection.cards
-    judged = [_Row(o, f) for o in cards if o.card.verdict for f in o.card.verdict.findings]
+    judged = [_Row(o, f) for o in cards for f in o.card.verdict.findings]
     findings = [row for row in judged if row.content.status != "not_judged"]
     parts = [(card, part) for card in cards for part in card.card.parts]
     doctor, notes = (
@@ -184,10 +185,11 @@ def _pairs(card: ReportedCard) -> Table:
     pairs |= {ends[::-1]: value for ends, value in pairs.items()}  # both ways at once
     # Numbers in their order, whatever else is there behind them.
     names = sorted({name for pair in pairs for name in pair}, key=lambda n: (len(n), n))
-    columns = [
-        metric_column("value", lambda name, peer=peer: pairs.get((name, peer)))._replace(title=peer)
-        for peer in names
-    ]
+
+    def column(peer: str) -> Column:
+        return metric_column("value", lambda name: pairs.get((name, peer)))._replace(title=peer)
+
+    columns = [*map(column, names)]
     title = f"{card.id}: {FIGURES[_PAIRS].meaning} [GB/s]"
     columns.insert(0, Column("from / to", str))
     return make_table(columns, names, title, card.card.label)

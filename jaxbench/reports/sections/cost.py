@@ -83,7 +83,7 @@ def cost_of(run: ReportedRun, rate: Estimate, price: Price | None) -> dict[str, 
     """Return what a rate of a run and its whole time cost; lost work is paid for, too."""
     wall_s = run.summary.wall_s
     paid_s = None if wall_s is None else run.paid_s(wall_s)
-    paid = None if None in (paid_s, price) else usd(paid_s, price.usd_per_hour)
+    paid = usd(paid_s, price.usd_per_hour) if price and paid_s is not None else None
     costs = at_price(rate, price, run.sequence_length) if price else {}
     return costs | {"wall_s": wall_s, "paid_s": paid_s, "usd": paid}
 

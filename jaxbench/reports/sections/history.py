@@ -68,7 +68,7 @@ _Blocks = list[Table | DotChart]
 
 def history(context: ReportContext) -> Section | None:
     """Return tables and charts of published rows, with this report's runs of the same work."""
-    rows = [row for row in context.measurements if row.stage in ("training", "train_step", None)]
+    rows = [row for row in context.measurements if row.stage in ("training", "train_step", "")]
     blocks: _Blocks = []
     for network, measured in grouped(rows, lambda row: row.run.published_network).items():
         if network:

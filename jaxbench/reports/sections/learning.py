@@ -1,9 +1,10 @@
 """Loss and accuracy, epoch by epoch."""
 
 import collections
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxbench.analysis.pricing import usd
 from jaxbench.analysis.rate import FEWEST_RUNS, FEWEST_SEEDS, of_repeats, of_seeds
@@ -64,7 +65,8 @@ _SEEDS = (
 )
 
 
-class _Course(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Course:
     """One model's training.
 
     Attributes:
@@ -207,7 +209,7 @@ def _point(epoch: float, values: Sequence[float]) -> Point:
     if len(values) == 1:
         return Point(epoch, values[0])
     words = f"{len(values)} seeds, least to most"
-    return Point(epoch, of_seeds(values).value, min(values), max(values), words)
+    return Point(epoch, of_seeds(values).span[0], min(values), max(values), words)
 
 
 def _note(lines: Sequence[_Line]) -> str:

@@ -1,6 +1,7 @@
 """The answers first: what each machine came to, and which setting is fastest there."""
 
 import collections
+import dataclasses
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -69,7 +70,8 @@ class _Best(NamedTuple):
     is_result: bool
 
 
-class _Rate(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Rate:
     """A rate on a machine: of a run, or of all runs of a setting.
 
     Attributes:
@@ -100,11 +102,11 @@ class _Rate(NamedTuple):
         if self.rate.value is None:
             return None
         counted = self.rate.basis.partition(",")[0]
-        return _Best(self.rate, self.run, counted, self.rate.has_interval)
+        return _Best(self.rate, self.run, counted, self.rate.interval is not None)
 
     @property
     def words(self) -> str:
-        ends = f" ({interval(self.rate, plain)})" if self.rate.has_interval else ""
+        ends = f" ({interval(self.rate, plain)})" if self.rate.interval else ""
         return f"{plain(self.rate.value)} images/s{ends}"
 
     def __str__(self) -> str:
@@ -266,7 +268,7 @@ def _time(time_s: float | None) -> str:
 
 
 # {value of a machine: how it is shown}.
-_SHOWS = {"rate": plain, "score": percent, "time_s": _time, "usd": plain}
+_SHOWS: dict[str, Callable] = {"rate": plain, "score": percent, "time_s": _time, "usd": plain}
 
 
 def _machines(context: ReportContext) -> list[dict[str, Any]]:
@@ -327,7 +329,7 @@ def _compare(context: ReportContext, rates: Sequence[_Rate]) -> list[dict[str, A
     trained = [run for run in ended if run.mode == "train"]
     times = {run: t for run in trained if (t := context.times_to_target.get(run)) and t.ended}
     labels = collections.Counter((time.target, time.label) for time in times.values())
-    target, label = max(labels, key=labels.get, default=(None, None))
+    target, label = max(labels, key=labels.__getitem__, default=(None, None))
     machines = []
     for name, rates_of_machine in work.grouped(rates, lambda rate: rate.machine).items():
         runs = {rate.run for rate in rates_of_machine}
@@ -348,12 +350,12 @@ def _settings(rates: Sequence[_Rate], context: ReportContext) -> list[_Rate]:
     for same in work.grouped(rates, lambda rate: setting_key(rate.setting)).values():
         repeats = [rate for rate in same if rate.value] or same[:1]
         runs = [rate.run for rate in repeats]
-        rate = of_repeats([one.rate for one in repeats]) if repeats[0].value else Estimate()
+        rate = of_repeats([one.rate for one in repeats])
         tried = [*dict.fromkeys((*runs, *context.runs_of_setting.get(same[0].of, ())))]
-        of_settings.append(repeats[0]._replace(rate=rate, runs=runs, tried=tried))
+        of_settings.append(dataclasses.replace(repeats[0], rate=rate, runs=runs, tried=tried))
     always = ("precision", "batch_size")
     labels = work.labelled(of_settings, lambda rate: rate.setting, always)
-    named = [rate._replace(label=label) for label, rate in labels]
+    named = [dataclasses.replace(rate, label=label) for label, rate in labels]
     return sorted(named, key=lambda rate: rate.value, reverse=True)
 
 
@@ -372,7 +374,7 @@ def _score(runs: Sequence[ReportedRun]) -> _Best | None:
 
 def _of_seeds(of: Estimate, run: ReportedRun, more: str = "") -> _Best:
     """Return a value over seeds, which is a result from five of them on."""
-    return _Best(of, run, f"{of.n} seed{'s' * (of.n != 1)}{more}", of.n >= FEWEST_SEEDS)
+    return _Best(of, run, f"{of.n} seed{'s' * (of.n != 1)}{more}", (of.n or 0) >= FEWEST_SEEDS)
 
 
 def _seeds(runs: Iterable[ReportedRun]) -> Iterator[list[ReportedRun]]:
@@ -390,8 +392,9 @@ def _to_target(
         for seeds in _seeds(times)
     }
     best = min(bests, key=lambda best: (not best.is_result, best.of.value), default=None)
-    price = best and context.prices.lowest(best.run)
-    if price is None or best.of.value == math.inf:
+    if best is None or best.of.value == math.inf:
+        return best, None
+    if (price := context.prices.lowest(best.run)) is None:
         return best, None
     paid = of_seeds([usd(times[run].paid_s, price.usd_per_hour) for run in bests[best]])
     counted = ", ".join(filter(None, [best.counted, price_mark(price, best.run)]))

@@ -104,7 +104,7 @@ def _charts(rows: Sequence[Measurement]) -> Iterator[LineChart | DotChart]:
 def _points(line: Sequence[Measurement]) -> list[Point]:
     points = []
     for batch, repeats in grouped(line, key=lambda row: row.run.batch_size).items():
-        of, runs = of_repeats([row.rate for row in repeats]), [row.rate.value for row in repeats]
+        of, runs = of_repeats([row.rate for row in repeats]), [row.rate.span[0] for row in repeats]
         points.append(Point(batch, *of.span, of.basis, runs if len(runs) > 1 else ()))
     return points
 

@@ -1,6 +1,7 @@
 """The runs, their environments, and what makes their values doubtful."""
 
 import collections
+import functools
 from collections.abc import Sequence
 
 from jaxbench.analysis.pricing import lost_s
@@ -140,7 +141,7 @@ def _environments(runs: Sequence[ReportedRun]) -> Table:
         value = described[runs[0]].get(name, UNKNOWN)
         return Cell(value, "" if value == usual[name].most_common(1)[0][0] else "differs")
 
-    columns = [Column(run_ids(runs), lambda name, runs=runs: cell(runs, name)) for runs in largest]
+    columns = [Column(run_ids(runs), functools.partial(cell, runs)) for runs in largest]
     more = len(groups) - len(largest)
     note = "Figures of different environments are two things. ≠ marks what most runs do not have."
     note += f" {more} more environments are left out here." if more > 0 else ""

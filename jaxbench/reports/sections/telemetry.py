@@ -14,7 +14,7 @@ from jaxbench.files import open_regular, read_lines
 from jaxbench.hardware.telemetry.sensors import impossible
 from jaxbench.metrics import words
 from jaxbench.records.goodput import CAUSES
-from jaxbench.reports.blocks import LineChart, Point, Section, Series
+from jaxbench.reports.blocks import Block, LineChart, Point, Section, Series
 from jaxbench.reports.columns import shared
 from jaxbench.reports.context import ReportContext, make_section
 from jaxbench.reports.runs import ReportedRun
@@ -124,7 +124,8 @@ _Readings = dict[str, dict[str, tuple[array.array, array.array]]]
 def telemetry(context: ReportContext) -> Section | None:
     """Return panels of the longest runs: load, clock, memory, temperature, power; and a table."""
     sampled = [run for run in context.runs if os.path.isfile(run.path / _FILE)]
-    blocks, num_drawn = [], 0
+    blocks: list[Block] = []
+    num_drawn = 0
     for run in sorted(sampled, key=_duration_s, reverse=True):
         readings, skipped = _read_readings(run.path / _FILE, run.device_kind)
         if readings is None:
@@ -250,4 +251,5 @@ def _buckets(
     counts = np.diff(starts, append=len(x))
     means = [np.add.reduceat(samples, starts) / counts for samples in (x, y)]
     columns = (*means, np.minimum.reduceat(y, starts), np.maximum.reduceat(y, starts))
-    return [Point(*map(float, ends), "mean, least to most") for ends in zip(*columns, strict=True)]
+    rows, words = np.transpose(columns).tolist(), "mean, least to most"
+    return [Point(at, mean, low, high, words) for at, mean, low, high in rows]
