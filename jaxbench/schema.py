@@ -1067,7 +1067,9 @@ def has_field(cls: type[Record], prefix: str, name: str) -> bool:
     return name in _TASK_METRICS and f"{prefix}{name}" in cls.__struct_fields__
 
 
-def metric_fields(cls: type[Record], prefix: str, metrics: dict[str, float]) -> dict[str, Any]:
+def metric_fields(
+    cls: type[Record], prefix: str, metrics: Mapping[str, float | None]
+) -> dict[str, Any]:
     """Return a task's metrics as the fields of a record; those without a field go into one."""
     custom = {name: v for name, v in metrics.items() if not has_field(cls, prefix, name)}
     fields = {f"{prefix}{name}": v for name, v in metrics.items() if name not in custom}

@@ -385,7 +385,7 @@ def train_and_evaluate(run: Loop, state: TrainState) -> TrainState:
                 state_is_valid = True
             # An epoch that max_steps ends is kept open: with more of them the run continues in it.
             is_cut = run.config.max_steps and epoch + 1 == run.plan.num_epochs
-            open_epoch = checkpoint_metadata(run) if is_cut else None
+            open_epoch = checkpoint_metadata(run) if is_cut else {}
             if run.progress.sums.interval_steps:
                 with defer_signals():
                     write_step_record(run)
@@ -615,15 +615,15 @@ def save_checkpoint(run: Loop, state: TrainState, metadata: dict[str, Any] | Non
     epochs, score = run.progress.epochs, None
     if epochs and not run.progress.sums.steps:
         score = epochs[-1].evaluated(run.network.task.primary_metric)
-    metadata = metadata or checkpoint_metadata(run)
+    kept = metadata or checkpoint_metadata(run)
     with run.clock.phase("checkpoint"), defer_signals():
-        run.checkpoints.save(state, metadata, score)
+        run.checkpoints.save(state, kept, score)
 
 
-def checkpoint_metadata(run: Loop) -> dict[str, Any] | None:
-    """Return what a checkpoint keeps beside the state; None if none are written."""
+def checkpoint_metadata(run: Loop) -> dict[str, Any]:
+    """Return what a checkpoint keeps beside the state; {} if none are written."""
     if run.checkpoints is None:
-        return None
+        return {}
     with run.clock.phase("checkpoint"), defer_signals():
         run.writer.flush()
         return run.progress.to_json() | {

@@ -95,13 +95,12 @@ def run_jaxbench(task: dict[str, Any], answers: TextIO) -> None:
     from jaxbench.hardware.environment import describe_environment
     from jaxbench.modes.windows import wait_for_steps
     from jaxbench.parallel.mesh import create_training_mesh
-    from jaxbench.precision import get_precision
     from jaxbench.train import build_program
     from jaxbench.training.compilation import compile_step
 
     config = load_config(task["experiment"], task["batch_size"], task["precision"])
     mesh, layout = create_training_mesh(config)
-    feed = create_feed(config, None, mesh, layout, get_precision(config.precision).param_dtype)
+    feed = create_feed(config, None, mesh, layout)
     program = build_program(config, mesh, layout, feed.steps_per_epoch)
     program.check()
     state = program.place_train_state()

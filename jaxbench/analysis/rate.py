@@ -68,10 +68,6 @@ class Estimate(NamedTuple):
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
-    def has_interval(self) -> bool:
-        return self.interval is not None
-
-    @property
     def basis(self) -> str:
         """What the value is of, and whether it has an interval."""
         counted = f"{self.n} {self.counts}" if self.counts else f"n = {self.n or 1}"

@@ -126,7 +126,7 @@ def _summarize(
         name = f"kernel {record.kernel}, channels {record.channels}"
         warnings += dependent(f"{name}: rounds", record.samples["compute_s"])
         invalid += [f"{name}: {why}" for why in impossible_arithmetic(flops_per_s, limit)]
-        if not np.isfinite(record.max_relative_error):
+        if record.max_relative_error is None or not np.isfinite(record.max_relative_error):
             invalid.append(f"{name}: the result is not finite in {config.precision}")
     return Conv2dSummary(
         status=status,
@@ -283,7 +283,11 @@ def findings(records: Sequence[Conv2dRecord]) -> list[str]:
                 f"{name} {getattr(first, name)} to {getattr(last, name)}: {ratio**power:.1f} times "
                 f"the arithmetic; computing takes {last.compute_s / first.compute_s:.1f} times as "
                 "long"
-                + (f", SciPy {last.scipy_s / first.scipy_s:.1f} times" if first.scipy_s else "")
+                + (
+                    f", SciPy {last.scipy_s / first.scipy_s:.1f} times"
+                    if first.scipy_s and last.scipy_s
+                    else ""
+                )
             )
     return lines
 

@@ -54,11 +54,12 @@ def measure_input(
         stages = [record for record in records if isinstance(record, InputRecord)]
         warnings, invalid = [], []
         for stage in stages:
+            median = stage.images_per_s or 0.0
             # A window is as long at the median rate.
-            times_s = [_WINDOW_S * stage.images_per_s / rate for rate in stage.windows_images_per_s]
+            times_s = [_WINDOW_S * median / rate for rate in stage.windows_images_per_s]
             warnings += window_warnings(stage.stage, times_s)
             if stage.stage == "train_step":
-                flops_per_s = stage.images_per_s * setup.network.analysis.training_flops
+                flops_per_s = median * setup.network.analysis.training_flops
                 limit = flops_limit(setup.mesh.devices)
                 invalid = impossible_arithmetic(flops_per_s / stage.num_devices, limit)
         return InputSummary(
@@ -115,6 +116,7 @@ def measure_input(
             on_host = name != "train_step"
             rates_R = [images / elapsed_s for elapsed_s, _ in windows_R]
             rate = estimate(rates_R)
+            median = rate.span[0]
             record = InputRecord(
                 stage=name,
                 **rate.fields("images_per_s"),
@@ -122,8 +124,8 @@ def measure_input(
                 batch_size=config.batch_size,
                 num_devices=setup.mesh.num_devices,
                 cores=cores,
-                images_per_s_per_core=rate.value / cores if on_host else None,
-                tokens_per_s=rate.value * tokens if tokens else None,
+                images_per_s_per_core=median / cores if on_host else None,
+                tokens_per_s=median * tokens if tokens else None,
                 # 0 if the page cache had everything.
                 windows_storage_read_bytes=[read for _, read in windows_R] if on_host else None,
             )

@@ -119,7 +119,7 @@ def _rates_of_run(document: RunDocument, records: Any, source: str) -> list[Meas
     settings, environment = document.config, document.environment
     if problem := unlike_published(settings, _target(environment)):
         raise NoRate(problem)
-    steps = [
+    steps: list[tuple[int | None, int | None, float | None]] = [
         (one.num_devices, one.batch_size, one.images_per_s)
         for one in records
         if isinstance(one, ScalingRecord)

@@ -124,9 +124,10 @@ def mode_keywords(mode: str, experiment: Experiment, values: Mapping[str, Any]) 
             value = _parse_counts(value)
         elif isinstance(option.type, tuple):
             check_choice(name, value, option.type)
-        elif value is not None and (
-            not isinstance(value, _VALUES[option.type])
-            or (isinstance(value, bool) and option.type is not bool)
+        elif value is None:
+            pass
+        elif not isinstance(value, _VALUES[option.type]) or (
+            isinstance(value, bool) and option.type is not bool
         ):
             raise BadInput(f"--{name}={value!r}: must be {describe_type(option.type)}")
         elif option.type is int and option.low is not None and value < option.low:

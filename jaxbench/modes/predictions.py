@@ -24,7 +24,7 @@ from jaxbench.config.fields import without_unused
 from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import Target
 from jaxbench.metrics import plain
-from jaxbench.models.transformer_block import fused_attention
+from jaxbench.models.transformer_block import FUSED_ATTENTION
 from jaxbench.modes.measured_rates import Measured, NoRate, measured_rates, unlike_published
 from jaxbench.modes.runner import describe_attention, describe_network
 from jaxbench.parallel.mesh import DataMesh, host_device
@@ -65,7 +65,7 @@ def read_shape(
     one = dataclasses.replace(config, num_devices=1)
     if config.model.has_blocks:
         # Without a GPU JAX does not trace cuDNN's.
-        traced = fused_attention.__name__ if attention == "cudnn" else attention
+        traced = FUSED_ATTENTION if attention == "cudnn" else attention
         one.model = dataclasses.replace(config.model, attention=traced)
     mesh = DataMesh((host_device(),), one.parallelism)
     with get_precision(config.precision).enabled():
@@ -218,7 +218,7 @@ class Predictor:
         fields = prediction.to_json() | _schedule(config, prediction, price)
         fields["basis"] |= {"attention": network["attention"]}
         if tokens := config.data.sequence_length:
-            fields["tokens_per_s"] = prediction.rate.value * tokens
+            fields["tokens_per_s"] = prediction.rate.span[0] * tokens
         return answer | {"predicted": fields}
 
 
@@ -360,7 +360,7 @@ def _table(
 
 def _span(predicted: Mapping[str, Any], name: str) -> str:
     of = Estimate.of_fields(predicted, name)
-    return f"{plain(of.low)} to {plain(of.high)}" if of.has_interval else "-"
+    return f"{plain(of.low)} to {plain(of.high)}" if of.interval else "-"
 
 
 def _bound_by(predicted: Mapping[str, Any]) -> str:

@@ -194,7 +194,7 @@ class PreparedRun(RunContext):
         """
         analysis, layout = self.network.analysis, self.program.layout
         images = layout.batch_per_device
-        if record.num_devices:  # its network ran on some of the devices
+        if record.num_devices and record.batch_size:  # it ran on some of the devices
             images = record.batch_size // record.num_devices
         if record.function == "train_step":
             macs = analysis.work.step_macs_once / layout.gradient_accumulation_steps
@@ -340,7 +340,7 @@ def prepare_run(
                 if processes.count() > 1:
                     processes.check_same("the data", dataset.fingerprint())
         with clock.phase("place_data"):
-            feed = create_feed(config, dataset, mesh, layout, precision.param_dtype)
+            feed = create_feed(config, dataset, mesh, layout)
             stack.callback(feed.close)
             # Otherwise sending the data would be timed as part of the next phase.
             wait_for((feed.train_data, feed.eval_data))

@@ -201,10 +201,11 @@ def _describe(
         if trial not in rates and trial.status == "done":
             continue  # the run ended before the second window
         base = scaled.get((kind, 1)) or (alone[0] if kind == "weak" else None)
+        base_rate = rates.get(base) if base else None
         yield ScalingRecord(
             scaling=kind,
             **fields[trial],
-            **efficiency(count, rates.get(trial), rates.get(base)).fields("efficiency"),
+            **efficiency(count, rates.get(trial), base_rate).fields("efficiency"),
             gradient_bytes=gradient_bytes,
             collectives=trial.collectives,
             replicas_equal_after_steps=None if trial.unequal is None else not trial.unequal,
@@ -218,14 +219,15 @@ def _describe(
     for all_reduce in all_reduces:
         if all_reduce.windows_s:
             count, time_s = all_reduce.mesh.num_devices, all_reduce.call_s()
-            weak_step_s = fields.get(scaled.get(("weak", count)), {}).get("step_s")
+            weak = scaled.get(("weak", count))
+            weak_step_s = fields[weak].get("step_s") if weak else None
             yield AllReduceRecord(
                 num_devices=count,
                 bytes=all_reduce.num_bytes,
                 **time_s.fields("all_reduce_s"),
                 **all_reduce.bus_bytes_per_s().fields("bus_bytes_per_s"),
                 share_of_weak_step=time_s.value / weak_step_s if weak_step_s else None,
-                calls_per_window=all_reduce.warmup.calls_per_window,
+                calls_per_window=all_reduce.calls_per_window,
                 windows_s=all_reduce.windows_s,
             )
 
@@ -267,7 +269,7 @@ def _summarize(
         warnings += window_warnings(stage.name, stage.windows_s)
     counted = [record for record in compiled if record.collectives is not None]
     if counted:
-        most = max(counted, key=lambda record: record.num_devices)
+        most = max(counted, key=lambda record: record.num_devices or 0)
         sizes = {"num_devices": most.num_devices, "gradient_bytes": gradient_bytes}
         exchange = sizes | {"collectives": most.collectives}
     invalid = []
@@ -338,7 +340,7 @@ class ScalingTrial(StepWindows):
         mesh = dataclasses.replace(setup.mesh, devices=devices)
         config = dataclasses.replace(setup.config, num_devices=count, batch_size=batch_size)
         layout = BatchLayout.create(config, count)
-        feed = create_feed(config, None, mesh, layout, setup.network.precision.param_dtype)
+        feed = create_feed(config, None, mesh, layout)
         program = build_program(config, mesh, layout, feed.steps_per_epoch)
         setup = dataclasses.replace(setup, config=config, mesh=mesh, feed=feed, program=program)
         on = f"device {devices[0].id}" if count == 1 else f"{count} devices"

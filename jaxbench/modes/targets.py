@@ -234,7 +234,7 @@ def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, di
                 raise
             words, fits = refusal
             return record(fits=fits, refusal=words, needed_bytes=needed_bytes(words)), network
-        memory, calls = compiled.memory, count_calls(text)
+        memory, calls = compiled.memory or {}, count_calls(text or "")
         clock_hz = 1e6 * float(target.specs.get("clock_mhz") or 0)
         cycles = calls.estimated_cycles if clock_hz else 0
         compiled_record = record(

@@ -116,10 +116,10 @@ def measure_steps(
         state = setup.place_train_state()
         with clock.phase("place_data"):
             batch = next(feed.train_batches(0, 1))
-            eval_batch = None if only_training else next(feed.eval_batches())
-        steps = {"train_step": (program.train_step, feed.train_data, batch)}
-        if not only_training:
-            steps["eval_step"] = (program.eval_step, feed.eval_data, eval_batch)
+            steps = {"train_step": (program.train_step, feed.train_data, batch)}
+            if not only_training:
+                eval_batch = next(feed.eval_batches())
+                steps["eval_step"] = (program.eval_step, feed.eval_data, eval_batch)
         compiled = _compile_cold_and_warm(setup, steps, state, once=only_training)
         barrier_before_first_step(clock)
         train = TrainStage(setup, state, window_s, recorder.telemetry)
@@ -155,8 +155,10 @@ def rate_and_losses(records: Sequence[Record], train: StepWindows | None) -> dic
     """Return the summary's fields of a training step, as far as it has been measured."""
     record = next((one for one in records if isinstance(one, ThroughputRecord)), None)
     rate = of_windows(record, "images_per_s") if record else Estimate()
-    losses = (train.losses if train else []) or [None]
-    return rate.fields("images_per_s") | {"first_loss": losses[0], "last_loss": losses[-1]}
+    fields: dict[str, Any] = rate.fields("images_per_s")
+    if train and train.losses:
+        fields |= {"first_loss": train.losses[0], "last_loss": train.losses[-1]}
+    return fields
 
 
 def _compile_cold_and_warm(
@@ -247,16 +249,16 @@ class TrainStage(StepWindows):
         self.setup.feed.close()
 
     def measure(self) -> None:
-        with self._telemetry.measured(self.steps_per_window * self.images_per_step):
+        with self._telemetry.measured(self.calls_per_window * self.images_per_step):
             super().measure()
 
     def measure_latencies(self) -> None:
         with self.around_window():
-            for _ in range(min(_LATENCY_STEPS, self.warmup.calls_per_window)):
+            for _ in range(min(_LATENCY_STEPS, self.calls_per_window)):
                 self.latencies_s.append(self.time_calls(1))
 
     def describe(self, compiled: CompileRecord) -> ThroughputRecord:
-        record = describe_stage(self, compiled)
+        record, step_s = describe_stage(self, compiled), self.describe_steps()["step_s"]
         p50, p95, p99 = map(float, np.percentile(self.latencies_s, (50, 95, 99)))
         return msgspec.structs.replace(
             record,
@@ -267,7 +269,7 @@ class TrainStage(StepWindows):
             latency_p99_s=p99,
             latency_steps=len(self.latencies_s),
             # What queueing ahead hides of each step: dispatch, transfers, waiting for both.
-            host_share=max(0.0, 1 - record.step_s / p50),
+            host_share=max(0.0, 1 - step_s / p50),
         )
 
 

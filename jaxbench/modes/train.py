@@ -349,9 +349,9 @@ def _summarize_run(
     network, dataset, epochs = setup.network, setup.dataset, progress.epochs
     analysis, layout = network.analysis, setup.program.layout
     run_dir = recorder.run_dir if recorder else None
-    attempts = run_dir.document.get("attempts") if run_dir else None
-    goodput = attempts and measure_goodput(attempts, setup.clock.totals_s())
-    fields = {"num_resumes": len(attempts) - 1, **goodput._asdict()} if goodput else {}
+    attempts, fields = run_dir.document.get("attempts") if run_dir else None, {}
+    if attempts and (goodput := measure_goodput(attempts, setup.clock.totals_s())):
+        fields = {"num_resumes": len(attempts) - 1, **goodput._asdict()}
     if dataset and any(epoch.eval_count is not None for epoch in epochs):
         warnings = [*dataset.eval_split_warnings(), *warnings]
 
@@ -389,14 +389,13 @@ def _summarize_run(
 
 def _impossible_rates(setup: PreparedRun, epochs: Sequence[EpochRecord]) -> list[str]:
     """Return why the fastest epoch's rate cannot be true, on devices like this process's."""
-    rated = [epoch for epoch in epochs if epoch.images_per_s_per_device]
-    if not rated:
+    rates = [(rate, epoch.epoch) for epoch in epochs if (rate := epoch.images_per_s_per_device)]
+    if not rates:
         return []
-    fastest = max(rated, key=lambda epoch: epoch.images_per_s_per_device)
-    flops = setup.network.analysis.training_flops
-    limit = flops_limit(setup.mesh.devices)
-    reasons = impossible_arithmetic(fastest.images_per_s_per_device * flops, limit)
-    return [f"epoch {fastest.epoch}: {why}" for why in reasons]
+    rate, number = max(rates)
+    flops_per_s = rate * setup.network.analysis.training_flops
+    reasons = impossible_arithmetic(flops_per_s, flops_limit(setup.mesh.devices))
+    return [f"epoch {number}: {why}" for why in reasons]
 
 
 # A run compiles several programs: it has a hit only if all of them were fetched.

@@ -16,6 +16,7 @@ from jaxbench.microbench.interleaved import Interleaved
 from jaxbench.modes.runner import PreparedRun
 from jaxbench.training.loss_scale import LOWEST_SCALE, describe_scales
 from jaxbench.training.run import DispatchLimiter
+from jaxbench.types import PyTree
 
 # More batches than are ever taken: epoch after epoch, as training reads them.
 ENDLESS = 2**40
@@ -71,16 +72,13 @@ class StepWindows(Interleaved):
         super().__init__(name, window_s)
         self.setup, self.step, self.batches = setup, step, batches
         self.images_per_step = setup.program.layout.images_per_step
-        self.state, self.metrics = state, None
+        self.state: PyTree = state
+        self.metrics: PyTree = None
         self.steps, self.sync_residual_s = 0, 0.0
         self.losses: list[float] = []
         self.images_counted: int | None = None
         self.loss_scaling: dict[str, Any] = {}
         self._limiter = DispatchLimiter()
-
-    @property
-    def steps_per_window(self) -> int:
-        return self.warmup.calls_per_window
 
     @property
     def flops_per_image(self) -> int:
@@ -125,24 +123,24 @@ class StepWindows(Interleaved):
         }
         if len(self.windows_s) < 2:
             return fields
-        rates = describe_windows(self.images_per_step * self.steps_per_window, self.windows_s)
+        rates = describe_windows(self.images_per_step * self.calls_per_window, self.windows_s)
         rate = rates["images_per_s"]
         fields |= rates | self.setup.network.analysis.utilization(rate, self.flops_per_image)
         step_s = self.images_per_step / rate
-        return fields | {"step_s": step_s, "steps_per_window": self.steps_per_window}
+        return fields | {"step_s": step_s, "steps_per_window": self.calls_per_window}
 
 
 def describe_windows(images: float, windows_s: Sequence[float]) -> dict[str, Any]:
     """Return the rate of windows that hold this many images each, and its spread."""
     rates_R = [images / window_s for window_s in windows_s]
     rate = estimate(rates_R)
-    spread = statistics.stdev(rates_R)
+    median, spread = rate.span[0], statistics.stdev(rates_R)
     return rate.fields("images_per_s") | {
         # Rates over equal work average harmonically.
         "images_per_s_mean": statistics.harmonic_mean(rates_R),
         "images_per_s_standard_error": spread / math.sqrt(effective_size(rates_R)),
         "autocorrelation": autocorrelation(rates_R),
-        "jitter": 1.4826 * statistics.median(abs(r - rate.value) for r in rates_R) / rate.value,
+        "jitter": 1.4826 * statistics.median(abs(r - median) for r in rates_R) / median,
         "windows_s": list(windows_s),
     }
 

@@ -172,7 +172,7 @@ def find_devices() -> list[jax.Device]:
     try:
         devices = jax.local_devices()
         # Where jaxbench has put the CPU behind what was asked for, it does not take its place.
-        if devices[0].platform != "cpu" or jax.config.jax_platforms != f"{asked},cpu":
+        if devices[0].platform != "cpu" or jax.config.values["jax_platforms"] != f"{asked},cpu":
             return devices
     except AssertionError as error:
         reason = first_line(error).removeprefix("AssertionError")

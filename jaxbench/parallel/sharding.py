@@ -229,9 +229,10 @@ class Split:
         # In one call, whose sums XLA may join.
         means = iter(jax.lax.pmean([leaf for leaf in leaves if not isinstance(leaf, Shard)], AXIS))
         devices = jax.lax.axis_size(AXIS)
-        return structure.unflatten(
-            [leaf.value / devices if isinstance(leaf, Shard) else next(means) for leaf in leaves]
-        )
+        means_or_parts = [
+            leaf.value / devices if isinstance(leaf, Shard) else next(means) for leaf in leaves
+        ]
+        return jax.tree.unflatten(structure, means_or_parts)
 
     def on_all_devices(self, step: Callable, donate: tuple[int, ...] = ()) -> Any:
         return jax.jit(step, donate_argnums=donate)

@@ -47,7 +47,7 @@ class Recorder:
         self.run_dir = run_dir
         self.telemetry = telemetry
         self.is_resumed = is_resumed
-        self.changes = changes(run_dir.document) if is_resumed else {}
+        self.changes = changes(run_dir.document) if run_dir and is_resumed else {}
         self._usd_per_hour = price.usd_per_hour if price else None
         self.writers = Writers()
         self.records: list[Record] = []

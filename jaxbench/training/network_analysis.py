@@ -29,6 +29,10 @@ from jaxbench.training.parameter_groups import ParameterUses, read_uses
 from jaxbench.xla.jaxpr import FLOPS_PER_MAC, Dataflow, MatmulOrConv, find_matmuls_and_convs
 
 
+# Their own types know no `replace(eqns=...)`.
+_JAXPRS: Any = (ClosedJaxpr, Jaxpr)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class NetworkTrace:
     """A network's shapes and its traced forward pass, each found when it is asked for.
@@ -275,7 +279,7 @@ def _without_remat(value: Any) -> Any:
     """Return a jaxpr, or what contains some, in which the backward pass computes nothing again."""
     if type(value) in (tuple, list):
         return type(value)(map(_without_remat, value))
-    if not isinstance(value, (ClosedJaxpr, Jaxpr)):
+    if not isinstance(value, _JAXPRS):
         return value
     # From JAX 0.12 on a closed jaxpr is its own jaxpr.
     if (inner := getattr(value, "jaxpr", value)) is not value:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxbench.config import Config, OptimizerConfig
-from jaxbench.config.custom import describe_error
+from jaxbench.config.custom import Code, describe_error
 from jaxbench.errors import BadInput
 from jaxbench.training.parameter_groups import (
     ParameterUses,
@@ -71,8 +71,8 @@ def create_optimizer(
     `uses` is called once the parameters are known, and only if a field needs it.
     """
     optimizer = config.optimizer
-    if optimizer.name == "custom":
-        return _custom_rule(config, schedule)
+    if optimizer.name == "custom" and optimizer.update_rule:
+        return _custom_rule(config, optimizer.update_rule, schedule)
     grouped = functools.partial(_grouped_rule, config, schedule, steps_per_epoch, uses)
     rule = optax.GradientTransformation(
         lambda params: grouped(params).init(params),
@@ -164,9 +164,10 @@ def full_rates(config: Config) -> tuple[float, dict[str, float]]:
     }
 
 
-def _custom_rule(config: Config, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """Build the update rule of `optimizer.update_rule`; raise BadInput if it fails."""
-    update_rule = config.optimizer.update_rule
+def _custom_rule(
+    config: Config, update_rule: Code, schedule: optax.Schedule
+) -> optax.GradientTransformation:
+    """Build the rule of `optimizer.update_rule`; raise BadInput if it fails."""
     if early := config.model.trainable_epochs():
         raise BadInput(
             f"optimizer.name='custom': {config.model.network_name} trains {', '.join(early)} for "

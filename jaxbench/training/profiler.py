@@ -74,25 +74,24 @@ class Profiler(contextlib.ExitStack):
         self.enter_context(clock.phase("profile"))
         self.enter_context(console.phase(f"profiling steps {steps[0]} to {steps[-1]}"))
         if self._folder:
-            self.enter_context(self._tracing(steps))
+            self.enter_context(self._tracing(self._folder, steps))
         self.is_tracing = True
         self.callback(setattr, self, "is_tracing", False)
 
     @contextlib.contextmanager
-    def _tracing(self, steps: range) -> Iterator[None]:
+    def _tracing(self, folder: pathlib.Path, steps: range) -> Iterator[None]:
         """Trace the inside of the `with` into a folder where TensorBoard looks."""
         options = jax.profiler.ProfileOptions()
         options.session_id = f"steps-{steps[0]}-to-{steps[-1]}"
         # It exists if a process ended before a checkpoint of these steps.
-        folder = self._folder / "plugins" / "profile" / options.session_id
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder / "plugins" / "profile" / options.session_id, ignore_errors=True)
         # Python's own calls would slow the host down, and hide the steps among them.
         options.python_tracer_level = 0
         # JAX's profiler holds a lock while it starts and stops.
         try:
             with defer_signals():
                 jax.profiler.start_trace(
-                    self._folder, create_perfetto_trace=True, profiler_options=options
+                    folder, create_perfetto_trace=True, profiler_options=options
                 )
             yield
         except BaseException:

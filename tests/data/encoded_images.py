@@ -3,7 +3,6 @@
 import shutil
 
 import cv2
-import jax.numpy as jnp
 import numpy as np
 
 from jaxbench.cli import registry
@@ -71,7 +70,7 @@ def load(config):
 
 def feed_of(config):
     config.validate()
-    return create_feed(config, load_dataset(config), *create_training_mesh(config), jnp.float32)
+    return create_feed(config, load_dataset(config), *create_training_mesh(config))
 
 
 def global_batches(batches):

@@ -7,7 +7,6 @@ import re
 import shutil
 import types
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -187,7 +186,7 @@ def test_an_empty_file_and_a_label_of_no_class_are_corrupt(folder, tmp_path):
     file.write_bytes(b"")
     config = config_of(root, batch_size=TRAIN)
     dataset = load_dataset(config)
-    feed = create_feed(config, dataset, *create_training_mesh(config), jnp.float32)
+    feed = create_feed(config, dataset, *create_training_mesh(config))
     with pytest.raises(RunFailed, match=re.escape(f"{file}: an empty file")):
         list(feed.train_batches(0, 1))
     dataset.eval.source.labels_N[0] = 2
@@ -208,7 +207,7 @@ def test_each_process_reads_its_share_and_together_they_read_all(
         config = config_of(folder, replicas=replicas, eval_batch_size=5, epochs=1)
         config.num_devices = 4 // process[1]
         mesh, layout = create_mesh(config), BatchLayout.create(config, 4, process)
-        feed = create_feed(config, load_dataset(config), mesh, layout, jnp.float32)
+        feed = create_feed(config, load_dataset(config), mesh, layout)
         steps = [*global_batches(feed.train_batches(0, 2)), *global_batches(feed.eval_batches())]
         feed.close()
         return steps, list(read)

@@ -37,7 +37,7 @@ def evaluate(setting, eval_batch_size):
     dataset, mesh, program, state = setting
     config = copy.deepcopy(program.network.config)
     config.eval_batch_size = eval_batch_size
-    feed = create_feed(config, dataset, *create_training_mesh(config), jnp.float32)
+    feed = create_feed(config, dataset, *create_training_mesh(config))
     batches = list(feed.eval_batches())
     assert len(batches) == feed.eval_steps
     packed = (program.eval_step(state, feed.eval_data, batch) for batch in batches)

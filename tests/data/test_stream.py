@@ -121,7 +121,7 @@ def test_masks_move_with_their_images():
     images = np.random.default_rng(0).integers(0, 2, (32, 32, 32, 3), dtype=np.uint8)
     split = Split(images, images[..., 0].copy())
     dataset = Dataset(description="", train=split, eval=split, num_classes=2)
-    feed = create_feed(config, dataset, *create_training_mesh(config), jnp.float32)
+    feed = create_feed(config, dataset, *create_training_mesh(config))
     batch = jax.tree.map(lambda leaf: leaf[0], next(feed.train_batches(0, 1)))
     examples = UNPACK_BATCH[feed.name](feed.train_data, batch, jnp.int32(0))
     keys = example_keys(examples.seed, examples.epoch, examples.indices_B)
@@ -149,7 +149,7 @@ def feed_of(monkeypatch, **fields):
     config.epochs = 1
     for name, value in fields.items():
         setattr(config.data, name, value)
-    feed = create_feed(config, load_dataset(config), *create_training_mesh(config), jnp.float32)
+    feed = create_feed(config, load_dataset(config), *create_training_mesh(config))
     return feed, prepared
 
 

@@ -112,7 +112,7 @@ def test_nothing_moves_between_host_and_device_unasked(parallelism):
     fields = {"model": SmallConfig(), "batch_size": 32, "num_devices": 2}
     config = config_of("quickstart:tiny", parallelism=parallelism, **fields)
     mesh, layout = create_training_mesh(config)
-    feed = create_feed(config, load_dataset(config), mesh, layout, jnp.float32)
+    feed = create_feed(config, load_dataset(config), mesh, layout)
     program = build_program(config, mesh, layout, feed.steps_per_epoch)
     state, rows = program.place_train_state(), list(feed.train_batches(0, 3))
     with jax.transfer_guard("disallow"):

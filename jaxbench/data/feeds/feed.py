@@ -62,18 +62,19 @@ def create_feed(
     dataset: Dataset | None,
     mesh: DataMesh,
     layout: BatchLayout,
-    param_dtype: DType,
 ) -> Feed:
     """Build the feed that the config names; place on the devices what stays there.
 
     A process reads only its devices' batches, and all processes together read every batch. Without
-    a data set the feed is synthetic; `param_dtype` is that of the pixels' mean and deviation.
+    a data set the feed is synthetic.
 
     Raises:
       BadInput: the data set cannot do what the config asks for.
     """
     if dataset is None:
-        return SyntheticFeed(config, mesh, layout, param_dtype)
+        return SyntheticFeed(config, mesh, layout)
+    # Of the pixels' mean and deviation.
+    param_dtype = get_precision(config.precision).param_dtype
     seeds_R = config.seeds(layout.num_devices)
     sampler = EpochSampler(
         layout, num_train=len(dataset.train), num_eval=len(dataset.eval), seeds_R=seeds_R
@@ -171,7 +172,7 @@ class SyntheticFeed(Feed):
     steps_per_epoch = 1000  # an epoch has no meaning here; schedules need one
     eval_steps = 1
 
-    def __init__(self, config: Config, mesh: DataMesh, layout: BatchLayout, param_dtype: DType):
+    def __init__(self, config: Config, mesh: DataMesh, layout: BatchLayout):
         data, process = config.data, layout.process_index
         statistics, shapes = abstract_args(config, layout)
         seeds_L = device_seeds(layout, config.seeds(layout.num_devices))
@@ -194,7 +195,7 @@ class SyntheticFeed(Feed):
         self._batch = mesh.shard(batch)
         imagenet = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
         statistics_C = {
-            name: np.resize(np.array(imagenet[name], param_dtype), channels.shape)
+            name: np.resize(np.array(imagenet[name], channels.dtype), channels.shape)
             for name, channels in statistics.items()
         }
         self.train_data = self.eval_data = mesh.replicate(statistics_C)
