@@ -4,8 +4,9 @@
 steps until the run is done. `modes/train.py` calls this file. All that happens in a step or between
 two steps is called from here; `training/run.py` holds the parts of the loop.
 
-A step sees one device's B examples. With `replicas=data_parallel` collectives over `AXIS` make what
-it returns equal on every device. With `replicas=independent` devices exchange nothing.
+A step sees one device's B examples; under fsdp `train_step` sees those of all devices. With
+`replicas=data_parallel` collectives over `AXIS` make what it returns equal on every device. With
+`replicas=independent` devices exchange nothing.
 Letters: B examples of a device, M metrics, R models, x any further axes (HxWxC of images, T of
 tokens). JAX returns before the devices have begun, so a step that was called is only queued.
 """
@@ -58,7 +59,7 @@ from jaxbench.training.run import (
     as_they_arrive,
 )
 
-# The steps of so many seconds tell how long a run takes.
+# How long a run takes is said once its steps have taken so many seconds.
 MEASURED_S = 10.0
 # The spread of the primary metric over several models: sample deviation, extremes.
 SPREAD = ("std", "min", "max")
@@ -84,9 +85,9 @@ def train_step(
 
     The config's feed places `train_data` and `batch` on the devices. Under fp16 the loss is scaled,
     and a step whose gradients overflow changes only `step` and the loss scale: the optimizer's own
-    count stays, and so does the learning rate. Under fsdp the arguments are those of all devices.
+    count stays, and so does the learning rate.
     """
-    # Under fsdp this is a step of all devices; only `compute` runs on each.
+    # Under fsdp this is a step of all devices, and only `compute` runs on each: see `Replicated`.
     compute = network.sharding.per_device(bind(compute_gradients, network), gradients=True)
     # It needs no optimizer state.
     grads, batch_stats, sums_M = compute(state.replace(opt_state=()), train_data, batch)
@@ -288,10 +289,7 @@ def create_train_state(network: Network, seed: jax.Array) -> TrainState:
 
 
 def build_program(
-    config: Config,
-    mesh: DataMesh,
-    layout: BatchLayout,
-    steps_per_epoch: int,
+    config: Config, mesh: DataMesh, layout: BatchLayout, steps_per_epoch: int
 ) -> Program:
     """Build the network, its optimizer and both steps for a mesh; see `Program`."""
     network = create_network(config, mesh, steps_per_epoch)
@@ -374,7 +372,7 @@ def train_and_evaluate(run: Loop, state: TrainState) -> TrainState:
         one of all that was done, but for fsdp across processes; after a second Ctrl-C there may be
         none.
     """
-    state_is_valid = True
+    state_is_valid, open_epoch = True, None
     try:
         while not run.is_done:
             epoch = run.progress.sums.epoch
@@ -383,9 +381,11 @@ def train_and_evaluate(run: Loop, state: TrainState) -> TrainState:
                 state_is_valid = False  # each step donates the state before it
                 state = train_epoch(run, state, stop_requested)
                 state_is_valid = True
-            # An epoch that max_steps ends is kept open: with more of them the run continues in it.
-            is_cut = run.config.max_steps and epoch + 1 == run.plan.num_epochs
-            open_epoch = checkpoint_metadata(run) if is_cut else {}
+            # If max_steps cuts the last epoch, a run with a higher max_steps continues in it. So
+            # its checkpoint keeps the metadata of now, before the epoch has its records.
+            is_cut = run.plan.total_steps == run.config.max_steps
+            if is_cut and epoch + 1 == run.plan.num_epochs:
+                open_epoch = checkpoint_metadata(run)
             if run.progress.sums.interval_steps:
                 with defer_signals():
                     write_step_record(run)
@@ -398,7 +398,7 @@ def train_and_evaluate(run: Loop, state: TrainState) -> TrainState:
     except (KeyboardInterrupt, Terminated):
         # Under fsdp other processes have parts of the state, and may not be where this one is.
         if state_is_valid and not run.network.sharding.is_across_processes:
-            save_checkpoint(run, state)
+            save_checkpoint(run, state, open_epoch)
         raise
     return state
 
@@ -427,7 +427,7 @@ def train_epoch(run: Loop, state: TrainState, stop_requested: Callable[[], bool]
             # run here, some steps later.
             for packed in run.queue.push(sums_M):
                 count_step(run, packed)
-            if step == 1 and not run.timer.is_paused:
+            if step == 1 and not run.profiler.is_tracing:
                 finish_steps(run, state)
                 run.progress.first_step_s = watch.elapsed_s()
                 if run.progress.import_s is not None:
@@ -441,7 +441,7 @@ def train_epoch(run: Loop, state: TrainState, stop_requested: Callable[[], bool]
 def take_batches(run: Loop, epoch: int, first: int, num_steps: int) -> Iterator[Any]:
     """Return the batches of an epoch's steps from `first` on, on the devices."""
     batch = run.first_batch.pop((epoch, first), None)
-    run.first_batch.clear()  # of a run in which only the last evaluation is left
+    run.first_batch.clear()  # no step is left to take it if only the last evaluation is left
     if batch is None:
         return run.feed.train_batches(epoch, num_steps, first)
     later = run.feed.train_batches(epoch, num_steps - 1, first + 1)
@@ -451,20 +451,20 @@ def take_batches(run: Loop, epoch: int, first: int, num_steps: int) -> Iterator[
 
 def count_step(run: Loop, packed: np.ndarray) -> None:
     """Count a step whose packed sums have arrived: its record, progress, the time that is left."""
-    progress, timer = run.progress, run.timer
+    progress = run.progress
     sums = run.network.unpack_train_sums(packed)
     progress.step += 1
     progress.learning_rate = float(np.mean(sums["learning_rate"], dtype=np.float64))
     progress.sums.add(sums)
     run.loss_scales.update(progress.step, sums)
     loss = check_losses(run, "training", sums)
-    if timer.is_paused:
+    if run.profiler.is_tracing:
         progress.sums.profiled_steps += 1
         return
-    timer.count(int(sums["count"].sum()))
+    run.timer.count(int(sums["count"].sum()))
     if progress.step % run.config.log_every_steps == 0:
         write_step_record(run)
-    timer.begin_interval()
+    run.timer.begin_interval()
     show_progress(run, loss)
 
 
@@ -472,7 +472,7 @@ def finish_steps(run: Loop, state: TrainState) -> None:
     """Count all steps that are queued; return when the devices have ended them."""
     for packed in run.queue.drain():
         count_step(run, packed)
-    # A step's sums and its new state become ready together, on each device.
+    # The sums of the last step are fetched from one device; its state is on all.
     wait_for(state)
 
 
@@ -481,8 +481,8 @@ def check_losses(run: Loop, phase: str, metrics: Mapping[str, np.ndarray]) -> fl
 
     `metrics` is {metric: values_R} of a training step or of an evaluation, as `phase` says. Under
     fp16 a loss that is not finite need not be the end: activations of some images overflow, the
-    step is skipped, and the next may not be. A model has diverged when steps were skipped down to
-    the lowest loss scale, or when nothing is trained after the evaluation.
+    step is skipped, and the next may not be. A model has diverged if steps were skipped down to
+    the lowest loss scale. After the last step of all there is no next one: then its loss decides.
     """
     progress, because = run.progress, ""
     losses_R = metrics["loss"] / metrics["count"]
@@ -557,7 +557,7 @@ def evaluate(run: Loop, state: TrainState) -> tuple[dict[str, np.ndarray], float
 def save_before_step(run: Loop, state: TrainState, step: int) -> None:
     """Save a checkpoint before a step, but for the run's first, if it is time for one."""
     # Within a trace its time would be taken for that of steps.
-    if step > 1 and not run.timer.is_paused and checkpoint_due(run):
+    if step > 1 and not run.profiler.is_tracing and checkpoint_due(run):
         finish_steps(run, state)
         run.timer.pause()
         save_checkpoint(run, state)
@@ -576,7 +576,7 @@ def trace_step(run: Loop, state: TrainState, step: int) -> None:
         if run.progress.sums.interval_steps:
             write_step_record(run)
         run.timer.pause()
-        end = run.plan.steps(run.progress.sums.epoch).stop  # of the epoch, and the trace
+        end = run.plan.steps(run.progress.sums.epoch).stop  # a trace ends with the epoch
         profiler.start(range(step, min(profiler.steps.stop, end)), run.clock, run.console)
     elif profiler.is_tracing and not is_traced:
         end_trace(run, state)
@@ -609,21 +609,21 @@ def save_checkpoint(run: Loop, state: TrainState, metadata: dict[str, Any] | Non
 
     `metadata` are those to resume from, if not the present ones.
     """
-    state = run.network.sharding.fetch(state)
+    state = run.network.sharding.fetch(state)  # all processes take part in it
     if run.checkpoints is None:
         return
     epochs, score = run.progress.epochs, None
     if epochs and not run.progress.sums.steps:
         score = epochs[-1].evaluated(run.network.task.primary_metric)
-    kept = metadata or checkpoint_metadata(run)
+    kept = metadata or checkpoint_metadata(run) or {}
     with run.clock.phase("checkpoint"), defer_signals():
         run.checkpoints.save(state, kept, score)
 
 
-def checkpoint_metadata(run: Loop) -> dict[str, Any]:
-    """Return what a checkpoint keeps beside the state; {} if none are written."""
+def checkpoint_metadata(run: Loop) -> dict[str, Any] | None:
+    """Return what a checkpoint keeps beside the state; None if none are written."""
     if run.checkpoints is None:
-        return {}
+        return None
     with run.clock.phase("checkpoint"), defer_signals():
         run.writer.flush()
         return run.progress.to_json() | {

@@ -138,12 +138,10 @@ def test_batch_norm_of_flax_trains_as_ours(tmp_path):
 
 def test_dropout_of_a_whole_array_warns_and_that_of_examples_does_not():
     model = config_for(Dropped).model
-    [warning] = program_for(model).analysis.warnings(
-        config_for(model), program_for(model).precision
-    )
+    [warning] = program_for(model).network.analysis.warnings()
     assert "jaxbench.models.layers.dropout" in warning
     model.by_example = True
-    assert not program_for(model).analysis.draws_by_device
+    assert not program_for(model).network.analysis.draws_by_device
 
 
 def test_dropout_draws_anew_in_each_step_and_not_in_evaluations():

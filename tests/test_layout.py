@@ -89,6 +89,22 @@ def test_files_that_the_texts_name_exist():
             assert any(f"/{path}".endswith(f"/{name}") for path in known), f"{text}: {name}"
 
 
+def test_the_path_of_a_run_is_as_the_architecture_page_says():
+    page = (ROOT / "docs/architecture.md").read_text()
+    rows = re.findall(r"^\| `(\S+\.py)` \| `(\w+)` \| (.*) \|$", page, re.MULTILINE)
+    for file, function, calls in rows:
+        tree = ast.parse((ROOT / "jaxbench" / file).read_text())
+        [body] = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == function]
+        nodes = sorted(
+            (node for node in ast.walk(body) if isinstance(node, ast.Name | ast.Attribute)),
+            key=lambda node: (node.end_lineno, node.end_col_offset),
+        )
+        names = [getattr(node, "id", None) or node.attr for node in nodes]
+        positions = [names.index(name) for name in re.findall(r"`(\w+)`", calls.split(";")[0])]
+        assert positions == sorted(positions), f"{file}: {function}"
+    assert len(rows) == 9
+
+
 def test_every_folder_is_installed():
     text = (ROOT / "setup.cfg").read_text()
     listed = re.search(r"^packages =\n((?: +\S+\n)+)", text, re.MULTILINE)

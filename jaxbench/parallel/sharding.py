@@ -1,6 +1,13 @@
 """Where the train state lies: whole on every device, a model's on its own, or split by fsdp.
 
-`Replicated` and `Split` have the same methods, so that the step asks for no case.
+`Replicated` and `Split` have the same methods, so that the step asks for no case:
+
+| | data parallel | independent | fsdp |
+|---|---|---|---|
+| `on_all_devices` | a per-device step, by pmap | the same, a row each | `jax.jit` of whole arrays |
+| `per_device` | nothing | nothing | that part of the step, by shard_map |
+| `mean_gradients` | `pmean` | not called | `pmean`, and the parts as they are |
+| `constrain` | nothing | nothing | the parts in which XLA keeps the state |
 
 Under fsdp the parameters and the optimizer's arrays are split, all else is whole on every device. A
 module of the network reads a parameter through `Shard.unbox`, which gathers it there and then. A

@@ -28,7 +28,6 @@ from jaxbench.training.optimizers import describe_groups
 from jaxbench.training.parameter_groups import ParameterUses, read_uses
 from jaxbench.xla.jaxpr import FLOPS_PER_MAC, Dataflow, MatmulOrConv, find_matmuls_and_convs
 
-
 # Their own types know no `replace(eqns=...)`.
 _JAXPRS: Any = (ClosedJaxpr, Jaxpr)
 

@@ -76,6 +76,7 @@ class TrainPlan:
         if self.target_accuracy is None:
             return None
         reached = next((epoch for epoch in epochs if self.reaches_target(epoch)), None)
+        up_to = [epoch for epoch in epochs if reached and epoch.epoch <= reached.epoch]
         return {
             "score": self.primary_metric,
             "value": self.target_accuracy,
@@ -85,8 +86,8 @@ class TrainPlan:
             "images": reached and reached.step * images_per_step,
             "time_s": reached and reached.elapsed_s,
             # Without compilation, reading and start-up: with evaluations, then without them.
-            "epochs_time_s": reached and sum(epoch.epoch_time_s for epoch in epochs),
-            "train_time_s": reached and sum(epoch.train_time_s for epoch in epochs),
+            "epochs_time_s": reached and sum(epoch.epoch_time_s for epoch in up_to),
+            "train_time_s": reached and sum(epoch.train_time_s for epoch in up_to),
         }
 
 
@@ -276,14 +277,16 @@ def as_they_arrive(queued: Iterable[jax.Array]) -> Iterator[np.ndarray]:
 class StepTimer:
     """The time of an epoch's steps, and the images in it, added to `progress.sums`.
 
-    It runs inside a `with`, but not while it is paused. No step may be queued at either end.
+    It runs from `with` to its end, waits for data and step records included, except from `pause`
+    to `resume`: while a checkpoint is saved, and while steps are traced. No step may be queued
+    when it starts or stops.
     """
 
     def __init__(self, progress: RunProgress, clock: Clock, telemetry: Telemetry):
         self._progress, self._clock, self._telemetry = progress, clock, telemetry
         self._windows = contextlib.ExitStack()
         self._earlier_s = 0.0  # before the last `resume`
-        self.is_paused = True
+        self._is_paused = True
 
     def __enter__(self) -> None:
         self.resume()
@@ -293,16 +296,16 @@ class StepTimer:
 
     def resume(self) -> None:
         sums = self._progress.sums
-        images, self._steps_before, self.is_paused = sums.images, sums.steps, False
+        images, self._steps_before, self._is_paused = sums.images, sums.steps, False
         self._waited_s = self._data_wait_s()
         self._watch, self._interval_watch = Stopwatch(), Stopwatch()
         self._windows.enter_context(self._telemetry.measured(lambda: sums.images - images))
 
     def pause(self) -> None:
-        if self.is_paused:
+        if self._is_paused:
             return
         self._windows.close()
-        sums, self.is_paused = self._progress.sums, True
+        sums, self._is_paused = self._progress.sums, True
         elapsed_s = self._watch.elapsed_s()
         sums.time_s += elapsed_s
         self._earlier_s += elapsed_s

@@ -118,6 +118,19 @@ def test_a_resumed_run_has_the_undisturbed_ones_losses(tmp_path, monkeypatch):
         np.testing.assert_allclose(ours, theirs, rtol=1e-3)
 
 
+def test_ctrl_c_in_the_last_checkpoint_of_a_run_that_max_steps_ended(tmp_path, monkeypatch):
+    run, genuine = tmp_path / "run", Checkpoints.save
+
+    def save(*args):
+        genuine(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Checkpoints, "save", save)
+        trained(run, max_steps=4, epochs=1)
+    assert trained(run, resume="auto", max_steps=6, epochs=1).summary["steps"] == 6
+
+
 def test_a_run_that_max_steps_ended_is_the_longer_one_once_it_is_continued(tmp_path):
     """From within an epoch and from its end; evaluations that the longer run lacks are cut."""
     fields = {"epochs": 3, "num_devices": 2, "eval_every_epochs": 2, "log_every_steps": 10}

@@ -28,7 +28,7 @@ def test_the_cpu_does_not_take_the_place_of_what_was_asked_for(
             raise found
         return [types.SimpleNamespace(platform=found)]
 
-    fake = types.SimpleNamespace(jax_platforms=platforms)
+    fake = types.SimpleNamespace(values={"jax_platforms": platforms})
     monkeypatch.setattr(
         mesh, "jax", types.SimpleNamespace(local_devices=local_devices, config=fake)
     )

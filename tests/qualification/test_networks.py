@@ -7,7 +7,6 @@ import jax
 import pytest
 from msgspec.structs import replace
 
-from jaxbench.batch_layout import BatchLayout
 from jaxbench.cards.card import measured
 from jaxbench.cards.figures import CPU
 from jaxbench.parallel.mesh import DataMesh
@@ -15,7 +14,7 @@ from jaxbench.qualification import networks
 from jaxbench.qualification.networks import make_config
 from jaxbench.qualification.plan import make_plan
 from jaxbench.qualification.session import PartFailed
-from jaxbench.train import build_program
+from jaxbench.training.program import create_network
 
 
 def result():
@@ -140,7 +139,7 @@ def test_an_invalid_run_has_no_figures(session, monkeypatch):
 def test_a_preset_has_its_networks_operations_and_types(network):
     config = make_config(network, "bf16", 1)
     mesh = DataMesh(tuple(jax.devices()[:1]), "shard_map")
-    program = build_program(config, mesh, BatchLayout.create(config, 1), steps_per_epoch=1)
-    assert program.network.analysis.training_flops == network.flops_per_image
+    analysis = create_network(config, mesh, steps_per_epoch=1).analysis
+    assert analysis.training_flops == network.flops_per_image
     # By which the peak is chosen.
-    assert program.network.analysis.main_dtype == "bfloat16"
+    assert analysis.main_precision == "bf16"

@@ -68,8 +68,8 @@ def test_replicas_are_those_of_single_device_runs(train, parallelism, drawn):
 def test_one_replica_that_diverges_does_not_end_the_others(train, monkeypatch, tmp_path):
     genuine = Program.initial_state
 
-    def create(self, seed=None):
-        state = genuine(self, seed)
+    def create(self, params_from_images, seed):
+        state = genuine(self, params_from_images, seed)
         if seed in broken:
             return state.replace(params=jax.tree.map(lambda leaf: leaf * np.nan, state.params))
         return state
