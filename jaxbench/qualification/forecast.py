@@ -14,7 +14,7 @@ from jaxbench.cards.card_file import read_card
 from jaxbench.cards.check import impossible
 from jaxbench.cards.figures import NETWORK, STANDARD, PresetNetwork
 from jaxbench.clock import now, seconds_since_1970
-from jaxbench.errors import BadInput
+from jaxbench.errors import BadInput, as_bad_input
 from jaxbench.files import parse_rows, read_text
 from jaxbench.hardware.environment import describe_git
 from jaxbench.hardware.peak_table import without_maker
@@ -101,11 +101,8 @@ def make_forecast(names: str, out: str, progress: Callable[[str], None]) -> int:
         "calibration": f"sha256 {hashlib.sha256(calibration.FILE.read_bytes()).hexdigest()[:12]}",
     }
     lines = [f"# {name}: {value}\n" for name, value in about.items()]
-    try:
-        with open(path, "x", encoding="utf-8") as file:
-            file.write("".join(lines) + render_csv(_COLUMNS, map(dataclasses.asdict, rows)))
-    except OSError as error:
-        raise BadInput(f"--out={out}: {error.strerror}") from error
+    with as_bad_input(f"--out={out}"), open(path, "x", encoding="utf-8") as file:
+        file.write("".join(lines) + render_csv(_COLUMNS, map(dataclasses.asdict, rows)))
     return len(rows)
 
 
@@ -131,11 +128,9 @@ def read_forecast(name: str) -> tuple[dict[str, str], list[Forecast]]:
     Raises:
       BadInput: the file is missing or no forecast.
     """
-    try:
+    with as_bad_input(f"{name}: no forecast", ValueError):
         text = read_text(user_path(name))
         rows = parse_rows(text, Forecast)
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{name}: no forecast: {error}") from None
     comments = (line[2:].partition(": ") for line in text.splitlines() if line[:2] == "# ")
     about = {key: value for key, _, value in comments}
     halves = [one for one in rows if one.images_per_s and None in (getattr(one, n) for n in _RATES)]
