@@ -242,13 +242,11 @@ def inception_v4():
 
 
 def unet572():
-    x, skips = _Images((572, 572), 1), []
-    for channels in (64, 128, 256, 512):
-        x.conv(channels, 3, 1, True, touches=2.0).conv(channels, 3, 1, True, touches=2.0)
-        skips.append(channels)
-        x.pool()
+    x, widths = _Images((572, 572), 1), (64, 128, 256, 512)
+    for channels in widths:
+        x.conv(channels, 3, 1, True, touches=2.0).conv(channels, 3, 1, True, touches=2.0).pool()
     x.conv(1024, 3, 1, True, touches=2.0).conv(1024, 3, 1, True, touches=2.0)
-    for channels in reversed(skips):
+    for channels in reversed(widths):
         x.conv(channels, 2, 2, up=True, touches=2.0)
         x.channels = 2 * channels
         x.conv(channels, 3, 1, True, touches=3.0).conv(channels, 3, 1, True, touches=2.0)
