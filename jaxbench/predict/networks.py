@@ -304,14 +304,8 @@ def ssd300():
     for stage, count in enumerate((3, 4, 6)):
         _bottlenecks(x, count, 256 * 2**stage, 64 * 2**stage, 2 if stage == 1 else 1)
     maps = [x.branch()]
-    for inner, outer, *options in (
-        (256, 512, 2),
-        (256, 512, 2),
-        (128, 256, 2),
-        (128, 256, 1, True),
-        (128, 256, 1, True),
-    ):
-        maps.append(x.conv(inner).conv(outer, 3, *options).branch())
+    for inner, *options in ((256, 2), (256, 2), (128, 2), (128, 1, True), (128, 1, True)):
+        maps.append(x.conv(inner).conv(2 * inner, 3, *options).branch())
     for images, boxes in zip(maps, (4, 6, 6, 6, 4, 4), strict=True):
         for per_box in (4, 81):
             images.branch().conv(boxes * per_box, 3, touches=2.0)
