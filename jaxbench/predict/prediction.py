@@ -44,18 +44,13 @@ class Prediction:
         """Examples/s of all devices, with the 80 % interval."""
         return self.rates[LEVELS[0]]
 
-    @property
-    def bound_by(self) -> str:
-        """What takes most of a step."""
-        return max(self.parts_s, key=self.parts_s.__getitem__)
-
     def to_json(self) -> dict[str, Any]:
         """Return the fields of `predicted` in JSON."""
         return {
             **self.rate.fields("images_per_s"),
             **self.rates[LEVELS[1]].fields("images_per_s_90"),
             "step_s": sum(self.parts_s.values()),
-            "bound_by": self.bound_by,
+            "bound_by": max(self.parts_s, key=self.parts_s.__getitem__),
             "parts_s": self.parts_s,
             "origin": "predicted",
             "basis": self.basis,
@@ -73,11 +68,7 @@ class RunsOutOfMemory(NotPredicted):
 def setting_of(
     shape: NetworkShape, target: Target, precision: str, batch_per_device: float
 ) -> Setting:
-    """Return the setting of a training step of jaxbench.
-
-    Raises:
-      NotPredicted: the machine has no such arithmetic, or its peaks are unknown.
-    """
+    """Return the setting of a training step of jaxbench; raise NotPredicted for unknown peaks."""
     if not find_peak(target.kind, precision):
         others = [one for one in ("bf16", "fp16", "fp32") if find_peak(target.kind, one)]
         raise NotPredicted(
