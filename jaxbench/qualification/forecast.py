@@ -123,11 +123,7 @@ def _predict(target: Target, network: PresetNetwork, predictor: Predictor, half:
 
 
 def read_forecast(name: str) -> tuple[dict[str, str], list[Forecast]]:
-    """Return what a forecast says of itself, and its rows.
-
-    Raises:
-      BadInput: the file is missing or no forecast.
-    """
+    """Return what a forecast says of itself, and its rows; raise BadInput if it is none."""
     with as_bad_input(f"{name}: no forecast", ValueError):
         text = read_text(user_path(name))
         rows = parse_rows(text, Forecast)
@@ -145,8 +141,7 @@ def read_forecast(name: str) -> tuple[dict[str, str], list[Forecast]]:
 def score_forecast(name: str, paths: Sequence[str]) -> dict[str, Any]:
     """Return the rates that cards measured beside those that were forecast, and a summary.
 
-    Raises:
-      BadInput: no forecast, no card, or a card that has none of its rates.
+    Raise BadInput for no forecast, no card, or a card that has none of its rates.
     """
     about, forecasts = read_forecast(name)
     by_key: dict[tuple, Forecast] = {one.measured_as: one for one in forecasts}
@@ -188,12 +183,10 @@ def score_forecast(name: str, paths: Sequence[str]) -> dict[str, Any]:
 
 
 def _judge(one: Forecast, measured: float) -> dict[str, Any]:
-    if not one.images_per_s:
-        return {"measured": measured} | dict.fromkeys(("ratio", "inside_80", "inside_90"))
     rate, low_80, high_80, low_90, high_90 = (getattr(one, name) for name in _RATES)
     return {
         "measured": measured,
-        "ratio": measured / rate,
-        "inside_80": low_80 <= measured <= high_80,
-        "inside_90": low_90 <= measured <= high_90,
+        "ratio": rate and measured / rate,
+        "inside_80": rate and low_80 <= measured <= high_80,
+        "inside_90": rate and low_90 <= measured <= high_90,
     }
