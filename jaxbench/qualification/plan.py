@@ -23,9 +23,7 @@ class Plan:
     skipped: dict[str, str]
     soak_is_fixed: bool = False
 
-    @property
-    def total_s(self) -> float:
-        return sum(self.times_s.values())
+    total_s = property(lambda self: sum(self.times_s.values()))
 
     def part_s(self, name: str, passed_s: float) -> float:
         """Return the seconds of a part that begins `passed_s` after the start.

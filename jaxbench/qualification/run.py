@@ -143,11 +143,11 @@ def _measure(session: QualifySession, name: str) -> None:
 def _make_card(session: QualifySession, minutes: float, load: HostLoad) -> Card:
     """Return the card of everything that was measured."""
     times_s, parts = session.clock.totals_s(), []
+    skipped = {name: ("skipped", reason) for name, reason in session.plan.skipped.items()}
+    ends: dict[str, Any] = skipped | session.ends
     for name, kind in PARTS.items():
         figures = tuple(one for one in session.figures if FIGURES[one.name].part == name)
-        end: Any = session.ends.get(name)
-        if kind.measured_in and not figures:
-            end = session.ends.get(kind.measured_in)
+        end: Any = ends.get(kind.measured_in if kind.measured_in and not figures else name)
         if end is None:
             end = ("measured", None) if name in times_s else ("skipped", "interrupted")
         checks = tuple(session.notes.get(name, ()))
