@@ -1,9 +1,10 @@
 """The errors that end a run on purpose, each with a message of one line."""
 
+import contextlib
 import difflib
 import errno
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 # What reports that memory ran out: by XLA, C++, Python, cuDNN, the loader, the system, Slurm.
 OUT_OF_MEMORY = re.compile(
@@ -23,6 +24,16 @@ class BadInput(Exception):
     The message is one line: the value, and what is allowed. It is deliberately no
     `ValueError`, because absl turns those into flag errors with a text of its own.
     """
+
+
+@contextlib.contextmanager
+def as_bad_input(what: str, *more: type[Exception]) -> Iterator[None]:
+    """Raise an OSError, or an error of `more` kinds, as a BadInput about `what`."""
+    kinds: tuple[type[Exception], ...] = (OSError, *more)
+    try:
+        yield
+    except kinds as error:
+        raise BadInput(f"{what}: {getattr(error, 'strerror', None) or error}") from error
 
 
 class RunFailed(Exception):

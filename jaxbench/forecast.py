@@ -59,18 +59,18 @@ def _score(paths: list[str]) -> int:
         print(json.dumps(score))
         return 0
     rows = [
-        (
-            *(str(row[name]) for name in ("target", "network", "precision", "batch")),
-            plain(row["images_per_s"]),
-            f"{plain(row['low_80'])} to {plain(row['high_80'])}" if row["ratio"] else "-",
-            plain(row["measured"]),
-            plain(row["ratio"], 2),
-            *(_YES[row[name]] for name in ("inside_80", "inside_90")),
-        )
+        {
+            **{name: str(row[name]) for name in ("target", "network", "precision", "batch")},
+            "predicted": plain(row["images_per_s"]),
+            "80 %": f"{plain(row['low_80'])} to {plain(row['high_80'])}" if row["ratio"] else "-",
+            "measured": plain(row["measured"]),
+            "measured / predicted": plain(row["ratio"], 2),
+            **{f"inside {n} %": _YES[row[f"inside_{n}"]] for n in (80, 90)},
+        }
         for row in score["rows"]
     ]
-    spare = ("80 %", "inside 90 %")
-    print("\n".join(map(printable, text_table(_HEADINGS, rows, spare))))
+    cells, spare = [[*row.values()] for row in rows], ("80 %", "inside 90 %")
+    print("\n".join(map(printable, text_table([*rows[0]], cells, spare))))
     judged = score["judged"]
     print_wrapped(
         f"{judged} of {len(rows)} measured rates were predicted: median error "
@@ -83,19 +83,6 @@ def _score(paths: list[str]) -> int:
 
 
 _YES = {True: "yes", False: "no", None: "-"}
-_HEADINGS = (
-    *(
-        "target",
-        "network",
-        "precision",
-        "batch",
-        "predicted",
-        "80 %",
-        "measured",
-        "measured / predicted",
-    ),
-    *("inside 80 %", "inside 90 %"),
-)
 
 
 if __name__ == "__main__":

@@ -152,11 +152,6 @@ def usd_per_million_images(images_per_s: float, usd_per_hour: float) -> float:
     return usd_per_hour / S_PER_HOUR * 1e6 / images_per_s
 
 
-def usd_per_billion_tokens(images_per_s: float, usd_per_hour: float, tokens: float) -> float:
-    """Return the price of a billion tokens; an image is a sequence of `tokens` of them."""
-    return usd_per_million_images(images_per_s, usd_per_hour) * 1e3 / tokens
-
-
 def usd(time_s: float, usd_per_hour: float) -> float:
     """Return what a time costs; infinite if it never ends."""
     return time_s / S_PER_HOUR * usd_per_hour

@@ -35,7 +35,7 @@ from jaxbench.schema import (
 FEWEST_RUNS, FEWEST_SEEDS = 3, 5
 _LEVEL, _NORMAL_95 = 0.95, 1.96
 # The stage that the rate of a run is of, the first of them that it has.
-_STAGES = ("train_step", "training")
+MAIN_STAGES = ("train_step", "training")
 
 
 class Estimate(NamedTuple):
@@ -138,7 +138,7 @@ def rate_of(run: _Run) -> Estimate:
     It is unknown if the run has measured none of these.
     """
     rates = rates_of(run)
-    for stage in _STAGES:
+    for stage in MAIN_STAGES:
         if stage in rates:
             return rates[stage]
     scaled = [one for one in run.records if isinstance(one, ScalingRecord)]
@@ -268,11 +268,7 @@ def verdict(
     doubts: Sequence[str] = (),
     num_verdicts: int = 1,
 ) -> Verdict:
-    """Return which of two sides is faster.
-
-    Args:
-      doubts: why the runs allow no verdict, see `design_doubts`.
-    """
+    """Return which of two sides is faster; the doubts are as of `design_doubts`."""
     of = ratio(first, second, num_verdicts)
     if doubts or not of.interval:
         return Verdict(Outcome.INCONCLUSIVE, of, tuple(doubts) or ("no interval",))
@@ -334,8 +330,7 @@ def ratio(first: Sequence[Estimate], second: Sequence[Estimate], num_verdicts: i
 def design_doubts(starts: Sequence[tuple[str, Sequence[str | None]]], same_host: bool) -> list[str]:
     """Return why the runs allow no verdict, whatever their rates.
 
-    Args:
-      starts: (name, when its runs began) of both sides, see `are_interleaved`.
+    `starts` has (name, when its runs began) of both sides, see `are_interleaved`.
     """
     single = [name for name, times in starts if len(times) < 2]
     if single:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from jaxbench.cards.card import Card
-from jaxbench.errors import BadInput
+from jaxbench.errors import BadInput, as_bad_input
 from jaxbench.files import read_text, replace_file
 from jaxbench.paths import check_can_be_made, hide_paths, user_path
 
@@ -49,12 +49,10 @@ def make_folder(out: str) -> pathlib.Path:
     """Make the folder of a card; raise BadInput if it cannot be made, or has something in it."""
     path = user_path(out)
     check_can_be_made(path, "out")
-    try:
+    with as_bad_input(f"--out={out}"):
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()):
             raise BadInput(f"--out={out}: nothing is overwritten, name a new or empty folder")
-    except OSError as error:
-        raise BadInput(f"--out={out}: {error.strerror}") from error
     return path
 
 
@@ -77,7 +75,7 @@ def read_card(name: str | pathlib.Path) -> Card:
       BadInput: it cannot be read, is too large, is no card of this schema, or was altered.
     """
     path = card_path(name)
-    try:
+    with as_bad_input(str(path), ValueError, RecursionError):
         content = json.loads(read_text(path, MOST_BYTES))
         about = {key: content.get(key) for key in _ABOUT} if isinstance(content, dict) else None
         if about != _ABOUT:
@@ -91,7 +89,3 @@ def read_card(name: str | pathlib.Path) -> Card:
             raise ValueError("was altered or damaged: its digest is not that of its content")
         del content["digest"], content["kind"], content["schema_version"]
         return msgspec.convert(content, Card)
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"{path}: {error}") from error

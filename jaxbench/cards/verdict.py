@@ -102,16 +102,13 @@ def _checks(part: Part, status: str) -> Iterator[_Judged]:
         yield _Judged(len(names), ", ".join(names) or f"checks: {len(part.checks)}")
 
 
-_RULES = {
-    "fleet": "slower_than_fleet",
-    "predicted": "slower_than_predicted",
-    "floor": "below_floor",
-}
-
-
 def _values(part: Part) -> dict[str, Iterator[_Judged]]:
     """Return what is judged of a part, by the rule of thresholds.csv."""
-    below = {rule: _below(part, basis) for basis, rule in _RULES.items()}
+    below = {
+        "slower_than_fleet": _below(part, "fleet"),
+        "slower_than_predicted": _below(part, "predicted"),
+        "below_floor": _below(part, "floor"),
+    }
     match part.name:
         case "networks" | "collectives":
             return below

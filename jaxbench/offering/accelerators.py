@@ -30,9 +30,7 @@ class Accelerator:
     skypilot: str  # what SkyPilot's `accelerators` takes
     target: Target  # what jaxbench compiles for
 
-    @property
-    def is_tpu(self) -> bool:
-        return self.target.platform == "tpu"
+    is_tpu = property(lambda self: self.target.platform == "tpu")
 
     @property
     def folder(self) -> str:
@@ -43,8 +41,7 @@ class Accelerator:
 def parse_accelerators(names: Sequence[str]) -> list[Accelerator]:
     """Return the accelerators of these names; one text may hold several, with commas between.
 
-    Raises:
-      BadInput: no name, an unknown one, an impossible number, or one machine twice.
+    Raise BadInput for no name, an unknown one, an impossible number, or one machine twice.
     """
     if not any(names):
         raise BadInput(f"give --accelerator=NAME:N, such as H100:1; there are {', '.join(_rows())}")

@@ -27,6 +27,8 @@ FILE = pathlib.Path(__file__).with_name("calibration.json")
 SOFTWARE = "JAX"  # whose rates are predicted
 LEVELS = (0.8, 0.9)
 LATER = "2023"
+# {what rates are alike in: the property of their settings}.
+_ALIKE = {"device": "kind", "network": "network_name", "generation": "generation"}
 # {what was left out: a row's group, None if it is never left out}. The errors of XLA's rows count,
 # which are like jaxbench's; with a generation left out those of all software do.
 LEFT_OUT: dict[str, Callable[[Rate], str | None]] = {
@@ -35,7 +37,6 @@ LEFT_OUT: dict[str, Callable[[Rate], str | None]] = {
     "generation": lambda rate: rate.setting.generation,
     "years": lambda rate: f"from {LATER} on" if rate.date[:4] >= LATER else None,
 }
-_INTERVALS_FROM = ("device", "network", "generation")
 _LEFT_OUT_STEPS = 3
 # Correlations of the values are whole numbers of thousandths in the file.
 _THOUSAND = 1000
@@ -97,7 +98,7 @@ class Calibration:
         hidden = {*without}
         ways = [
             [[row for row in rows if row.row not in hidden] for rows in self.left_out[way].values()]
-            for way in _INTERVALS_FROM
+            for way in _ALIKE
         ]
         asked = {*self.rows_of_jax_on_gpus} - hidden
         rows_by_device = self.left_out["device"].values()
@@ -119,9 +120,9 @@ class Calibration:
 
     def rates_of(self, setting: Setting) -> dict[str, int]:
         """Return how many rows of XLA the setting's device, network and generation have."""
-        names = {"device": setting.kind, "network": setting.network_name}
-        names["generation"] = setting.generation
-        return {what: self.counts[what].get(name, 0) for what, name in names.items()}
+        return {
+            what: self.counts[what].get(getattr(setting, name), 0) for what, name in _ALIKE.items()
+        }
 
 
 def error_quantile(groups: Iterable[Sequence[LeftOut]], level: float) -> float:
@@ -176,8 +177,6 @@ def calibrate(
     fitter = Fitter(rates)
     model, _, _ = fitter.fit()
     xla = [rate.setting for rate in rates if rate.setting.uses_xla]
-    names = {"device": [one.kind for one in xla], "network": [one.network_name for one in xla]}
-    names["generation"] = [one.generation for one in xla]
     return Calibration(
         model=model.of_software(SOFTWARE),
         left_out={name: leave_out(fitter, name, model, progress) for name in LEFT_OUT},
@@ -186,7 +185,10 @@ def calibrate(
             for row, rate in enumerate(rates)
             if rate.setting.by_jax and rate.setting.target.platform == "gpu"
         ],
-        counts={what: dict(sorted(collections.Counter(of).items())) for what, of in names.items()},
+        counts={
+            what: dict(collections.Counter(sorted(getattr(one, name) for one in xla)))
+            for what, name in _ALIKE.items()
+        },
         generations=sorted({rate.setting.generation for rate in rates}),
         near=sorted({near(one) for one in xla}),
         num_rates=len(rates),
@@ -212,6 +214,10 @@ class _Stored(msgspec.Struct, forbid_unknown_fields=True):
     left_out: LeftOutRows
 
 
+# Fields of a calibration that its file has as they are.
+_UNCHANGED = ("num_rates", "generations", "near", "rows_of_jax_on_gpus", "counts")
+
+
 def save(calibration: Calibration, path: pathlib.Path) -> None:
     """Write a calibration as JSON, a row a line."""
 
@@ -228,13 +234,8 @@ def save(calibration: Calibration, path: pathlib.Path) -> None:
     sds = np.sqrt(np.diag(model.covariance))
     correlations = np.rint(_THOUSAND * model.covariance / sds / sds[:, None]).astype(int).tolist()
     stored = _Stored(
-        num_rates=calibration.num_rates,
         noise=short(model.noise),
         sds={kind: short(sd) for kind, sd in model.sds.items()},
-        generations=calibration.generations,
-        near=calibration.near,
-        rows_of_jax_on_gpus=calibration.rows_of_jax_on_gpus,
-        counts=calibration.counts,
         values={
             name: (short(value), short(sds[row]), correlations[row][:row])
             for row, (name, value) in enumerate(model.values.items())
@@ -246,6 +247,7 @@ def save(calibration: Calibration, path: pathlib.Path) -> None:
             }
             for name, groups in calibration.left_out.items()
         },
+        **{name: getattr(calibration, name) for name in _UNCHANGED},
     )
     text = written(msgspec.to_builtins(stored), 3) + "\n"
     replace_file(pathlib.Path(os.path.realpath(path)), text)  # of a link, where it leads to
@@ -264,7 +266,7 @@ def load(path: pathlib.Path = FILE) -> Calibration:
         "a parameter": stored.values.keys() >= PARAMETERS.keys(),
         "a standard deviation": stored.sds.keys() >= {*OFFSETS},
         "a correlation": [len(row) for row in rows] == [*range(len(rows))],
-        "what was counted": stored.counts.keys() >= {*_INTERVALS_FROM},
+        "what was counted": stored.counts.keys() >= _ALIKE.keys(),
         "errors of rows left out": all(
             any(stored.left_out.get(name, {}).values()) for name in LEFT_OUT
         ),
@@ -281,11 +283,5 @@ def load(path: pathlib.Path = FILE) -> Calibration:
     correlation = lower + lower.T + np.eye(len(rows))
     values = {name: value for name, (value, _, _) in stored.values.items()}
     model = Model(values, correlation * sds * sds[:, None], stored.sds, stored.noise)
-    return Calibration(
-        model=model,
-        **{
-            field.name: getattr(stored, field.name)
-            for field in dataclasses.fields(Calibration)
-            if field.name != "model"
-        },
-    )
+    unchanged = {name: getattr(stored, name) for name in _UNCHANGED}
+    return Calibration(model=model, left_out=stored.left_out, **unchanged)

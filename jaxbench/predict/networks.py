@@ -242,13 +242,11 @@ def inception_v4():
 
 
 def unet572():
-    x, skips = _Images((572, 572), 1), []
-    for channels in (64, 128, 256, 512):
-        x.conv(channels, 3, 1, True, touches=2.0).conv(channels, 3, 1, True, touches=2.0)
-        skips.append(channels)
-        x.pool()
+    x, widths = _Images((572, 572), 1), (64, 128, 256, 512)
+    for channels in widths:
+        x.conv(channels, 3, 1, True, touches=2.0).conv(channels, 3, 1, True, touches=2.0).pool()
     x.conv(1024, 3, 1, True, touches=2.0).conv(1024, 3, 1, True, touches=2.0)
-    for channels in reversed(skips):
+    for channels in reversed(widths):
         x.conv(channels, 2, 2, up=True, touches=2.0)
         x.channels = 2 * channels
         x.conv(channels, 3, 1, True, touches=3.0).conv(channels, 3, 1, True, touches=2.0)
@@ -306,14 +304,8 @@ def ssd300():
     for stage, count in enumerate((3, 4, 6)):
         _bottlenecks(x, count, 256 * 2**stage, 64 * 2**stage, 2 if stage == 1 else 1)
     maps = [x.branch()]
-    for inner, outer, *options in (
-        (256, 512, 2),
-        (256, 512, 2),
-        (128, 256, 2),
-        (128, 256, 1, True),
-        (128, 256, 1, True),
-    ):
-        maps.append(x.conv(inner).conv(outer, 3, *options).branch())
+    for inner, *options in ((256, 2), (256, 2), (128, 2), (128, 1, True), (128, 1, True)):
+        maps.append(x.conv(inner).conv(2 * inner, 3, *options).branch())
     for images, boxes in zip(maps, (4, 6, 6, 6, 4, 4), strict=True):
         for per_box in (4, 81):
             images.branch().conv(boxes * per_box, 3, touches=2.0)

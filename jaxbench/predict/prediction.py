@@ -44,18 +44,13 @@ class Prediction:
         """Examples/s of all devices, with the 80 % interval."""
         return self.rates[LEVELS[0]]
 
-    @property
-    def bound_by(self) -> str:
-        """What takes most of a step."""
-        return max(self.parts_s, key=self.parts_s.__getitem__)
-
     def to_json(self) -> dict[str, Any]:
         """Return the fields of `predicted` in JSON."""
         return {
             **self.rate.fields("images_per_s"),
             **self.rates[LEVELS[1]].fields("images_per_s_90"),
             "step_s": sum(self.parts_s.values()),
-            "bound_by": self.bound_by,
+            "bound_by": max(self.parts_s, key=self.parts_s.__getitem__),
             "parts_s": self.parts_s,
             "origin": "predicted",
             "basis": self.basis,
@@ -73,11 +68,7 @@ class RunsOutOfMemory(NotPredicted):
 def setting_of(
     shape: NetworkShape, target: Target, precision: str, batch_per_device: float
 ) -> Setting:
-    """Return the setting of a training step of jaxbench.
-
-    Raises:
-      NotPredicted: the machine has no such arithmetic, or its peaks are unknown.
-    """
+    """Return the setting of a training step of jaxbench; raise NotPredicted for unknown peaks."""
     if not find_peak(target.kind, precision):
         others = [one for one in ("bf16", "fp16", "fp32") if find_peak(target.kind, one)]
         raise NotPredicted(
@@ -115,7 +106,7 @@ def predict(setting: Setting, calibration: Calibration, anchors: Sequence[Rate] 
             f"no rate of a network like this ({family}) in {precision} on a "
             f"{target.platform.upper()} was published for XLA"
         )
-    needed, least = memory_bytes(setting), least_memory_bytes(setting)
+    needed, least = memory_bytes(setting)
     if least > target.usable_bytes:
         raise RunsOutOfMemory(
             f"it runs out of memory: a device needs {least / 2**30:.1f} GiB at least and has "
@@ -167,19 +158,13 @@ def predict(setting: Setting, calibration: Calibration, anchors: Sequence[Rate] 
     )
 
 
-def memory_bytes(setting: Setting) -> float:
-    """Return what a device needs: the state, and what the backward pass reads.
+def memory_bytes(setting: Setting) -> tuple[float, float]:
+    """Return what a device needs, and what if the compiler computes most activations again.
 
-    XLA plans 0.6 to 1.5 of it for steps of 1 GiB or more (`results/targets/`).
-    """
-    shape = setting.shape
-    return shape.state_bytes + shape.kept_bytes(setting.element_bytes) * setting.batch
-
-
-def least_memory_bytes(setting: Setting) -> float:
-    """Return what a device needs if the compiler computes most activations again.
-
-    XLA was seen to fit ViT-S/16 into 0.46 of `memory_bytes`, and ResNet-50 into 0.64.
+    That is the state, and what the backward pass reads. XLA plans 0.6 to 1.5 of it for steps of
+    1 GiB or more (`results/targets/`), but was seen to fit ViT-S/16 into 0.46 of it, and ResNet-50
+    into 0.64.
     """
     state_bytes = setting.shape.state_bytes
-    return state_bytes + 0.4 * (memory_bytes(setting) - state_bytes)
+    needed = state_bytes + setting.shape.kept_bytes(setting.element_bytes) * setting.batch
+    return needed, state_bytes + 0.4 * (needed - state_bytes)

@@ -71,7 +71,5 @@ class CorruptionCheck:
         figures.append(measured("rounds", self._check.rounds))
         figures += [measured("mismatches", n, device=device) for device, n in self._counts.items()]
         for one in self._named:
-            labels: dict[str, Any] = {"round": one.round, "tensor": one.path}
-            figures.append(
-                measured("mismatched_values", one.elements, device=one.device_id, **labels)
-            )
+            labels: dict[str, Any] = {"device": one.device_id, "round": one.round}
+            figures.append(measured("mismatched_values", one.elements, tensor=one.path, **labels))

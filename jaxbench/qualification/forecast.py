@@ -14,7 +14,7 @@ from jaxbench.cards.card_file import read_card
 from jaxbench.cards.check import impossible
 from jaxbench.cards.figures import NETWORK, STANDARD, PresetNetwork
 from jaxbench.clock import now, seconds_since_1970
-from jaxbench.errors import BadInput
+from jaxbench.errors import BadInput, as_bad_input
 from jaxbench.files import parse_rows, read_text
 from jaxbench.hardware.environment import describe_git
 from jaxbench.hardware.peak_table import without_maker
@@ -101,11 +101,8 @@ def make_forecast(names: str, out: str, progress: Callable[[str], None]) -> int:
         "calibration": f"sha256 {hashlib.sha256(calibration.FILE.read_bytes()).hexdigest()[:12]}",
     }
     lines = [f"# {name}: {value}\n" for name, value in about.items()]
-    try:
-        with open(path, "x", encoding="utf-8") as file:
-            file.write("".join(lines) + render_csv(_COLUMNS, map(dataclasses.asdict, rows)))
-    except OSError as error:
-        raise BadInput(f"--out={out}: {error.strerror}") from error
+    with as_bad_input(f"--out={out}"), open(path, "x", encoding="utf-8") as file:
+        file.write("".join(lines) + render_csv(_COLUMNS, map(dataclasses.asdict, rows)))
     return len(rows)
 
 
@@ -126,16 +123,10 @@ def _predict(target: Target, network: PresetNetwork, predictor: Predictor, half:
 
 
 def read_forecast(name: str) -> tuple[dict[str, str], list[Forecast]]:
-    """Return what a forecast says of itself, and its rows.
-
-    Raises:
-      BadInput: the file is missing or no forecast.
-    """
-    try:
+    """Return what a forecast says of itself, and its rows; raise BadInput if it is none."""
+    with as_bad_input(f"{name}: no forecast", ValueError):
         text = read_text(user_path(name))
         rows = parse_rows(text, Forecast)
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{name}: no forecast: {error}") from None
     comments = (line[2:].partition(": ") for line in text.splitlines() if line[:2] == "# ")
     about = {key: value for key, _, value in comments}
     halves = [one for one in rows if one.images_per_s and None in (getattr(one, n) for n in _RATES)]
@@ -150,8 +141,7 @@ def read_forecast(name: str) -> tuple[dict[str, str], list[Forecast]]:
 def score_forecast(name: str, paths: Sequence[str]) -> dict[str, Any]:
     """Return the rates that cards measured beside those that were forecast, and a summary.
 
-    Raises:
-      BadInput: no forecast, no card, or a card that has none of its rates.
+    Raise BadInput for no forecast, no card, or a card that has none of its rates.
     """
     about, forecasts = read_forecast(name)
     by_key: dict[tuple, Forecast] = {one.measured_as: one for one in forecasts}
@@ -193,12 +183,10 @@ def score_forecast(name: str, paths: Sequence[str]) -> dict[str, Any]:
 
 
 def _judge(one: Forecast, measured: float) -> dict[str, Any]:
-    if not one.images_per_s:
-        return {"measured": measured} | dict.fromkeys(("ratio", "inside_80", "inside_90"))
     rate, low_80, high_80, low_90, high_90 = (getattr(one, name) for name in _RATES)
     return {
         "measured": measured,
-        "ratio": measured / rate,
-        "inside_80": low_80 <= measured <= high_80,
-        "inside_90": low_90 <= measured <= high_90,
+        "ratio": rate and measured / rate,
+        "inside_80": rate and low_80 <= measured <= high_80,
+        "inside_90": rate and low_90 <= measured <= high_90,
     }

@@ -23,9 +23,7 @@ class Plan:
     skipped: dict[str, str]
     soak_is_fixed: bool = False
 
-    @property
-    def total_s(self) -> float:
-        return sum(self.times_s.values())
+    total_s = property(lambda self: sum(self.times_s.values()))
 
     def part_s(self, name: str, passed_s: float) -> float:
         """Return the seconds of a part that begins `passed_s` after the start.
@@ -70,13 +68,13 @@ def make_plan(
         )
     if soak_minutes is not None and not 0 <= soak_minutes <= minutes:
         raise BadInput(f"--soak_minutes={soak_minutes:g}: must lie within 0 and --minutes")
-    left_s, least_s, skipped = 60 * minutes, {}, {}
-    for kind in sorted(PARTS.values(), key=lambda kind: kind.priority):
-        if kind.measured_in:
-            continue
-        least_s[kind.name] = kind.least_on_cpu_s if on_cpu else kind.least_s
-        if only_doctor and kind.name != "doctor":
-            skipped[kind.name] = only_doctor
+    left_s, kinds = 60 * minutes, sorted(PARTS.values(), key=lambda kind: kind.priority)
+    least_s = {
+        kind.name: kind.least_on_cpu_s if on_cpu else kind.least_s
+        for kind in kinds
+        if not kind.measured_in
+    }
+    skipped = {name: only_doctor for name in least_s if only_doctor and name != "doctor"}
     if num_devices < 2:
         skipped["collectives"] = "there is one device"
     if soak_minutes:

@@ -15,7 +15,7 @@ from jaxbench.cards.figures import CPU, FIGURES, PARTS, STANDARD
 from jaxbench.cards.verdict import failures, judge
 from jaxbench.clock import now
 from jaxbench.config import Experiment
-from jaxbench.errors import BadInput, Terminated, first_line
+from jaxbench.errors import BadInput, Terminated, as_bad_input, first_line
 from jaxbench.hardware.accelerators import unused_accelerators
 from jaxbench.hardware.distorters import distortion_warnings
 from jaxbench.hardware.environment import describe_environment
@@ -104,11 +104,9 @@ def _new_folder(out: str | None) -> pathlib.Path:
     """Make the folder of the card, with the one of its runs, which no other program has made."""
     if out == "":
         raise BadInput("--out=: must name a folder")
-    try:
+    with as_bad_input(f"--out={out or 'runs/qualify'}"):
         folder = make_folder(out) if out else create_timed_folder(pathlib.Path("runs", "qualify"))
         (folder / RUNS).mkdir()
-    except OSError as error:
-        raise BadInput(f"--out={out or 'runs/qualify'}: {error.strerror}") from error
     return folder
 
 
@@ -145,11 +143,11 @@ def _measure(session: QualifySession, name: str) -> None:
 def _make_card(session: QualifySession, minutes: float, load: HostLoad) -> Card:
     """Return the card of everything that was measured."""
     times_s, parts = session.clock.totals_s(), []
+    skipped = {name: ("skipped", reason) for name, reason in session.plan.skipped.items()}
+    ends: dict[str, Any] = skipped | session.ends
     for name, kind in PARTS.items():
         figures = tuple(one for one in session.figures if FIGURES[one.name].part == name)
-        end: Any = session.ends.get(name)
-        if kind.measured_in and not figures:
-            end = session.ends.get(kind.measured_in)
+        end: Any = ends.get(kind.measured_in if kind.measured_in and not figures else name)
         if end is None:
             end = ("measured", None) if name in times_s else ("skipped", "interrupted")
         checks = tuple(session.notes.get(name, ()))

@@ -30,7 +30,7 @@ class QualifySession:
       clock: counts each part as a phase of its name.
       figures: what has been measured so far, of all parts.
       notes: {part: what else there is to say of it}.
-      ends: {part: (status, reason)} of what was not measured.
+      ends: {part: (status, reason)} of what was begun, and not measured.
       part: that is being measured.
     """
 
@@ -42,15 +42,10 @@ class QualifySession:
     clock: Clock = dataclasses.field(default_factory=Clock)
     figures: list[Figure] = dataclasses.field(default_factory=list)
     notes: dict[str, list[Check]] = dataclasses.field(default_factory=dict)
-    ends: dict[str, tuple[str, str]] = dataclasses.field(init=False)
+    ends: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
     part: str = ""
 
-    def __post_init__(self):
-        self.ends = {name: ("skipped", reason) for name, reason in self.plan.skipped.items()}
-
-    @property
-    def on_cpu(self) -> bool:
-        return self.mesh.devices[0].platform == "cpu"
+    on_cpu = property(lambda self: self.mesh.devices[0].platform == "cpu")
 
     def show(self, activity: str) -> None:
         """Show what is being done, and how much of the plan's time has passed."""

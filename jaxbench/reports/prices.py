@@ -3,8 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from jaxbench.analysis import pricing
-from jaxbench.analysis.pricing import Price
+from jaxbench.analysis.pricing import Price, usd_per_million_images
 from jaxbench.analysis.rate import Estimate
 from jaxbench.errors import BadInput
 from jaxbench.metrics import plain, words
@@ -68,11 +67,11 @@ def at_price(rate: Estimate, price: Price, tokens: int | None = None) -> dict[st
     paid = price.usd_per_hour
     costs = {
         "images_per_s_per_usd_per_hour": rate.map(lambda x: x / paid),
-        "usd_per_million_images": rate.map(lambda x: pricing.usd_per_million_images(x, paid)),
+        "usd_per_million_images": rate.map(lambda x: usd_per_million_images(x, paid)),
     }
-    if tokens:
-        per_token = lambda x: pricing.usd_per_billion_tokens(x, paid, tokens)  # noqa: E731
-        costs["usd_per_billion_tokens"] = rate.map(per_token)
+    if tokens:  # an image is a sequence of so many
+        of_tokens = rate.map(lambda x: usd_per_million_images(x, paid) * 1e3 / tokens)
+        costs["usd_per_billion_tokens"] = of_tokens
     return costs
 
 

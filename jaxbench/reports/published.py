@@ -62,14 +62,12 @@ class Sources:
             hardware, devices = row["hardware"], row.get("devices")
             counted = devices == 1 or "+" in hardware or hardware[0].isdigit() or "TPU" in hardware
             machine = hardware if counted else f"{devices} × {hardware}"
-            rows.append({"origin": PUBLISHED, **row, "machine": machine, "cited": self._cite(row)})
+            name = "; ".join(filter(None, (row["source"], row.get("framework"))))
+            number = self._numbers.setdefault(name, len(self._numbers) + 1)
+            parts = (f"{row.get('date') or 'no date'} [{number}]", row.get("note"))
+            cited = ", ".join(filter(None, parts))
+            rows.append({"origin": PUBLISHED, **row, "machine": machine, "cited": cited})
         return rows
-
-    def _cite(self, row: Row) -> str:
-        name = "; ".join(filter(None, (row["source"], row.get("framework"))))
-        number = self._numbers.setdefault(name, len(self._numbers) + 1)
-        parts = (f"{row.get('date') or 'no date'} [{number}]", row.get("note"))
-        return ", ".join(filter(None, parts))
 
     @property
     def note(self) -> str:

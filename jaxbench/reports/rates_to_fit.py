@@ -19,6 +19,7 @@ from jaxbench.predict.rates import Rate
 from jaxbench.records.reader import flat
 from jaxbench.reports.collect import ReportedCard, collect
 from jaxbench.reports.runs import ReportedRun
+from jaxbench.reports.work import grouped
 from jaxbench.schema import Environment
 
 # Failures of a card that say nothing against its rates: a part that was not measured, and a rate
@@ -52,17 +53,17 @@ def rates_to_fit(
                 measured.setdefault(key, (kind, one))
         except NoRate as error:
             left_out[f"{kind}(s) ({error})"] += 1
-    shapes = _trace_all([one for _, one in measured.values()], progress)
+    networks = grouped(measured.values(), lambda pair: _network(pair[1])).values()
     rates: dict[str, list[Rate]] = collections.defaultdict(list)
-    for kind, one in measured.values():
+    for number, same in enumerate(networks, 1):
+        progress(f"tracing {same[0][1].experiment} ({number} of {len(networks)})")
         try:
-            if isinstance(shape := shapes[_network(one)], BadInput):
-                raise shape
-            rate = one.rate(shape)
+            shape = _trace(same[0][1])
+            for kind, one in same:
+                rate = one.rate(shape)
+                rates[kind].append(rate)
         except BadInput as error:
-            left_out[f"rate(s) ({error})"] += 1
-            continue
-        rates[kind].append(rate)
+            left_out[f"rate(s) ({error})"] += len(same)
     lines = [*collection.notes, *collection.card_notes]
     if +left_out:
         reasons = (f"{number:,} {reason}" for reason, number in (+left_out).items())
@@ -107,21 +108,6 @@ def _network(one: Measured) -> tuple:
     """Return what is equal for rates of one network; a device may choose another attention."""
     kind, model = one.target.kind, repr(one.settings.get("model"))
     return one.experiment, one.precision, kind, f"{one.macs:.3g}", model
-
-
-def _trace_all(
-    measured: Sequence[Measured], progress: Callable[[str], None]
-) -> dict[tuple, NetworkShape | BadInput]:
-    """Return {network: its shape, or why there is none}."""
-    shapes: dict[tuple, NetworkShape | BadInput] = {}
-    networks = {_network(one): one for one in measured}
-    for number, (network, one) in enumerate(networks.items(), 1):
-        progress(f"tracing {one.experiment} ({number} of {len(networks)})")
-        try:
-            shapes[network] = _trace(one)
-        except BadInput as error:
-            shapes[network] = error
-    return shapes
 
 
 def _trace(one: Measured) -> NetworkShape:

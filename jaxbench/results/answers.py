@@ -7,13 +7,11 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from jaxbench.analysis.rate import MAIN_STAGES
 from jaxbench.errors import BadInput
 from jaxbench.reports.sides import describe_comparison, judge, match_trials, read_sides
 from jaxbench.results.run import Run
 from jaxbench.results.tables import as_table
-
-# Stages of --mode=throughput, and of training, by which runs are compared first.
-_PRIMARY_STAGES = ("train_step", "training")
 
 
 class SweepResult(Sequence[Run]):
@@ -99,7 +97,7 @@ class Comparison:
         if len(self.comparisons) > 1:
             raise BadInput(f"{len(self.comparisons)} trials are compared: their ratios are in rows")
         stages = self.comparisons[0]["stages"]
-        return next(stages[name] for name in (*_PRIMARY_STAGES, *stages) if name in stages)
+        return next(stages[name] for name in (*MAIN_STAGES, *stages) if name in stages)
 
     def __repr__(self) -> str:
         lines = [line for one in self.comparisons for line in describe_comparison(one)]

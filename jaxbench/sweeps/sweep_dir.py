@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxbench.errors import BadInput
+from jaxbench.errors import BadInput, as_bad_input
 from jaxbench.files import end_of_lines, open_own, replace_file
 from jaxbench.launchers.launcher import TrialJob
 from jaxbench.paths import check_can_be_made
@@ -107,7 +107,7 @@ def open_sweepdir(path: pathlib.Path) -> Iterator[SweepDir]:
     Raises:
       BadInput: another sweep is running there, or the folder cannot be used.
     """
-    try:
+    with as_bad_input(f"--sweepdir={path}"):
         if path.is_file():
             raise BadInput(f"--sweepdir={path}: is a file; name a folder")
         if path.is_dir() and any(path.iterdir()) and not (path / _LOCK).exists():
@@ -118,8 +118,6 @@ def open_sweepdir(path: pathlib.Path) -> Iterator[SweepDir]:
         check_can_be_made(path, "sweepdir")
         path.mkdir(parents=True, exist_ok=True)
         lock = open_own(path / _LOCK, "a")
-    except OSError as error:
-        raise BadInput(f"--sweepdir={path}: {error.strerror}") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -36,21 +36,15 @@ _MOST_LOSSES = 2
 
 @dataclasses.dataclass
 class _Attempt:
-    """A trial that waits or runs.
+    """A trial that waits or runs."""
 
-    Attributes:
-      position: in the sweep, such as [2/9].
-    """
-
-    position: str
+    position: str  # in the sweep, such as [2/9]
     trial: Trial
     losses: int = 0
     line: str = ""
     watch: Stopwatch = dataclasses.field(default_factory=Stopwatch)
 
-    @property
-    def what(self) -> str:
-        return f"{self.position} {self.trial.title}"
+    what = property(lambda self: f"{self.position} {self.trial.title}")
 
 
 class TrialRunner:
@@ -85,11 +79,7 @@ class TrialRunner:
         return None if retried else result
 
     def run(self, trials: Mapping[str, Trial]) -> Iterator[TrialResult]:
-        """Run trials; keep and yield each one's result, in the order of their ends.
-
-        Raises:
-          Unreachable: the launcher has no slots any more.
-        """
+        """Run trials; keep and yield their results as they end; raise Unreachable without slots."""
         attempts = [_Attempt(position, trial) for position, trial in trials.items()]
         # What an earlier process has started comes first, for it has taken slots.
         waiting = [attempt for attempt in attempts if not self._attach(attempt)]

@@ -5,7 +5,6 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from jaxbench.cards.card import Card
 from jaxbench.cards.figures import FIGURES, PARTS, PRESETS
 from jaxbench.cards.verdict import summary_of
 from jaxbench.metrics import UNKNOWN, count, percent, plain
@@ -29,20 +28,9 @@ class _Row(NamedTuple):
     of: ReportedCard
     content: Any = None  # a Figure, Finding or Check
 
-    @property
-    def card(self) -> Card:
-        return self.of.card
-
 
 def _outcome(row: _Row) -> Cell:
-    return status_cell(row.card.verdict.outcome)
-
-
-def _labels(row: _Row) -> str:
-    labels = [f"{name} {value}" for name, value in row.content.labels.items()]
-    if row.content.device is not None:
-        labels.append(f"device {row.content.device}")
-    return ", ".join(labels)
+    return status_cell(row.of.card.verdict.outcome)
 
 
 def _expected_cell(row: _Row) -> str:
@@ -59,7 +47,7 @@ def _word(row: _Row) -> Cell:
 
 
 def _share_of_peak(row: _Row) -> float | None:
-    peak = row.card.peak_of(row.content)
+    peak = row.of.card.peak_of(row.content)
     return peak and row.content.value / peak
 
 
@@ -70,10 +58,10 @@ def _best(name: str) -> Column:
     """Return the column of a figure: the median of the devices, or the highest of the links."""
 
     def cell(row: _Row) -> str:
-        if not (figures := [*row.card.named(name)]):
+        if not (figures := [*row.of.card.named(name)]):
             return UNKNOWN
         middle = max if figures[0].device is None else statistics.median
-        shares = [f.value / peak for f in figures if (peak := row.card.peak_of(f))]
+        shares = [f.value / peak for f in figures if (peak := row.of.card.peak_of(f))]
         share = f" ({percent(middle(shares))} %)" if shares else ""
         return plain(middle(figure.value for figure in figures)) + share
 
@@ -84,14 +72,14 @@ _CARD = Column("card", "of.id")
 _CARDS = (
     _CARD,
     Column("folder", "of.name"),
-    Column("hostname", "card.environment.hostname"),
-    Column("devices", "card.hardware"),
+    Column("hostname", "of.card.environment.hostname"),
+    Column("devices", "of.card.hardware"),
     Column("verdict", _outcome, left=True),
-    Column("measured", "card.created_at", moment),
-    Column("expected", lambda row: summary_of(row.card), left=True),
-    Column("preset", "card.preset"),
-    Column("jaxbench", "card.jaxbench_version"),
-    metric_column("card.minutes_taken"),
+    Column("measured", "of.card.created_at", moment),
+    Column("expected", lambda row: summary_of(row.of.card), left=True),
+    Column("preset", "of.card.preset"),
+    Column("jaxbench", "of.card.jaxbench_version"),
+    metric_column("of.card.minutes_taken"),
     # What a machine is first asked about.
     *map(_best, ("matmul_bf16_tflops", "matmul_fp16_tflops", "matmul_fp32_tflops")),
     *map(_best, ("triad_gb_per_s", "h2d_gb_per_s", "bus_gb_per_s", "drift_percent")),
@@ -108,10 +96,10 @@ _CHECKS = (
 )
 _FIGURES = (
     *(_CARD, Column("figure", "content.name")),
-    Column("of", _labels),
+    Column("of", lambda row: str(row.content).partition(", ")[2]),
     metric_column("value", "content.estimate", " (95 % interval)", ends="too"),
     *_EXPECTED,
-    metric_column("nominal", lambda row: row.card.peak_of(row.content)),
+    metric_column("nominal", lambda row: row.of.card.peak_of(row.content)),
     metric_column("share_of_nominal", _share_of_peak),
     Column("run", "content.run"),
 )
@@ -189,9 +177,8 @@ def _pairs(card: ReportedCard) -> Table:
     def column(peer: str) -> Column:
         return metric_column("value", lambda name: pairs.get((name, peer)))._replace(title=peer)
 
-    columns = [*map(column, names)]
+    columns = [Column("from / to", str), *map(column, names)]
     title = f"{card.id}: {FIGURES[_PAIRS].meaning} [GB/s]"
-    columns.insert(0, Column("from / to", str))
     return make_table(columns, names, title, card.card.label)
 
 
@@ -213,7 +200,7 @@ def _networks(cards: Sequence[ReportedCard]) -> Table:
 
 
 def _measured_row(row: _Row) -> dict[str, Any]:
-    card, rate = row.card, row.content
+    card, rate = row.of.card, row.content
     # Of the same network, precision and batch.
     others = {f.name: f.value for f in card.figures() if f.labels == rate.labels}
     batch, network = rate.labels["batch"], str(rate.labels["network"])

@@ -95,6 +95,7 @@ class _Rate:
     lost: str = ""
 
     run = property(lambda self: self.runs[0])
+    data = property(lambda self: self.run.data_of(self.setting["feed"]))
     value = property(lambda self: self.rate.value or 0.0)
 
     @property
@@ -275,7 +276,8 @@ def _machines(context: ReportContext) -> list[dict[str, Any]]:
     """Return a row for each machine and work; whole trainings come first, tiny networks last."""
     experiments = [*dict.fromkeys(one.run.experiment for one in context.measurements)]
     works = sorted(
-        work.grouped(_rates(context), _work).values(),
+        # What must be equal if rates are compared: the network, the images, the stage.
+        work.grouped(_rates(context), lambda one: chart_key(one.data, one.setting)).values(),
         key=lambda rates: (
             rates[0].run.experiment.endswith(":tiny"),
             experiments.index(rates[0].run.experiment),
@@ -291,11 +293,6 @@ def _machines(context: ReportContext) -> list[dict[str, Any]]:
         for row in rows:
             row["heading"] = short + more * (shorts.count(short) > 1)
     return [row for _, rows in compared for row in rows]
-
-
-def _work(rate: _Rate) -> tuple:
-    """Return what must be equal if rates are compared: the network, the images, the stage."""
-    return chart_key(rate.run.data_of(rate.setting["feed"]), rate.setting)
 
 
 def _rates(context: ReportContext) -> Iterator[_Rate]:

@@ -34,20 +34,17 @@ def list_runs(context: ReportContext) -> Section | None:
     verb = "is" if compiled == 1 else "are"
     only = f" {compiled} of them {verb} of machines that are not here: nothing was measured there."
     only = only if compiled else ""
+    states = collections.Counter(run.status for run in runs).most_common()
+    listed = ", ".join(f"{n} {status}" for status, n in states) or "none has begun"
     corrupt = [f"The sweep {s.name} is corrupt: {s.problem}." for s in sweeps if s.problem]
     return make_section(
         "runs",
         "Runs and environment",
-        f"{len(runs)} run{'s' if len(runs) != 1 else ''}{of} ({_states(runs)}){when}.{only} "
+        f"{len(runs)} run{'s' if len(runs) != 1 else ''}{of} ({listed}){when}.{only} "
         "Figures with a run's id (R1, R2 …) were measured in that run, unless they are marked "
         "compiled or predicted. Published figures are marked, with their source.",
         [*context.collection.notes, *corrupt, _runs_table(context), _environments(context.runs)],
     )
-
-
-def _states(runs: Sequence[ReportedRun]) -> str:
-    states = collections.Counter(run.status for run in runs).most_common()
-    return ", ".join(f"{n} {status}" for status, n in states) or "none has begun"
 
 
 def _runs_table(context: ReportContext) -> Table:

@@ -21,7 +21,7 @@ from jaxbench.reports.runs import ReportedRun
 from jaxbench.reports.work import in_parts
 from jaxbench.schema import METRICS, value_of
 from jaxbench.tables.columns import Column, metric_column, metric_columns, span
-from jaxbench.tables.table import Table, make_table
+from jaxbench.tables.table import make_table
 
 # {metric: the clock's phases that it adds up}; a phase that is not listed counts as other.
 _PARTS = {
@@ -62,25 +62,21 @@ def time_split(context: ReportContext) -> Section | None:
     rows = [row for run in context.runs if (row := _split(run))["sum_s"] > 0]
     note = "; ".join(f"{METRICS[part].title}: {', '.join(of)}" for part, of in _PARTS.items())
     table = make_table(_COLUMNS, rows, title="Seconds", note=f"{note} (the names in run.json).")
-    return make_section(
-        "time",
-        "Where the time went",
-        "The clock's phases do not overlap, so the parts add up to the whole run. Time of no "
-        "phase is other.",
-        [table, _goodput(context)],
-    )
-
-
-def _goodput(context: ReportContext) -> Table:
-    """Return the goodput and the badput of training runs, over all their processes."""
     rows = [{"run": run} for run in context.runs if value_of(run.summary, "goodput") is not None]
-    return make_table(
+    goodput = make_table(
         _GOODPUT,
         rows,
         title="Goodput",
         note="Share of the wall time that was steps whose result is in the final state, and the "
         "seconds of the rest by cause, from the start of a run's first process to its end. "
         "lost work: done again after a resume. down: between two processes.",
+    )
+    return make_section(
+        "time",
+        "Where the time went",
+        "The clock's phases do not overlap, so the parts add up to the whole run. Time of no "
+        "phase is other.",
+        [table, goodput],
     )
 
 
