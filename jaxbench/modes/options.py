@@ -4,9 +4,10 @@ The flags of `jaxbench.main`, the keywords of the Python API and the reference p
 `OPTIONS`. Importing this does not import JAX.
 """
 
+import math
 import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.config import Experiment
@@ -22,6 +23,15 @@ COORDINATOR_FLAGS = ("distributed", "coordinator_address", "num_processes", "pro
 _CHECKPOINTS = ("checkpoint_minutes", "checkpoint_epochs", "keep_checkpoints")
 # The values that the Python API takes; a path is text.
 _VALUES: dict[Any, Any] = {bool: bool, int: int, float: (int, float), str: (str, os.PathLike)}
+# {option: whether it may be this number, and what it must be}; written so that nan may not be.
+_NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
+    "telemetry_s": (
+        lambda time_s: time_s == 0 or 0.1 <= time_s <= 3600,
+        "seconds from 0.1 to 3600, or 0 for no telemetry",
+    ),
+    "checkpoint_minutes": (lambda minutes: 0 <= minutes < math.inf, "0 (never) or more"),
+    "link_gb_per_s": (lambda rate: 0 < rate < math.inf, "more than 0"),
+}
 
 
 class Option(NamedTuple):
@@ -101,24 +111,20 @@ def mode_keywords(mode: str, experiment: Experiment, values: Mapping[str, Any]) 
     Raises:
       BadInput: a value that is not allowed, or not with this experiment; no device is needed.
     """
-    from jaxbench.checkpoints.checkpoint import Policy, check_minutes
-    from jaxbench.hardware.telemetry.sampler import check_interval
+    from jaxbench.checkpoints.checkpoint import Policy
     from jaxbench.microbench.interleaved import check_window_s
     from jaxbench.records.writers.wandb import check_wandb
     from jaxbench.training.profiler import parse_steps
 
     checks: dict[str, Any] = {
-        "telemetry_s": check_interval,
-        "checkpoint_minutes": check_minutes,
         "window_s": check_window_s,
         "profile": parse_steps,
         "target_accuracy": lambda value: check_fraction("target_accuracy", value),
         "wandb": check_wandb,
-        "link_gb_per_s": lambda value: _check_positive("link_gb_per_s", value),
     }
     keywords: dict[str, Any] = {}
     for name, option in options_of(mode).items():
-        value = values.get(name)
+        value: Any = values.get(name)
         value = option.default if value is None else value
         if name == "device_counts":
             value = _parse_counts(value)
@@ -133,6 +139,10 @@ def mode_keywords(mode: str, experiment: Experiment, values: Mapping[str, Any]) 
             raise BadInput(f"--{name}={value}: must be a whole number, at least {option.low}")
         if name in checks and value is not None:
             checks[name](value)
+        if name in _NUMBERS and value is not None:
+            is_allowed, words = _NUMBERS[name]
+            if not is_allowed(value):
+                raise BadInput(f"--{name}={value:g}: must be {words}")
         keywords[name] = value
     if "resume" in keywords:
         keywords["resume"] = check_path("resume", keywords["resume"])
@@ -159,11 +169,6 @@ def check_path(name: str, value: Any) -> str:
     if not isinstance(value, (str, os.PathLike)):
         raise BadInput(f"--{name}={value!r}: must be a path")
     return os.fspath(value)
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not 0 < value < float("inf"):  # written so that nan fails it too
-        raise BadInput(f"--{name}={value:g}: must be more than 0")
 
 
 def _parse_counts(counts: str | Sequence[int] | None) -> list[int]:
