@@ -12,14 +12,13 @@ from typing import Any
 
 from absl import flags
 
-from jaxbench.analysis.pricing import Price
 from jaxbench.cli import entry_point, main_flags, price_flags, process_flags, registry
 from jaxbench.clock import process_age_s
 from jaxbench.config import Experiment
 from jaxbench.config.custom import config_record
 from jaxbench.config.fields import names_that_may_differ
 from jaxbench.errors import BadInput
-from jaxbench.hardware.targets.target import list_targets, parse_target, split_targets
+from jaxbench.hardware.targets.target import list_targets, split_targets
 from jaxbench.modes import import_mode
 from jaxbench.modes.options import OPTIONS
 from jaxbench.parallel import processes
@@ -57,7 +56,7 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
                 "--mode=describe and jaxbench.sweep take several"
             )
         scaling = flags.FLAGS.scaling if mode == "scaling" else None
-        price = next(iter(_prices(target).values()), None)
+        price = next(iter(price_flags.target_prices(target).values()), None)
         workdir = flags.FLAGS.workdir
         compile_for(
             target, experiment, workdir, arguments, scaling=scaling, price=price, **_predicting()
@@ -111,10 +110,6 @@ def _compiler_arguments(spec: str | None, overrides: Sequence[str]) -> list[str]
     return [f"--experiment={spec}", *overrides, *forwarded]
 
 
-def _prices(names: str) -> dict[str, Price]:
-    return price_flags.target_prices(map(parse_target, split_targets(names)))
-
-
 def _predicting() -> dict[str, Any]:
     """Return the keywords of predictions."""
     anchor = flags.FLAGS.anchor
@@ -133,7 +128,7 @@ def _describe(experiment: Experiment, target: str | None, arguments: list[str]) 
             target,
             arguments,
             as_json=flags.FLAGS.json,
-            prices=_prices(target),
+            prices=price_flags.target_prices(target),
             **_predicting(),
         )
     from jaxbench.modes.describe import describe, print_description
