@@ -79,12 +79,7 @@ class _Task:
 
 
 class RayLauncher(Launcher):
-    """See `Launcher`.
-
-    Args:
-      ray_address, ray_resources: see `_connect` and `parse_resources`.
-      ray_hosts: how many tasks a trial has, each on another node.
-      ray_checkpoints: whether they come here with the other files of a trial.
+    """See `Launcher`; the options are flags of `jaxbench sweep`.
 
     Raises:
       BadInput: there is no Ray, too few nodes have the resources, or a node is refused.

@@ -33,9 +33,7 @@ class MatmulOrConv(NamedTuple):
     """A matrix product or a convolution, or the two products of cuDNN's attention.
 
     Attributes:
-      scope: its named scope.
       macs: multiply-accumulates, of all the times that it runs.
-      dtype: of its operands.
       times: how often it runs.
       sizes: of its operands and its output, in order: its gradients have the same.
     """
