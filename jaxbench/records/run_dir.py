@@ -10,25 +10,23 @@ import pathlib
 import re
 import threading
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 from jaxbench.clock import now
 from jaxbench.errors import BadInput
 from jaxbench.files import PARTIAL, open_own, read_text, replace_file
 from jaxbench.paths import check_can_be_made, user_path
 from jaxbench.records.run_lock import LOCK, is_running, lock_run
-from jaxbench.schema import RunDocument, Status
+from jaxbench.schema import RunDocument
 
 # The files that a run appends to, beside those in the folder of TensorBoard's events.
 RECORDS = ("metrics.jsonl", "epochs.csv", "telemetry.csv")
 EVENTS = "tensorboard"
-STATUSES = get_args(Status)
 _DOCUMENT = "run.json"
 # What a process leaves that is killed in its first moment.
 _LEFTOVERS = {LOCK, _DOCUMENT + PARTIAL}
 # Disks give room in blocks of this size. Blank lines at the end of run.json keep one to spare.
 _BLOCK_BYTES = 4096
-_FIELDS = {*RunDocument.__struct_fields__}
 
 
 class RunDir:
@@ -46,10 +44,6 @@ class RunDir:
 
     def update(self, **fields: Any) -> None:
         """Set fields of run.json. The file is replaced whole: a reader never sees half of it."""
-        if unknown := fields.keys() - _FIELDS:
-            raise TypeError(f"run.json has no field {', '.join(sorted(unknown))}")
-        if fields.get("status", "running") not in STATUSES:
-            raise ValueError(f"status {fields['status']!r}: must be one of {STATUSES}")
         with self._writing:
             self.document |= fields
             self._write()
@@ -134,24 +128,21 @@ def create_run_dir(workdir: str | None, run_name: str, document: RunDocument) ->
     Raise BadInput if it cannot be made, is not empty, or another process has it.
     """
     check_workdir(workdir, run_name)
-    lock = None
     try:
         if workdir:
             path = user_path(workdir)
             path.mkdir(parents=True, exist_ok=True)
         else:
             path = create_timed_folder(pathlib.Path("runs", folder_name(run_name)))
-        lock = lock_run(path)
-        # Only who holds the lock can tell: another process may have written since.
-        check_workdir(workdir, run_name, is_locked=True)
-        run_dir = RunDir(path, document.to_json(), lock)
-        run_dir.update(status="running")
-    except BaseException as error:
-        if lock is not None:
-            os.close(lock)
-        if isinstance(error, OSError):
-            raise BadInput(f"--workdir={workdir or 'runs'}: {error.strerror}") from error
-        raise
+        with contextlib.ExitStack() as stack:
+            run_dir = RunDir(path, document.to_json(), lock_run(path))
+            stack.callback(run_dir.close)
+            # Only who holds the lock can tell: another process may have written since.
+            check_workdir(workdir, run_name, is_locked=True)
+            run_dir.update(status="running")
+            stack.pop_all()
+    except OSError as error:
+        raise BadInput(f"--workdir={workdir or 'runs'}: {error.strerror}") from error
     return run_dir
 
 
