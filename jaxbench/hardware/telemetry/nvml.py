@@ -128,9 +128,11 @@ def _read_board(nvml: Any, board: Board) -> Reading:
         bits = newest(_REASON_FUNCTIONS)
         single = (1 << place for place in range(bits.bit_length()))
         names = [_REASONS.get(bit, hex(bit)) for bit in single if bits & bit]
-        with contextlib.suppress(nvml.NVMLError):  # a board without limits
-            if "sw_power_cap" in names and _is_limit_lowered(nvml, handle):
-                names.append(LOWERED_LIMIT)
+        if "sw_power_cap" in names:
+            with contextlib.suppress(nvml.NVMLError):  # a board without limits
+                default_mw = nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle)
+                if nvml.nvmlDeviceGetEnforcedPowerLimit(handle) < default_mw:
+                    names.append(LOWERED_LIMIT)
         return "|".join(names)
 
     sensors: dict[str, Callable[[], Any]] = {
@@ -160,11 +162,6 @@ def _read_board(nvml: Any, board: Board) -> Reading:
     if memory := values.pop("memory", None):
         values |= {"memory_used_bytes": memory.used, "memory_total_bytes": memory.total}
     return Reading(board.device, board.kind, values, errors)
-
-
-def _is_limit_lowered(nvml: Any, handle: Any) -> bool:
-    default_mw = nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle)
-    return nvml.nvmlDeviceGetEnforcedPowerLimit(handle) < default_mw
 
 
 def describe_boards(ordinals: Mapping[str, int]) -> list[dict[str, Any]]:
