@@ -55,9 +55,8 @@ class Split:
 
     def first(self, num_examples: int) -> "Split":
         """Return a split of the first `num_examples`, of all for 0."""
-        if not num_examples:
-            return self
-        return Split(self.inputs_Nx[:num_examples], self.labels_Nx[:num_examples])
+        stop = num_examples or None
+        return Split(self.inputs_Nx[:stop], self.labels_Nx[:stop])
 
 
 @dataclasses.dataclass(frozen=True)
