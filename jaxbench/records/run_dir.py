@@ -10,23 +10,25 @@ import pathlib
 import re
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from jaxbench.clock import now
 from jaxbench.errors import BadInput
 from jaxbench.files import PARTIAL, open_own, read_text, replace_file
 from jaxbench.paths import check_can_be_made, user_path
 from jaxbench.records.run_lock import LOCK, is_running, lock_run
-from jaxbench.schema import RunDocument
+from jaxbench.schema import RunDocument, Status
 
 # The files that a run appends to, beside those in the folder of TensorBoard's events.
 RECORDS = ("metrics.jsonl", "epochs.csv", "telemetry.csv")
 EVENTS = "tensorboard"
+STATUSES = get_args(Status)
 _DOCUMENT = "run.json"
 # What a process leaves that is killed in its first moment.
 _LEFTOVERS = {LOCK, _DOCUMENT + PARTIAL}
 # Disks give room in blocks of this size. Blank lines at the end of run.json keep one to spare.
 _BLOCK_BYTES = 4096
+_FIELDS = {*RunDocument.__struct_fields__}
 
 
 class RunDir:
@@ -44,6 +46,10 @@ class RunDir:
 
     def update(self, **fields: Any) -> None:
         """Set fields of run.json. The file is replaced whole: a reader never sees half of it."""
+        if unknown := fields.keys() - _FIELDS:
+            raise TypeError(f"run.json has no field {', '.join(sorted(unknown))}")
+        if fields.get("status", "running") not in STATUSES:
+            raise ValueError(f"status {fields['status']!r}: must be one of {STATUSES}")
         with self._writing:
             self.document |= fields
             self._write()
