@@ -19,7 +19,14 @@ _ROOT = pathlib.Path("/")
 
 
 class Check(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One line of the doctor: what was looked at, what it is, and what to do if it is not ok."""
+    """One line of the doctor.
+
+    Attributes:
+      name: what was looked at.
+      status: ok, warning or problem.
+      detail: what it is.
+      advice: what to do if it is not ok.
+    """
 
     name: str
     status: Literal["ok", "warning", "problem"]

@@ -63,18 +63,13 @@ _MOST_BYTES = 2**38
 
 @dataclasses.dataclass
 class _Task:
-    """What runs on a host of a trial.
-
-    Attributes:
-      file: for what it has sent of its tar file.
-      end: how it has ended, and where.
-    """
+    """What runs on a host of a trial."""
 
     job: TrialJob
     group: Any  # reserves the hosts
-    file: Any
+    file: Any  # for what it has sent of its tar file
     line: str = "waiting for a node"
-    end: tuple[ProcessResult, str | None] | None = None
+    end: tuple[ProcessResult, str | None] | None = None  # how it has ended, and where
     watch: Stopwatch = dataclasses.field(default_factory=Stopwatch)
 
 

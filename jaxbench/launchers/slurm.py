@@ -110,20 +110,14 @@ class _Description(msgspec.Struct):
 
 @dataclasses.dataclass
 class _Submission:
-    """An attempt in Slurm's hands.
-
-    Attributes:
-      name: the job's, unlike any other.
-      number: the job's; None if the process that submitted it was killed before it had it.
-      line: what is shown of it.
-      ended: time since its end, if its files are not here yet.
-    """
+    """An attempt in Slurm's hands."""
 
     job: TrialJob
-    name: str
+    name: str  # the job's, unlike any other
+    # The job's; None if the process that submitted it was killed before it had it.
     number: str | None = None
-    line: str = ""
-    ended: Stopwatch | None = None
+    line: str = ""  # what is shown of it
+    ended: Stopwatch | None = None  # time since its end, if its files are not here yet
 
     def file(self, suffix: str) -> pathlib.Path:
         """Return the path of a file beside the log."""

@@ -35,25 +35,17 @@ _NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
 
 
 class Option(NamedTuple):
-    """A line of options.csv, or of cli/flags.csv: a flag, and perhaps a keyword of functions.
+    """A line of options.csv, or of cli/flags.csv: a flag, and perhaps a keyword of functions."""
 
-    Attributes:
-      type: bool, int, float, str, or the words that it may be.
-      low, high: the bounds of a number.
-      same: whether it decides which steps the devices take, so that all processes must agree.
-      kind: `run` if it is a keyword of the functions of its modes; else who has the flag.
-      modes, target_modes: the modes that take it without --target, and with it.
-    """
-
-    type: Any
+    type: Any  # bool, int, float, str, or the words that it may be
     default: Any
     help: str
-    low: float | None = None
+    low: float | None = None  # of a number
     high: float | None = None
-    same: bool = False
-    kind: str = "main"
-    modes: tuple[str, ...] = ()
-    target_modes: tuple[str, ...] = ()
+    same: bool = False  # it decides which steps the devices take, so that all processes must agree
+    kind: str = "main"  # `run` if it is a keyword of the functions of its modes; else who has it
+    modes: tuple[str, ...] = ()  # that take it without --target
+    target_modes: tuple[str, ...] = ()  # that take it with --target
 
     @property
     def any_modes(self) -> tuple[str, ...]:

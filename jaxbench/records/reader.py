@@ -34,15 +34,11 @@ Kind = TypeVar("Kind", bound=Record)
 
 @dataclasses.dataclass(frozen=True)
 class RunRecords:
-    """What a run directory holds.
-
-    Attributes:
-      records: the lines of metrics.jsonl, in order, without training steps, of which a run may
-        have millions.
-    """
+    """What a run directory holds."""
 
     path: pathlib.Path
     document: RunDocument
+    # The lines of metrics.jsonl, in order, without training steps: a run may have millions.
     records: list[Record]
 
     def of_kind(self, kind: type[Kind]) -> list[Kind]:

@@ -58,26 +58,16 @@ class StandIn(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A machine to compile for.
+    """A machine to compile for."""
 
-    Attributes:
-      name: as it was given, whole: `gpu:h100:2x8`.
-      kind: the device's name in peaks.csv and in JAX.
-      dimensions: of a TPU slice, in chips; (hosts, GPUs of each) for GPUs.
-      memory_bytes: of a JAX device; of a TPU what its compiler lets a program use.
-      link: what connects the devices, in words.
-      link_bytes_per_s: of a JAX device, in one direction.
-      specs: the row of the table.
-    """
-
-    name: str
+    name: str  # as it was given, whole: `gpu:h100:2x8`
     platform: str
-    kind: str
-    dimensions: tuple[int, ...]
-    memory_bytes: int
-    link: str
-    link_bytes_per_s: float
-    specs: dict[str, str]
+    kind: str  # the device's name in peaks.csv and in JAX
+    dimensions: tuple[int, ...]  # of a TPU slice, in chips; (hosts, GPUs of each) for GPUs
+    memory_bytes: int  # of a JAX device; of a TPU what its compiler lets a program use
+    link: str  # what connects the devices, in words
+    link_bytes_per_s: float  # of a JAX device, in one direction
+    specs: dict[str, str]  # the row of the table
 
     @property
     def num_devices(self) -> int:

@@ -57,9 +57,6 @@ class Telemetry:
       clock: the run's, so that `elapsed_s` is comparable with the other records'.
       share: the share of all images that this process's devices compute.
       device_kind: of the devices, by which impossible readings are known; None if it is unknown.
-
-    Attributes:
-      windows: what was measured; a resumed run begins with those of its earlier processes.
     """
 
     def __init__(
@@ -84,6 +81,7 @@ class Telemetry:
         self._file: Any = None
         self._rows: Any = None
         self._series: dict[str, Series] = {}
+        # What was measured; a resumed run begins with those of its earlier processes.
         self.windows: list[Window] = []
         self._errors: collections.Counter[str] = collections.Counter()
         self._stops: list[str] = []

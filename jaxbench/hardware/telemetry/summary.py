@@ -84,16 +84,13 @@ class Window(NamedTuple):
 
 
 class Series:
-    """One device's readings, in few bytes: 72 devices have 44 million a week.
-
-    Attributes:
-      greatest: {column: its greatest value}, of those whose statistics are over the whole run.
-      left_out: {column: its readings that are impossible}: how many, and the last.
-    """
+    """One device's readings, in few bytes: 72 devices have 44 million a week."""
 
     def __init__(self, kind: str, device_kind: str | None = None):
         self.kind, self.device_kind = kind, device_kind
+        # {column: its readings that are impossible}: how many, and the last.
         self.left_out: dict[str, tuple[int, float]] = {}
+        # {column: its greatest value}, of those whose statistics are over the whole run.
         self.greatest: dict[str, float] = {}
         self._elapsed_s = array.array("d")
         # A host has no clock, a board no processor load: only what a device has takes room.
@@ -287,17 +284,12 @@ def _host_is_busy(devices: Mapping[str, Mapping[str, Any]]) -> bool | None:
 
 
 class _Meter(NamedTuple):
-    """One board's energy in the windows, and how well its samples tell it.
-
-    Attributes:
-      longest_gap_s: of the windows' time, between two samples.
-      covered: fraction of the windows' time in gaps that a few lost samples explain.
-    """
+    """One board's energy in the windows, and how well its samples tell it."""
 
     energy_j: float
     method: str
-    longest_gap_s: float
-    covered: float
+    longest_gap_s: float  # of the windows' time, between two samples
+    covered: float  # fraction of the windows' time in gaps that a few lost samples explain
     long_enough: bool
 
 
