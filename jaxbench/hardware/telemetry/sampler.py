@@ -31,8 +31,6 @@ _LATE_S, _STILL = 2.0, 0.3
 _MOST_NAMED = 5
 # How long the end of a run waits for readers.
 _LONGEST_STOP_S = 2.0
-
-
 _Reader = HostReader | NvmlReader | TpuReader
 
 
