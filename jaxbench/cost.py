@@ -114,12 +114,8 @@ def cost_of_run(run: ReportedRun, prices: Prices) -> dict[str, Any]:
     if note := changed_price or (price and price_mark(price, run)):
         costs["price_note"] = note
     cost = cost_of(run, rate, price)
-    costs |= {
-        name: value
-        for of, amount in cost.items()
-        if isinstance(amount, Estimate)
-        for name, value in amount.fields(of).items()
-    }
+    for name, amount in cost.items():
+        costs |= amount.fields(name) if isinstance(amount, Estimate) else {}
     if beside := published.nearest(published.run_key(run), [run.batch_size]):
         costs["published"] = [*map(vars, beside)]
     costs |= {name: cost[name] for name in ("wall_s", "paid_s")} | {"wall_usd": cost["usd"]}

@@ -49,7 +49,7 @@ class DoesNotFit(RunFailed):
 
 
 class Unreachable(RunFailed):
-    """The processes of a run do not come together; the message says where and how long."""
+    """The processes of a run, Slurm or a server do not answer as they should; the text says how."""
 
 
 class OtherProcessEnded(BaseException):

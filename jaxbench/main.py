@@ -12,14 +12,13 @@ from typing import Any
 
 from absl import flags
 
-from jaxbench.analysis.pricing import Price
 from jaxbench.cli import entry_point, main_flags, price_flags, process_flags, registry
 from jaxbench.clock import process_age_s
 from jaxbench.config import Experiment
 from jaxbench.config.custom import config_record
 from jaxbench.config.fields import names_that_may_differ
 from jaxbench.errors import BadInput
-from jaxbench.hardware.targets.target import list_targets, parse_target, split_targets
+from jaxbench.hardware.targets.target import list_targets, split_targets
 from jaxbench.modes import import_mode
 from jaxbench.modes.options import OPTIONS
 from jaxbench.parallel import processes
@@ -47,7 +46,7 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
     set_grace_period(flags.FLAGS.grace_period_s)
     mode = main_flags.chosen_mode(experiment)
     keywords = main_flags.check_flags(experiment, mode)
-    arguments = _compiler_arguments(spec, overrides) if target else []
+    compiling = _compiling(spec, overrides) if target else {}
     if target and mode != "describe":
         from jaxbench.modes.targets import compile_for
 
@@ -57,11 +56,9 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
                 "--mode=describe and jaxbench.sweep take several"
             )
         scaling = flags.FLAGS.scaling if mode == "scaling" else None
-        price = next(iter(_prices(target).values()), None)
+        price = next(iter(price_flags.target_prices(target).values()), None)
         workdir = flags.FLAGS.workdir
-        compile_for(
-            target, experiment, workdir, arguments, scaling=scaling, price=price, **_predicting()
-        )
+        compile_for(target, experiment, workdir, scaling=scaling, price=price, **compiling)
         return 0
     if flags.FLAGS.local_processes:
         return run_local_processes(sys.orig_argv, flags.FLAGS.local_processes)
@@ -75,7 +72,7 @@ def main(spec: str | None, overrides: Sequence[str]) -> int:
         if processes.count() > 1:
             processes.check_same("the command", _common_settings(experiment, mode))
         if mode == "describe":
-            return _describe(experiment, target, arguments)
+            return _describe(experiment, target, compiling)
         # Imported before the keywords are computed: `import_s` includes it.
         run = import_mode(mode)
         if mode in OPTIONS["offer"].modes:
@@ -101,41 +98,28 @@ def _common_settings(experiment: Experiment, mode: str) -> dict[str, Any]:
     }
 
 
-def _compiler_arguments(spec: str | None, overrides: Sequence[str]) -> list[str]:
-    """Return the arguments of a process that compiles for a target."""
+def _compiling(spec: str | None, overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the keywords of what predicts and compiles for a target, but for prices."""
     for override in overrides:
         if override.lstrip("-").startswith("experiment.num_devices="):
             raise BadInput(f"{override} with --target: the target's name says how many")
     forwarded = [flags.FLAGS[name] for name in ("compile_cache", "xla_flags")]
     forwarded = [f"--{flag.name}={flag.value}" for flag in forwarded if flag.present]
-    return [f"--experiment={spec}", *overrides, *forwarded]
-
-
-def _prices(names: str) -> dict[str, Price]:
-    return price_flags.target_prices(map(parse_target, split_targets(names)))
-
-
-def _predicting() -> dict[str, Any]:
-    """Return the keywords of predictions."""
     anchor = flags.FLAGS.anchor
     return {
+        "arguments": [f"--experiment={spec}", *overrides, *forwarded],
         "calibration": flags.FLAGS.calibration,
         "anchors": anchor.split(",") if anchor else (),
     }
 
 
-def _describe(experiment: Experiment, target: str | None, arguments: list[str]) -> int:
+def _describe(experiment: Experiment, target: str | None, compiling: dict[str, Any]) -> int:
     if target:
         from jaxbench.modes.targets import describe_targets
 
-        return describe_targets(
-            experiment,
-            target,
-            arguments,
-            as_json=flags.FLAGS.json,
-            prices=_prices(target),
-            **_predicting(),
-        )
+        prices = price_flags.target_prices(target)
+        as_json = flags.FLAGS.json
+        return describe_targets(experiment, target, as_json=as_json, prices=prices, **compiling)
     from jaxbench.modes.describe import describe, print_description
 
     description = describe(experiment)

@@ -17,9 +17,9 @@ _TEMPLATES = pathlib.Path(__file__).resolve().parent / "templates"
 def main(arguments: list[str]) -> int:
     """Write the template; return the exit code."""
     kinds = [path.stem for path in sorted(_TEMPLATES.glob("[!_.]*.py"))]
-    usage = f"give what to write, one of {', '.join(kinds)}, and a file, such as my_{{}}.py"
     if len(arguments) != 2:
-        raise BadInput(usage.format("network"))
+        listed = ", ".join(kinds)
+        raise BadInput(f"give what to write, one of {listed}, and a file, such as my_network.py")
     kind, file = arguments
     if kind not in kinds:
         raise BadInput(f"{kind!r}: {one_of(kind, kinds)}")

@@ -123,12 +123,6 @@ class Policy(NamedTuple):
 NO_CHECKPOINTS = Policy()
 
 
-def check_minutes(minutes: float) -> None:
-    """Raise BadInput for a number of minutes that is out of range."""
-    if not 0 <= minutes < math.inf:  # written so that nan fails it too
-        raise BadInput(f"--checkpoint_minutes={minutes:g}: must be 0 (never) or more")
-
-
 class Checkpoints:
     """Write a run's checkpoints into a folder, in a thread, and remove old ones.
 

@@ -10,7 +10,6 @@ from jaxbench.cli.flag_table import define_flag
 from jaxbench.cli.importing import importing
 from jaxbench.config import Config, Experiment
 from jaxbench.errors import BadInput
-from jaxbench.hardware.targets.target import parse_target, split_targets
 from jaxbench.modes import find_mode
 from jaxbench.modes.options import ALL, OPTIONS, RUNS, mode_keywords
 
@@ -86,7 +85,7 @@ def check_flags(experiment: Experiment, mode: str) -> dict[str, Any]:
     check_platforms()
     keywords = mode_keywords(mode, experiment, {name: flags.FLAGS[name].value for name in OPTIONS})
     if target := flags.FLAGS.target:
-        price_flags.target_prices(map(parse_target, split_targets(target)))
+        price_flags.target_prices(target)
     else:
         price_flags.stated_price()
     process_flags.check_processes()

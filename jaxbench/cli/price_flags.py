@@ -1,26 +1,24 @@
 """The flags that say what the hardware costs, the same in every entry point that has them."""
 
-from collections.abc import Iterable
-
 from absl import flags
 
 from jaxbench.analysis.pricing import MOST, Price, find_price, load_prices, read_prices
 from jaxbench.cli.flag_table import define_flags
 from jaxbench.clock import now
 from jaxbench.errors import BadInput
-from jaxbench.hardware.targets.target import Target
+from jaxbench.hardware.targets.target import parse_target, split_targets
 from jaxbench.offering.accelerators import lowest_price
 
 USD_PER_HOUR, OFFER, PRICES = define_flags("price")
 
 
-def target_prices(targets: Iterable[Target]) -> dict[str, Price]:
-    """Return {target: what an hour of it costs}; a stated price is of each of them.
+def target_prices(names: str) -> dict[str, Price]:
+    """Return {target: what an hour of it costs} for --target; a stated price is of each of them.
 
     Of the offers of --prices it is the lowest of just that machine; raise BadInput if there is none
     of any of them, or as `stated_price`.
     """
-    targets, (stated, listed) = [*targets], run_prices()
+    targets, (stated, listed) = [*map(parse_target, split_targets(names))], run_prices()
     if not listed:
         return {target.name: stated for target in targets if stated}
     prices = {}
@@ -28,8 +26,8 @@ def target_prices(targets: Iterable[Target]) -> dict[str, Price]:
         if price := lowest_price(listed, target.kind, target.num_devices):
             prices[target.name] = price
     if not prices:
-        names = ", ".join(target.name for target in targets)
-        raise BadInput(f"--prices={PRICES.value}: has no offer of just {names}")
+        just = ", ".join(target.name for target in targets)
+        raise BadInput(f"--prices={PRICES.value}: has no offer of just {just}")
     return prices
 
 

@@ -25,15 +25,11 @@ _FEWEST_EVAL = 50
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """A split held in memory.
+    """A split held in memory."""
 
-    Attributes:
-      inputs_Nx: images_NxHxWxC in uint8, or tokens_NxT in uint8 or int32.
-      labels_Nx: int32 of shape (N,), or uint8 masks of shape (N, H, W), or the token after each of
-        tokens_NxT, in the same type.
-    """
-
-    inputs_Nx: np.ndarray
+    inputs_Nx: np.ndarray  # images_NxHxWxC in uint8, or tokens_NxT in uint8 or int32
+    # int32 of shape (N,), or uint8 masks of shape (N, H, W), or the token after each of tokens_NxT,
+    # in the same type.
     labels_Nx: np.ndarray
 
     def __len__(self) -> int:
@@ -55,32 +51,23 @@ class Split:
 
     def first(self, num_examples: int) -> "Split":
         """Return a split of the first `num_examples`, of all for 0."""
-        if not num_examples:
-            return self
-        return Split(self.inputs_Nx[:num_examples], self.labels_Nx[:num_examples])
+        stop = num_examples or None
+        return Split(self.inputs_Nx[:stop], self.labels_Nx[:stop])
 
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """The splits that training and evaluation read.
+    """The splits that training and evaluation read; both in memory or both encoded."""
 
-    Attributes:
-      description: its source, for the record.
-      train, eval: the splits; both in memory or both encoded.
-      num_classes: K; labels are 0 to K-1, pixels of masks 0 or 1; the vocabulary of sequences.
-      statistics: whose mean and deviation normalise the pixels, `ImageNet's` (for folders) or
-        `the training split's`; None for tokens.
-      cache: a description of the copies that it reads, None if it reads the originals.
-      warnings: what is doubtful about what was read, or was left out.
-    """
-
-    description: str
+    description: str  # its source, for the record
     train: Any  # a Split or an EncodedSplit
     eval: Any
-    num_classes: int
+    num_classes: int  # K; labels are 0 to K-1, pixels of masks 0 or 1; the vocabulary of sequences
+    # Whose mean and deviation normalise the pixels, `ImageNet's` (for folders) or `the training
+    # split's`; None for tokens.
     statistics: str | None = "the training split's"
-    cache: dict[str, Any] | None = None
-    warnings: Sequence[str] = ()
+    cache: dict[str, Any] | None = None  # describes the copies that it reads, if it reads copies
+    warnings: Sequence[str] = ()  # what is doubtful about what was read, or was left out
 
     @property
     def noun(self) -> str:

@@ -29,16 +29,12 @@ _CHECKOUT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 @dataclasses.dataclass(frozen=True)
 class Accelerators:
-    """The accelerators of one platform, cuda or tpu, that the system shows.
+    """The accelerators of one platform that the system shows."""
 
-    `driver` is the version of NVIDIA's driver, `capability` the lowest compute capability of its
-    GPUs; None if they are not known.
-    """
-
-    platform: str
+    platform: str  # cuda or tpu
     count: int
-    driver: str | None = None
-    capability: tuple[int, int] | None = None
+    driver: str | None = None  # the version of NVIDIA's, if it is known
+    capability: tuple[int, int] | None = None  # the lowest compute capability, if it is known
 
     def __str__(self) -> str:
         driver = f" (driver {self.driver})" if self.driver else ""

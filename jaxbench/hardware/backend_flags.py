@@ -89,14 +89,13 @@ def prepare_backend(add_flags: bool = True) -> list[str]:
     if not add_flags or jax.config.values["jax_platforms"] != "cpu":
         return []
     user_flags = os.environ.get("XLA_FLAGS", "").split()
-    names = {flag.partition("=")[0] for flag in user_flags}
-    added = [flag for flag in cpu_flags() if flag.partition("=")[0] not in names]
+    # Of a flag that is given twice the last value holds.
+    last = {flag.partition("=")[0]: flag for flag in user_flags}
+    added = [flag for flag in cpu_flags() if flag.partition("=")[0] not in last]
     if added:
         os.environ["XLA_FLAGS"] = " ".join([*added, *user_flags])
         added_flags.update(added)
-    # Of a flag that is given twice the last value holds.
-    last = {flag.partition("=")[0]: flag for flag in (*added, *user_flags)}
-    _in_time.update(last.values())
+    _in_time.update(added, last.values())
     return added
 
 
@@ -142,8 +141,7 @@ def wrong_sums(platform: str) -> list[str]:
 
     It is computed, unless the flags for this jaxlib were set before JAX made its devices.
     """
-    needed = cpu_flags()
-    if platform != "cpu" or {*needed} <= _in_time or sums_are_right():
+    if platform != "cpu" or {*cpu_flags()} <= _in_time or sums_are_right():
         return []
     return [wrong_sums_text()]
 

@@ -161,22 +161,19 @@ def check_devices() -> Iterator[Check]:
     from jaxbench.hardware.distorters import distorters
     from jaxbench.parallel.mesh import find_devices
 
-    try:
-        # What jaxbench adds for CPU devices is set before JAX makes them.
-        prepare_backend()
-    except BadInput as error:
-        state, _, todo = str(error).partition(": ")[2].rpartition("; ")
-        yield Check("XLA_FLAGS", "problem", state, todo)
-        return
-    yield Check("XLA_FLAGS", "ok", os.environ.get("XLA_FLAGS") or "not set")
     asked = os.environ.get("JAX_PLATFORMS", "")
-    try:
-        check_platforms()
-    except BadInput as error:
-        state, _, todo = str(error).partition(": ")[2].rpartition(": ")
-        yield Check("JAX_PLATFORMS", "problem", f"{asked}: {state}", todo)
-        return
-    yield Check("JAX_PLATFORMS", "ok", asked or "not set")
+    for name, check, subject, end in (
+        # What jaxbench adds for CPU devices is set before JAX makes them.
+        ("XLA_FLAGS", prepare_backend, "", "; "),
+        ("JAX_PLATFORMS", check_platforms, f"{asked}: ", ": "),
+    ):
+        try:
+            check()
+        except BadInput as error:
+            state, _, todo = str(error).partition(": ")[2].rpartition(end)
+            yield Check(name, "problem", subject + state, todo)
+            return
+        yield Check(name, "ok", os.environ.get(name) or "not set")
     try:
         devices = find_devices()
     except BadInput as error:

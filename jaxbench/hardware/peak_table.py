@@ -23,16 +23,12 @@ _OTHER_TYPE = 4.0
 
 
 class Peak(NamedTuple):
-    """The peak rates of one JAX device, which is a core of a chip with two.
+    """The peak rates of one JAX device, which is a core of a chip with two."""
 
-    `kind` is the device's name in the table, `arithmetic` the type of the multiplications.
-    `bytes_per_s` is None if no source was found.
-    """
-
-    kind: str
-    arithmetic: str
+    kind: str  # the device's name in the table
+    arithmetic: str  # the type of the multiplications
     flops_per_s: float
-    bytes_per_s: float | None
+    bytes_per_s: float | None  # None if no source was found
     source: str
 
 

@@ -34,16 +34,11 @@ class Limits(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TrialJob:
-    """One attempt of a trial.
-
-    Attributes:
-      arguments: of jaxbench.main, without --workdir.
-      run_path: the run directory on this machine, not made yet.
-    """
+    """One attempt of a trial."""
 
     key: str
-    arguments: tuple[str, ...]
-    run_path: pathlib.Path
+    arguments: tuple[str, ...]  # of jaxbench.main, without --workdir
+    run_path: pathlib.Path  # the run directory on this machine, not made yet
     log: pathlib.Path
 
     @property
@@ -67,14 +62,10 @@ class Ended(NamedTuple):
 
 
 class Launcher(Protocol):
-    """Runs trials.
+    """Runs trials."""
 
-    Attributes:
-      slots: how many trials run at once; 0 if none can run any more.
-      hardware: what was asked for, as a part of each trial's key; empty for this machine.
-    """
-
-    slots: int
+    slots: int  # how many trials run at once; 0 if none can run any more
+    # What was asked for, as a part of each trial's key; empty for this machine.
     hardware: tuple[str, ...]
 
     def start(self, job: TrialJob) -> None:

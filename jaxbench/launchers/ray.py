@@ -63,28 +63,18 @@ _MOST_BYTES = 2**38
 
 @dataclasses.dataclass
 class _Task:
-    """What runs on a host of a trial.
-
-    Attributes:
-      file: for what it has sent of its tar file.
-      end: how it has ended, and where.
-    """
+    """What runs on a host of a trial."""
 
     job: TrialJob
     group: Any  # reserves the hosts
-    file: Any
+    file: Any  # for what it has sent of its tar file
     line: str = "waiting for a node"
-    end: tuple[ProcessResult, str | None] | None = None
+    end: tuple[ProcessResult, str | None] | None = None  # how it has ended, and where
     watch: Stopwatch = dataclasses.field(default_factory=Stopwatch)
 
 
 class RayLauncher(Launcher):
-    """See `Launcher`.
-
-    Args:
-      ray_address, ray_resources: see `_connect` and `parse_resources`.
-      ray_hosts: how many tasks a trial has, each on another node.
-      ray_checkpoints: whether they come here with the other files of a trial.
+    """See `Launcher`; the options are flags of `jaxbench sweep`.
 
     Raises:
       BadInput: there is no Ray, too few nodes have the resources, or a node is refused.

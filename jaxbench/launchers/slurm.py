@@ -110,20 +110,14 @@ class _Description(msgspec.Struct):
 
 @dataclasses.dataclass
 class _Submission:
-    """An attempt in Slurm's hands.
-
-    Attributes:
-      name: the job's, unlike any other.
-      number: the job's; None if the process that submitted it was killed before it had it.
-      line: what is shown of it.
-      ended: time since its end, if its files are not here yet.
-    """
+    """An attempt in Slurm's hands."""
 
     job: TrialJob
-    name: str
+    name: str  # the job's, unlike any other
+    # The job's; None if the process that submitted it was killed before it had it.
     number: str | None = None
-    line: str = ""
-    ended: Stopwatch | None = None
+    line: str = ""  # what is shown of it
+    ended: Stopwatch | None = None  # time since its end, if its files are not here yet
 
     def file(self, suffix: str) -> pathlib.Path:
         """Return the path of a file beside the log."""
@@ -131,11 +125,9 @@ class _Submission:
 
 
 class SlurmLauncher:
-    """See `Launcher`. The jobs outlive the sweeping process, and the next one takes them up.
+    """See `Launcher`; the options are flags of `jaxbench sweep`.
 
-    Args:
-      slurm: options for sbatch, as in a shell.
-      slots: how many jobs are in the queue at once.
+    The jobs outlive the sweeping process, and the next one takes them up.
 
     Raises:
       BadInput: there is no Slurm here, or it would not take the jobs.
@@ -342,11 +334,9 @@ def srun_prefix(variables: Mapping[str, str]) -> list[str]:
 
 
 def take_up(run_path: pathlib.Path, log: pathlib.Path, restart: str) -> list[str]:
-    """Prepare what an earlier start of this job has left; return the arguments that resume it.
+    """Prepare what earlier starts of this job have left; return the arguments that resume it.
 
-    Args:
-      run_path, log: the trial's run directory and output.
-      restart: a name for what is put aside.
+    What is put aside has the name of this `restart`.
     """
     if log.exists():
         log.rename(log.with_suffix(f".before-{restart}.log"))

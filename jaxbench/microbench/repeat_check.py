@@ -29,17 +29,12 @@ from jaxbench.parallel.mesh import DataMesh
 
 
 class Mismatch(NamedTuple):
-    """One array of one round, from 0 on, whose bits are not the reference's.
-
-    Attributes:
-      path: of the array in the results, such as `params/Dense_0/kernel`.
-      elements: how many differ; 0 if the elements agree and the sum was wrong.
-    """
+    """One array of one round, from 0 on, whose bits are not the reference's."""
 
     device_id: int
     round: int
-    path: str
-    elements: int
+    path: str  # of the array in the results, such as `params/Dense_0/kernel`
+    elements: int  # how many differ; 0 if the elements agree and the sum was wrong
 
 
 def checksum(array: jax.Array) -> jax.Array:
@@ -57,13 +52,10 @@ class RepeatCheck:
         results are arrays of 32-bit elements.
       inputs: its arguments.
       mesh: devices of one kind: other kinds may rightly compute other bits.
-
-    Attributes:
-      rounds: that were run.
     """
 
     def __init__(self, step: Callable[..., Any], inputs: Sequence[Any], mesh: DataMesh):
-        self.rounds = 0
+        self.rounds = 0  # that were run
         self._mesh, self._arguments = mesh, mesh.replicate(tuple(inputs))
         self._step = mesh.map_devices(step, sharded=(False,) * len(inputs), sharded_output=True)
         self._sum_up = mesh.map_devices(

@@ -19,15 +19,12 @@ class Mode(NamedTuple):
 
     The function takes the experiment, the workdir, the console, and a keyword for each of its
     options in options.csv.
-
-    Attributes:
-      experiments: those that it is for, by their `Experiment.default_mode`.
     """
 
     module: str
     function: str
     help: str
-    experiments: str = "train"
+    experiments: str = "train"  # by their `Experiment.default_mode`
 
 
 MODES = {

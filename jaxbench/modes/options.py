@@ -4,9 +4,10 @@ The flags of `jaxbench.main`, the keywords of the Python API and the reference p
 `OPTIONS`. Importing this does not import JAX.
 """
 
+import math
 import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxbench.config import Experiment
@@ -22,28 +23,29 @@ COORDINATOR_FLAGS = ("distributed", "coordinator_address", "num_processes", "pro
 _CHECKPOINTS = ("checkpoint_minutes", "checkpoint_epochs", "keep_checkpoints")
 # The values that the Python API takes; a path is text.
 _VALUES: dict[Any, Any] = {bool: bool, int: int, float: (int, float), str: (str, os.PathLike)}
+# {option: whether it may be this number, and what it must be}; written so that nan may not be.
+_NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
+    "telemetry_s": (
+        lambda time_s: time_s == 0 or 0.1 <= time_s <= 3600,
+        "seconds from 0.1 to 3600, or 0 for no telemetry",
+    ),
+    "checkpoint_minutes": (lambda minutes: 0 <= minutes < math.inf, "0 (never) or more"),
+    "link_gb_per_s": (lambda rate: 0 < rate < math.inf, "more than 0"),
+}
 
 
 class Option(NamedTuple):
-    """A line of options.csv, or of cli/flags.csv: a flag, and perhaps a keyword of functions.
+    """A line of options.csv, or of cli/flags.csv: a flag, and perhaps a keyword of functions."""
 
-    Attributes:
-      type: bool, int, float, str, or the words that it may be.
-      low, high: the bounds of a number.
-      same: whether it decides which steps the devices take, so that all processes must agree.
-      kind: `run` if it is a keyword of the functions of its modes; else who has the flag.
-      modes, target_modes: the modes that take it without --target, and with it.
-    """
-
-    type: Any
+    type: Any  # bool, int, float, str, or the words that it may be
     default: Any
     help: str
-    low: float | None = None
+    low: float | None = None  # of a number
     high: float | None = None
-    same: bool = False
-    kind: str = "main"
-    modes: tuple[str, ...] = ()
-    target_modes: tuple[str, ...] = ()
+    same: bool = False  # it decides which steps the devices take, so that all processes must agree
+    kind: str = "main"  # `run` if it is a keyword of the functions of its modes; else who has it
+    modes: tuple[str, ...] = ()  # that take it without --target
+    target_modes: tuple[str, ...] = ()  # that take it with --target
 
     @property
     def any_modes(self) -> tuple[str, ...]:
@@ -101,24 +103,20 @@ def mode_keywords(mode: str, experiment: Experiment, values: Mapping[str, Any]) 
     Raises:
       BadInput: a value that is not allowed, or not with this experiment; no device is needed.
     """
-    from jaxbench.checkpoints.checkpoint import Policy, check_minutes
-    from jaxbench.hardware.telemetry.sampler import check_interval
+    from jaxbench.checkpoints.checkpoint import Policy
     from jaxbench.microbench.interleaved import check_window_s
     from jaxbench.records.writers.wandb import check_wandb
     from jaxbench.training.profiler import parse_steps
 
     checks: dict[str, Any] = {
-        "telemetry_s": check_interval,
-        "checkpoint_minutes": check_minutes,
         "window_s": check_window_s,
         "profile": parse_steps,
         "target_accuracy": lambda value: check_fraction("target_accuracy", value),
         "wandb": check_wandb,
-        "link_gb_per_s": lambda value: _check_positive("link_gb_per_s", value),
     }
     keywords: dict[str, Any] = {}
     for name, option in options_of(mode).items():
-        value = values.get(name)
+        value: Any = values.get(name)
         value = option.default if value is None else value
         if name == "device_counts":
             value = _parse_counts(value)
@@ -134,6 +132,10 @@ def mode_keywords(mode: str, experiment: Experiment, values: Mapping[str, Any]) 
             raise BadInput(f"--{name}={value}: must be a whole number, at least {option.low}")
         if name in checks and value is not None:
             checks[name](value)
+        if name in _NUMBERS and value is not None:
+            is_allowed, words = _NUMBERS[name]
+            if not is_allowed(value):
+                raise BadInput(f"--{name}={value:g}: must be {words}")
         keywords[name] = value
     if "resume" in keywords:
         keywords["resume"] = check_path("resume", keywords["resume"])
@@ -160,11 +162,6 @@ def check_path(name: str, value: Any) -> str:
     if not isinstance(value, (str, os.PathLike)):
         raise BadInput(f"--{name}={value!r}: must be a path")
     return os.fspath(value)
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not 0 < value < float("inf"):  # written so that nan fails it too
-        raise BadInput(f"--{name}={value:g}: must be more than 0")
 
 
 def _parse_counts(counts: str | Sequence[int] | None) -> list[int]:

@@ -26,9 +26,7 @@ def say_time_left(console: Console, seconds: float, why: str) -> None:
 def say_next_steps(console: Console, run_dir: RunDir) -> None:
     """Say where the results of a run that has ended are, and what can be done with them."""
     path, status = run_dir.path, run_dir.document["status"]
-    if status not in ("done", "invalid"):  # the commands below name it
-        console.say(f"run directory: {path}")
-    if status in ("done", "invalid"):
+    if status in ("done", "invalid"):  # the commands name the run directory
         say_command(console, "report", "jaxbench", "report", str(path))
         # A flag and its value may be two words.
         line = re.sub(r"\0(--experiment[^\0=]*)\0(?!-)", r"\0\1=", "\0".join(sys.orig_argv))
@@ -44,6 +42,7 @@ def say_next_steps(console: Console, run_dir: RunDir) -> None:
         elif run_dir.document["mode"] in ("train", "throughput"):
             say_command(console, "compare", "jaxbench", "compare", str(path), "OTHER")
         return
+    console.say(f"run directory: {path}")
     if status not in ("interrupted", "preempted"):
         console.say(f"why it ended: the field reason in {path / 'run.json'}")
     if run_dir.document["mode"] == "train" and status in _RESUMABLE:

@@ -34,24 +34,19 @@ Kind = TypeVar("Kind", bound=Record)
 
 @dataclasses.dataclass(frozen=True)
 class RunRecords:
-    """What a run directory holds.
-
-    Attributes:
-      document: run.json.
-      records: the lines of metrics.jsonl, in order. Training steps, of which a run may have
-        millions, are excluded unless they were asked for.
-    """
+    """What a run directory holds."""
 
     path: pathlib.Path
     document: RunDocument
+    # The lines of metrics.jsonl, in order, without training steps: a run may have millions.
     records: list[Record]
 
     def of_kind(self, kind: type[Kind]) -> list[Kind]:
         return [record for record in self.records if isinstance(record, kind)]
 
 
-def load_run(path: str, *, steps: bool = False) -> RunRecords:
-    """Read a run directory; the records of training steps only if `steps` asks for them.
+def load_run(path: str) -> RunRecords:
+    """Read a run directory.
 
     Raise BadInput if it is no run directory, cannot be read, or has another schema.
     """
@@ -60,7 +55,7 @@ def load_run(path: str, *, steps: bool = False) -> RunRecords:
     try:
         content = json.loads(read_text(folder / "run.json"))
         for number, line in enumerate(read_records(path), 1):
-            if steps or line.get("kind") != "step":
+            if line.get("kind") != "step":
                 records.append(
                     _decoded(decode_record, line, f"{path}: metrics.jsonl, record {number}")
                 )

@@ -134,24 +134,21 @@ def create_run_dir(workdir: str | None, run_name: str, document: RunDocument) ->
     Raise BadInput if it cannot be made, is not empty, or another process has it.
     """
     check_workdir(workdir, run_name)
-    lock = None
     try:
         if workdir:
             path = user_path(workdir)
             path.mkdir(parents=True, exist_ok=True)
         else:
             path = create_timed_folder(pathlib.Path("runs", folder_name(run_name)))
-        lock = lock_run(path)
-        # Only who holds the lock can tell: another process may have written since.
-        check_workdir(workdir, run_name, is_locked=True)
-        run_dir = RunDir(path, document.to_json(), lock)
-        run_dir.update(status="running")
-    except BaseException as error:
-        if lock is not None:
-            os.close(lock)
-        if isinstance(error, OSError):
-            raise BadInput(f"--workdir={workdir or 'runs'}: {error.strerror}") from error
-        raise
+        with contextlib.ExitStack() as stack:
+            run_dir = RunDir(path, document.to_json(), lock_run(path))
+            stack.callback(run_dir.close)
+            # Only who holds the lock can tell: another process may have written since.
+            check_workdir(workdir, run_name, is_locked=True)
+            run_dir.update(status="running")
+            stack.pop_all()
+    except OSError as error:
+        raise BadInput(f"--workdir={workdir or 'runs'}: {error.strerror}") from error
     return run_dir
 
 

@@ -101,16 +101,15 @@ def missing_arithmetic(record: CompileRecord, flops: float) -> list[str]:
 def clock_disagreements(elapsed_s: Mapping[str, float]) -> list[str]:
     """Return the warning that `run`, `date` and `uptime`, which may be absent, disagree."""
     run_s = elapsed_s["run"]
-    apart_s = {name: other_s - run_s for name, other_s in elapsed_s.items() if name != "run"}
     disagreeing = {
-        name: f"{name} {apart_s[name] + run_s:.1f} s"
-        for name in apart_s
-        if abs(apart_s[name]) > max(_CLOCK_S, _CLOCK_SHARE * max(run_s, run_s + apart_s[name]))
+        name: f"{name} {other_s:.1f} s"
+        for name, other_s in elapsed_s.items()
+        if abs(other_s - run_s) > max(_CLOCK_S, _CLOCK_SHARE * max(run_s, other_s))
     }
     if not disagreeing:
         return []
     counted = f"the run's clock counted {run_s:.1f} s, {', '.join(disagreeing.values())}"
-    if list(disagreeing) == ["date"] and "uptime" in apart_s:
+    if list(disagreeing) == ["date"] and "uptime" in elapsed_s:
         return [f"{counted}: the date was set meanwhile; times of day are wrong, durations hold"]
     return [
         f"{counted}: the machine was suspended or a clock is wrong; rates and times cannot be "

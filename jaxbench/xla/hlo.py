@@ -59,9 +59,8 @@ def instructions(hlo: str) -> Iterator[Instruction]:
 
 
 class Array(NamedTuple):
-    """An array type: its element type, its number of elements, its size in bytes."""
+    """An array type: its number of elements, its size in bytes."""
 
-    dtype: str
     size: int
     num_bytes: int
 
@@ -73,7 +72,7 @@ def arrays(type_: str) -> list[Array]:
         bits = _BITS.match(dtype)
         width = int(bits[1]) if bits else 8 * (dtype == "pred")
         size = math.prod(int(n or 1) for n in dimensions.replace("<=", "").split(","))
-        parts.append(Array(dtype, size, -(-size * width // 8)))
+        parts.append(Array(size, -(-size * width // 8)))
     return parts
 
 

@@ -30,21 +30,13 @@ def inner_jaxprs(equation: Any) -> list[Any]:
 
 
 class MatmulOrConv(NamedTuple):
-    """A matrix product or a convolution, or the two products of cuDNN's attention.
+    """A matrix product or a convolution, or the two products of cuDNN's attention."""
 
-    Attributes:
-      scope: its named scope.
-      macs: multiply-accumulates, of all the times that it runs.
-      dtype: of its operands.
-      times: how often it runs.
-      sizes: of its operands and its output, in order: its gradients have the same.
-    """
-
-    scope: str
-    macs: int
-    dtype: str
-    times: int
-    sizes: tuple[int, ...]
+    scope: str  # its named scope
+    macs: int  # multiply-accumulates, of all the times that it runs
+    dtype: str  # of its operands
+    times: int  # how often it runs
+    sizes: tuple[int, ...]  # of its operands and its output, in order: its gradients have the same
 
 
 def find_matmuls_and_convs(jaxpr: Any, scope: str = "", times: int = 1) -> Iterator[MatmulOrConv]:
@@ -76,15 +68,12 @@ def find_matmuls_and_convs(jaxpr: Any, scope: str = "", times: int = 1) -> Itera
 
 
 class Dataflow(NamedTuple):
-    """Follow values through a jaxpr: a property of each follows from those it is computed from.
+    """Follow values through a jaxpr: a property of each follows from those it is computed from."""
 
-    Attributes:
-      merge: joins the properties of several values; of none, it returns that of a constant.
-      rule: (equation, inputs) -> the properties of its outputs; None treats the equation like all
-        others: its jaxprs are followed, or else its inputs merged.
-    """
-
+    # Joins the properties of several values; of none, it returns that of a constant.
     merge: Callable[[Sequence[Any]], Any]
+    # (equation, inputs) -> the properties of its outputs; None treats the equation like all others:
+    # its jaxprs are followed, or else its inputs merged.
     rule: Callable[[Any, list[Any]], list[Any] | None]
 
     def outputs(self, jaxpr: Any, inputs: Sequence[Any]) -> list[Any]:

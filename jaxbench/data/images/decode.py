@@ -91,10 +91,6 @@ def load_decoder() -> None:
 class Image:
     """An encoded image, as a viewer shows it; an upright JPEG is not decoded yet.
 
-    Attributes:
-      size: (height, width).
-      warning: what libjpeg warns of, "" before the image is decoded and if it warns of nothing.
-
     Raises:
       CorruptImageError: the bytes cannot be decoded as an image.
     """
@@ -104,10 +100,11 @@ class Image:
 
         if not content:
             raise CorruptImageError("an empty file")
-        self._content, self.warning = content, ""
+        self._content = content
+        self.warning = ""  # what libjpeg warns of, once the image is decoded
         self._pixels: np.ndarray | None = None
         try:
-            self.size = simplejpeg.decode_jpeg_header(content, strict=False)[:2]
+            self.size = simplejpeg.decode_jpeg_header(content, strict=False)[:2]  # height, width
             check_size(*self.size)
             if (orientation := _orientation(content)) != 1:
                 self._pixels = _upright(self._decode_jpeg(), orientation)

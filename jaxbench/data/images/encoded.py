@@ -96,17 +96,11 @@ class TfdsExamples:
 
 @dataclasses.dataclass(frozen=True)
 class EncodedSplit:
-    """A split whose images are decoded on the fly.
+    """A split whose images are decoded on the fly."""
 
-    Attributes:
-      source: the encoded examples: `Files`, or what offers the same.
-      image_shape: (height, width, 3), to which each is brought.
-      num_examples: how many of them are used, the first ones.
-    """
-
-    source: Any
-    image_shape: tuple[int, ...]
-    num_examples: int
+    source: Any  # the encoded examples: `Files`, or what offers the same
+    image_shape: tuple[int, ...]  # (height, width, 3), to which each is brought
+    num_examples: int  # how many of them are used, the first ones
 
     def __len__(self) -> int:
         return self.num_examples

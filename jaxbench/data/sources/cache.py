@@ -67,12 +67,11 @@ def apply_cache(dataset: Dataset, data: DataConfig, progress: Callable[[str], No
     BadInput if the folder cannot be written.
     """
     watch = Stopwatch()
-    splits: dict[str, Any] = {}
-    about = {}
-    for name in ("train", "eval"):
-        splits[name], about[name] = _copy(getattr(dataset, name), name, data, progress)
+    train, about_train = _copy(dataset.train, "train", data, progress)
+    test, about_test = _copy(dataset.eval, "eval", data, progress)
+    about = {"train": about_train, "eval": about_test}
     record = {"kind": data.cache, "took_s": watch.elapsed_s(), **about}
-    return dataclasses.replace(dataset, cache=record, **splits)
+    return dataclasses.replace(dataset, cache=record, train=train, eval=test)
 
 
 def _copy(

@@ -14,7 +14,7 @@ import numpy as np
 from jaxbench.config import DataConfig
 from jaxbench.data.dataset import Dataset, Split, as_bad_input
 from jaxbench.data.sources import download
-from jaxbench.errors import BadInput, first_line
+from jaxbench.errors import BadInput, Unreachable, first_line
 from jaxbench.files import open_regular
 from jaxbench.paths import user_cache, user_path
 
@@ -114,10 +114,10 @@ def load_official(data: DataConfig, progress: Callable[[str], None], bar: downlo
             content = download.read_verified(folder / file.name, file)
             if content is None:
                 if not download.may_download(data.download):
-                    raise download.Unreachable(download.FORBIDDEN)
+                    raise Unreachable(download.FORBIDDEN)
                 content = download.fetch(file, folder, progress, bar)
             contents[file.name] = content
-    except download.Unreachable as error:
+    except Unreachable as error:
         raise BadInput(
             f"data.name={data.name!r} is not prepared, and the published {file.name} is not in "
             f"{folder}: {error}{download.WAYS}; the file itself, copied into the folder"

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from jaxbench import __version__
 from jaxbench.clock import Stopwatch, ask
 from jaxbench.data.dataset import as_bad_input
-from jaxbench.errors import first_line
+from jaxbench.errors import Unreachable, first_line
 from jaxbench.files import open_regular, replace_file
 from jaxbench.paths import locked
 
@@ -44,10 +44,6 @@ WAYS = (
 Bar = Callable[[str, int, int, str], None]
 
 
-class Unreachable(Exception):
-    """A file cannot be fetched; the text says why."""
-
-
 @dataclasses.dataclass(frozen=True)
 class RemoteFile:
     """A file to fetch."""
@@ -55,7 +51,7 @@ class RemoteFile:
     name: str
     size_bytes: int
     sha256: str
-    urls: tuple[str, ...]
+    urls: list[str]
 
 
 def listed_files(dataset: str) -> list[RemoteFile]:
@@ -69,10 +65,8 @@ def listed_files(dataset: str) -> list[RemoteFile]:
     with as_bad_input(f"JAXBENCH_DOWNLOADS={table}"), open(table) as stream:
         for row in csv.DictReader(stream):
             if row["dataset"] == dataset:
-                name, size_bytes = row["file"], int(row["size_bytes"])
-                earlier = files[name].urls if name in files else ()
-                urls = (*earlier, row["url"])
-                files[name] = RemoteFile(name, size_bytes, row["sha256"], urls)
+                file = RemoteFile(row["file"], int(row["size_bytes"]), row["sha256"], [])
+                files.setdefault(file.name, file).urls.append(row["url"])
     return list(files.values())
 
 

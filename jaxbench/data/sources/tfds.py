@@ -94,11 +94,10 @@ def load(
     if num_classes < 2:
         raise BadInput(f"data.name={data.name!r}: its label is none of two or more classes")
     shards = {name: _shards(builder, name, folder) for name in names}
-    others = {*folder.glob("*.array_record*")}.difference(*shards.values())
-    other = printable(min(others).name)[:200] if others else ""
-    warnings = [f"{folder}: {len(others):,} of its files belong to no split, first {other}"] * bool(
-        others
-    )
+    warnings = []
+    if others := {*folder.glob("*.array_record*")}.difference(*shards.values()):
+        first = printable(min(others).name)[:200]
+        warnings.append(f"{folder}: {len(others):,} of its files belong to no split, first {first}")
 
     def read(split: str, limit: int) -> Split | EncodedSplit:
         if split not in names:

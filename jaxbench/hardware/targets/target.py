@@ -22,7 +22,7 @@ import functools
 import math
 import pathlib
 import re
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from jaxbench.errors import BadInput, one_of
 from jaxbench.files import read_table
@@ -58,26 +58,16 @@ class StandIn(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A machine to compile for.
+    """A machine to compile for."""
 
-    Attributes:
-      name: as it was given, whole: `gpu:h100:2x8`.
-      kind: the device's name in peaks.csv and in JAX.
-      dimensions: of a TPU slice, in chips; (hosts, GPUs of each) for GPUs.
-      memory_bytes: of a JAX device; of a TPU what its compiler lets a program use.
-      link: what connects the devices, in words.
-      link_bytes_per_s: of a JAX device, in one direction.
-      specs: the row of the table.
-    """
-
-    name: str
+    name: str  # as it was given, whole: `gpu:h100:2x8`
     platform: str
-    kind: str
-    dimensions: tuple[int, ...]
-    memory_bytes: int
-    link: str
-    link_bytes_per_s: float
-    specs: dict[str, str]
+    kind: str  # the device's name in peaks.csv and in JAX
+    dimensions: tuple[int, ...]  # of a TPU slice, in chips; (hosts, GPUs of each) for GPUs
+    memory_bytes: int  # of a JAX device; of a TPU what its compiler lets a program use
+    link: str  # what connects the devices, in words
+    link_bytes_per_s: float  # of a JAX device, in one direction
+    specs: dict[str, str]  # the row of the table
 
     @property
     def num_devices(self) -> int:
@@ -106,32 +96,29 @@ def list_targets() -> list[str]:
 
 def parse_target(text: str) -> Target:
     """Return the target of a name; raise BadInput for an unknown machine or an impossible size."""
-    try:
-        return _parse(text)
-    except BadInput as error:
-        raise BadInput(f"--target={text}: {error}") from None
 
+    def refuse(problem: str) -> NoReturn:
+        raise BadInput(f"--target={text}: {problem}")
 
-def _parse(text: str) -> Target:
     platform, _, rest = text.partition(":")
     name, _, size = rest.partition(":")
     if platform not in _EXAMPLES:
-        raise BadInput(
+        refuse(
             "must begin with tpu: or gpu:, such as tpu:v5e:2x4 or gpu:h100:8 (--target=list shows "
             "all)"
         )
     rows = _rows(platform)
     if name not in rows:
-        raise BadInput(f"must name a {platform.upper()}; {one_of(name, rows)}")
+        refuse(f"must name a {platform.upper()}; {one_of(name, rows)}")
     if size and not _SIZE.fullmatch(size):
-        raise BadInput(f"{size!r} is no size; write it as in {_EXAMPLES[platform]}")
+        refuse(f"{size!r} is no size; write it as in {_EXAMPLES[platform]}")
     row, dimensions = rows[name], tuple(map(int, size.split("x"))) if size else ()
     chips = math.prod(dimensions)
     if platform == "gpu":
         if len(dimensions) > 2:
-            raise BadInput("must be gpu:NAME, gpu:NAME:N or gpu:NAME:HOSTSxN")
+            refuse("must be gpu:NAME, gpu:NAME:N or gpu:NAME:HOSTSxN")
         if chips > _MOST_GPUS:
-            raise BadInput(f"has {chips:,} GPUs; at most {_MOST_GPUS:,}")
+            refuse(f"has {chips:,} GPUs; at most {_MOST_GPUS:,}")
         dimensions = (1,) * (2 - len(dimensions)) + dimensions
         memory_bytes = float(row["memory_mib"]) * 2**20
         link, link_bytes_per_s = row["link"], float(row["link_gb_per_s"]) * 1e9
@@ -139,15 +126,15 @@ def _parse(text: str) -> Target:
         form = f"tpu:{name}:{_FORMS[row['dimensions']]}"
         if len(dimensions) != int(row["dimensions"]):
             count = row["dimensions"]
-            raise BadInput(f"a slice of {name} has {count} dimensions, such as {form}")
+            refuse(f"a slice of {name} has {count} dimensions, such as {form}")
         if chips > 1 and (dimensions[0] % 2 or dimensions[1] % 2):
-            raise BadInput(
+            refuse(
                 "a host has 2x2 chips, so the first two numbers must be even; a single chip is "
                 f"tpu:{name}:{'x'.join('1' * len(dimensions))}"
             )
         if chips > int(row["chips_per_pod"]):
             pod = f"a pod of {name} has {int(row['chips_per_pod']):,}"
-            raise BadInput(f"has {chips:,} chips; {pod}")
+            refuse(f"has {chips:,} chips; {pod}")
         memory_bytes = float(row["usable_gib_per_device"]) * 2**30
         link = "inter-chip interconnect"
         # Of all links of the chip, in one direction: Google's page of v5e has had 1600 Gbit/s, and

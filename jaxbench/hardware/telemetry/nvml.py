@@ -128,9 +128,11 @@ def _read_board(nvml: Any, board: Board) -> Reading:
         bits = newest(_REASON_FUNCTIONS)
         single = (1 << place for place in range(bits.bit_length()))
         names = [_REASONS.get(bit, hex(bit)) for bit in single if bits & bit]
-        with contextlib.suppress(nvml.NVMLError):  # a board without limits
-            if "sw_power_cap" in names and _is_limit_lowered(nvml, handle):
-                names.append(LOWERED_LIMIT)
+        if "sw_power_cap" in names:
+            with contextlib.suppress(nvml.NVMLError):  # a board without limits
+                default_mw = nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle)
+                if nvml.nvmlDeviceGetEnforcedPowerLimit(handle) < default_mw:
+                    names.append(LOWERED_LIMIT)
         return "|".join(names)
 
     sensors: dict[str, Callable[[], Any]] = {
@@ -162,55 +164,53 @@ def _read_board(nvml: Any, board: Board) -> Reading:
     return Reading(board.device, board.kind, values, errors)
 
 
-def _is_limit_lowered(nvml: Any, handle: Any) -> bool:
-    default_mw = nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle)
-    return nvml.nvmlDeviceGetEnforcedPowerLimit(handle) < default_mw
+def _ask_boards(
+    ordinals: Mapping[str, int], read: Callable[[Any, Any], Any]
+) -> list[tuple[Board, Any]]:
+    """Return what a function of NVML and of a board's handle returns for each board.
+
+    Raises:
+      Exception: NVML, or the CUDA driver, cannot be asked.
+    """
+    if not ordinals:
+        return []
+    nvml = load_nvml()
+    return ask(
+        "NVML", lambda: [(one, read(nvml, one.handle)) for one in find_boards(nvml, ordinals)]
+    )
+
+
+def _known(nvml: Any, *functions: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what functions return, without what a board or an older driver does not have."""
+    values: dict[str, Any] = {}
+    for function in functions:
+        with contextlib.suppress(nvml.NVMLError):
+            values |= function()
+    return values
 
 
 def describe_boards(ordinals: Mapping[str, int]) -> list[dict[str, Any]]:
     """Return what each board is and is set to; none if NVML or the CUDA driver cannot be asked."""
-    if not ordinals:
-        return []
-    nvml = load_nvml()
-    functions: list[Callable[[Any], dict[str, Any]]] = [
-        lambda one: {"power_limit_w": nvml.nvmlDeviceGetEnforcedPowerLimit(one) / 1e3},
-        lambda one: {
-            "default_power_limit_w": nvml.nvmlDeviceGetPowerManagementDefaultLimit(one) / 1e3
-        },
-        lambda one: {"max_sm_clock_mhz": nvml.nvmlDeviceGetMaxClockInfo(one, nvml.NVML_CLOCK_SM)},
-        lambda one: {
-            "max_memory_clock_mhz": nvml.nvmlDeviceGetMaxClockInfo(one, nvml.NVML_CLOCK_MEM)
-        },
-        lambda one: {"ecc": bool(nvml.nvmlDeviceGetEccMode(one)[0])},
-    ]
+
+    def read(nvml: Any, handle: Any) -> dict[str, Any]:
+        default_mw = nvml.nvmlDeviceGetPowerManagementDefaultLimit
+        max_mhz = nvml.nvmlDeviceGetMaxClockInfo
+        return _known(
+            nvml,
+            lambda: {"power_limit_w": nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3},
+            lambda: {"default_power_limit_w": default_mw(handle) / 1e3},
+            lambda: {"max_sm_clock_mhz": max_mhz(handle, nvml.NVML_CLOCK_SM)},
+            lambda: {"max_memory_clock_mhz": max_mhz(handle, nvml.NVML_CLOCK_MEM)},
+            lambda: {"ecc": bool(nvml.nvmlDeviceGetEccMode(handle)[0])},
+        )
+
     try:
-        boards = _ask_boards(nvml, ordinals, functions)
-    except (nvml.NVMLError, OSError):
+        boards = _ask_boards(ordinals, read)
+    except (load_nvml().NVMLError, OSError):
         return []
     return [
         {"device": board.device, "mig": board.kind == "mig", **values} for board, values in boards
     ]
-
-
-def _ask_boards(
-    nvml: Any,
-    ordinals: Mapping[str, int],
-    functions: Sequence[Callable[[Any], dict[str, Any]]],
-) -> list[tuple[Board, dict[str, Any]]]:
-    """Return what the functions return of each board's handle, without what a board lacks."""
-
-    def call() -> list[tuple[Board, dict[str, Any]]]:
-        boards = []
-        for board in find_boards(nvml, ordinals):
-            values: dict[str, Any] = {}
-            for read in functions:
-                # Boards without ECC, or older drivers, do not have all of them.
-                with contextlib.suppress(nvml.NVMLError):
-                    values |= read(board.handle)
-            boards.append((board, values))
-        return boards
-
-    return ask("NVML", call)
 
 
 def read_error_counters(ordinals: Mapping[str, int]) -> dict[str, dict[str, int]]:
@@ -219,22 +219,22 @@ def read_error_counters(ordinals: Mapping[str, int]) -> dict[str, dict[str, int]
     Raises:
       Exception: NVML, or the CUDA driver, cannot be asked.
     """
-    if not ordinals:
-        return {}
-    nvml = load_nvml()
-
-    def ecc(handle: Any, kind: int) -> int:  # since the driver was loaded
-        return nvml.nvmlDeviceGetTotalEccErrors(handle, kind, nvml.NVML_VOLATILE_ECC)
-
     rows = ("remapped_rows_corrected", "remapped_rows_uncorrected")
     rows += ("row_remapping_pending", "row_remapping_failed")
-    counters: list[Callable[[Any], dict[str, int]]] = [
-        lambda one: {"ecc_corrected": ecc(one, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED)},
-        lambda one: {"ecc_uncorrected": ecc(one, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)},
-        lambda one: {"pcie_replays": nvml.nvmlDeviceGetPcieReplayCounter(one)},
-        lambda one: dict(zip(rows, map(int, nvml.nvmlDeviceGetRemappedRows(one)), strict=True)),
-    ]
-    return {board.device: counts for board, counts in _ask_boards(nvml, ordinals, counters)}
+
+    def read(nvml: Any, handle: Any) -> dict[str, int]:
+        def ecc(kind: int) -> int:  # since the driver was loaded
+            return nvml.nvmlDeviceGetTotalEccErrors(handle, kind, nvml.NVML_VOLATILE_ECC)
+
+        return _known(
+            nvml,
+            lambda: {"ecc_corrected": ecc(nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED)},
+            lambda: {"ecc_uncorrected": ecc(nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)},
+            lambda: {"pcie_replays": nvml.nvmlDeviceGetPcieReplayCounter(handle)},
+            lambda: dict(zip(rows, map(int, nvml.nvmlDeviceGetRemappedRows(handle)), strict=True)),
+        )
+
+    return {board.device: counts for board, counts in _ask_boards(ordinals, read)}
 
 
 def other_gpu_processes(ordinals: Mapping[str, int]) -> int | None:
@@ -243,20 +243,13 @@ def other_gpu_processes(ordinals: Mapping[str, int]) -> int | None:
     None if it is unknown, as in containers: there NVML lists no processes, or the host's ids, by
     which this process does not know itself.
     """
-    if not ordinals:
-        return None
-    nvml = load_nvml()
 
-    def list_processes() -> set[int]:
-        return {
-            process.pid
-            for board in find_boards(nvml, ordinals)
-            for process in nvml.nvmlDeviceGetComputeRunningProcesses(board.handle)
-        }
+    def read(nvml: Any, handle: Any) -> set[int]:
+        return {one.pid for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
 
     try:
-        running = ask("NVML", list_processes)
-    except (nvml.NVMLError, OSError):
+        running = {pid for _, pids in _ask_boards(ordinals, read) for pid in pids}
+    except (load_nvml().NVMLError, OSError):
         return None
     this_process = psutil.Process()
     tree = {this_process.pid, *(child.pid for child in this_process.children(recursive=True))}

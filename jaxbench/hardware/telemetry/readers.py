@@ -24,19 +24,12 @@ _TPU_METRICS = {
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """The sensors of one device at one moment.
+    """The sensors of one device at one moment."""
 
-    Attributes:
-      device: gpu0, tpu0, host; the number is the JAX device's id.
-      kind: gpu, mig (a slice of a GPU; the values are the whole board's), tpu, host.
-      values: {column of telemetry.csv: value}; without sensors that the device lacks.
-      errors: why sensors that the device may have could not be read.
-    """
-
-    device: str
-    kind: str
-    values: Mapping[str, Any]
-    errors: Sequence[str] = ()
+    device: str  # gpu0, tpu0, host; the number is the JAX device's id
+    kind: str  # gpu, mig (a slice of a GPU; the values are the whole board's), tpu, host
+    values: Mapping[str, Any]  # {column of telemetry.csv: value}, of sensors that the device has
+    errors: Sequence[str] = ()  # why sensors that the device may have could not be read
 
 
 class HostReader:

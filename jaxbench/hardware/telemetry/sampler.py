@@ -16,14 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jaxbench.clock import Clock, Stopwatch, now, process_cpu_s
-from jaxbench.errors import BadInput
 from jaxbench.files import open_own
 from jaxbench.hardware.telemetry.nvml import NvmlReader, cuda_ordinals
 from jaxbench.hardware.telemetry.readers import HostReader, Reading, TpuReader
 from jaxbench.hardware.telemetry.summary import COLUMNS, Series, Window, read_series, summarize
 
 INTERVAL_S = 1.0
-_SHORTEST_S, _LONGEST_S = 0.1, 3600.0
 # A sample between two intervals comes at least this share of an interval after the last one.
 _SOONEST = 0.2
 # A sample that comes so late, while the process took less than this share of a processor, says that
@@ -33,17 +31,6 @@ _LATE_S, _STILL = 2.0, 0.3
 _MOST_NAMED = 5
 # How long the end of a run waits for readers.
 _LONGEST_STOP_S = 2.0
-
-
-def check_interval(telemetry_s: float) -> None:
-    """Raise BadInput for an interval that is out of range; 0 means no telemetry."""
-    if telemetry_s and not _SHORTEST_S <= telemetry_s <= _LONGEST_S:  # nan fails it too
-        raise BadInput(
-            f"--telemetry_s={telemetry_s:g}: must be seconds from {_SHORTEST_S:g} to "
-            f"{_LONGEST_S:g}, or 0 for no telemetry"
-        )
-
-
 _Reader = HostReader | NvmlReader | TpuReader
 
 
@@ -68,9 +55,6 @@ class Telemetry:
       clock: the run's, so that `elapsed_s` is comparable with the other records'.
       share: the share of all images that this process's devices compute.
       device_kind: of the devices, by which impossible readings are known; None if it is unknown.
-
-    Attributes:
-      windows: what was measured; a resumed run begins with those of its earlier processes.
     """
 
     def __init__(
@@ -95,6 +79,7 @@ class Telemetry:
         self._file: Any = None
         self._rows: Any = None
         self._series: dict[str, Series] = {}
+        # What was measured; a resumed run begins with those of its earlier processes.
         self.windows: list[Window] = []
         self._errors: collections.Counter[str] = collections.Counter()
         self._stops: list[str] = []

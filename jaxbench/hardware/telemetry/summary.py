@@ -84,16 +84,13 @@ class Window(NamedTuple):
 
 
 class Series:
-    """One device's readings, in few bytes: 72 devices have 44 million a week.
-
-    Attributes:
-      greatest: {column: its greatest value}, of those whose statistics are over the whole run.
-      left_out: {column: its readings that are impossible}: how many, and the last.
-    """
+    """One device's readings, in few bytes: 72 devices have 44 million a week."""
 
     def __init__(self, kind: str, device_kind: str | None = None):
         self.kind, self.device_kind = kind, device_kind
+        # {column: its readings that are impossible}: how many, and the last.
         self.left_out: dict[str, tuple[int, float]] = {}
+        # {column: its greatest value}, of those whose statistics are over the whole run.
         self.greatest: dict[str, float] = {}
         self._elapsed_s = array.array("d")
         # A host has no clock, a board no processor load: only what a device has takes room.
@@ -287,17 +284,12 @@ def _host_is_busy(devices: Mapping[str, Mapping[str, Any]]) -> bool | None:
 
 
 class _Meter(NamedTuple):
-    """One board's energy in the windows, and how well its samples tell it.
-
-    Attributes:
-      longest_gap_s: of the windows' time, between two samples.
-      covered: fraction of the windows' time in gaps that a few lost samples explain.
-    """
+    """One board's energy in the windows, and how well its samples tell it."""
 
     energy_j: float
     method: str
-    longest_gap_s: float
-    covered: float
+    longest_gap_s: float  # of the windows' time, between two samples
+    covered: float  # fraction of the windows' time in gaps that a few lost samples explain
     long_enough: bool
 
 
@@ -354,21 +346,19 @@ def _meter(
     edges_s = np.array([(window.start_s, window.end_s) for window in windows])
     if not windows or not (measured_s := float((edges_s[:, 1] - edges_s[:, 0]).sum())):
         return None, None
-    by_power = None
     elapsed_s, power_w = series.known("power_w")
-    if _covers(elapsed_s, edges_s):
-        steps_j = np.diff(elapsed_s) * (power_w[1:] + power_w[:-1]) / 2
-        energy_j = np.concatenate([[0.0], np.cumsum(steps_j)])
-        method = f"NVML's power reading every {interval_s:g} s"
-        by_power = _measure(elapsed_s, energy_j, edges_s, interval_s, method, _POWER_MEAN_S / 2)
-        # Power cannot be interpolated across a gap; the counter can.
-        if by_power.longest_gap_s > _LOST_SAMPLES * interval_s:
-            by_power = None
+    steps_j = np.diff(elapsed_s) * (power_w[1:] + power_w[:-1]) / 2
+    energy_j = np.concatenate([[0.0], np.cumsum(steps_j)])
+    method = f"NVML's power reading every {interval_s:g} s"
+    by_power = _measure(elapsed_s, energy_j, edges_s, interval_s, method, _POWER_MEAN_S / 2)
+    # Power cannot be interpolated across a gap; the counter can.
+    if by_power and by_power.longest_gap_s > _LOST_SAMPLES * interval_s:
+        by_power = None
     elapsed_s, energy_j = series.known("energy_j")
-    if not _covers(elapsed_s, edges_s):
-        return by_power, None
     method = "NVML's total energy counter"
     by_counter = _measure(elapsed_s, energy_j, edges_s, interval_s, method, 0.0)
+    if by_counter is None:
+        return by_power, None
     if (np.diff(energy_j) < 0).any():
         return by_power, "went backwards"
     least_s = max(_STILL_S, _LOST_SAMPLES * interval_s)
@@ -406,8 +396,10 @@ def _measure(
     interval_s: float,
     method: str,
     blur_s: float,
-) -> _Meter:
-    """Return the energy of the windows by that used up to each sample."""
+) -> _Meter | None:
+    """Return the energy of the windows by that used up to each sample, if samples surround them."""
+    if len(elapsed_s) < 2 or elapsed_s[0] > edges_s.min() or elapsed_s[-1] < edges_s.max():
+        return None
     measured_s = float((edges_s[:, 1] - edges_s[:, 0]).sum())
     between_s = np.diff(_in_windows(elapsed_s, edges_s))
     at_edges_j = np.interp(edges_s, elapsed_s, energy_j)
@@ -422,11 +414,6 @@ def _measure(
         float(between_s[between_s <= _LOST_SAMPLES * interval_s].sum() / measured_s),
         is_long and is_exact,
     )
-
-
-def _covers(elapsed_s: np.ndarray, edges_s: np.ndarray) -> bool:
-    """Return whether there are readings before the first edge and after the last."""
-    return len(elapsed_s) > 1 and elapsed_s[0] <= edges_s.min() and edges_s.max() <= elapsed_s[-1]
 
 
 def _slowed(device: str, series: Series, windows: Sequence[Window]) -> Iterator[str]:

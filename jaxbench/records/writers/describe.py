@@ -162,9 +162,8 @@ def _training_rate(record: TrainSummary) -> str:
         rate = record.images_per_s_whole_run
         return f"{rate_in_words(rate, record.tokens_per_image)} over the whole run" if rate else ""
     ends = (record.images_per_s_low, record.images_per_s_high)
-    rate = Estimate(record.images_per_s, *ends, record.steady_epochs)
     span: Any = record.images_per_s_range
-    rate = rate._replace(range=span)
+    rate = Estimate(record.images_per_s, *ends, record.steady_epochs)._replace(range=span)
     per_device = record.images_per_s_per_device  # None if other devices took part
     is_of_several = per_device not in (None, record.images_per_s)
     return (

@@ -26,32 +26,28 @@ def target_table(records: Sequence[TargetRecord]) -> list[str]:
 
 def compiled_facts(records: Sequence[TargetRecord]) -> list[str]:
     """Return the lines of what compiled steps do on their targets; none for what was refused."""
-    return [line for record in records if record.memory for line in _facts(record)]
-
-
-def _facts(record: TargetRecord) -> list[str]:
-    collectives = [
-        f"{each['count']} {name} ({plain(each['bytes'] / 1e6)} MB)"
-        for name, each in (record.collectives or {}).items()
-    ]
-    calls = [f"{count} {name}" for name, count in sorted((record.custom_calls or {}).items())]
-    return [
-        f"{record.target}: the step on each device",
-        f"  collectives: {', '.join(collectives) or 'none'}",
-        f"  library calls: {', '.join(calls) or 'none'}",
-        "  state: " + ("donated whole" if record.state_donated else "not donated whole"),
-        *_cycles(record),
-    ]
-
-
-def _cycles(record: TargetRecord) -> list[str]:
-    if not record.estimated_cycles:
-        return []
-    rate = plain(record.estimated_images_per_s)
-    return [
-        f"  estimated cycles: {record.estimated_cycles:,}, {rate}/s at the device's clock (no part "
-        "of the predicted rate)"
-    ]
+    lines = []
+    for record in records:
+        if not record.memory:
+            continue
+        collectives = [
+            f"{each['count']} {name} ({plain(each['bytes'] / 1e6)} MB)"
+            for name, each in (record.collectives or {}).items()
+        ]
+        calls = [f"{count} {name}" for name, count in sorted((record.custom_calls or {}).items())]
+        lines += [
+            f"{record.target}: the step on each device",
+            f"  collectives: {', '.join(collectives) or 'none'}",
+            f"  library calls: {', '.join(calls) or 'none'}",
+            "  state: " + ("donated whole" if record.state_donated else "not donated whole"),
+        ]
+        if record.estimated_cycles:
+            lines.append(
+                f"  estimated cycles: {record.estimated_cycles:,}, "
+                f"{plain(record.estimated_images_per_s)}/s at the device's clock (no part of the "
+                "predicted rate)"
+            )
+    return lines
 
 
 def _row(record: TargetRecord) -> list[str]:
