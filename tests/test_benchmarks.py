@@ -177,8 +177,8 @@ def test_what_fits_is_the_largest_power_of_two(load_script):
     cell = script.describe(config, shape, target, calibration.load())
     batch = int(re.search(r"\*\*([\d,]+)\*\*: [\d,.]+/s", cell)[1].replace(",", ""))
     setting = setting_of(shape, target, config.precision, batch)
-    assert memory_bytes(setting) <= target.usable_bytes
-    assert memory_bytes(setting._replace(batch=2 * batch)) > target.usable_bytes
+    assert memory_bytes(setting)[0] <= target.usable_bytes
+    assert memory_bytes(setting._replace(batch=2 * batch))[0] > target.usable_bytes
     config.precision = "fp16"
     assert script.describe(config, shape, parse_target("gpu:titanx"), None) == "no fp16"
 
