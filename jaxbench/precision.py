@@ -6,7 +6,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from jaxbench.types import DType
+from jaxbench.aliases import DType
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxbench.types import Array
+from jaxbench.aliases import Array
 
 
 class Task(Protocol):

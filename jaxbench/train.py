@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from jaxbench.aliases import Batch, PyTree
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.checkpoints.checkpoint import Checkpoints
 from jaxbench.checkpoints.resume import mark_records
@@ -69,9 +70,9 @@ class TrainState(flax.struct.PyTreeNode):
     """Everything that a step changes."""
 
     step: jax.Array  # int32, steps done
-    params: Any
-    batch_stats: Any
-    opt_state: Any
+    params: PyTree
+    batch_stats: PyTree
+    opt_state: optax.OptState
     loss_scale: LossScale | None = None  # only under fp16
 
 
@@ -79,7 +80,7 @@ class TrainState(flax.struct.PyTreeNode):
 
 
 def train_step(
-    network: Network, state: TrainState, train_data: Any, batch: Any
+    network: Network, state: TrainState, train_data: Batch, batch: Batch
 ) -> tuple[TrainState, jax.Array]:
     """Return the state after one update, and sums_M with the values of `Network.unpack_train_sums`.
 
@@ -106,8 +107,8 @@ def train_step(
 
 
 def compute_gradients(
-    network: Network, state: TrainState, train_data: Any, batch: Any
-) -> tuple[Any, Any, jax.Array]:
+    network: Network, state: TrainState, train_data: Batch, batch: Batch
+) -> tuple[PyTree, PyTree, jax.Array]:
     """Return the gradients of the mean loss over all devices, batch_stats and summed sums_M."""
     config = network.config
     with jax.named_scope("data"):
@@ -144,7 +145,7 @@ def compute_gradients(
 
 def loss_fn(
     network: Network, params, batch_stats, inputs_Bx, labels_Bx, mask_B, keys_B, mixture
-) -> tuple[jax.Array, tuple[Any, jax.Array]]:
+) -> tuple[jax.Array, tuple[PyTree, jax.Array]]:
     """Return (mean loss, (batch_stats, sums_M)).
 
     `mixture` is an `augment.Mixture` or None; of mixed images the label with the larger weight
@@ -180,13 +181,13 @@ def loss_fn(
 
 def accumulate_gradients(
     loss: Callable,
-    params: Any,
-    batch_stats: Any,
+    params: PyTree,
+    batch_stats: PyTree,
     batch: tuple,
     *,
     num_parts: int,
     num_sums: int,
-) -> tuple[Any, Any, jax.Array]:
+) -> tuple[PyTree, PyTree, jax.Array]:
     """Differentiate the mean loss of a batch, `num_parts` equal parts one after the other.
 
     Args:
@@ -219,7 +220,7 @@ def accumulate_gradients(
 
 
 def apply_gradients(
-    network: Network, state: TrainState, grads: Any, batch_stats: Any
+    network: Network, state: TrainState, grads: PyTree, batch_stats: PyTree
 ) -> tuple[TrainState, jax.Array]:
     """Return the state after an update with the gradients, which are scaled under fp16.
 
@@ -229,7 +230,10 @@ def apply_gradients(
         grads = state.loss_scale.unscaled(grads)
     updates, opt_state = network.optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
-    norms = jnp.stack([*map(optax.tree.norm, (grads, updates, params)), 1.0])
+    # Of frozen parameters XLA computes no gradient, so that no norm may ask for it.
+    pairs = zip(jax.tree.leaves(grads), network.uses_gradients, strict=True)
+    used = [grad for grad, is_used in pairs if is_used]
+    norms = jnp.stack([*map(optax.tree.norm, (used, updates, params)), 1.0])
     new_state = state.replace(params=params, batch_stats=batch_stats, opt_state=opt_state)
     if not state.loss_scale:
         return new_state, norms
@@ -245,7 +249,7 @@ def apply_gradients(
 # ---------------------------------------------------------------------------- the evaluation step
 
 
-def eval_step(network: Network, state: TrainState, eval_data: Any, batch: Any) -> jax.Array:
+def eval_step(network: Network, state: TrainState, eval_data: Batch, batch: Batch) -> jax.Array:
     """Return sums_M, named by `Task.eval_sums`; padded rows count for nothing."""
     config, task = network.config, network.task
     with jax.named_scope("data"):
@@ -324,7 +328,8 @@ class Loop:
     Attributes:
       loss_scales: after the last step.
       checkpoints: None if none are written.
-      first_batch: {(epoch, step): batch}, both counted from 0, of the first step; it is taken out.
+      first_batch: {(epoch, step): batch}, both counted from 0, of the first step to train; the loop
+        takes it out.
     """
 
     program: Program
@@ -339,9 +344,9 @@ class Loop:
     telemetry: Telemetry = dataclasses.field(default_factory=no_telemetry)
     checkpoints: Checkpoints | None = None
     profiler: Profiler = dataclasses.field(default_factory=lambda: Profiler(range(0), None))
-    first_batch: dict[tuple[int, int], Any] = dataclasses.field(default_factory=dict)
+    first_batch: dict[tuple[int, int], Batch] = dataclasses.field(default_factory=dict)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.network, self.config = self.program.network, self.program.network.config
         self.seeds_R = self.config.seeds(self.network.mesh.num_devices)
         self.timer = StepTimer(self.progress, self.clock, self.telemetry)
@@ -421,7 +426,7 @@ def train_epoch(run: Loop, state: TrainState, stop_requested: Callable[[], bool]
                 with run.clock.phase("data_wait"), jax.profiler.TraceAnnotation("data_wait"):
                     batch = next(batches)
                 # Everything that the step reads is on the devices.
-                with jax.transfer_guard("disallow"):
+                with run.network.mesh.transfer_guard():
                     state, sums_M = run.program.train_step(state, run.feed.train_data, batch)
             # Counts the earlier steps whose sums have arrived. A loss that is not finite ends the
             # run here, some steps later.
@@ -438,7 +443,7 @@ def train_epoch(run: Loop, state: TrainState, stop_requested: Callable[[], bool]
     return state
 
 
-def take_batches(run: Loop, epoch: int, first: int, num_steps: int) -> Iterator[Any]:
+def take_batches(run: Loop, epoch: int, first: int, num_steps: int) -> Iterator[Batch]:
     """Return the batches of an epoch's steps from `first` on, on the devices."""
     batch = run.first_batch.pop((epoch, first), None)
     run.first_batch.clear()  # no step is left to take it if only the last evaluation is left
@@ -533,7 +538,7 @@ def evaluate(run: Loop, state: TrainState) -> tuple[dict[str, np.ndarray], float
 
     def queue_steps() -> Iterator[jax.Array]:
         for batch in feed.eval_batches():
-            with jax.transfer_guard("disallow"):
+            with run.network.mesh.transfer_guard():
                 sums_M = run.program.eval_step(state, feed.eval_data, batch)
             yield sums_M
 

@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 
@@ -17,7 +18,8 @@ from jaxbench.modes.train import run_training
 from jaxbench.parallel.mesh import create_training_mesh
 from jaxbench.records.writers.console import Console
 from jaxbench.train import build_program
-from tests.conftest import refusal, step_losses
+from jaxbench.training.compilation import compile_step
+from tests.conftest import refusal, step_args, step_losses
 
 DATA = {"source": "digits", "image_shape": (8, 8, 1)}
 
@@ -271,3 +273,51 @@ def test_logits_in_half_precision_are_widened_with_a_warning():
         lambda v, x: network.module.apply(v, x, train=False), network.trace.variables, images
     )
     assert outputs[0].dtype == jnp.float32
+
+
+class Reporting(nn.Module):
+    """A callback that uses the device itself."""
+
+    @nn.compact
+    def __call__(self, images):
+        jax.debug.callback(lambda mean: jnp.sum(mean + np.ones(1)), images.mean())
+        return nn.Dense(10)(images.reshape(len(images), -1))
+
+
+def test_what_a_callback_moves_ends_no_run(tmp_path):
+    """JAX runs it in the call of the step on one CPU device."""
+    assert train(tmp_path / "run", Reporting).summary["steps"] == 3
+
+
+class Backbone(nn.Module):
+    @nn.compact
+    def __call__(self, images):
+        x = images.reshape(len(images), -1)
+        for _ in range(4):
+            x = nn.relu(nn.Dense(256)(x))
+        return nn.Dense(10, name="head")(x)
+
+
+def train_the_head(schedule):
+    def label(path, _):
+        return "head" if path[0].key == "head" else "frozen"
+
+    rules = {"head": optax.sgd(schedule), "frozen": optax.set_to_zero()}
+    return optax.multi_transform(rules, lambda params: jax.tree.map_with_path(label, params))
+
+
+def train_all(schedule):
+    return optax.sgd(schedule)
+
+
+def test_a_step_computes_no_gradient_of_frozen_parameters():
+    """Though it returns the norm of the gradients."""
+    flops = []
+    for rule in (train_all, train_the_head):
+        config = config_for(Backbone)
+        config.optimizer = OptimizerConfig(name="custom", update_rule=rule)
+        config.validate()
+        program = build_program(config, *create_training_mesh(config), 1)
+        args = program.abstract_placed_state(), *step_args(program)
+        flops.append(compile_step("train_step", program.train_step, *args).xla_flops_per_device)
+    assert flops[1] < 0.5 * flops[0]

@@ -9,7 +9,7 @@ from tests.conftest import ROOT
 # The floors, lowest first. A room is a folder of jaxbench/, or a module that stands beside them; it
 # imports from lower floors, and its own modules in no circle.
 FLOORS = """
-types
+aliases
 errors clock files precision terminal
 metrics paths
 config schema

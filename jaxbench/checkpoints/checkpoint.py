@@ -25,6 +25,7 @@ import msgspec
 import numpy as np
 from absl.logging import get_absl_logger
 
+from jaxbench.aliases import PyTree
 from jaxbench.clock import Stopwatch, now, pause
 from jaxbench.data.dataset import check_fits_in_memory
 from jaxbench.errors import BadInput
@@ -32,7 +33,6 @@ from jaxbench.files import DOCUMENT_BYTES, read_text
 from jaxbench.parallel.signals import grace_period_s
 from jaxbench.schema import Amount, Count, check_numbers
 from jaxbench.terminal import printable
-from jaxbench.types import PyTree
 
 _MANIFEST, _ARRAYS = "manifest.json", "arrays"
 _NAME = re.compile(r"step-(\d{9,})\.epoch-(\d{5,})")

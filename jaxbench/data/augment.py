@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxbench.aliases import Array, DType
 from jaxbench.config import DataConfig
 from jaxbench.data.rand_augment import rand_augment
 from jaxbench.precision import Precision
-from jaxbench.types import Array, DType
 
 # An example's key is folded with one of these for each use.
 _CROP, _FLIP, _BRIGHTNESS, _CONTRAST, _DROPOUT, _MIXUP, _RAND_AUGMENT = range(7)

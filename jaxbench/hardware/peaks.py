@@ -1,5 +1,6 @@
 """Compare a rate with the peak of its devices, see `peak_table.py`, and with what cannot be."""
 
+import functools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -37,7 +38,11 @@ def flops_limit(devices: Sequence[jax.Device]) -> float:
     """
     if devices[0].platform == "cpu":
         sharing = sum(device.process_index == devices[0].process_index for device in devices)
-        # On x86 they are called flags, on ARM Features.
-        flags = search_file("/proc/cpuinfo", r"^(?:flags|Features)\s*:(.*)$") or ""
-        return cpu_flops_limit(os.cpu_count() or 1, flags.split()) / sharing
+        return cpu_flops_limit(os.cpu_count() or 1, _cpu_flags()) / sharing
     return 1e12 * accelerator_limit("tflops")
+
+
+@functools.cache
+def _cpu_flags() -> list[str]:
+    """Return the processor's flags, on x86 `flags`, on ARM `Features`; [] if Linux names none."""
+    return (search_file("/proc/cpuinfo", r"^(?:flags|Features)\s*:(.*)$") or "").split()

@@ -23,10 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxbench.aliases import DType
 from jaxbench.clock import Stopwatch
 from jaxbench.microbench.interleaved import Calls
 from jaxbench.microbench.memory_bandwidth import memory_bytes
-from jaxbench.types import DType
 
 # m, k, n: m x k by k x n.
 Shape = tuple[int, int, int]

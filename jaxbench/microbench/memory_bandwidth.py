@@ -23,11 +23,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxbench.aliases import Step
 from jaxbench.analysis.rate import Estimate
 from jaxbench.hardware.system import host_memory_bytes, last_level_cache_bytes
 from jaxbench.hardware.targets.target import l2_bytes
 from jaxbench.microbench.interleaved import Calls, measure_in_turn
-from jaxbench.types import Step
 
 _SCALAR = 3.0  # STREAM's
 OPERATIONS = {

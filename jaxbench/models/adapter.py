@@ -10,8 +10,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxbench.aliases import DType, PyTree
 from jaxbench.errors import BadInput
-from jaxbench.types import DType, PyTree
 
 _COLLECTIONS = ("params", "batch_stats")
 

@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxbench.types import DType
+from jaxbench.aliases import DType
 
 
 class BatchNorm(nn.Module):

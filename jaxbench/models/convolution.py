@@ -9,10 +9,10 @@ import typing
 import jax
 import numpy as np
 
+from jaxbench.aliases import DType
 from jaxbench.config import Experiment
 from jaxbench.config.fields import choice, number
 from jaxbench.errors import BadInput
-from jaxbench.types import DType
 
 
 class Problem(typing.NamedTuple):

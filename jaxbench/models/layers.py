@@ -7,8 +7,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxbench.aliases import DType
 from jaxbench.models.batch_norm import BatchNorm
-from jaxbench.types import DType
 
 
 class Network(nn.Module):
@@ -126,7 +126,7 @@ def max_pool(x_BxHxWxC: jax.Array, window: int, stride: int, padding: int = 0) -
 
     def backward(position, dy):
         dtype = jnp.promote_types(dy.dtype, jnp.float32)
-        dx = 0
+        dx: Any = 0
         for index in range(window**2):
             # Spread to the pixels at this position of the windows; negative margins cut off.
             margins = [(0, 0, 0)]

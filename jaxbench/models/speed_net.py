@@ -20,10 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxbench.aliases import DType
 from jaxbench.config.fields import choice, number
 from jaxbench.config.model import ModelConfig
 from jaxbench.models.layers import Network, classify, max_pool
-from jaxbench.types import DType
 
 _SIDE = 2  # of a patch
 # Added to the patches' variances, so that directions of little variance are not amplified much.

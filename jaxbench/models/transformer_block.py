@@ -14,12 +14,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxbench.aliases import DType
 from jaxbench.config import Config
 from jaxbench.config.fields import choice, number
 from jaxbench.config.model import ModelConfig
 from jaxbench.errors import BadInput
 from jaxbench.models.layers import keep_products_and_sums
-from jaxbench.types import DType
 
 # The first compute capability that multiplies bf16 and runs cuDNN's flash attention, by NVIDIA's
 # support matrix.

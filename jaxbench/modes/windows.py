@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxbench.aliases import PyTree
 from jaxbench.analysis.rate import estimate
 from jaxbench.analysis.statistics import autocorrelation, dependent, effective_size, held_up
 from jaxbench.clock import Stopwatch
@@ -16,7 +17,6 @@ from jaxbench.microbench.interleaved import Interleaved
 from jaxbench.modes.runner import PreparedRun
 from jaxbench.training.loss_scale import LOWEST_SCALE, describe_scales
 from jaxbench.training.run import DispatchLimiter
-from jaxbench.types import PyTree
 
 # More batches than are ever taken: epoch after epoch, as training reads them.
 ENDLESS = 2**40

@@ -4,6 +4,7 @@ This is the only module that names `jax.pmap` and `jax.shard_map`. Letters in na
 all processes, L of this one, B examples per device.
 """
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -76,6 +77,15 @@ class DataMesh:
     def sharding(self, spec: PartitionSpec) -> NamedSharding:
         """Return the sharding over the devices of all processes."""
         return NamedSharding(Mesh(np.array(self.devices), (AXIS,)), spec)
+
+    def transfer_guard(self) -> contextlib.AbstractContextManager:
+        """Return the context of a step's call, in which nothing may move to a device unasked.
+
+        On one CPU device JAX runs a network's callbacks in the call: what they move is their own.
+        """
+        if self.num_devices == 1 and self.devices[0].platform == "cpu":
+            return contextlib.nullcontext()
+        return jax.transfer_guard("disallow")
 
     def _place(self, tree: Any, spec: PartitionSpec) -> Any:
         local = NamedSharding(Mesh(np.array(self.local_devices), (AXIS,)), spec)

@@ -1,6 +1,6 @@
 """Where the train state lies: whole on every device, a model's on its own, or split by fsdp.
 
-`Replicated` and `Split` have the same methods, so that the step asks for no case:
+`Replicated` and `FullySharded` have the same methods, so that the step asks for no case:
 
 | | data parallel | independent | fsdp |
 |---|---|---|---|
@@ -35,10 +35,10 @@ from jaxbench.parallel.mesh import AXIS, DataMesh, host_device
 State = Any
 
 
-def shard_state(config: Config, mesh: DataMesh) -> "Replicated | Split":
+def shard_state(config: Config, mesh: DataMesh) -> "Replicated | FullySharded":
     """Return where the state of an experiment lies on the devices of a mesh."""
     if config.parallelism == "fsdp":
-        return Split(mesh)
+        return FullySharded(mesh)
     return Replicated(mesh, rows=config.replicas == "independent")
 
 
@@ -141,7 +141,7 @@ class Shard(flax.struct.PyTreeNode, nn.meta.AxisMetadata):
 
 
 @dataclasses.dataclass(frozen=True)
-class Split:
+class FullySharded:
     """Every device has a part of the parameters and of the optimizer's arrays: fsdp."""
 
     mesh: DataMesh

@@ -148,7 +148,9 @@ def _find_max_batch(
         "done",
         reason,
         max_batch=largest,
-        max_batch_per_device=BatchLayout.create(config, num_devices).batch_per_device,
+        max_batch_per_device=BatchLayout.create(
+            config, best.num_devices or num_devices
+        ).batch_per_device,
         smallest_too_large=too_large,
         num_devices=best.num_devices,
         device_kind=best.device_kind,

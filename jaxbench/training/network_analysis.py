@@ -7,13 +7,12 @@ and `batch_norm` would be false.
 import dataclasses
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
@@ -97,10 +96,10 @@ class NetworkAnalysis:
         trace: NetworkTrace,
         config: Config,
         precision: Precision,
-        optimizer: optax.GradientTransformation,
+        uses_gradients: Callable[[], Sequence[bool]],
     ):
         self._trace, self._config = trace, config
-        self._precision, self._optimizer = precision, optimizer
+        self._precision, self._uses_gradients = precision, uses_gradients
         traced = trace.forward
         jaxpr = traced.jaxpr.jaxpr
         macs_by_dtype, self.macs_once = Counter(), 0
@@ -138,16 +137,7 @@ class NetworkAnalysis:
     @functools.cached_property
     def work(self) -> "TrainingWork":
         """What training computes. It takes seconds to count, so no start waits for it."""
-        params, optimizer = self._trace.variables["params"], self._optimizer
-        needed = [True] * len(jax.tree.leaves(params))
-        config = self._config
-        can_freeze = config.optimizer.name == "custom" or config.model.trainable_epochs()
-        # A scaled loss needs all gradients: they tell whether it overflowed.
-        if can_freeze and not self._precision.scales_loss:
-            opt_state = jax.eval_shape(optimizer.init, params)
-            jaxpr = jax.make_jaxpr(optimizer.update)(params, opt_state, params)
-            needed = dce_jaxpr(jaxpr.jaxpr, [True] * len(jaxpr.out_avals))[1][: len(needed)]
-        return count_training(self._trace.forward, needed)
+        return count_training(self._trace.forward, self._uses_gradients())
 
     @property
     def training_flops(self) -> int:

@@ -109,6 +109,8 @@ def describe_trace(run_folder: pathlib.Path | None, traced: Sequence[int]) -> di
     if run_folder is None or not traced:
         return None
     files = [path for path in (run_folder / _FOLDER).rglob("*") if path.is_file()]
+    if not files:  # they are in the folder of the run that this one branched off from
+        return None
     return {
         "first_step": traced[0],
         "last_step": traced[-1],

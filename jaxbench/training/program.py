@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.interpreters.partial_eval import dce_jaxpr
 
+from jaxbench.aliases import Step
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.config import Config
 from jaxbench.config.custom import check_task, describe_error
@@ -20,7 +22,7 @@ from jaxbench.hardware.targets.target import compute_capability
 from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.models.transformer_block import block_options
 from jaxbench.parallel.mesh import AXIS, DataMesh, wait_for
-from jaxbench.parallel.sharding import Replicated, Split, shard_state, split_axis
+from jaxbench.parallel.sharding import FullySharded, Replicated, shard_state, split_axis
 from jaxbench.precision import Precision, get_precision
 from jaxbench.tasks import Task, get_task, sums_by_name
 from jaxbench.training.compilation import in_background
@@ -46,7 +48,7 @@ class Network:
 
     config: Config
     mesh: DataMesh
-    sharding: Replicated | Split
+    sharding: Replicated | FullySharded
     precision: Precision
     task: Task
     module: NetworkAdapter
@@ -57,7 +59,20 @@ class Network:
     @functools.cached_property
     def analysis(self) -> NetworkAnalysis:
         """What the network computes, counted when it is asked for."""
-        return NetworkAnalysis(self.trace, self.config, self.precision, self.optimizer)
+        return NetworkAnalysis(self.trace, self.config, self.precision, lambda: self.uses_gradients)
+
+    @functools.cached_property
+    def uses_gradients(self) -> list[bool]:
+        """Whether an update needs a parameter's gradient, for each leaf of the parameters."""
+        params, config = self.trace.variables["params"], self.config
+        can_freeze = config.optimizer.name == "custom" or config.model.trainable_epochs()
+        # A scaled loss needs all gradients: they tell whether it overflowed.
+        if not can_freeze or self.precision.scales_loss:
+            return [True] * len(jax.tree.leaves(params))
+        opt_state = jax.eval_shape(self.optimizer.init, params)
+        jaxpr = jax.make_jaxpr(self.optimizer.update)(params, opt_state, params)
+        needed = dce_jaxpr(jaxpr.jaxpr, [True] * len(jaxpr.out_avals))[1]
+        return needed[: len(jax.tree.leaves(params))]
 
     @property
     def epoch_sums(self) -> tuple[str, ...]:
@@ -93,9 +108,9 @@ class Program:
 
     network: Network
     layout: BatchLayout
-    init: Any
-    train_step: Any
-    eval_step: Any
+    init: Step
+    train_step: Step
+    eval_step: Step
 
     def place_train_state(
         self, state: Any = None, params_from_images: Callable[[], dict[str, Any]] = dict
@@ -148,7 +163,7 @@ class Program:
 
     def abstract_train_state(self) -> Any:
         """Return the shapes and types of the state."""
-        state = self.init.eval_shape(np.uint32(0))
+        state = jax.eval_shape(self.init, np.uint32(0))
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
 
     def abstract_placed_state(self) -> Any:

@@ -324,9 +324,9 @@ class StepTimer:
         self._interval_watch = Stopwatch()
 
     def step_time_s(self) -> float:
-        """Return the mean time of the steps since the last `resume`."""
+        """Return the mean time of the steps since the last `resume`, while it runs."""
         return self._watch.elapsed_s() / (self._progress.sums.steps - self._steps_before)
 
     def total_s(self) -> float:
-        """Return the time of all steps of this process."""
+        """Return the time of all steps of this process, while it runs."""
         return self._earlier_s + self._watch.elapsed_s()

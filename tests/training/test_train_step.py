@@ -122,13 +122,14 @@ def test_nothing_moves_between_host_and_device_unasked(parallelism):
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(old))
 
 
-def test_the_loop_lets_nothing_move_to_a_device_unasked(train, monkeypatch):
-    genuine = ResidentFeed.train_batches
+@pytest.mark.parametrize("batches", ["train_batches", "eval_batches"])
+def test_the_loop_lets_nothing_move_to_a_device_unasked(train, monkeypatch, batches):
+    genuine = getattr(ResidentFeed, batches)
 
     def on_the_host(*args):
         return (jax.device_get(batch) for batch in genuine(*args))
 
-    monkeypatch.setattr(ResidentFeed, "train_batches", on_the_host)
+    monkeypatch.setattr(ResidentFeed, batches, on_the_host)
     with pytest.raises(Exception, match="Disallowed host-to-device transfer"):
         train(MICRO, epochs=1)
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxbench.aliases import Batch, DType
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.config import Config
 from jaxbench.data.augment import Examples
@@ -20,7 +21,6 @@ from jaxbench.data.sampler import PADDING, EpochSampler, device_seeds
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.precision import get_precision
 from jaxbench.tasks import get_task
-from jaxbench.types import Batch, DType
 
 
 class Feed(Protocol):

@@ -21,6 +21,7 @@ import jax
 import numpy as np
 from absl import flags
 
+from jaxbench.aliases import Batch, DType
 from jaxbench.config import DataConfig
 from jaxbench.data.augment import Examples
 from jaxbench.data.dataset import Dataset, Split
@@ -32,7 +33,6 @@ from jaxbench.errors import BadInput, RunFailed
 from jaxbench.hardware.system import available_cores
 from jaxbench.parallel.mesh import DataMesh
 from jaxbench.parallel.signals import defer_signals
-from jaxbench.types import Batch, DType
 
 # Where worker processes pass chunks; the most chunks that one process has there at once (7.8 were
 # measured: in its queue, in grain's threads, not yet freed); the bytes of its queues and locks.

@@ -4,7 +4,8 @@ They are the test part of UCI's "Optical recognition of handwritten digits", CC 
 """
 
 import gzip
-import importlib.metadata
+import importlib.util
+import pathlib
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,14 @@ from jaxbench.data.dataset import Dataset, Split
 
 _NUM_EVAL = 360
 # A row for each image: its 64 grey levels and the digit.
-_FILE = "sklearn/datasets/data/digits.csv.gz"
+_FILE = "datasets/data/digits.csv.gz"
 
 
 def load(*_: Any, **unused: Any) -> Dataset:
     """Return 1,437 digits for training and 360 held out; no seed changes the split."""
     # Only the file is read: importing scikit-learn takes longer than importing JAX.
-    path = importlib.metadata.distribution("scikit-learn").locate_file(_FILE)
-    with gzip.open(str(path), "rt") as file:
+    spec: Any = importlib.util.find_spec("sklearn")
+    with gzip.open(pathlib.Path(spec.origin).parent / _FILE, "rt") as file:
         rows_Nx65 = np.loadtxt(file, delimiter=",")
     # 17 grey levels, 0 to 16, spread over a byte.
     images = np.round(rows_Nx65[:, :-1] * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)

@@ -1,7 +1,6 @@
 """Image sets in one .npz file."""
 
 import math
-import zipfile
 from typing import Any
 
 import numpy as np
@@ -46,15 +45,16 @@ def load(data: DataConfig, *, masks: bool = False, **unused: Any) -> Dataset:
     arrays: dict[str, np.ndarray] = {}
     with (
         as_bad_input(file, "cannot be read as .npz"),
-        zipfile.ZipFile(file) as unread,
-        np.load(file, allow_pickle=False) as archive,
+        # Not `np.load`, which reads whatever a file begins with, of any size.
+        np.lib.npyio.NpzFile(str(file), allow_pickle=False) as archive,  # type: ignore[arg-type]
     ):
         names = archive.files
         pairs = _MASKED if masks and {"image", "mask"} <= set(names) else _SPLITS
         needed = [name for pair in pairs.items() for name in pair]
         others = printable(", ".join(sorted({*names} - {*needed})))[:_LONGEST]
         # A few bytes unpack to many. No array takes more than its part of the archive.
-        unpacked_bytes = sum(info.file_size for info in unread.infolist())
+        entries: Any = archive.zip
+        unpacked_bytes = sum(info.file_size for info in entries.infolist())
         check_fits_in_memory(str(file), unpacked_bytes)
         if missing := [name for name in needed if name not in names]:
             raise BadInput(

@@ -74,7 +74,7 @@ def _sequences(
     )
 
 
-def _discs(generator: np.random.Generator, num_examples: int, shape: tuple[int, int, int]) -> Split:
+def _discs(generator: np.random.Generator, num_examples: int, shape: tuple[int, ...]) -> Split:
     """Draw one disc an image, of a tenth to a third of its shorter side in radius."""
     height, width, _ = shape
     images = generator.integers(0, 128, (num_examples, *shape), dtype=np.uint8)
