@@ -351,7 +351,7 @@ class Loop:
         self.seeds_R = self.config.seeds(self.network.mesh.num_devices)
         self.timer = StepTimer(self.progress, self.clock, self.telemetry)
         # One for the whole run: it knows from earlier steps how long a step takes.
-        self.queue = MetricsQueue(one_by_one=self.config.step_log)
+        self.queue = MetricsQueue(self.network.unpack_train_sums, self.config.step_log)
         self.has_said_time_left = False
 
     @property
@@ -410,12 +410,12 @@ def train_and_evaluate(run: Loop, state: TrainState) -> TrainState:
 
 def train_epoch(run: Loop, state: TrainState, stop_requested: Callable[[], bool]) -> TrainState:
     """Train the steps that are left of an epoch; a request to stop ends them early."""
-    sums = run.progress.sums
+    epoch = run.progress.sums
     # In the middle of an epoch if the run is resumed there.
-    steps = run.plan.steps(sums.epoch)[sums.steps :]
+    steps = run.plan.steps(epoch.epoch)[epoch.steps :]
     with run.profiler, run.timer:
         with run.clock.phase("data_wait"):
-            batches = take_batches(run, sums.epoch, sums.steps, len(steps))
+            batches = take_batches(run, epoch.epoch, epoch.steps, len(steps))
         for step in steps:
             if stop_requested():
                 break
@@ -430,8 +430,8 @@ def train_epoch(run: Loop, state: TrainState, stop_requested: Callable[[], bool]
                     state, sums_M = run.program.train_step(state, run.feed.train_data, batch)
             # Counts the earlier steps whose sums have arrived. A loss that is not finite ends the
             # run here, some steps later.
-            for packed in run.queue.push(sums_M):
-                count_step(run, packed)
+            for sums in run.queue.push(sums_M):
+                count_step(run, sums)
             if step == 1 and not run.profiler.is_tracing:
                 finish_steps(run, state)
                 run.progress.first_step_s = watch.elapsed_s()
@@ -454,10 +454,9 @@ def take_batches(run: Loop, epoch: int, first: int, num_steps: int) -> Iterator[
     return itertools.chain(iter([batch]), later)
 
 
-def count_step(run: Loop, packed: np.ndarray) -> None:
-    """Count a step whose packed sums have arrived: its record, progress, the time that is left."""
+def count_step(run: Loop, sums: dict[str, np.ndarray]) -> None:
+    """Count a step whose {metric: values_R} have arrived: its record, progress, the time left."""
     progress = run.progress
-    sums = run.network.unpack_train_sums(packed)
     progress.step += 1
     progress.learning_rate = float(np.mean(sums["learning_rate"], dtype=np.float64))
     progress.sums.add(sums)
@@ -475,8 +474,8 @@ def count_step(run: Loop, packed: np.ndarray) -> None:
 
 def finish_steps(run: Loop, state: TrainState) -> None:
     """Count all steps that are queued; return when the devices have ended them."""
-    for packed in run.queue.drain():
-        count_step(run, packed)
+    for sums in run.queue.drain():
+        count_step(run, sums)
     # The sums of the last step are fetched from one device; its state is on all.
     wait_for(state)
 
@@ -543,8 +542,9 @@ def evaluate(run: Loop, state: TrainState) -> tuple[dict[str, np.ndarray], float
             yield sums_M
 
     with run.clock.phase("eval"):
-        for done, sums_M in enumerate(as_they_arrive(queue_steps()), 1):
-            for name, sums_R in network.unpack_eval_sums(sums_M).items():
+        arriving = as_they_arrive(queue_steps(), network.unpack_eval_sums)
+        for done, arrived in enumerate(arriving, 1):
+            for name, sums_R in arrived.items():
                 sums[name] += sums_R
             run.console.progress(title, done, feed.eval_steps, "")
         if (sums["count"] != feed.num_eval).any():

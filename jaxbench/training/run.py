@@ -8,7 +8,7 @@ import collections
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -30,6 +30,8 @@ _DEPTH_OF_SLOW = 3
 _BLOCKING_WAIT_S = 0.5
 # Calls queued on simulated devices.
 _MAX_SIMULATED_CALLS = 4
+# {metric: values_R} of a step, for R models.
+Sums = dict[str, np.ndarray]
 
 
 def comparable(metric: float | None) -> float:
@@ -222,19 +224,19 @@ class DispatchLimiter:
 
 
 class MetricsQueue:
-    """A queue of steps' sums_M; returns them in order once they have been computed.
+    """A queue of steps' sums_M; returns them unpacked, in order, once they have been computed.
 
     With `one_by_one` each arrives as soon as it has been computed, so that its arrival is the end
     of its step. Otherwise several may arrive together, which takes less of the host's time.
     """
 
-    def __init__(self, one_by_one: bool = False):
-        self._one_by_one = one_by_one
+    def __init__(self, unpack: Callable[[Any], Sums], one_by_one: bool = False):
+        self._unpack, self._one_by_one = unpack, one_by_one
         self._queue: collections.deque[jax.Array] = collections.deque()
         self._limiter = DispatchLimiter()
         self._last_wait_s = math.inf
 
-    def push(self, sums_M: jax.Array) -> list[np.ndarray]:
+    def push(self, sums_M: jax.Array) -> list[Sums]:
         """Add the sums of a step just queued on the devices; return those that are computed."""
         sums_M.copy_to_host_async()
         self._limiter.add(sums_M)
@@ -244,7 +246,7 @@ class MetricsQueue:
             self._wait()
         return self._take_finished()
 
-    def drain(self) -> Iterator[np.ndarray]:
+    def drain(self) -> Iterator[Sums]:
         """Wait for every queued step; yield each one's sums as it finishes."""
         while self._queue:
             self._wait()
@@ -259,16 +261,16 @@ class MetricsQueue:
             wait_for(self._queue[0])
         self._last_wait_s = watch.elapsed_s()
 
-    def _take_finished(self) -> list[np.ndarray]:
+    def _take_finished(self) -> list[Sums]:
         finished = []
         while self._queue and all_ready(self._queue[0]):
-            finished.append(jax.device_get(self._queue.popleft()))
+            finished.append(self._unpack(jax.device_get(self._queue.popleft())))
         return finished
 
 
-def as_they_arrive(queued: Iterable[jax.Array]) -> Iterator[np.ndarray]:
-    """Yield the sums_M of evaluation steps, in order, once they have been computed."""
-    queue = MetricsQueue()
+def as_they_arrive(queued: Iterable[jax.Array], unpack: Callable[[Any], Sums]) -> Iterator[Sums]:
+    """Yield the sums of evaluation steps, in order, once they have been computed."""
+    queue = MetricsQueue(unpack)
     for sums_M in queued:
         yield from queue.push(sums_M)
     yield from queue.drain()

@@ -78,10 +78,10 @@ def stop_after(monkeypatch, steps):
     """Has the training loop end once so many steps have been counted."""
     genuine = LOOP.count_step
 
-    def counting(run, packed):
+    def counting(run, sums):
         if run.progress.step == steps:
             raise Stop
-        return genuine(run, packed)
+        return genuine(run, sums)
 
     monkeypatch.setattr(LOOP, "count_step", counting)
 
