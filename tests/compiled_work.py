@@ -53,16 +53,16 @@ def count_work(hlo, activation_sizes):
     return Work(transposes, converts, moved_bytes)
 
 
-def activation_sizes(program, rows):
-    """Return how many values the activations have in a step on one device.
+def activation_sizes(network, rows, images):
+    """Return how many values the activations of some images have in a step on one device.
 
     Sizes that a parameter has too are excluded: the two look alike in the compiled step.
     """
-    images = program.layout.batch_per_device // program.layout.gradient_accumulation_steps
-    shapes = [program.network.config.data.example_shape, *(row["output_shape"] for row in rows)]
-    rank = 2 if program.network.config.data.sequence_length else 3
+    data = network.config.data
+    shapes = [data.example_shape, *(row["output_shape"] for row in rows)]
+    rank = 2 if data.sequence_length else 3
     sizes = {images * math.prod(shape) for shape in shapes if len(shape) == rank}
-    return sizes - {leaf.size for leaf in jax.tree.leaves(program.abstract_train_state().params)}
+    return sizes - {leaf.size for leaf in jax.tree.leaves(network.trace.variables["params"])}
 
 
 @contextlib.contextmanager
@@ -92,5 +92,6 @@ def compile_work(config, target):
         mock.patch.object(targets, "list_layers", wraps=targets.list_layers) as listed,
     ):
         record, network = targets.compile_for_target(config, target)
-    [program], [hlo] = listed.call_args.args, text.call_args.args
-    return record, count_work(hlo, activation_sizes(program, network["layers"]))
+    [listed_network], [hlo] = listed.call_args.args, text.call_args.args
+    images = record.batch_per_device // config.gradient_accumulation_steps
+    return record, count_work(hlo, activation_sizes(listed_network, network["layers"], images))
