@@ -11,7 +11,7 @@ import os
 from absl import flags
 
 from jaxbench.cli import entry_point
-from jaxbench.errors import BadInput, as_bad_input
+from jaxbench.errors import BadInput, as_refusal
 from jaxbench.paths import user_path
 from jaxbench.terminal import print_wrapped, printable, warn
 
@@ -48,7 +48,7 @@ def main(paths: list[str]) -> int:
         print_wrapped(*map(printable, notes))
     print_wrapped(printable(", ".join(taken)))
     calibration = calibrate(rates, warn)
-    with as_bad_input(f"--out={out}"):
+    with as_refusal(f"--out={out}"):
         save(calibration, out)
     print(f"{len(rates):,} rates; written to {out}")
     return 0

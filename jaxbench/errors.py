@@ -27,7 +27,7 @@ class BadInput(Exception):
 
 
 @contextlib.contextmanager
-def as_bad_input(what: str, *more: type[Exception]) -> Iterator[None]:
+def as_refusal(what: str, *more: type[Exception]) -> Iterator[None]:
     """Raise an OSError, or an error of `more` kinds, as a BadInput about `what`."""
     kinds: tuple[type[Exception], ...] = (OSError, *more)
     try:

@@ -60,7 +60,7 @@ from jaxbench.training.run import (
     as_they_arrive,
 )
 
-# How long a run takes is said once its steps have taken so many seconds.
+# After this many seconds of steps a long run says how long it takes.
 MEASURED_S = 10.0
 # The spread of the primary metric over several models: sample deviation, extremes.
 SPREAD = ("std", "min", "max")
@@ -222,15 +222,15 @@ def accumulate_gradients(
 def apply_gradients(
     network: Network, state: TrainState, grads: PyTree, batch_stats: PyTree
 ) -> tuple[TrainState, jax.Array]:
-    """Return the state after an update with the gradients, which are scaled under fp16.
+    """Return the state after an update, and the values of `NORMS` and `UPDATES`.
 
-    And the values of `NORMS` and `UPDATES`, which are 0 if the step is skipped.
+    Under fp16 the gradients are scaled, and the values of a skipped step are 0.
     """
     if state.loss_scale:
         grads = state.loss_scale.unscaled(grads)
     updates, opt_state = network.optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
-    # Of frozen parameters XLA computes no gradient, so that no norm may ask for it.
+    # XLA computes no gradient that nothing uses, such as that of a frozen parameter.
     pairs = zip(jax.tree.leaves(grads), network.uses_gradients, strict=True)
     used = [grad for grad, is_used in pairs if is_used]
     norms = jnp.stack([*map(optax.tree.norm, (used, updates, params)), 1.0])
@@ -410,12 +410,11 @@ def train_and_evaluate(run: Loop, state: TrainState) -> TrainState:
 
 def train_epoch(run: Loop, state: TrainState, stop_requested: Callable[[], bool]) -> TrainState:
     """Train the steps that are left of an epoch; a request to stop ends them early."""
-    epoch = run.progress.sums
-    # In the middle of an epoch if the run is resumed there.
-    steps = run.plan.steps(epoch.epoch)[epoch.steps :]
+    begun = run.progress.sums  # not at 0 if the run is resumed in the middle of an epoch
+    steps = run.plan.steps(begun.epoch)[begun.steps :]
     with run.profiler, run.timer:
         with run.clock.phase("data_wait"):
-            batches = take_batches(run, epoch.epoch, epoch.steps, len(steps))
+            batches = take_batches(run, begun.epoch, begun.steps, len(steps))
         for step in steps:
             if stop_requested():
                 break

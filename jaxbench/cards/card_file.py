@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from jaxbench.cards.card import Card
-from jaxbench.errors import BadInput, as_bad_input
+from jaxbench.errors import BadInput, as_refusal
 from jaxbench.files import read_text, replace_file
 from jaxbench.paths import check_can_be_made, hide_paths, user_path
 
@@ -49,7 +49,7 @@ def make_folder(out: str) -> pathlib.Path:
     """Make the folder of a card; raise BadInput if it cannot be made, or has something in it."""
     path = user_path(out)
     check_can_be_made(path, "out")
-    with as_bad_input(f"--out={out}"):
+    with as_refusal(f"--out={out}"):
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()):
             raise BadInput(f"--out={out}: nothing is overwritten, name a new or empty folder")
@@ -75,7 +75,7 @@ def read_card(name: str | pathlib.Path) -> Card:
       BadInput: it cannot be read, is too large, is no card of this schema, or was altered.
     """
     path = card_path(name)
-    with as_bad_input(str(path), ValueError, RecursionError):
+    with as_refusal(str(path), ValueError, RecursionError):
         content = json.loads(read_text(path, MOST_BYTES))
         about = {key: content.get(key) for key in _ABOUT} if isinstance(content, dict) else None
         if about != _ABOUT:

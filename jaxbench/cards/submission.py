@@ -8,7 +8,7 @@ import msgspec
 from jaxbench.cards.card import Card
 from jaxbench.cards.card_file import make_folder, read_card, write_card
 from jaxbench.cards.check import check_card
-from jaxbench.errors import BadInput, as_bad_input
+from jaxbench.errors import BadInput, as_refusal
 
 # Whose values are hosts, such as TPU_WORKER_HOSTNAMES; whose values are texts that may name one.
 _HOSTS = re.compile(r"(?i)hostname|address|^TPU_NAME$")
@@ -25,7 +25,7 @@ def submit(path: str, out: str) -> str:
         raise BadInput(f"{path}: is refused by `jaxbench qualify check`: {problems[0]}")
     content = msgspec.to_builtins(read_card(path))
     card = msgspec.convert(_without_host(content, content["environment"]["hostname"]), Card)
-    with as_bad_input(f"--out={out}"):
+    with as_refusal(f"--out={out}"):
         return str(write_card(make_folder(out), card))
 
 

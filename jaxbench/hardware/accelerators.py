@@ -201,7 +201,7 @@ def usable_plugins() -> list[str]:
     # The two that are excepted are set by JAX if it sees no TPU, and by importing libtpu.
     hint = r"(CLOUD_|LIB)?TPU_(?!SKIP_MDS_QUERY$|LIBRARY_PATH$)|JAX_FORCE_TPU_INIT$|MEGASCALE_"
     if any(re.match(hint, name) for name in os.environ) or _has_tpu_files() or _count_tpus():
-        plugins += filter(None, [installed_plugin("tpu")])
+        plugins.append(installed_plugin("tpu") or "")
     return [*filter(None, (*plugins, os.environ.get("PJRT_NAMES_AND_LIBRARY_PATHS")))]
 
 

@@ -17,6 +17,7 @@ What the names of the arithmetics mean:
 
 import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +52,11 @@ _SHARE_OF_MEMORY = 1 / 32
 
 
 def chain(
-    arithmetic: str, x_MxK: jax.Array, w_KxN: jax.Array, v_NxK: jax.Array, *start_MxN: jax.Array
+    arithmetic: str,
+    x_MxK: jax.Array,
+    w_KxN: jax.Array,
+    v_NxK: jax.Array,
+    start_MxN: jax.Array | None = None,
 ) -> jax.Array:
     """Return the result of `CHAIN` matmuls, each of which needs the one before it.
 
@@ -60,20 +65,21 @@ def chain(
         product. Whole int32 products would have to be converted, which takes the memory's time.
     """
     _, precision = ARITHMETICS[arithmetic]
-    lefts = [x_MxK, *start_MxN]
+    left = x_MxK
+    other_left: Any = start_MxN  # given for int8
     for number in range(CHAIN):
         right = v_NxK if number % 2 else w_KxN
         if arithmetic != "int8":
-            lefts[0] = lax.dot(lefts[0], right, precision=precision)
+            left = lax.dot(left, right, precision=precision)
             continue
-        product = lax.dot(lefts[0], right, preferred_element_type=jnp.int32)
+        product = lax.dot(left, right, preferred_element_type=jnp.int32)
         if number == CHAIN - 1:
             return product
         # Else XLA may compute the one element alone.
         product = lax.optimization_barrier(product)
         element = product[:1, :1].astype(jnp.int8)
-        lefts = [lax.dynamic_update_slice(lefts[1], element, (0, 0)), lefts[0]]
-    return lefts[0]
+        left, other_left = lax.dynamic_update_slice(other_left, element, (0, 0)), left
+    return left
 
 
 def find_best_shape(

@@ -30,7 +30,9 @@ class Accelerator:
     skypilot: str  # what SkyPilot's `accelerators` takes
     target: Target  # what jaxbench compiles for
 
-    is_tpu = property(lambda self: self.target.platform == "tpu")
+    @property
+    def is_tpu(self) -> bool:
+        return self.target.platform == "tpu"
 
     @property
     def folder(self) -> str:

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxbench.errors import BadInput, as_bad_input
+from jaxbench.errors import BadInput, as_refusal
 from jaxbench.offering.accelerators import Accelerator
 from jaxbench.offering.tasks import ARCHIVE, SENT, Task, Work, skypilot_task
 from jaxbench.paths import check_can_be_made
@@ -51,7 +51,7 @@ def write_offers(
         for one in accelerators
     ]
     document = {"command": command, "label": work.label, "offers": offers}
-    with as_bad_input(f"--out={out}"):
+    with as_refusal(f"--out={out}"):
         (out / SENT).mkdir(parents=True)
         # SkyPilot would leave out what a .gitignore above leaves out.
         (out / SENT / ".skyignore").write_text("!*\n")

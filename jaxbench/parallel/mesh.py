@@ -230,7 +230,7 @@ def create_mesh(config: Experiment) -> DataMesh:
 def create_training_mesh(
     config: Config, say: Callable[[str], None] = lambda line: None
 ) -> tuple[DataMesh, BatchLayout]:
-    """Return the mesh of a network's training, and how the batch is split over it; say both."""
+    """Return the mesh of a network's training, and how the batch is split; say what runs there."""
     mesh = create_mesh(config)
     banner = _banner(config, mesh)
     layout = BatchLayout.create(config, mesh.num_devices, mesh.process)

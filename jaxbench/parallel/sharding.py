@@ -1,6 +1,7 @@
-"""Where the train state lies: whole on every device, a model's on its own, or split by fsdp.
+"""Where the train state lies: whole on every device, one model's on each, or split by fsdp.
 
-`Replicated` and `FullySharded` have the same methods, so that the step asks for no case:
+`Replicated` and `FullySharded` have the same methods, so the step needs no branches. A state is a
+`jaxbench.train.TrainState`, or one of shapes.
 
 | | data parallel | independent | fsdp |
 |---|---|---|---|
@@ -27,12 +28,10 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec, SingleDeviceSharding
 
+from jaxbench.aliases import PyTree
 from jaxbench.config import Config
 from jaxbench.errors import BadInput
 from jaxbench.parallel.mesh import AXIS, DataMesh, host_device
-
-# A train state, as `jaxbench.train.TrainState`, or its shapes.
-State = Any
 
 
 def shard_state(config: Config, mesh: DataMesh) -> "Replicated | FullySharded":
@@ -64,11 +63,11 @@ class Replicated:
         """Return where the drawn parameters lie; None if `constrain` says it."""
         return SingleDeviceSharding(host_device())
 
-    def place(self, state: State) -> State:
+    def place(self, state: PyTree) -> PyTree:
         """Place a state of the host, as `device_get` fetched it from the devices."""
         return self.mesh.shard(state) if self.rows else self.mesh.replicate(state)
 
-    def shapes(self, state: State) -> State:
+    def shapes(self, state: PyTree) -> PyTree:
         """Return the shapes and shardings of what `place` returns, of one model's state."""
         sharding = self.mesh.sharding(PartitionSpec(AXIS) if self.rows else PartitionSpec())
         rows = (self.mesh.num_devices,) * self.rows
@@ -78,11 +77,11 @@ class Replicated:
 
         return jax.tree.map(placed, state)
 
-    def fetch(self, state: State) -> State:
+    def fetch(self, state: PyTree) -> PyTree:
         """Return a placed state that one process can read whole; all processes must call it."""
         return state
 
-    def constrain(self, state: State) -> State:
+    def constrain(self, state: PyTree) -> PyTree:
         """Have XLA compute a state where it lies, inside a step of all devices."""
         return state
 
@@ -95,7 +94,7 @@ class Replicated:
         """
         return function
 
-    def mean_gradients(self, grads: Any) -> Any:
+    def mean_gradients(self, grads: PyTree) -> PyTree:
         """Return the mean over all devices of a device's gradients, inside `per_device`."""
         return jax.lax.pmean(grads, AXIS)
 
@@ -157,7 +156,7 @@ class FullySharded:
         """Return a device that has a part; the host need not have room for the state."""
         return jax.local_devices()[0]
 
-    def specs(self, state: State) -> Any:
+    def specs(self, state: PyTree) -> PyTree:
         """Return the PartitionSpec of every array of a whole state, or of its shapes."""
 
         def spec(leaf):
@@ -169,14 +168,14 @@ class FullySharded:
             opt_state=jax.tree.map(spec, state.opt_state),
         )
 
-    def shapes(self, state: State) -> State:
+    def shapes(self, state: PyTree) -> PyTree:
         return jax.tree.map(
             lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
             state,
             self._shardings(state),
         )
 
-    def place(self, state: State) -> State:
+    def place(self, state: PyTree) -> PyTree:
         """Place a state of the host; what lies on the devices in these parts stays as it is."""
 
         def place(leaf, sharding):
@@ -187,7 +186,7 @@ class FullySharded:
 
         return jax.tree.map(place, state, self._shardings(state))
 
-    def fetch(self, state: State) -> State:
+    def fetch(self, state: PyTree) -> PyTree:
         """Gather one array at a time from the devices of all processes."""
         from jax.experimental import multihost_utils
 
@@ -197,10 +196,10 @@ class FullySharded:
 
         return jax.tree.map(fetch, state)
 
-    def constrain(self, state: State) -> State:
+    def constrain(self, state: PyTree) -> PyTree:
         return jax.lax.with_sharding_constraint(state, self._shardings(state))
 
-    def _shardings(self, state: Any) -> Any:
+    def _shardings(self, state: PyTree) -> PyTree:
         return jax.tree.map(self.mesh.sharding, self.specs(state))
 
     def per_device(self, function: Callable, *, gradients: bool = False) -> Callable:
@@ -227,7 +226,7 @@ class FullySharded:
         axis = split_axis(whole.shape, self.mesh.num_devices)
         return part if axis is None else Shard(part, axis)
 
-    def mean_gradients(self, grads: Any) -> Any:
+    def mean_gradients(self, grads: PyTree) -> PyTree:
         """Return the mean of whole gradients, and each device's part of the others.
 
         Gradients of split parameters are sums already.

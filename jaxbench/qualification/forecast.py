@@ -14,7 +14,7 @@ from jaxbench.cards.card_file import read_card
 from jaxbench.cards.check import impossible
 from jaxbench.cards.figures import NETWORK, STANDARD, PresetNetwork
 from jaxbench.clock import now, seconds_since_1970
-from jaxbench.errors import BadInput, as_bad_input
+from jaxbench.errors import BadInput, as_refusal
 from jaxbench.files import parse_rows, read_text
 from jaxbench.hardware.environment import describe_git
 from jaxbench.hardware.peak_table import without_maker
@@ -101,7 +101,7 @@ def make_forecast(names: str, out: str, progress: Callable[[str], None]) -> int:
         "calibration": f"sha256 {hashlib.sha256(calibration.FILE.read_bytes()).hexdigest()[:12]}",
     }
     lines = [f"# {name}: {value}\n" for name, value in about.items()]
-    with as_bad_input(f"--out={out}"), open(path, "x", encoding="utf-8") as file:
+    with as_refusal(f"--out={out}"), open(path, "x", encoding="utf-8") as file:
         file.write("".join(lines) + render_csv(_COLUMNS, map(dataclasses.asdict, rows)))
     return len(rows)
 
@@ -124,7 +124,7 @@ def _predict(target: Target, network: PresetNetwork, predictor: Predictor, half:
 
 def read_forecast(name: str) -> tuple[dict[str, str], list[Forecast]]:
     """Return what a forecast says of itself, and its rows; raise BadInput if it is none."""
-    with as_bad_input(f"{name}: no forecast", ValueError):
+    with as_refusal(f"{name}: no forecast", ValueError):
         text = read_text(user_path(name))
         rows = parse_rows(text, Forecast)
     comments = (line[2:].partition(": ") for line in text.splitlines() if line[:2] == "# ")

@@ -23,7 +23,9 @@ class Plan:
     skipped: dict[str, str]
     soak_is_fixed: bool = False
 
-    total_s = property(lambda self: sum(self.times_s.values()))
+    @property
+    def total_s(self) -> float:
+        return sum(self.times_s.values())
 
     def part_s(self, name: str, passed_s: float) -> float:
         """Return the seconds of a part that begins `passed_s` after the start.

@@ -15,7 +15,7 @@ from jaxbench.cards.figures import CPU, FIGURES, PARTS, STANDARD
 from jaxbench.cards.verdict import failures, judge
 from jaxbench.clock import now
 from jaxbench.config import Experiment
-from jaxbench.errors import BadInput, Terminated, as_bad_input, first_line
+from jaxbench.errors import BadInput, Terminated, as_refusal, first_line
 from jaxbench.hardware.accelerators import unused_accelerators
 from jaxbench.hardware.distorters import distortion_warnings
 from jaxbench.hardware.environment import describe_environment
@@ -104,7 +104,7 @@ def _new_folder(out: str | None) -> pathlib.Path:
     """Make the folder of the card, with the one of its runs, which no other program has made."""
     if out == "":
         raise BadInput("--out=: must name a folder")
-    with as_bad_input(f"--out={out or 'runs/qualify'}"):
+    with as_refusal(f"--out={out or 'runs/qualify'}"):
         folder = make_folder(out) if out else create_timed_folder(pathlib.Path("runs", "qualify"))
         (folder / RUNS).mkdir()
     return folder

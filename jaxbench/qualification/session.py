@@ -45,7 +45,9 @@ class QualifySession:
     ends: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
     part: str = ""
 
-    on_cpu = property(lambda self: self.mesh.devices[0].platform == "cpu")
+    @property
+    def on_cpu(self) -> bool:
+        return self.mesh.devices[0].platform == "cpu"
 
     def show(self, activity: str) -> None:
         """Show what is being done, and how much of the plan's time has passed."""

@@ -105,7 +105,8 @@ class Collection:
         runs, missing = [], []
         for result, run_path in _trials(path, results):
             if run_path is None:
-                missing += filter(None, [result])
+                if result is not None:
+                    missing.append(result)
                 continue
             run = self.add("run", f"{name}/{run_path.relative_to(path)}", run_path)
             if result is None:

@@ -69,7 +69,7 @@ def at_price(rate: Estimate, price: Price, tokens: int | None = None) -> dict[st
         "images_per_s_per_usd_per_hour": rate.map(lambda x: x / paid),
         "usd_per_million_images": rate.map(lambda x: usd_per_million_images(x, paid)),
     }
-    if tokens:  # an image is a sequence of so many
+    if tokens:  # in a sequence, which counts as an image
         of_tokens = rate.map(lambda x: usd_per_million_images(x, paid) * 1e3 / tokens)
         costs["usd_per_billion_tokens"] = of_tokens
     return costs

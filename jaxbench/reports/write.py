@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 import jaxbench
 from jaxbench.config.fields import check_fraction
-from jaxbench.errors import BadInput, as_bad_input, one_of
+from jaxbench.errors import BadInput, as_refusal, one_of
 from jaxbench.files import open_regular, replace_file
 from jaxbench.paths import user_path
 from jaxbench.reports.blocks import Answer, Banner, Block, Section
@@ -250,6 +250,6 @@ def _check_out(out: pathlib.Path) -> None:
 
 def _write_text(out: pathlib.Path, text: str) -> None:
     """Replace the file whole; of a link, the file that it leads to."""
-    with as_bad_input(f"--out={out}"):
+    with as_refusal(f"--out={out}"):
         # What a record holds need not be text that can be written (lone surrogates).
         replace_file(pathlib.Path(os.path.realpath(out)), text, errors="replace")

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxbench.errors import BadInput, as_bad_input
+from jaxbench.errors import BadInput, as_refusal
 from jaxbench.files import end_of_lines, open_own, replace_file
 from jaxbench.launchers.launcher import TrialJob
 from jaxbench.paths import check_can_be_made
@@ -107,7 +107,7 @@ def open_sweepdir(path: pathlib.Path) -> Iterator[SweepDir]:
     Raises:
       BadInput: another sweep is running there, or the folder cannot be used.
     """
-    with as_bad_input(f"--sweepdir={path}"):
+    with as_refusal(f"--sweepdir={path}"):
         if path.is_file():
             raise BadInput(f"--sweepdir={path}: is a file; name a folder")
         if path.is_dir() and any(path.iterdir()) and not (path / _LOCK).exists():

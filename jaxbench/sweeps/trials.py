@@ -44,7 +44,9 @@ class _Attempt:
     line: str = ""
     watch: Stopwatch = dataclasses.field(default_factory=Stopwatch)
 
-    what = property(lambda self: f"{self.position} {self.trial.title}")
+    @property
+    def what(self) -> str:
+        return f"{self.position} {self.trial.title}"
 
 
 class TrialRunner:

@@ -182,9 +182,9 @@ class RunProgress:
         return progress
 
     def check(self, plan: TrainPlan, beginning: EpochSums, max_steps: int, name: str) -> None:
-        """Raise BadInput if a run of this plan does not come by the progress of a checkpoint.
+        """Raise BadInput if a checkpoint's progress is not one that a run of this plan has.
 
-        `beginning` are its sums before its first step, and `name` is the checkpoint's.
+        `beginning` has the sums before the run's first step; `name` is the checkpoint's.
         """
         if self.step > plan.total_steps == max_steps:
             raise BadInput(

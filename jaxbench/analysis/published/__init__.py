@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from msgspec import Meta
 
 from jaxbench.config.data import PUBLIC_SETS
-from jaxbench.errors import as_bad_input
+from jaxbench.errors import as_refusal
 from jaxbench.files import parse_rows, read_text
 
 RATES = pathlib.Path(__file__).with_name("rates.csv")
@@ -87,7 +87,7 @@ def read_published_rates(path: pathlib.Path = RATES) -> list[PublishedRate]:
     Raises:
       BadInput: it cannot be read, or a cell is wrong; with its line.
     """
-    with as_bad_input(str(path), ValueError):
+    with as_refusal(str(path), ValueError):
         return parse_rows(read_text(path), PublishedRate)
 
 

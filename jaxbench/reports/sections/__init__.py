@@ -25,8 +25,10 @@ SECTIONS: Sequence[Callable[[ReportContext], Section | None]] = (
 
 # A report of more runs begins with its answers, and details are unfolded on demand.
 _MOST_UNFOLDED = 6
-_NEVER_FOLDED = ("cards", "card-details", "overview", "runs", "rates", "learning")
-_NEVER_FOLDED += ("before-you-rent",)
+_NEVER_FOLDED = (
+    *("cards", "card-details", "overview", "runs"),
+    *("rates", "learning", "before-you-rent"),
+)
 
 
 def make_sections(context: ReportContext) -> list[Section]:
