@@ -1,26 +1,40 @@
 """Measure images per second of the streamed pipeline and other libraries', interleaved.
 
-    python benchmarks/input_pipeline.py --folder=IMAGES [--tensorflow_python=PYTHON]
-        [--pytorch_python=PYTHON] [--spdl_python=PYTHON] [--dali_python=PYTHON]
-        [--rounds=7] [--threads=0]
+    python benchmarks/input_pipeline.py --folder=IMAGES [--work=crops|evaluation|cifar10]
+        [--before=FOLDER] [--tensorflow_python=PYTHON] [--pytorch_python=PYTHON]
+        [--spdl_python=PYTHON] [--dali_python=PYTHON] [--ffcv_python=PYTHON]
+        [--rounds=15] [--images=2048] [--threads=0] [--floor=1.0]
+    python benchmarks/input_pipeline.py --folder=IMAGES --work=growth
 
 IMAGES is searched for JPEG files, which are read again and again (from memory, after the first
 round). Every contestant is this script in a Python that has its library, told "so many images", one
-after the other. All do the same work: read a JPEG file, decode it, cut out a random part (8 to
-100 % of the area, 3:4 to 4:3), resize it to 224x224 (bilinear), flip every other one, and put 128
-into a uint8 array:
+after the other. Those without a Python are left out, with a line that says so.
+
+--work=crops: read a JPEG file, decode it, cut out a random part (8 to 100 % of the area, 3:4 to
+4:3), resize it to 224x224 (bilinear), flip every other one, and put 128 into a uint8 array.
 
   jaxbench   `StreamFeed`
-  decode     libjpeg-turbo decoding every file whole in threads, nothing else: what it all costs
-             that does not decode less
+  before     the same in another checkout of jaxbench
+  decode     libjpeg-turbo decoding every file whole in threads, nothing else
   tf.data    decode_and_crop_jpeg and AUTOTUNE (in an environment that has tensorflow)
-  flax       the same as flax's ImageNet example has it: bicubic, and normalised to float32
+  flax       not the same work: as flax's ImageNet example, bicubic and normalised to float32
   pytorch    a DataLoader with a worker process for each core, and PIL (torch, pillow)
   spdl       threads, FFmpeg's decoder and filters (spdl, spdl-io, and FFmpeg's libraries)
   dali       its CPU operators (nvidia-dali-cuda120 or -cuda130; no GPU is needed)
+  ffcv       not the same work: pixels that were decoded before are read from a file of its own
 
-Those without a Python are left out, with a line that says so. Exit code 1 if the lower end of a
-ratio's 95 % interval is below the goal: 2.0 times both of tf.data, 1.3 times SPDL and DALI.
+--work=evaluation: decode all of a file, resize the shorter side to 256 and cut out the centre of
+224x224. The peer is torchvision's Resize and CenterCrop (pytorch).
+
+--work=cifar10: batches of 512 of 50,000 uint8 images of 32x32 in memory, shuffled. tf.data gathers
+them as jaxbench does; jaxbench crops and flips on the device.
+
+--work=growth: jaxbench with 1 to all cores of this machine, in threads and in worker processes, and
+what bounds both on a machine of many cores: the time of an image in which threads hold Python's
+lock, and the time in which the training process copies it from a worker process.
+
+Exit code 1 if the lower end of a ratio's 95 % interval is below its goal: --floor for tf.data, 1.25
+for flax.
 """
 
 import itertools
@@ -36,17 +50,29 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# {contestant: the flag for its Python}.
-PEERS = {
+# {work: its contestants beside jaxbench}, and {contestant: the flag for its Python}.
+CONTESTANTS = {
+    "crops": ("before", "decode", "tf.data", "flax", "pytorch", "spdl", "dali", "ffcv"),
+    "evaluation": ("before", "pytorch"),
+    "cifar10": ("before", "tf.data"),
+    "growth": (),
+}
+PYTHONS = {
     "tf.data": "tensorflow_python",
     "flax": "tensorflow_python",
     "pytorch": "pytorch_python",
     "spdl": "spdl_python",
     "dali": "dali_python",
+    "ffcv": "ffcv_python",
 }
-GOALS = {"tf.data": 2.0, "flax": 2.0, "spdl": 1.3, "dali": 1.3}
+FLAX_GOAL = 1.25
 SIZE, BATCH = 224, 128
 SHAPE = (BATCH, SIZE, SIZE, 3)
+CIFAR10_IMAGES, CIFAR10_SHAPE = 50_000, (512, 32, 32, 3)
+# How many times more images of CIFAR-10 a measurement has.
+CIFAR10_TIMES = 200
+# Images of one measurement of the parts of the time.
+PART_IMAGES = 1024
 
 
 def jpeg_files(folder: str | None) -> list[str]:
@@ -58,21 +84,21 @@ def jpeg_files(folder: str | None) -> list[str]:
 
 
 def serve(work: Callable[[int], None]) -> None:
-    """Be a contestant: read numbers of images, answer with seconds."""
+    """Be a contestant: read numbers of images, answer with seconds, and this thread's."""
     work(4 * BATCH)
     print("ready", flush=True)
     for line in sys.stdin:
-        start_s = time.perf_counter()
+        start_s, start_own_s = time.perf_counter(), time.thread_time()
         work(int(line))
-        print(time.perf_counter() - start_s, flush=True)
+        print(time.perf_counter() - start_s, time.thread_time() - start_own_s, flush=True)
 
 
-def serve_batches(batches: Iterator[Any]) -> None:
+def serve_batches(batches: Iterator[Any], shape: tuple[int, ...] = SHAPE) -> None:
     """Serve from an endless iterator of batches."""
 
     def work(images: int) -> None:
-        for _ in range(images // BATCH):
-            assert next(batches).shape == SHAPE
+        for _ in range(images // shape[0]):
+            assert next(batches).shape == shape
 
     serve(work)
 
@@ -89,35 +115,34 @@ def random_crop(width: int, height: int) -> tuple[int, int, int, int]:
     return 0, 0, width, height
 
 
-def jaxbench_batches(files: list[str], threads: int) -> Iterator[Any]:
-    """Return an endless iterator of the streamed feed's batches."""
+def streamed_feed(files: list[str], threads: int, work: str, workers: int = 0) -> Any:
+    """Return a streamed feed; an epoch is longer than all that is measured."""
     import jax
     import jax.numpy as jnp
     import numpy as np
 
     from jaxbench.batch_layout import BatchLayout
     from jaxbench.config import DataConfig
-    from jaxbench.data.dataset import Dataset
+    from jaxbench.data.dataset import Dataset, Split
     from jaxbench.data.feeds.stream import StreamFeed
     from jaxbench.data.images.encoded import EncodedSplit, Files
     from jaxbench.data.sampler import EpochSampler
     from jaxbench.parallel.mesh import DataMesh
 
-    # As many "examples" as an epoch of a real set has batches: no new epoch in the middle.
-    count = 400 * BATCH
-    paths = [files[place % len(files)] for place in range(count)]
-    source = Files(paths, np.zeros(count, np.int32))
-    split = EncodedSplit(source, (SIZE, SIZE, 3), count)
-    data = DataConfig(
-        source="folder",
-        feed="stream",
-        random_resized_crop=True,
-        flip=True,
-        num_threads=threads,
-    )
+    data = DataConfig(source="folder", feed="stream", num_threads=threads, num_workers=workers)
+    if work == "cifar10":
+        batch, count = CIFAR10_SHAPE[0], CIFAR10_IMAGES
+        split = Split(
+            np.zeros((count, *CIFAR10_SHAPE[1:]), np.uint8) + 1, np.zeros(count, np.int32)
+        )
+    else:
+        batch, count = BATCH, 400 * BATCH
+        paths = [files[place % len(files)] for place in range(count)]
+        split = EncodedSplit(Files(paths, np.zeros(count, np.int32)), (SIZE, SIZE, 3), count)
+        data.random_resized_crop = data.flip = work != "evaluation"
     layout = BatchLayout(
-        global_batch=BATCH,
-        global_eval_batch=BATCH,
+        global_batch=batch,
+        global_eval_batch=batch,
         num_devices=1,
         process_index=0,
         num_processes=1,
@@ -129,11 +154,54 @@ def jaxbench_batches(files: list[str], threads: int) -> Iterator[Any]:
         description="files", train=split, eval=split, num_classes=2, statistics="ImageNet's"
     )
     mesh = DataMesh((jax.devices()[0],), "pmap")
-    feed = StreamFeed(data, dataset, mesh, sampler, jnp.float32, num_steps=1)
-    return (batch["images"][0] for batch in feed.host_batches(0, 2**40))
+    return StreamFeed(data, dataset, mesh, sampler, jnp.float32, num_steps=1)
 
 
-def run_decode(files: list[str], threads: int) -> None:
+def run_jaxbench(files: list[str], threads: int, work: str, workers: int = 0) -> None:
+    feed = streamed_feed(files, threads, work, workers)
+    # Evaluation's batches are sent to the device, too, which is a copy here.
+    batches = feed.host_batches(0, 2**40)
+    if work == "evaluation":
+        batches = (batch for _ in itertools.count() for batch in feed.eval_batches())
+    shape = CIFAR10_SHAPE if work == "cifar10" else SHAPE
+    serve_batches((batch["images"][0] for batch in batches), shape)
+
+
+def time_parts(files: list[str]) -> dict[str, float]:
+    """Return {part: an image's processor seconds in a thread of the streamed feed}."""
+    import cv2
+    import simplejpeg
+
+    from jaxbench.data.feeds.decode_workers import ChunkDecoder
+    from jaxbench.data.images import encoded
+
+    parts = {"decoding and resizing": 0.0, "reading": 0.0}
+
+    def timed(part: str, function: Callable) -> Callable:
+        def call(*args: Any, **options: Any) -> Any:
+            start_s = time.thread_time()
+            try:
+                return function(*args, **options)
+            finally:
+                parts[part] += time.thread_time() - start_s
+
+        return call
+
+    feed = streamed_feed(files, 1, "growth")
+    decode = ChunkDecoder(feed._data, feed._dataset.train, feed._sampler, 2, training=True)
+    decode(0)
+    simplejpeg.decode_jpeg = timed("decoding and resizing", simplejpeg.decode_jpeg)
+    cv2.resize = timed("decoding and resizing", cv2.resize)
+    encoded.read_image_file = timed("reading", encoded.read_image_file)
+    start_s = time.thread_time()
+    for number in range(PART_IMAGES // decode.chunk_size):
+        decode(number)
+    parts["the rest"] = time.thread_time() - start_s - sum(parts.values())
+    return {part: seconds / PART_IMAGES for part, seconds in parts.items()}
+
+
+def run_decode(files: list[str], threads: int, work: str) -> None:
+    del work  # they know one only
     from concurrent.futures import ThreadPoolExecutor
 
     import simplejpeg
@@ -147,11 +215,25 @@ def run_decode(files: list[str], threads: int) -> None:
     serve(lambda images: [None for _ in pool.map(decode, range(images), chunksize=8)] and None)
 
 
-def run_tfdata(files: list[str], threads: int, *, as_flax: bool = False) -> None:
+def serve_tfdata(dataset: Any, threads: int, shape: tuple[int, ...] = SHAPE) -> None:
+    import tensorflow as tf
+
+    # As far ahead as the others: what it prepares until it is stopped counts for its next turn.
+    dataset = dataset.batch(shape[0], drop_remainder=True).prefetch(2)
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = threads
+    serve_batches(iter(dataset.with_options(options).as_numpy_iterator()), shape)
+
+
+def run_tfdata(files: list[str], threads: int, work: str, *, as_flax: bool = False) -> None:
     import tensorflow as tf
 
     tf.config.threading.set_inter_op_parallelism_threads(threads)
     tf.config.threading.set_intra_op_parallelism_threads(threads)
+    if work == "cifar10":
+        images = tf.ones((CIFAR10_IMAGES, *CIFAR10_SHAPE[1:]), tf.uint8)
+        dataset = tf.data.Dataset.from_tensor_slices(images).repeat().shuffle(CIFAR10_IMAGES)
+        return serve_tfdata(dataset, threads, CIFAR10_SHAPE)
 
     def load(path):
         content = tf.io.read_file(path)
@@ -179,15 +261,10 @@ def run_tfdata(files: list[str], threads: int, *, as_flax: bool = False) -> None
     deviation = tf.constant([58.395, 57.12, 57.375], shape=[1, 1, 3])
 
     dataset = tf.data.Dataset.from_tensor_slices(files).repeat().shuffle(len(files))
-    dataset = dataset.map(load, num_parallel_calls=tf.data.AUTOTUNE)
-    # As far ahead as the others: what it prepares until it is stopped counts for its next turn.
-    dataset = dataset.batch(BATCH, drop_remainder=True).prefetch(2)
-    options = tf.data.Options()
-    options.threading.private_threadpool_size = threads
-    serve_batches(iter(dataset.with_options(options).as_numpy_iterator()))
+    serve_tfdata(dataset.map(load, num_parallel_calls=tf.data.AUTOTUNE), threads)
 
 
-def run_pytorch(files: list[str], threads: int) -> None:
+def run_pytorch(files: list[str], threads: int, work: str) -> None:
     import numpy as np
     import torch
     from PIL import Image
@@ -198,12 +275,19 @@ def run_pytorch(files: list[str], threads: int) -> None:
 
         def __getitem__(self, number):
             image = Image.open(files[number % len(files)]).convert("RGB")
+            if work == "evaluation":
+                return torch.from_numpy(np.array(centre(image)))
             left, top, columns, rows = random_crop(*image.size)
             box = (left, top, left + columns, top + rows)
             image = image.resize((SIZE, SIZE), Image.BILINEAR, box=box)
             if random.random() < 0.5:
                 image = image.transpose(Image.FLIP_LEFT_RIGHT)
             return torch.from_numpy(np.array(image))
+
+    if work == "evaluation":
+        from torchvision import transforms
+
+        centre = transforms.Compose([transforms.Resize(256), transforms.CenterCrop(SIZE)])
 
     def epochs():
         loader = torch.utils.data.DataLoader(
@@ -215,7 +299,8 @@ def run_pytorch(files: list[str], threads: int) -> None:
     serve_batches(epochs())
 
 
-def run_spdl(files: list[str], threads: int) -> None:
+def run_spdl(files: list[str], threads: int, work: str) -> None:
+    del work  # they know one only
     import spdl.io
     from spdl.pipeline import PipelineBuilder
 
@@ -240,7 +325,8 @@ def run_spdl(files: list[str], threads: int) -> None:
         serve_batches(iter(pipeline))
 
 
-def run_dali(files: list[str], threads: int) -> None:
+def run_dali(files: list[str], threads: int, work: str) -> None:
+    del work  # they know one only
     from nvidia.dali import fn, pipeline_def, types
 
     @pipeline_def(batch_size=BATCH, num_threads=threads, device_id=None)
@@ -262,53 +348,82 @@ def run_dali(files: list[str], threads: int) -> None:
     serve_batches(pipeline.run()[0].as_array() for _ in itertools.count())
 
 
-CONTESTANTS = {
-    "jaxbench": lambda *task: serve_batches(jaxbench_batches(*task)),
+def run_ffcv(files: list[str], threads: int, work: str) -> None:
+    del work  # they know one only
+    import tempfile
+
+    import numpy as np
+    from ffcv.fields import RGBImageField
+    from ffcv.fields.rgb_image import RandomResizedCropRGBImageDecoder
+    from ffcv.loader import Loader, OrderOption
+    from ffcv.transforms import RandomHorizontalFlip
+    from ffcv.writer import DatasetWriter
+    from PIL import Image
+
+    class Images:
+        def __len__(self):
+            return len(files)
+
+        def __getitem__(self, number):
+            return (np.array(Image.open(files[number]).convert("RGB")),)
+
+    path = os.path.join(tempfile.mkdtemp(), "images.beton")
+    writer = DatasetWriter(path, {"image": RGBImageField(write_mode="raw")}, num_workers=1)
+    writer.from_indexed_dataset(Images())
+    steps = [RandomResizedCropRGBImageDecoder((SIZE, SIZE)), RandomHorizontalFlip()]
+    loader = Loader(
+        path,
+        batch_size=BATCH,
+        num_workers=threads,
+        order=OrderOption.RANDOM,
+        indices=list(range(len(files))) * 400,
+        pipelines={"image": steps},
+    )
+    serve_batches(batch[0] for _ in itertools.count() for batch in loader)
+
+
+RUN = {
+    "jaxbench": run_jaxbench,
+    "before": run_jaxbench,
     "decode": run_decode,
     "tf.data": run_tfdata,
     "flax": lambda *task: run_tfdata(*task, as_flax=True),
     "pytorch": run_pytorch,
     "spdl": run_spdl,
     "dali": run_dali,
+    "ffcv": run_ffcv,
 }
 
 
-def compare() -> int:
-    from absl import flags
+def race(
+    tasks: dict[str, dict[str, Any]], rounds: int, images: int
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Measure in turns; return {name: images per second of each round}, and {name: seconds}.
 
-    from jaxbench.analysis.statistics import median_interval
+    The seconds are those that the thread which takes the batches works for an image. A task has
+    `python`, `arguments` (of its function in `RUN`) and `variables`.
+    """
     from jaxbench.errors import BadInput
-    from jaxbench.hardware.system import available_cores
 
-    files = jpeg_files(flags.FLAGS.folder)
-    if not files:
-        raise BadInput(f"--folder={flags.FLAGS.folder}: no JPEG files in it")
-    threads = flags.FLAGS.threads or available_cores()
-    pythons = {"jaxbench": sys.executable, "decode": sys.executable}
-    for name, flag in PEERS.items():
-        if python := flags.FLAGS[flag].value:
-            pythons[name] = python
-        else:
-            print(f"{name} is left out: give --{flag}")
-    images = max(BATCH, flags.FLAGS.images // BATCH * BATCH)
-    children = {}
+    children: dict[str, Any] = {}
     try:
-        for name, python in pythons.items():
-            task = json.dumps({"contestant": name, "files": files, "threads": threads})
+        for name, task in tasks.items():
             children[name] = subprocess.Popen(
-                [python, str(pathlib.Path(__file__).resolve()), task],
+                [task["python"], str(pathlib.Path(__file__).resolve()), json.dumps(task)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
                 start_new_session=True,  # its worker processes are stopped with it
                 env=os.environ
-                | {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
+                | {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+                | task["variables"],
             )
             if children[name].stdout.readline().strip() != "ready":
-                raise BadInput(f"{name}: {python} could not start it (its words stand above)")
+                raise BadInput(f"{name}: {task['python']} could not start it (see above)")
             os.killpg(children[name].pid, signal.SIGSTOP)
         rates: dict[str, list[float]] = {name: [] for name in children}
-        for number in range(flags.FLAGS.rounds):
+        own_s = dict.fromkeys(children, 0.0)
+        for number in range(rounds):
             # Forwards, then backwards: what drifts hits all alike.
             order = list(children) if number % 2 == 0 else list(reversed(children))
             for name in order:
@@ -317,18 +432,46 @@ def compare() -> int:
                 child.stdin.flush()
                 # Stopped between its turns: else it would work ahead in the others' time.
                 os.killpg(child.pid, signal.SIGCONT)
-                rates[name].append(images / float(child.stdout.readline()))
+                seconds, own_seconds = map(float, child.stdout.readline().split())
+                rates[name].append(images / seconds)
+                own_s[name] += own_seconds / images / rounds
                 os.killpg(child.pid, signal.SIGSTOP)
+            print(f"round {number + 1} of {rounds}", file=sys.stderr)
     finally:
         for child in children.values():
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
             child.stdin.close()
             child.stdout.close()
+    return rates, own_s
+
+
+def compare(options: Any, files: list[str], threads: int) -> int:
+    """Measure all contestants of a work; return 1 if a goal is missed."""
+    from jaxbench.analysis.statistics import median_interval
+
+    tasks = {}
+    for name in ("jaxbench", *CONTESTANTS[options.work]):
+        flag = PYTHONS.get(name)
+        python = options[flag].value if flag else sys.executable
+        if not python or (name == "before" and not options.before):
+            print(f"{name} is left out: give --{flag or name}")
+            continue
+        tasks[name] = {
+            "name": name,
+            "python": python,
+            "arguments": [files, threads, options.work],
+            "variables": {"PYTHONPATH": options.before} if name == "before" else {},
+        }
+    batch, *shape = CIFAR10_SHAPE if options.work == "cifar10" else SHAPE
+    images = options.images * (CIFAR10_TIMES if options.work == "cifar10" else 1)
+    images = max(batch, images // batch * batch)
+    rates, _ = race(tasks, options.rounds, images)
     print(
-        f"{len(files)} files, {threads} threads, batches of {BATCH} x {SIZE} x {SIZE}, "
-        f"{flags.FLAGS.rounds} rounds of {images} images"
+        f"{options.work}: {len(files)} files, {threads} threads, batches of {batch} x {shape[0]} x "
+        f"{shape[1]}, {options.rounds} rounds of {images} images"
     )
+    goals = {"tf.data": options.floor, "flax": FLAX_GOAL} if options.work == "crops" else {}
     failed = False
     for name, own in rates.items():
         rate, low, high = median_interval(own)
@@ -338,27 +481,76 @@ def compare() -> int:
                 [ours / other for ours, other in zip(rates["jaxbench"], own, strict=True)]
             )
             line += f"   jaxbench / {name} {ratio:.2f} (95 % interval {low:.2f} to {high:.2f})"
-        if goal := GOALS.get(name):
-            reached = low >= goal
+        if name in goals:
+            reached = low >= goals[name]
             failed |= not reached
-            line += f", at least {goal:g}: {'yes' if reached else 'no'}"
+            line += f", at least {goals[name]:g}: {'yes' if reached else 'no'}"
         print(line)
     return int(failed)
+
+
+def measure_growth(options: Any, files: list[str], cores: int) -> int:
+    """Measure one to many threads and worker processes, and what bounds both."""
+    from jaxbench.analysis.statistics import median_interval
+
+    tasks = {}
+    for count in range(1, cores + 1):
+        for kind, threads, workers in (("threads", count, 0), ("processes", 1, count)):
+            tasks[f"{count} {kind}"] = {
+                "name": "jaxbench",
+                "python": sys.executable,
+                "arguments": [files, threads, "growth", workers],
+                "variables": {},
+            }
+    rates, own_s = race(tasks, options.rounds, max(BATCH, options.images // BATCH * BATCH))
+    for name, own in rates.items():
+        one = rates[f"1 {name.split()[1]}"]
+        rate, low, high = median_interval(own)
+        times = median_interval([many / single for many, single in zip(own, one, strict=True)])
+        print(
+            f"{name:<12} {rate:9,.0f} images/s  ({low:,.0f} to {high:,.0f}), {times[0]:.2f} times "
+            f"one (95 % interval {times[1]:.2f} to {times[2]:.2f})"
+        )
+    parts = time_parts(files)
+    for part, seconds in parts.items():
+        print(f"{part}: {1e6 * seconds:,.0f} us of a core for an image")
+    print(
+        f"threads hold Python's lock in the rest: at most {1 / parts['the rest']:,.0f} images/s in "
+        f"one process, what {sum(parts.values()) / parts['the rest']:.1f} cores decode"
+    )
+    copy_s = own_s[f"{cores} processes"]
+    print(
+        f"the training process takes {1e6 * copy_s:.0f} us to copy an image from a worker process: "
+        f"at most {1 / copy_s:,.0f} images/s"
+    )
+    return 0
 
 
 def main() -> None:
     from absl import app, flags
 
     from jaxbench.errors import BadInput
+    from jaxbench.hardware.system import available_cores
+
+    def start(_: list[str]) -> int:
+        options = flags.FLAGS
+        files = jpeg_files(options.folder)
+        if not files and options.work != "cifar10":
+            raise BadInput(f"--folder={options.folder}: no JPEG files in it")
+        threads = options.threads or available_cores()
+        return (measure_growth if options.work == "growth" else compare)(options, files, threads)
 
     flags.DEFINE_string("folder", None, "Where JPEG files are.")
-    for flag in dict.fromkeys(PEERS.values()):
+    flags.DEFINE_enum("work", "crops", list(CONTESTANTS), "What is measured.")
+    for flag in dict.fromkeys(PYTHONS.values()):
         flags.DEFINE_string(flag, None, f"A Python that has what {flag.partition('_')[0]} needs.")
-    flags.DEFINE_integer("rounds", 7, "Measurements of each.", lower_bound=3)
-    flags.DEFINE_integer("images", 1024, "Images a measurement.", lower_bound=1)
+    flags.DEFINE_string("before", None, "Another checkout of jaxbench, to compare with.")
+    flags.DEFINE_integer("rounds", 15, "Measurements of each.", lower_bound=3)
+    flags.DEFINE_integer("images", 2048, "Images a measurement.", lower_bound=1)
     flags.DEFINE_integer("threads", 0, "Threads, or worker processes; 0: one a core.", 0)
+    flags.DEFINE_float("floor", 1.0, "Goal of jaxbench / tf.data, for the interval's lower end.")
     try:
-        app.run(lambda _: compare())
+        app.run(start)
     except BadInput as error:
         print(f"jaxbench: {error}", file=sys.stderr)
         sys.exit(2)
@@ -367,6 +559,6 @@ def main() -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] and sys.argv[1].startswith("{"):
         task = json.loads(sys.argv[1])
-        CONTESTANTS[task["contestant"]](task["files"], task["threads"])
+        RUN[task["name"]](*task["arguments"])
     else:
         main()

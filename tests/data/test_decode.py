@@ -27,7 +27,7 @@ def decode_box(content, box, height, width, exact=False):
     image = Image(content)
     if exact:  # all of it at full size first
         image.whole()
-    image.decode(box, out)
+    image.decode_box(box, out)
     return out
 
 
@@ -85,6 +85,75 @@ def test_a_window_is_decoded_smaller_only_where_it_shrinks(subsampling, progress
                 assert np.array_equal(fast, exact), box
             else:
                 assert psnr_db(fast, exact) > 20, box
+
+
+@pytest.mark.parametrize("subsampling", ["444", "411", "440", "422", "420"])
+@pytest.mark.parametrize("side", [80, 24, 12])
+def test_rows_below_a_window_change_none_of_its_pixels(subsampling, side):
+    factor = getattr(cv2, f"IMWRITE_JPEG_SAMPLING_FACTOR_{subsampling}")
+    noise = np.random.default_rng(0).integers(0, 256, (103, 120, 3), dtype=np.uint8)
+    content = encode(noise, ".jpg", cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor)
+    content = content[:2] + b"\xff" * 3 + content[2:]  # a marker may be filled up
+    assert Image(content)._height_at
+    out, expected = np.empty((2, side, side, 3), np.uint8)
+    for bottom in range(81, 104):
+        box = CropBox(1, 1, bottom - 1, 100)
+        Image(content).decode_box(box, out)
+        whole = Image(content)
+        whole._height_at = 0
+        whole.decode_box(box, expected)
+        assert np.array_equal(out, expected), box
+
+
+def test_rows_below_a_window_are_not_decoded():
+    """So damage there is not met, unless the file ends in it."""
+    noise = np.random.default_rng(0).integers(0, 256, (200, 200, 3), dtype=np.uint8)
+    content = bytearray(encode(noise))
+    content[-9000:-100] = bytes(8900)
+    box, out = CropBox(10, 0, 60, 200), np.empty((60, 200, 3), np.uint8)
+    image = Image(bytes(content))
+    image.decode_box(box, out)
+    assert not image.warning
+    assert np.array_equal(out, Image(encode(noise)).whole()[10:70])
+    assert image.whole().shape == noise.shape and image.warning
+    content[4000:4002] = b"\xff\xd0"
+    image = Image(bytes(content))
+    image.decode_box(box, out)
+    assert image.warning  # there is damage in the window, too
+
+
+def in_three_scans(noise):
+    """A JPEG whose channels follow one another; each is encoded as a grey one."""
+    planes = [encode(np.ascontiguousarray(noise[..., channel])) for channel in range(3)]
+    scans = [plane[plane.index(b"\xff\xda") : -2] for plane in planes]
+    frame, tables = planes[0].index(b"\xff\xc0"), planes[0].index(b"\xff\xc4")
+    header = bytearray(planes[0][: frame + 10])
+    header[frame + 2 : frame + 4], header[frame + 9] = (17).to_bytes(2, "big"), 3
+    header += bytes([1, 0x11, 0, 2, 0x11, 0, 3, 0x11, 0])
+    header += planes[0][tables : planes[0].index(b"\xff\xda")]
+    scans = [scan[:5] + bytes([number]) + scan[6:] for number, scan in enumerate(scans, 1)]
+    return bytes(header) + b"".join(scans) + b"\xff\xd9"
+
+
+@pytest.mark.parametrize("kind", ["progressive", "three scans"])
+def test_files_of_several_scans_are_decoded_whole(kind):
+    noise = np.random.default_rng(0).integers(0, 256, (200, 200, 3), dtype=np.uint8)
+    content = encode(noise, ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
+    image = Image(in_three_scans(noise) if kind == "three scans" else content)
+    out = np.empty((60, 200, 3), np.uint8)
+    image.decode_box(CropBox(10, 0, 60, 200), out)
+    assert not image.warning and np.array_equal(out, image.whole()[10:70])
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 9])
+def test_the_pixels_of_an_image_stay_when_the_thread_decodes_another(orientation):
+    content, turn = with_exif(encode(picture(60, 40)), orientation), 1 - 2 * (orientation == 3)
+    expected = np.array(PIL.Image.open(io.BytesIO(content)))[::turn, ::turn]
+    image = Image(content)
+    if orientation == 1:
+        image.whole()
+    decode_box(encode(255 - picture(60, 40)), CropBox(0, 0, 60, 40), 60, 40)
+    assert np.abs(image.whole().astype(int) - expected).max() <= 3
 
 
 def test_windows_lie_within_the_image_and_repeat():
@@ -183,7 +252,8 @@ def test_a_damaged_file_is_decoded_or_corrupt(content):
     with contextlib.suppress(CorruptImageError):
         height, width = Image(content).size
         if height * width < 10**7:  # that few bytes may claim any number
-            decode_box(content, CropBox(0, 0, height, width), 16, 16)
+            for rows in (height, -(-height // 2)):
+                decode_box(content, CropBox(0, 0, rows, width), 16, 16)
             Image(content).whole()
 
 
@@ -253,12 +323,12 @@ def test_what_libjpeg_only_warns_of_is_decoded_and_told(kind, orientation):
     assert image.warning
     window = Image(content)
     out = np.empty((24, 24, 3), np.uint8)
-    window.decode(CropBox(0, 0, 100, 100), out)
+    window.decode_box(CropBox(0, 0, 100, 100), out)
     assert window.warning == image.warning
     assert psnr_db(out, decode_box(sound, CropBox(0, 0, 100, 100), 24, 24)) > 20 * exact
     with pytest.raises(CorruptImageError, match="truncated"):
         Image(content[:-300]).whole()
-    Image(sound).decode(CropBox(0, 0, 100, 100), out)
+    Image(sound).decode_box(CropBox(0, 0, 100, 100), out)
     assert not Image(sound).warning
 
 

@@ -47,8 +47,8 @@ class ChunkDecoder:
         self.chunk_size = max(size for size in sizes if self._per_device % size == 0)
         self.chunks_per_batch = num_devices * self._per_device // self.chunk_size
 
-    def __call__(self, number: int) -> dict[str, Any]:
-        """Decode a chunk.
+    def __call__(self, number: int, images_BxHxWx3: np.ndarray | None = None) -> dict[str, Any]:
+        """Decode a chunk, into the given uint8 array if there is one.
 
         Returns:
           `batch`, its number; `images`, uint8; `labels` and `indices`, int32 of shape (B,);
@@ -67,10 +67,12 @@ class ChunkDecoder:
             draws = ExampleDraws(int(sampler.seeds_L[device]), epoch)
         indices_B = order_LxSxB[device, step, first : first + self.chunk_size]
         labels_B = np.zeros(self.chunk_size, np.int32)
-        images_BxHxWx3 = np.zeros((self.chunk_size, *self.split.image_shape), np.uint8)
+        if images_BxHxWx3 is None:
+            images_BxHxWx3 = np.empty((self.chunk_size, *self.split.image_shape), np.uint8)
         warnings: dict[str, str] = {}
         for row, index in enumerate(indices_B.tolist()):
             if index == PADDING:
+                images_BxHxWx3[row] = 0
                 continue
             name = self.split.source.name(index)
             try:

@@ -14,6 +14,7 @@ import mmap
 import os
 import resource
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -198,22 +199,27 @@ class StreamFeed:
         def join(chunks: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
             for chunk in chunks:
                 self.image_warnings |= json.loads(chunk["warnings"])
-            batch = {}
+            number, batch = chunks[0]["batch"], {}
             for name in ("images", "labels", "indices"):
-                array = np.stack([chunk[name] for chunk in chunks])
+                if name == "images" and images is not None:
+                    array = images.take(number)
+                else:
+                    array = np.stack([chunk[name] for chunk in chunks])
                 batch[name] = array.reshape(*decoder.batch_shape, *array.shape[2:])
-            epoch = chunks[0]["batch"] // self.steps_per_epoch if training else 0
+            epoch = number // self.steps_per_epoch if training else 0
             for chunk in chunks:
                 # A worker process passes a chunk in shared memory, which is freed with the last
                 # reference; grain keeps some of the chunks until its end.
                 chunk.clear()
             return batch | sampler.keys(epoch)
 
-        prepare, per_batch, num_workers = gather, 1, 0
+        prepare, per_batch, num_workers, images = gather, 1, 0, None
         if dataset.encoded:
             decoder = ChunkDecoder(self._data, split, sampler, dataset.num_classes, training)
-            prepare, per_batch = decoder, decoder.chunks_per_batch
+            per_batch = decoder.chunks_per_batch
             num_workers = self._data.num_workers if training else 0
+            images = None if num_workers else _BatchImages(decoder)
+            prepare = images.decode if images else decoder
         num_threads = _num_threads(self._data, num_workers)
         options = grain.ReadOptions(
             num_threads=num_threads, prefetch_buffer_size=max(num_threads, per_batch)
@@ -236,6 +242,30 @@ class StreamFeed:
         images, labels = split.inputs_Nx[order_LxB], split.labels_Nx[order_LxB]
         keys = self._sampler.keys(epoch)
         return {"images": images, "labels": labels, "indices": order_LxB, **keys}
+
+
+class _BatchImages:
+    """The arrays into which the threads of a process decode batches, so that nothing is copied."""
+
+    def __init__(self, decoder: ChunkDecoder):
+        self._decoder = decoder
+        self._arrays: dict[int, np.ndarray] = {}
+        self._lock = threading.Lock()
+
+    def decode(self, number: int) -> dict[str, Any]:
+        """Decode a chunk into its batch."""
+        decoder = self._decoder
+        batch, chunk = divmod(number, decoder.chunks_per_batch)
+        shape = decoder.chunks_per_batch, decoder.chunk_size, *decoder.split.image_shape
+        with self._lock:
+            if batch not in self._arrays:
+                self._arrays[batch] = np.empty(shape, np.uint8)
+            images_BxHxWx3 = self._arrays[batch][chunk]
+        return decoder(number, images_BxHxWx3)
+
+    def take(self, batch: int) -> np.ndarray:
+        """Return a batch of which all chunks are decoded, of shape (chunks, B, H, W, 3)."""
+        return self._arrays.pop(batch)
 
 
 def _check_open_files(num_workers: int) -> None:

@@ -1,12 +1,15 @@
 """From an encoded image to its pixels.
 
-A JPEG of which a random crop is at least twice as large as the result is decoded at a half, a
-quarter or an eighth of the size. simplejpeg decodes JPEGs, Pillow all else and the few JPEGs that
-simplejpeg does not read. The result is always uint8 in the order red, green, blue: transparency is
-dropped, 16 bits become the upper 8, and of several pictures in a file the first one counts.
+simplejpeg decodes JPEGs, Pillow all else and the few JPEGs that simplejpeg does not read. The
+result is always uint8 in the order red, green, blue: transparency is dropped, 16 bits become the
+upper 8, and of several pictures in a file the first one counts.
+
+For a random crop the rows below it are not decoded, and a crop of at least twice the result's size
+is decoded at a half, a quarter or an eighth of the size.
 
 A JPEG of which libjpeg only warns is decoded, as by Pillow, OpenCV, TensorFlow and torchvision, and
-the warning is noted. One that is cut is corrupt, as for all of them but OpenCV, which may make up
+the warning is noted. Of a random crop not all damage is noted: not what is below it, nor what only
+leaves bytes over. A JPEG that is cut is corrupt, as for all of them but OpenCV, which may make up
 its rest.
 
 OpenCV resizes random crops, because it is the quickest. Pillow resizes all else, one way for both
@@ -17,6 +20,8 @@ loader does not turn them.
 
 import io
 import math
+import re
+import threading
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -31,6 +36,12 @@ SUFFIXES = (".jpeg", ".jpg", ".jpe", ".jfif", ".png", ".webp", ".bmp")
 _NAMES = "JPEG, PNG, WebP or BMP"
 # 0.4 GB when decoded. A few bytes can claim far more.
 MAX_PIXELS = 2**27
+# libjpeg's words for the rows that it was told not to decode. It tells of the first fault only.
+_ROWS_LEFT_OUT = re.compile(r"^Corrupt JPEG data: \d+ extraneous bytes before marker 0xd9$")
+# Each thread's buffer for pixels that are resized next: fresh memory can take a fifth as long as
+# decoding. A larger image than this gets its own, for a thread would hold it to the end.
+_BUFFER = threading.local()
+_MAX_BUFFER_BYTES = 2**24
 # Of a random crop: tries, the smallest fraction of the image's area, the largest aspect ratio.
 _TRIES, _MIN_AREA, _MAX_ASPECT = 10, 0.08, 4 / 3
 NUM_CROP_DRAWS = 2 * _TRIES + 2
@@ -106,7 +117,8 @@ class Image:
         try:
             self.size = simplejpeg.decode_jpeg_header(content, strict=False)[:2]  # height, width
             check_size(*self.size)
-            if (orientation := _orientation(content)) != 1:
+            self._height_at, header_bytes = _find_height(content)
+            if (orientation := _orientation(content, header_bytes)) != 1:
                 self._pixels = _upright(self._decode_jpeg(), orientation)
         except (ValueError, KeyError):  # no JPEG, or one of unusual subsampling or colours
             self._pixels = _decode_with_pillow(content)
@@ -116,33 +128,44 @@ class Image:
     def whole(self) -> np.ndarray:
         """Decode all of it; return uint8 of shape (height, width, 3), red first."""
         if self._pixels is None:
-            self._pixels = self._decode_jpeg()
+            self._pixels = self._decode_jpeg().copy()
         return self._pixels
 
-    def _decode_jpeg(self, scale: int = 1) -> np.ndarray:
+    def _decode_jpeg(self, scale: int = 1, bottom: int | None = None) -> np.ndarray:
         """Decode a JPEG as it is stored, `scale` (1, 2, 4 or 8) times smaller.
 
-        One of which libjpeg warns is decoded by Pillow, at full size.
+        The next call of this thread overwrites the result. Rows from `bottom` on may be left out.
+        A JPEG of which libjpeg warns is decoded by Pillow, all of it at full size.
         """
         import simplejpeg
 
-        height, width = (-(-side // scale) for side in self.size)
-        buffer = np.empty((height, width, 3), np.uint8)
+        content, (height, width) = self._content, self.size
+        rows = height
+        if bottom is not None and self._height_at:
+            # Colours stored at half the height are mixed with those of the next row.
+            rows = min(height, bottom + scale)
+        if rows < height:  # its header is to say that the image ends there
+            content = bytearray(content)
+            content[self._height_at : self._height_at + 2] = rows.to_bytes(2, "big")
+        height, width = (-(-side // scale) for side in (rows, width))
+        buffer_HxWx3 = _buffer(height, width)
         try:
             return simplejpeg.decode_jpeg(
-                self._content,
+                content,
                 "RGB",
                 min_height=height,
                 min_width=width,
                 min_factor=scale,
-                buffer=buffer,
+                buffer=buffer_HxWx3,
             )
         except ValueError as error:  # an error, which Pillow meets too, or only a warning
+            if rows < self.size[0] and _ROWS_LEFT_OUT.match(str(error)):
+                return buffer_HxWx3
             pixels_HxWx3 = _decode_with_pillow(self._content, upright=False)
             self.warning = str(error)
             return pixels_HxWx3
 
-    def decode(self, box: CropBox, out_HxWx3: np.ndarray, *, flip: bool = False) -> None:
+    def decode_box(self, box: CropBox, out_HxWx3: np.ndarray, *, flip: bool = False) -> None:
         """Decode a box within `size` and resize it into a contiguous uint8 array.
 
         Raise CorruptImageError if it cannot be decoded.
@@ -158,7 +181,7 @@ class Image:
         box = CropBox(*(number // scale * scale for number in box))
         pixels = self._pixels
         if pixels is None:
-            pixels = self._decode_jpeg(scale)
+            pixels = self._decode_jpeg(scale, box.top + box.height)
             if not self.warning:
                 box = CropBox(*(number // scale for number in box))
         part = pixels[box.top : box.top + box.height, box.left : box.left + box.width]
@@ -172,6 +195,15 @@ class Image:
             raise CorruptImageError(str(error).strip().splitlines()[-1]) from error
         if flip:
             cv2.flip(out_HxWx3, 1, dst=out_HxWx3)
+
+    def decode_centre(self, out_HxWx3: np.ndarray, *, flip: bool = False) -> None:
+        """Write its centre, as `centre_crop` says, into a uint8 array.
+
+        Raise CorruptImageError if it cannot be decoded or brought to that size.
+        """
+        pixels_HxWx3 = self._decode_jpeg() if self._pixels is None else self._pixels
+        cropped_HxWx3 = centre_crop(pixels_HxWx3, *out_HxWx3.shape[:2])
+        out_HxWx3[:] = cropped_HxWx3[:, ::-1] if flip else cropped_HxWx3
 
 
 def describe_warnings(warnings: Mapping[str, str]) -> list[str]:
@@ -208,12 +240,41 @@ def _decode_with_pillow(content: bytes, upright: bool = True) -> np.ndarray:
     return np.asarray(image.convert("RGB"))
 
 
-def _orientation(content: bytes) -> int:
+def _buffer(height: int, width: int) -> np.ndarray:
+    """Return an array of pixels, in the memory that this thread's previous one has."""
+    size = height * width * 3
+    if size > _MAX_BUFFER_BYTES:
+        return np.empty((height, width, 3), np.uint8)
+    if not hasattr(_BUFFER, "pixels") or _BUFFER.pixels.size < size:
+        _BUFFER.pixels = np.empty(size, np.uint8)
+    return _BUFFER.pixels[:size].reshape(height, width, 3)
+
+
+def _find_height(content: bytes) -> tuple[int, int]:
+    """Return where a JPEG's header states its height, and where the header ends.
+
+    The first is 0 unless the pixels follow row by row, from the top, in one scan without restarts:
+    before a restart libjpeg says of damage what it says of rows that are left out.
+    """
+    at, height_at, channels, restarts = 2, 0, 0, False
+    while content[at : at + 1] == b"\xff" and at + 9 < len(content):
+        marker = content[at + 1]
+        if marker == 0xDA:  # a scan begins
+            return height_at if content[at + 4] == channels and not restarts else 0, at
+        restarts |= marker == 0xDD
+        if marker in (0xC0, 0xC1):  # sequential, by Huffman's codes
+            height_at, channels = at + 5, content[at + 9]
+        # 0xFF may be repeated before a marker.
+        at += 1 if marker == 0xFF else 2 + int.from_bytes(content[at + 2 : at + 4], "big")
+    return 0, len(content)
+
+
+def _orientation(content: bytes, header_bytes: int) -> int:
     """Return EXIF's 1 to 8 of a JPEG, as stored to as shown; 1 if it is missing or unreadable."""
     import PIL.Image
 
-    if b"Exif\0\0" not in content:  # searching takes a tenth of the time of opening an image
-        return 1
+    if content.find(b"Exif\0\0", 0, header_bytes) < 0:
+        return 1  # opening an image takes far longer
     try:
         return PIL.Image.open(io.BytesIO(content), formats=("JPEG",)).getexif().get(0x0112, 1)
     except Exception:  # libjpeg reads some that Pillow does not
@@ -226,7 +287,7 @@ def _upright(pixels_HxWx3: np.ndarray, orientation: int) -> np.ndarray:
         pixels_HxWx3 = pixels_HxWx3.swapaxes(0, 1)
     down = -1 if orientation in (3, 4, 7, 8) else 1
     right = -1 if orientation in (2, 3, 6, 7) else 1
-    return np.ascontiguousarray(pixels_HxWx3[::down, ::right])
+    return pixels_HxWx3[::down, ::right].copy()
 
 
 def centre_crop(pixels_HxWx3: np.ndarray, height: int, width: int) -> np.ndarray:

@@ -15,7 +15,6 @@ from jaxbench.data.images.decode import (
     NUM_CROP_DRAWS,
     CorruptImageError,
     Image,
-    centre_crop,
     draw_crop_box,
 )
 from jaxbench.errors import RunFailed
@@ -150,10 +149,9 @@ class EncodedSplit:
         image = Image(content)
         flipped = draws is not None and flip and draws[0] < 0.5
         if draws is not None and random_crop:
-            image.decode(draw_crop_box(draws[1:], *image.size), out_HxWx3, flip=flipped)
+            image.decode_box(draw_crop_box(draws[1:], *image.size), out_HxWx3, flip=flipped)
         else:
-            cropped_HxWx3 = centre_crop(image.whole(), *out_HxWx3.shape[:2])
-            out_HxWx3[:] = cropped_HxWx3[:, ::-1] if flipped else cropped_HxWx3
+            image.decode_centre(out_HxWx3, flip=flipped)
         return label, image.warning
 
 
