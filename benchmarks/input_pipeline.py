@@ -31,7 +31,7 @@ them as jaxbench does; jaxbench crops and flips on the device.
 
 --work=growth: jaxbench with 1 to all cores of this machine, in threads and in worker processes, and
 what bounds both on a machine of many cores: the time of an image in which threads hold Python's
-lock, and the time in which the training process copies it from a worker process.
+lock, and the training process's time for an image that a worker process decoded.
 
 Exit code 1 if the lower end of a ratio's 95 % interval is below its goal: --floor for tf.data, 1.25
 for flax.
@@ -84,13 +84,13 @@ def jpeg_files(folder: str | None) -> list[str]:
 
 
 def serve(work: Callable[[int], None]) -> None:
-    """Be a contestant: read numbers of images, answer with seconds, and this thread's."""
+    """Be a contestant: read numbers of images, answer with seconds and processor seconds."""
     work(4 * BATCH)
     print("ready", flush=True)
     for line in sys.stdin:
-        start_s, start_own_s = time.perf_counter(), time.thread_time()
+        start_s, start_process_s = time.perf_counter(), time.process_time()
         work(int(line))
-        print(time.perf_counter() - start_s, time.thread_time() - start_own_s, flush=True)
+        print(time.perf_counter() - start_s, time.process_time() - start_process_s, flush=True)
 
 
 def serve_batches(batches: Iterator[Any], shape: tuple[int, ...] = SHAPE) -> None:
@@ -400,8 +400,8 @@ def race(
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
     """Measure in turns; return {name: images per second of each round}, and {name: seconds}.
 
-    The seconds are those that the thread which takes the batches works for an image. A task has
-    `python`, `arguments` (of its function in `RUN`) and `variables`.
+    The seconds are an image's processor time in the contestant, without its worker processes. A
+    task has `python`, `arguments` (of its function in `RUN`) and `variables`.
     """
     from jaxbench.errors import BadInput
 
@@ -422,7 +422,7 @@ def race(
                 raise BadInput(f"{name}: {task['python']} could not start it (see above)")
             os.killpg(children[name].pid, signal.SIGSTOP)
         rates: dict[str, list[float]] = {name: [] for name in children}
-        own_s = dict.fromkeys(children, 0.0)
+        process_s = dict.fromkeys(children, 0.0)
         for number in range(rounds):
             # Forwards, then backwards: what drifts hits all alike.
             order = list(children) if number % 2 == 0 else list(reversed(children))
@@ -432,9 +432,9 @@ def race(
                 child.stdin.flush()
                 # Stopped between its turns: else it would work ahead in the others' time.
                 os.killpg(child.pid, signal.SIGCONT)
-                seconds, own_seconds = map(float, child.stdout.readline().split())
+                seconds, process_seconds = map(float, child.stdout.readline().split())
                 rates[name].append(images / seconds)
-                own_s[name] += own_seconds / images / rounds
+                process_s[name] += process_seconds / images / rounds
                 os.killpg(child.pid, signal.SIGSTOP)
             print(f"round {number + 1} of {rounds}", file=sys.stderr)
     finally:
@@ -443,7 +443,7 @@ def race(
             child.wait()
             child.stdin.close()
             child.stdout.close()
-    return rates, own_s
+    return rates, process_s
 
 
 def compare(options: Any, files: list[str], threads: int) -> int:
@@ -502,7 +502,7 @@ def measure_growth(options: Any, files: list[str], cores: int) -> int:
                 "arguments": [files, threads, "growth", workers],
                 "variables": {},
             }
-    rates, own_s = race(tasks, options.rounds, max(BATCH, options.images // BATCH * BATCH))
+    rates, process_s = race(tasks, options.rounds, max(BATCH, options.images // BATCH * BATCH))
     for name, own in rates.items():
         one = rates[f"1 {name.split()[1]}"]
         rate, low, high = median_interval(own)
@@ -515,13 +515,13 @@ def measure_growth(options: Any, files: list[str], cores: int) -> int:
     for part, seconds in parts.items():
         print(f"{part}: {1e6 * seconds:,.0f} us of a core for an image")
     print(
-        f"threads hold Python's lock in the rest: at most {1 / parts['the rest']:,.0f} images/s in "
-        f"one process, what {sum(parts.values()) / parts['the rest']:.1f} cores decode"
+        f"threads hold Python's lock in most of the rest, so one process stops at the latest at "
+        f"{1 / parts['the rest']:,.0f} images/s: {sum(parts.values()) / parts['the rest']:.0f} cores"
     )
-    copy_s = own_s[f"{cores} processes"]
+    seconds = process_s[f"{cores} processes"]
     print(
-        f"the training process takes {1e6 * copy_s:.0f} us to copy an image from a worker process: "
-        f"at most {1 / copy_s:,.0f} images/s"
+        f"the training process works {1e6 * seconds:.0f} us for an image from a worker process, in "
+        f"{cores + 1} threads"
     )
     return 0
 

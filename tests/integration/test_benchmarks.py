@@ -36,18 +36,25 @@ def test_simulated_verdicts_and_intervals_are_rarely_wrong():
     assert done.stdout.endswith("wrong too often, or blind: none\n")
 
 
-def test_the_input_pipeline_is_measured_beside_plain_decoding(test_data):
+@pytest.mark.parametrize(
+    ("work", "lines"),
+    [
+        ("crops", [r"jaxbench +[\d,]+ images/s", r"decode +.*jaxbench / decode \d\.\d\d"]),
+        ("evaluation", [r"jaxbench +[\d,]+ images/s", "pytorch is left out"]),
+        ("cifar10", [r"jaxbench +[\d,]+ images/s", "tf.data is left out"]),
+        (
+            "growth",
+            [r"2 processes +.*times one", r"the rest: \d+ us", r"threads hold Python's lock"],
+        ),
+    ],
+)
+def test_the_input_pipeline_is_measured(test_data, work, lines):
     folder = test_data / "imagenet_sample" / "originals"
-    done = script(
-        "input_pipeline.py",
-        f"--folder={folder}",
-        "--rounds=3",
-        "--images=128",
-    )
+    flags = (f"--folder={folder}", "--rounds=3", "--images=128", "--threads=2")
+    done = script("input_pipeline.py", f"--work={work}", *flags)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^jaxbench +[\d,]+ images/s", done.stdout, re.MULTILINE)
-    assert re.search(r"^decode +.*jaxbench / decode \d\.\d\d", done.stdout, re.MULTILINE)
-    assert "tf.data is left out" in done.stdout and "pytorch is left out" in done.stdout
+    for line in lines:
+        assert re.search(f"^{line}", done.stdout, re.MULTILINE), done.stdout
 
 
 def versus_pytorch(*args, **env):
