@@ -514,9 +514,10 @@ def measure_growth(options: Any, files: list[str], cores: int) -> int:
     parts = time_parts(files)
     for part, seconds in parts.items():
         print(f"{part}: {1e6 * seconds:,.0f} us of a core for an image")
+    most, busy = 1 / parts["the rest"], sum(parts.values()) / parts["the rest"]
     print(
-        f"threads hold Python's lock in most of the rest, so one process stops at the latest at "
-        f"{1 / parts['the rest']:,.0f} images/s: {sum(parts.values()) / parts['the rest']:.0f} cores"
+        f"threads hold Python's lock in the rest: one process decodes about {most:,.0f} images/s "
+        f"at most, with {busy:.0f} cores"
     )
     seconds = process_s[f"{cores} processes"]
     print(
