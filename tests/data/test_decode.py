@@ -98,6 +98,7 @@ def test_rows_below_a_window_change_none_of_its_pixels(subsampling, side):
     out, expected = np.empty((2, side, side, 3), np.uint8)
     for bottom in range(81, 104):
         box = CropBox(1, 1, bottom - 1, 100)
+        decode_box(encode(np.zeros_like(noise)), box, side, side)  # what the thread decoded before
         Image(content).decode_box(box, out)
         whole = Image(content)
         whole._height_at = 0
@@ -135,13 +136,19 @@ def in_three_scans(noise):
     return bytes(header) + b"".join(scans) + b"\xff\xd9"
 
 
-@pytest.mark.parametrize("kind", ["progressive", "three scans"])
-def test_files_of_several_scans_are_decoded_whole(kind):
+@pytest.mark.parametrize("kind", ["progressive", "three scans", "CMYK", "L"])
+def test_a_window_is_the_same_part_of_every_kind_of_file(kind):
     noise = np.random.default_rng(0).integers(0, 256, (200, 200, 3), dtype=np.uint8)
-    content = encode(noise, ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
-    image = Image(in_three_scans(noise) if kind == "three scans" else content)
-    out = np.empty((60, 200, 3), np.uint8)
-    image.decode_box(CropBox(10, 0, 60, 200), out)
+    content = in_three_scans(noise)
+    if kind != "three scans":
+        progressive = kind == "progressive"
+        buffer, image = io.BytesIO(), PIL.Image.fromarray(noise)
+        image.convert("RGB" if progressive else kind).save(buffer, "jpeg", progressive=progressive)
+        content = buffer.getvalue()
+    box, out = CropBox(10, 0, 60, 200), np.empty((60, 200, 3), np.uint8)
+    decode_box(encode(np.zeros_like(noise)), box, 60, 200)  # what the thread decoded before
+    image = Image(content)
+    image.decode_box(box, out)
     assert not image.warning and np.array_equal(out, image.whole()[10:70])
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.data.feeds.feed import create_feed
+from jaxbench.data.images.decode import CropBox
 from jaxbench.data.images.encoded import ExampleDraws, Files
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.errors import RunFailed
@@ -109,6 +110,23 @@ def test_images_of_which_libjpeg_warns_are_counted_once_a_run(folder, tmp_path, 
     assert sum(counts) == 3 and len(counts) == 1 + (fields == RESIDENT)
     named = [str(file) for file in odd if any(str(file) in warning for warning in warnings)]
     assert len(named) == len(counts) and "Invalid SOS parameters" in warnings[0]
+
+
+def test_in_sixteen_epochs_all_damage_is_told_wherever_the_crops_are(
+    folder, tmp_path, monkeypatch
+):
+    def above_the_end(_, height, width):
+        return CropBox(0, 0, height // 2, width)
+
+    monkeypatch.setattr("jaxbench.data.images.encoded.draw_crop_box", above_the_end)
+    root = spoil(folder, tmp_path / "damaged", [])
+    files = sorted(str(file) for file in (root / "train").glob("*/*.jpg"))
+    for file in map(pathlib.Path, files):
+        content = file.read_bytes()
+        file.write_bytes(content[:-2] + bytes(20) + content[-2:])  # only leaves bytes over
+    feed = feed_of(config_of(root, batch_size=TRAIN))
+    told = [set(feed.image_warnings) for _ in feed.host_batches(0, 16)]
+    assert told[0] < told[-1] == set(files)
 
 
 def limits(monkeypatch, shared=2**30, files=1024):

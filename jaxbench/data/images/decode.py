@@ -4,13 +4,13 @@ simplejpeg decodes JPEGs, Pillow all else and the few JPEGs that simplejpeg does
 result is always uint8 in the order red, green, blue: transparency is dropped, 16 bits become the
 upper 8, and of several pictures in a file the first one counts.
 
-For a random crop the rows below it are not decoded, and a crop of at least twice the result's size
-is decoded at a half, a quarter or an eighth of the size.
+For a random crop the rows below it need not be decoded, and a crop of at least twice the result's
+size is decoded at a half, a quarter or an eighth of the size.
 
 A JPEG of which libjpeg only warns is decoded, as by Pillow, OpenCV, TensorFlow and torchvision, and
-the warning is noted. Of a random crop not all damage is noted: not what is below it, nor what only
-leaves bytes over. A JPEG that is cut is corrupt, as for all of them but OpenCV, which may make up
-its rest.
+the warning is noted. If rows below a crop are left out, damage in them is not noted, nor any that
+only leaves bytes over at the end of the file. A JPEG that is cut is corrupt, as for all of them but
+OpenCV, which may make up its rest.
 
 OpenCV resizes random crops, because it is the quickest. Pillow resizes all else, one way for both
 feeds (`centre_crop`): its bilinear filter averages if it shrinks, OpenCV has no such filter. All
@@ -36,7 +36,7 @@ SUFFIXES = (".jpeg", ".jpg", ".jpe", ".jfif", ".png", ".webp", ".bmp")
 _NAMES = "JPEG, PNG, WebP or BMP"
 # 0.4 GB when decoded. A few bytes can claim far more.
 MAX_PIXELS = 2**27
-# libjpeg's words for the rows that it was told not to decode. It tells of the first fault only.
+# libjpeg's words for the rows that it was told not to decode. It reports the first fault only.
 _ROWS_LEFT_OUT = re.compile(r"^Corrupt JPEG data: \d+ extraneous bytes before marker 0xd9$")
 # Each thread's buffer for pixels that are resized next: fresh memory can take a fifth as long as
 # decoding. A larger image than this gets its own, for a thread would hold it to the end.
@@ -117,7 +117,7 @@ class Image:
         try:
             self.size = simplejpeg.decode_jpeg_header(content, strict=False)[:2]  # height, width
             check_size(*self.size)
-            self._height_at, header_bytes = _find_height(content)
+            self._height_at, header_bytes = _read_header(content)
             if (orientation := _orientation(content, header_bytes)) != 1:
                 self._pixels = _upright(self._decode_jpeg(), orientation)
         except (ValueError, KeyError):  # no JPEG, or one of unusual subsampling or colours
@@ -165,10 +165,13 @@ class Image:
             self.warning = str(error)
             return pixels_HxWx3
 
-    def decode_box(self, box: CropBox, out_HxWx3: np.ndarray, *, flip: bool = False) -> None:
+    def decode_box(
+        self, box: CropBox, out_HxWx3: np.ndarray, *, flip: bool = False, all_rows: bool = False
+    ) -> None:
         """Decode a box within `size` and resize it into a contiguous uint8 array.
 
-        Raise CorruptImageError if it cannot be decoded.
+        With `all_rows` all damage is noted in `warning`, also that of rows below the box. Raise
+        CorruptImageError if it cannot be decoded.
         """
         import cv2
 
@@ -181,7 +184,7 @@ class Image:
         box = CropBox(*(number // scale * scale for number in box))
         pixels = self._pixels
         if pixels is None:
-            pixels = self._decode_jpeg(scale, box.top + box.height)
+            pixels = self._decode_jpeg(scale, None if all_rows else box.top + box.height)
             if not self.warning:
                 box = CropBox(*(number // scale for number in box))
         part = pixels[box.top : box.top + box.height, box.left : box.left + box.width]
@@ -250,17 +253,19 @@ def _buffer(height: int, width: int) -> np.ndarray:
     return _BUFFER.pixels[:size].reshape(height, width, 3)
 
 
-def _find_height(content: bytes) -> tuple[int, int]:
+def _read_header(content: bytes) -> tuple[int, int]:
     """Return where a JPEG's header states its height, and where the header ends.
 
-    The first is 0 unless the pixels follow row by row, from the top, in one scan without restarts:
-    before a restart libjpeg says of damage what it says of rows that are left out.
+    The first is 0 if all rows must be decoded: unless the pixels follow row by row, from the top,
+    in one scan without restarts (before a restart libjpeg says of damage what it says of rows that
+    are left out), of one or three channels (simplejpeg converts four only if nothing is left out).
     """
     at, height_at, channels, restarts = 2, 0, 0, False
     while content[at : at + 1] == b"\xff" and at + 9 < len(content):
         marker = content[at + 1]
         if marker == 0xDA:  # a scan begins
-            return height_at if content[at + 4] == channels and not restarts else 0, at
+            by_row = channels in (1, 3) and content[at + 4] == channels and not restarts
+            return (height_at if by_row else 0), at
         restarts |= marker == 0xDD
         if marker in (0xC0, 0xC1):  # sequential, by Huffman's codes
             height_at, channels = at + 5, content[at + 9]

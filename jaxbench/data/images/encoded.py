@@ -136,11 +136,13 @@ class EncodedSplit:
         *,
         random_crop: bool,
         flip: bool,
+        all_rows: bool = True,
     ) -> tuple[int, str]:
         """Decode one example into `out_HxWx3`, uint8; return its label, and libjpeg's warning.
 
-        Its draws are from `ExampleDraws`; None varies nothing. What is not cropped at random is
-        prepared as `centre_crop` says. Raise CorruptImageError if it cannot be read or decoded.
+        Its draws are from `ExampleDraws`; None varies nothing. A random crop is decoded with or
+        without the rows below it, see `Image.decode_box`; all else is prepared as `centre_crop`
+        says. Raise CorruptImageError if it cannot be read or decoded.
         """
         try:
             content, label = self.source.read(index)
@@ -149,7 +151,8 @@ class EncodedSplit:
         image = Image(content)
         flipped = draws is not None and flip and draws[0] < 0.5
         if draws is not None and random_crop:
-            image.decode_box(draw_crop_box(draws[1:], *image.size), out_HxWx3, flip=flipped)
+            box = draw_crop_box(draws[1:], *image.size)
+            image.decode_box(box, out_HxWx3, flip=flipped, all_rows=all_rows)
         else:
             image.decode_centre(out_HxWx3, flip=flipped)
         return label, image.warning
