@@ -4,11 +4,12 @@
         [--before=FOLDER] [--tensorflow_python=PYTHON] [--pytorch_python=PYTHON]
         [--spdl_python=PYTHON] [--dali_python=PYTHON] [--ffcv_python=PYTHON]
         [--rounds=15] [--images=2048] [--threads=0] [--floor=1.0]
-    python benchmarks/input_pipeline.py --folder=IMAGES --work=growth
+    python benchmarks/input_pipeline.py --folder=IMAGES --work=growth [--rounds=15]
+        [--images=2048] [--threads=0]
 
 IMAGES is searched for JPEG files, which are read again and again (from memory, after the first
-round). Every contestant is this script in a Python that has its library, told "so many images", one
-after the other. Those without a Python are left out, with a line that says so.
+round). Every contestant is this script in a Python that has the packages in brackets. They work in
+turns. Those without a Python are left out, with a line that says so.
 
 --work=crops: read a JPEG file, decode it, cut out a random part (8 to 100 % of the area, 3:4 to
 4:3), resize it to 224x224 (bilinear), flip every other one, and put 128 into a uint8 array.
@@ -16,36 +17,42 @@ after the other. Those without a Python are left out, with a line that says so.
   jaxbench   `StreamFeed`
   before     the same in another checkout of jaxbench
   decode     libjpeg-turbo decoding every file whole in threads, nothing else
-  tf.data    decode_and_crop_jpeg and AUTOTUNE (in an environment that has tensorflow)
+  tf.data    decode_and_crop_jpeg and AUTOTUNE (tensorflow-cpu)
   flax       not the same work: as flax's ImageNet example, bicubic and normalised to float32
   pytorch    a DataLoader with a worker process for each core, and PIL (torch, pillow)
-  spdl       threads, FFmpeg's decoder and filters (spdl, spdl-io, and FFmpeg's libraries)
+  spdl       threads, FFmpeg's decoder and filters (spdl, spdl-io; Debian's ffmpeg)
   dali       its CPU operators (nvidia-dali-cuda120 or -cuda130; no GPU is needed)
   ffcv       not the same work: pixels that were decoded before are read from a file of its own
+             (ffcv, torch, opencv-python, numba; it is built with Debian's libopencv-dev,
+             libturbojpeg0-dev and pkg-config)
 
 --work=evaluation: decode all of a file, resize the shorter side to 256 and cut out the centre of
-224x224. The peer is torchvision's Resize and CenterCrop (pytorch).
+224x224. The peer is torchvision's Resize and CenterCrop (torch, torchvision, pillow).
 
---work=cifar10: batches of 512 of 50,000 uint8 images of 32x32 in memory, shuffled. tf.data gathers
-them as jaxbench does; jaxbench crops and flips on the device.
+--work=cifar10: batches of 512 of 50,000 uint8 images of 32x32 in memory, shuffled; a measurement
+has 200 times --images. tf.data shuffles and batches numbers and gathers the images, as jaxbench
+does; jaxbench crops and flips on the device.
 
---work=growth: jaxbench with 1 to all cores of this machine, in threads and in worker processes, and
-what bounds both on a machine of many cores: the time of an image in which threads hold Python's
-lock, and the training process's time for an image that a worker process decoded.
+--work=growth: jaxbench with 1 to --threads threads, then worker processes, and what bounds both on
+a machine of many cores: the time of an image in which threads hold Python's lock, and the training
+process's time for an image that a worker process decoded.
 
 Exit code 1 if the lower end of a ratio's 95 % interval is below its goal: --floor for tf.data, 1.25
 for flax.
 """
 
+import contextlib
 import itertools
 import json
 import math
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -71,8 +78,6 @@ SHAPE = (BATCH, SIZE, SIZE, 3)
 CIFAR10_IMAGES, CIFAR10_SHAPE = 50_000, (512, 32, 32, 3)
 # How many times more images of CIFAR-10 a measurement has.
 CIFAR10_TIMES = 200
-# Images of one measurement of the parts of the time.
-PART_IMAGES = 1024
 
 
 def jpeg_files(folder: str | None) -> list[str]:
@@ -116,7 +121,7 @@ def random_crop(width: int, height: int) -> tuple[int, int, int, int]:
 
 
 def streamed_feed(files: list[str], threads: int, work: str, workers: int = 0) -> Any:
-    """Return a streamed feed; an epoch is longer than all that is measured."""
+    """Return a streamed feed of crops or of CIFAR-10."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -167,15 +172,15 @@ def run_jaxbench(files: list[str], threads: int, work: str, workers: int = 0) ->
     serve_batches((batch["images"][0] for batch in batches), shape)
 
 
-def time_parts(files: list[str]) -> dict[str, float]:
-    """Return {part: an image's processor seconds in a thread of the streamed feed}."""
+def time_parts(files: list[str], rounds: int, images: int) -> dict[str, list[float]]:
+    """Return {part: an image's processor seconds in a thread of the streamed feed, each round}."""
     import cv2
     import simplejpeg
 
     from jaxbench.data.feeds.decode_workers import ChunkDecoder
     from jaxbench.data.images import encoded
 
-    parts = {"decoding and resizing": 0.0, "reading": 0.0}
+    parts: dict[str, list[float]] = {"decoding and resizing": [], "reading": [], "the rest": []}
 
     def timed(part: str, function: Callable) -> Callable:
         def call(*args: Any, **options: Any) -> Any:
@@ -183,7 +188,7 @@ def time_parts(files: list[str]) -> dict[str, float]:
             try:
                 return function(*args, **options)
             finally:
-                parts[part] += time.thread_time() - start_s
+                parts[part][-1] += (time.thread_time() - start_s) / images
 
         return call
 
@@ -193,15 +198,18 @@ def time_parts(files: list[str]) -> dict[str, float]:
     simplejpeg.decode_jpeg = timed("decoding and resizing", simplejpeg.decode_jpeg)
     cv2.resize = timed("decoding and resizing", cv2.resize)
     encoded.read_image_file = timed("reading", encoded.read_image_file)
-    start_s = time.thread_time()
-    for number in range(PART_IMAGES // decode.chunk_size):
-        decode(number)
-    parts["the rest"] = time.thread_time() - start_s - sum(parts.values())
-    return {part: seconds / PART_IMAGES for part, seconds in parts.items()}
+    for number in range(rounds):
+        for seconds in parts.values():
+            seconds.append(0.0)
+        start_s = time.thread_time()
+        for chunk in range(images // decode.chunk_size):
+            decode(number * images // decode.chunk_size + chunk)
+        all_s = (time.thread_time() - start_s) / images
+        parts["the rest"][-1] = all_s - sum(seconds[-1] for seconds in parts.values())
+    return parts
 
 
-def run_decode(files: list[str], threads: int, work: str) -> None:
-    del work  # they know one only
+def run_decode(files: list[str], threads: int, *_: str) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     import simplejpeg
@@ -215,14 +223,14 @@ def run_decode(files: list[str], threads: int, work: str) -> None:
     serve(lambda images: [None for _ in pool.map(decode, range(images), chunksize=8)] and None)
 
 
-def serve_tfdata(dataset: Any, threads: int, shape: tuple[int, ...] = SHAPE) -> None:
+def serve_tfdata(batches: Any, threads: int, shape: tuple[int, ...] = SHAPE) -> None:
     import tensorflow as tf
 
-    # As far ahead as the others: what it prepares until it is stopped counts for its next turn.
-    dataset = dataset.batch(shape[0], drop_remainder=True).prefetch(2)
     options = tf.data.Options()
     options.threading.private_threadpool_size = threads
-    serve_batches(iter(dataset.with_options(options).as_numpy_iterator()), shape)
+    # As far ahead as the others: what it prepares until it is stopped counts for its next turn.
+    batches = batches.prefetch(2).with_options(options)
+    serve_batches(iter(batches.as_numpy_iterator()), shape)
 
 
 def run_tfdata(files: list[str], threads: int, work: str, *, as_flax: bool = False) -> None:
@@ -232,8 +240,11 @@ def run_tfdata(files: list[str], threads: int, work: str, *, as_flax: bool = Fal
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     if work == "cifar10":
         images = tf.ones((CIFAR10_IMAGES, *CIFAR10_SHAPE[1:]), tf.uint8)
-        dataset = tf.data.Dataset.from_tensor_slices(images).repeat().shuffle(CIFAR10_IMAGES)
-        return serve_tfdata(dataset, threads, CIFAR10_SHAPE)
+        numbers = tf.data.Dataset.range(CIFAR10_IMAGES).repeat().shuffle(CIFAR10_IMAGES)
+        batches = numbers.batch(CIFAR10_SHAPE[0]).map(
+            lambda numbers_B: tf.gather(images, numbers_B), num_parallel_calls=tf.data.AUTOTUNE
+        )
+        return serve_tfdata(batches, threads, CIFAR10_SHAPE)
 
     def load(path):
         content = tf.io.read_file(path)
@@ -261,7 +272,8 @@ def run_tfdata(files: list[str], threads: int, work: str, *, as_flax: bool = Fal
     deviation = tf.constant([58.395, 57.12, 57.375], shape=[1, 1, 3])
 
     dataset = tf.data.Dataset.from_tensor_slices(files).repeat().shuffle(len(files))
-    serve_tfdata(dataset.map(load, num_parallel_calls=tf.data.AUTOTUNE), threads)
+    dataset = dataset.map(load, num_parallel_calls=tf.data.AUTOTUNE)
+    serve_tfdata(dataset.batch(BATCH, drop_remainder=True), threads)
 
 
 def run_pytorch(files: list[str], threads: int, work: str) -> None:
@@ -299,8 +311,7 @@ def run_pytorch(files: list[str], threads: int, work: str) -> None:
     serve_batches(epochs())
 
 
-def run_spdl(files: list[str], threads: int, work: str) -> None:
-    del work  # they know one only
+def run_spdl(files: list[str], threads: int, *_: str) -> None:
     import spdl.io
     from spdl.pipeline import PipelineBuilder
 
@@ -325,8 +336,7 @@ def run_spdl(files: list[str], threads: int, work: str) -> None:
         serve_batches(iter(pipeline))
 
 
-def run_dali(files: list[str], threads: int, work: str) -> None:
-    del work  # they know one only
+def run_dali(files: list[str], threads: int, *_: str) -> None:
     from nvidia.dali import fn, pipeline_def, types
 
     @pipeline_def(batch_size=BATCH, num_threads=threads, device_id=None)
@@ -348,8 +358,7 @@ def run_dali(files: list[str], threads: int, work: str) -> None:
     serve_batches(pipeline.run()[0].as_array() for _ in itertools.count())
 
 
-def run_ffcv(files: list[str], threads: int, work: str) -> None:
-    del work  # they know one only
+def run_ffcv(files: list[str], threads: int, *_: str) -> None:
     import tempfile
 
     import numpy as np
@@ -403,23 +412,31 @@ def race(
     The seconds are an image's processor time in the contestant, without its worker processes. A
     task has `python`, `arguments` (of its function in `RUN`) and `variables`.
     """
-    from jaxbench.errors import BadInput
+    from jaxbench.errors import BadInput, RunFailed
 
     children: dict[str, Any] = {}
+    folder = tempfile.mkdtemp()  # for their files
+    variables = {
+        "TMPDIR": folder,
+        "JAX_PLATFORMS": "cpu",
+        "CUDA_VISIBLE_DEVICES": "",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
     try:
         for name, task in tasks.items():
-            children[name] = subprocess.Popen(
-                [task["python"], str(pathlib.Path(__file__).resolve()), json.dumps(task)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                start_new_session=True,  # its worker processes are stopped with it
-                env=os.environ
-                | {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
-                | task["variables"],
-            )
+            try:
+                children[name] = subprocess.Popen(
+                    [task["python"], str(pathlib.Path(__file__).resolve()), json.dumps(task)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    start_new_session=True,  # its worker processes are stopped with it
+                    env=os.environ | variables | task["variables"],
+                )
+            except OSError as error:
+                raise BadInput(f"{name}: {task['python']}: {error.strerror}") from error
             if children[name].stdout.readline().strip() != "ready":
-                raise BadInput(f"{name}: {task['python']} could not start it (see above)")
+                raise BadInput(f"{name}: it did not start in {task['python']} (see above)")
             os.killpg(children[name].pid, signal.SIGSTOP)
         rates: dict[str, list[float]] = {name: [] for name in children}
         process_s = dict.fromkeys(children, 0.0)
@@ -432,17 +449,27 @@ def race(
                 child.stdin.flush()
                 # Stopped between its turns: else it would work ahead in the others' time.
                 os.killpg(child.pid, signal.SIGCONT)
-                seconds, process_seconds = map(float, child.stdout.readline().split())
+                answer = child.stdout.readline()
+                if not answer:
+                    raise RunFailed(f"{name}: it ended in round {number + 1} (see above)")
+                seconds, process_seconds = map(float, answer.split())
                 rates[name].append(images / seconds)
                 process_s[name] += process_seconds / images / rounds
                 os.killpg(child.pid, signal.SIGSTOP)
             print(f"round {number + 1} of {rounds}", file=sys.stderr)
     finally:
         for child in children.values():
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-            child.stdin.close()
+            # At its end, not killed: shared memory of its worker processes would stay.
+            os.killpg(child.pid, signal.SIGCONT)
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.close()
+            try:
+                child.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
             child.stdout.close()
+        shutil.rmtree(folder, ignore_errors=True)
     return rates, process_s
 
 
@@ -465,11 +492,12 @@ def compare(options: Any, files: list[str], threads: int) -> int:
         }
     batch, *shape = CIFAR10_SHAPE if options.work == "cifar10" else SHAPE
     images = options.images * (CIFAR10_TIMES if options.work == "cifar10" else 1)
-    images = max(batch, images // batch * batch)
+    images = images // batch * batch
     rates, _ = race(tasks, options.rounds, images)
+    source = f"{len(files)} files, " if files else ""
     print(
-        f"{options.work}: {len(files)} files, {threads} threads, batches of {batch} x {shape[0]} x "
-        f"{shape[1]}, {options.rounds} rounds of {images} images"
+        f"{options.work}: {source}{threads} threads, batches of {batch} x {shape[0]} x {shape[1]}, "
+        f"{options.rounds} rounds of {images} images"
     )
     goals = {"tf.data": options.floor, "flax": FLAX_GOAL} if options.work == "crops" else {}
     failed = False
@@ -502,39 +530,62 @@ def measure_growth(options: Any, files: list[str], cores: int) -> int:
                 "arguments": [files, threads, "growth", workers],
                 "variables": {},
             }
-    rates, process_s = race(tasks, options.rounds, max(BATCH, options.images // BATCH * BATCH))
+    images = options.images // BATCH * BATCH
+    rates, process_s = race(tasks, options.rounds, images)
     for name, own in rates.items():
         one = rates[f"1 {name.split()[1]}"]
         rate, low, high = median_interval(own)
-        times = median_interval([many / single for many, single in zip(own, one, strict=True)])
-        print(
-            f"{name:<12} {rate:9,.0f} images/s  ({low:,.0f} to {high:,.0f}), {times[0]:.2f} times "
-            f"one (95 % interval {times[1]:.2f} to {times[2]:.2f})"
-        )
-    parts = time_parts(files)
+        line = f"{name:<12} {rate:9,.0f} images/s  ({low:,.0f} to {high:,.0f})"
+        if own is not one:
+            times = median_interval([many / single for many, single in zip(own, one, strict=True)])
+            line += ", {:.2f} times one (95 % interval {:.2f} to {:.2f})".format(*times)
+        print(line)
+    parts = time_parts(files, options.rounds, images)
     for part, seconds in parts.items():
-        print(f"{part}: {1e6 * seconds:,.0f} us of a core for an image")
-    most, busy = 1 / parts["the rest"], sum(parts.values()) / parts["the rest"]
+        middle, low, high = (1e6 * value for value in median_interval(seconds))
+        print(f"{part}: {middle:,.0f} us of a core for an image ({low:,.0f} to {high:,.0f})")
+    most, low, high = median_interval([1 / seconds for seconds in parts["the rest"]])
     print(
-        f"threads hold Python's lock in the rest: one process decodes about {most:,.0f} images/s "
-        f"at most, with {busy:.0f} cores"
+        "if threads hold Python's lock in the rest, one process decodes at most "
+        f"{most:,.0f} images/s ({low:,.0f} to {high:,.0f})"
     )
     seconds = process_s[f"{cores} processes"]
     print(
-        f"the training process works {1e6 * seconds:.0f} us for an image from a worker process, in "
-        f"{cores + 1} threads"
+        f"the training process works {1e6 * seconds:.0f} us for an image from a worker process: if "
+        f"one after the other, at most {1 / seconds:,.0f} images/s"
     )
     return 0
 
 
-def main() -> None:
-    from absl import app, flags
+def check_flags(options: Any) -> None:
+    """Raise BadInput for a flag that would do nothing."""
+    from jaxbench.errors import BadInput
 
+    used = {PYTHONS.get(name, name) for name in CONTESTANTS[options.work]}
+    used |= {"floor"} if options.work == "crops" else set()
+    used |= {"folder"} if options.work != "cifar10" else set()
+    for flag in ("folder", "before", "floor", *PYTHONS.values()):
+        if options[flag].present and flag not in used:
+            raise BadInput(f"--{flag}: --work={options.work} does not use it")
+    if "folder" in used and not options.folder:
+        raise BadInput("give --folder=IMAGES, where JPEG files are")
+    if options["floor"].present and not options.tensorflow_python:
+        raise BadInput("--floor: is for tf.data; give --tensorflow_python")
+    if options.before and not os.path.isfile(os.path.join(options.before, "jaxbench", "main.py")):
+        raise BadInput(f"--before={options.before}: no checkout of jaxbench")
+
+
+def main() -> None:
+    from absl import flags
+
+    from jaxbench.analysis.statistics import FEWEST_FOR_INTERVAL
+    from jaxbench.cli import entry_point
     from jaxbench.errors import BadInput
     from jaxbench.hardware.system import available_cores
 
     def start(_: list[str]) -> int:
         options = flags.FLAGS
+        check_flags(options)
         files = jpeg_files(options.folder)
         if not files and options.work != "cifar10":
             raise BadInput(f"--folder={options.folder}: no JPEG files in it")
@@ -546,15 +597,12 @@ def main() -> None:
     for flag in dict.fromkeys(PYTHONS.values()):
         flags.DEFINE_string(flag, None, f"A Python that has what {flag.partition('_')[0]} needs.")
     flags.DEFINE_string("before", None, "Another checkout of jaxbench, to compare with.")
-    flags.DEFINE_integer("rounds", 15, "Measurements of each.", lower_bound=3)
-    flags.DEFINE_integer("images", 2048, "Images a measurement.", lower_bound=1)
+    flags.DEFINE_integer("rounds", 15, "Rounds.", lower_bound=FEWEST_FOR_INTERVAL)
+    # A contestant has up to three batches ready when its turn begins.
+    flags.DEFINE_integer("images", 2048, "Images of each in a round.", lower_bound=8 * BATCH)
     flags.DEFINE_integer("threads", 0, "Threads, or worker processes; 0: one a core.", 0)
     flags.DEFINE_float("floor", 1.0, "Goal of jaxbench / tf.data, for the interval's lower end.")
-    try:
-        app.run(start)
-    except BadInput as error:
-        print(f"jaxbench: {error}", file=sys.stderr)
-        sys.exit(2)
+    entry_point.run_with_arguments(start)
 
 
 if __name__ == "__main__":

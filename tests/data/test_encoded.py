@@ -112,9 +112,7 @@ def test_images_of_which_libjpeg_warns_are_counted_once_a_run(folder, tmp_path, 
     assert len(named) == len(counts) and "Invalid SOS parameters" in warnings[0]
 
 
-def test_in_sixteen_epochs_all_damage_is_told_wherever_the_crops_are(
-    folder, tmp_path, monkeypatch
-):
+def test_in_sixteen_epochs_all_damage_is_told_wherever_the_crops_are(folder, tmp_path, monkeypatch):
     def above_the_end(_, height, width):
         return CropBox(0, 0, height // 2, width)
 

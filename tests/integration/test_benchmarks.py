@@ -44,17 +44,49 @@ def test_simulated_verdicts_and_intervals_are_rarely_wrong():
         ("cifar10", [r"jaxbench +[\d,]+ images/s", "tf.data is left out"]),
         (
             "growth",
-            [r"2 processes +.*times one", r"the rest: \d+ us", r"threads hold Python's lock"],
+            [r"2 processes +.*times one", r"the rest: \d+ us", "if threads hold Python's lock"],
         ),
     ],
 )
 def test_the_input_pipeline_is_measured(test_data, work, lines):
-    folder = test_data / "imagenet_sample" / "originals"
-    flags = (f"--folder={folder}", "--rounds=3", "--images=128", "--threads=2")
-    done = script("input_pipeline.py", f"--work={work}", *flags)
+    flags = [f"--work={work}", "--rounds=6", "--images=1024", "--threads=2"]
+    if work != "cifar10":
+        flags.append(f"--folder={test_data / 'imagenet_sample' / 'originals'}")
+    done = script("input_pipeline.py", *flags)
     assert done.returncode == 0, done.stderr
     for line in lines:
         assert re.search(f"^{line}", done.stdout, re.MULTILINE), done.stdout
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(0.01, 1), (1000, 0)])
+def test_a_rate_below_the_floor_fails(test_data, tmp_path, seconds, code):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho ready\nwhile read images; do echo {seconds} 1; done\n")
+    python.chmod(0o700)
+    folder = f"--folder={test_data / 'imagenet_sample' / 'originals'}"
+    small = ("--rounds=6", "--images=1024", "--floor=0.9", f"--tensorflow_python={python}")
+    done = script("input_pipeline.py", folder, *small)
+    assert done.returncode == code, done.stderr
+    assert f", at least 0.9: {'no' if code else 'yes'}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("flag", "line"),
+    [
+        ("--folder=nowhere", "--folder=nowhere: no JPEG files in it"),
+        ("--before=nowhere", "--before=nowhere: no checkout of jaxbench"),
+        ("--floor=0.9", "--floor: is for tf.data; give --tensorflow_python"),
+        ("--tensorflow_python=nowhere", "tf.data: nowhere: No such file or directory"),
+        ("--tensorflow_python=/bin/cat", "tf.data: it did not start in /bin/cat (see above)"),
+        ("--work=growth --floor=0.9", "--floor: --work=growth does not use it"),
+        ("--rounds=5", "flag --rounds=5: 5 is not integer >= 6"),
+    ],
+)
+def test_the_input_pipeline_refuses_what_it_cannot_measure(test_data, flag, line):
+    folder = f"--folder={test_data / 'imagenet_sample' / 'originals'}"
+    done = script("input_pipeline.py", folder, *flag.split())
+    assert done.returncode == 2 and f"jaxbench: {line}" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def versus_pytorch(*args, **env):
