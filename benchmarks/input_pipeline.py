@@ -30,7 +30,7 @@ turns. Those without a Python are left out, with a line that says so.
 224x224. The peer is torchvision's Resize and CenterCrop (torch, torchvision, pillow).
 
 --work=cifar10: batches of 512 of 50,000 uint8 images of 32x32 in memory, shuffled; a measurement
-has 200 times --images. tf.data shuffles and batches numbers and gathers the images, as jaxbench
+has 1,000 times --images. tf.data shuffles and batches numbers and gathers the images, as jaxbench
 does; jaxbench crops and flips on the device.
 
 --work=growth: jaxbench with 1 to --threads threads, then worker processes, and what bounds both on
@@ -77,7 +77,7 @@ SIZE, BATCH = 224, 128
 SHAPE = (BATCH, SIZE, SIZE, 3)
 CIFAR10_IMAGES, CIFAR10_SHAPE = 50_000, (512, 32, 32, 3)
 # How many times more images of CIFAR-10 a measurement has.
-CIFAR10_TIMES = 200
+CIFAR10_TIMES = 1000
 
 
 def jpeg_files(folder: str | None) -> list[str]:
