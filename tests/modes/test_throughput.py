@@ -76,9 +76,10 @@ def test_a_card_measures_only_the_training_step(tmp_path):
         result = throughput.measure_steps(
             config, str(tmp_path), Console(), **how, only_training=True
         )
-    assert [stage.stage for stage in result.of_kind(ThroughputRecord)] == ["train_step"]
+    [stage] = result.of_kind(ThroughputRecord)
     assert [one["function"] for one in records(tmp_path, "compile")] == ["train_step"]
-    assert result.summary["status"] == "done" and result.summary["images_per_s"] > 0
+    # Not that its times are valid: a busy machine can hold up most of these short windows.
+    assert stage.stage == "train_step" and result.summary["images_per_s"] == stage.images_per_s
 
 
 @pytest.mark.parametrize(
