@@ -8,6 +8,7 @@ Letters: N examples, L devices of this process, B examples per device.
 
 import contextlib
 import errno
+import gc
 import json
 import math
 import mmap
@@ -233,6 +234,8 @@ class StreamFeed:
             # two lines. The process that frees it starts with the workers and inherits this option.
             if _QUIET not in sys.warnoptions:
                 sys.warnoptions.append(_QUIET)
+            # Python 3.12.1 warns of ended workers' semaphores that it frees while it makes others.
+            gc.collect()
             workers = grain.MultiprocessingOptions(num_workers, 2)
             prepared = prepared.mp_prefetch(workers, begin_worker)
         return prepared.batch(per_batch, batch_fn=join) if dataset.encoded else prepared
