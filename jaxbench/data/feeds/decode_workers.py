@@ -24,8 +24,8 @@ from jaxbench.parallel.signals import LIKE_SIGTERM
 _MAX_CHUNK = 32
 # How often a worker process checks that the process that started it still runs.
 _WATCH_S = 1.0
-# Once in so many epochs all rows of an image are decoded, so that damage below its crops is told.
-# Others are decoded down to the end of the crop, in 14 % less time.
+# Each image is decoded to its end once in so many epochs, because damage below its crops is told
+# only then.
 _EPOCHS_PER_CHECK = 16
 
 

@@ -36,7 +36,7 @@ SUFFIXES = (".jpeg", ".jpg", ".jpe", ".jfif", ".png", ".webp", ".bmp")
 _NAMES = "JPEG, PNG, WebP or BMP"
 # 0.4 GB when decoded. A few bytes can claim far more.
 MAX_PIXELS = 2**27
-# libjpeg's words for the rows that it was told not to decode. It reports the first fault only.
+# What libjpeg says of rows that it did not decode. It reports the first fault only.
 _ROWS_LEFT_OUT = re.compile(r"^Corrupt JPEG data: \d+ extraneous bytes before marker 0xd9$")
 # Each thread's buffer for pixels that are resized next: fresh memory can take a fifth as long as
 # decoding. A larger image than this gets its own, for a thread would hold it to the end.
