@@ -532,6 +532,7 @@ class ThroughputRecord(Record, frozen=True, kw_only=True):
     flops_per_image: Annotated[Count | None, Metric("floating-point operations of training for an image, by the network's own count")] = None
     flops_per_s_per_device: Annotated[Amount | None, Metric("floating-point operations per second of each device", "arithmetic per device", "GFLOP/s", better="higher")] = None
     mfu: Amount | None = None
+    mfu_by_6n: Annotated[Amount | None, Metric("the same by the usual count of a language model, 6 N for a token and attention; N are all parameters, embeddings too", "MFU by 6 N", "%", better="higher", shown="throughput")] = None
     peak: Annotated[Peak | None, Metric("the row of hardware/peaks.csv that the device was judged by")] = None
     feed: Annotated[str, Metric("where the batches come from: synthetic, resident or stream")]
     latency_p50_s: Annotated[Amount | None, Metric("median latency of a step", "p50", "ms", better="lower", shown="throughput input trial")] = None
@@ -592,6 +593,7 @@ class ScalingRecord(Record, frozen=True, kw_only=True):
     flops_per_image: Count | None = None
     flops_per_s_per_device: Amount | None = None
     mfu: Amount | None = None
+    mfu_by_6n: Amount | None = None
     peak: Peak | None = None
     replicas_equal_after_steps: Annotated[bool | None, Metric("whether all devices hold the same state at the end, bit for bit; null on one device")] = None
     unequal: Annotated[list[str] | None, Metric("names of the arrays that differ")] = None
@@ -628,6 +630,7 @@ class DeviceRecord(Record, frozen=True, kw_only=True):
     flops_per_image: Count | None = None
     flops_per_s_per_device: Amount | None = None
     mfu: Amount | None = None
+    mfu_by_6n: Amount | None = None
     peak: Peak | None = None
 
 
@@ -763,6 +766,7 @@ class TrainSummary(Summary, frozen=True, kw_only=True):
     flops_per_image: Count | None = None
     flops_per_s_per_device: Amount | None = None
     mfu: Amount | None = None
+    mfu_by_6n: Amount | None = None
     peak: Peak | None = None
 
 
@@ -834,7 +838,8 @@ class RunDocument(Struct, frozen=True, kw_only=True):
     model: Annotated[str | None, Metric("name of the network's configuration class")] = None
     models: Annotated[Count | None, Here("number of models that train at once")] = None
     seeds: Annotated[list[int] | None, Metric("seed of each model")] = None
-    parameters: Annotated[Count | None, Metric("number of trained parameters of one model", "parameters", "count")] = None
+    parameters: Annotated[Count | None, Metric("number of parameters of one model", "parameters", "count")] = None
+    trained_parameters: Annotated[Count | None, Metric("how many of them training changes; all but frozen ones", "trained parameters", "count")] = None
     forward_macs_per_image: Annotated[Count | None, Metric("multiply-accumulates of the forward pass for one image")] = None
     forward_macs_by_dtype: Annotated[dict[str, int] | None, Metric("the same by the type of the operands, in the traced network")] = None
     training_flops_per_image: Annotated[Count | None, Metric("floating-point operations of a training step for one image")] = None

@@ -23,7 +23,7 @@ class Task(Protocol):
       name: as in `Config.task`.
       train_sums, eval_sums: the names of sums_M in training and in evaluation; `loss` and `count`
         are among them.
-      primary_metric: the metric by which an evaluation is judged; larger is better.
+      primary_metric: the metric by which an evaluation is judged; larger is better, but for `loss`.
       train_metrics, eval_metrics: the metrics in the records of training and of evaluation.
     """
 
@@ -202,6 +202,34 @@ class LanguageModel:
         return {name: metrics[name] for name in self.eval_metrics}
 
 
+class Denoising:
+    """The noise that the network adds to an example's latents; outputs are its errors_BxHxWxC.
+
+    The loss is the mean of their squares: 1 for a network that predicts no noise, and no other
+    metric. Labels are the examples' classes, labels_B; they are the network's input.
+    """
+
+    name = "denoising"
+    train_sums = eval_sums = ("loss", "count")
+    primary_metric = "loss"
+    train_metrics = eval_metrics = ("loss",)
+
+    def label_shape(self, image_shape):
+        return ()
+
+    def output_shape(self, image_shape, num_classes):
+        return tuple(image_shape)
+
+    def losses(self, outputs_Bx, labels_Bx, smoothing=0.0):
+        return jnp.mean(jnp.square(outputs_Bx), axis=tuple(range(1, outputs_Bx.ndim)))
+
+    def metric_sums(self, losses_B, outputs_Bx, labels_Bx, mask_B):
+        return _sums(mask_B, loss=losses_B)
+
+    def compute(self, sums):
+        return {"loss": sums["loss"] / sums["count"]}
+
+
 def _num_better(logits_BxK: jax.Array, labels_B: jax.Array) -> jax.Array:
     """Return how many classes come before the label's: larger logits, and of equal ones the first.
 
@@ -235,4 +263,6 @@ def get_task(name: Any, test_time_augmentation: bool = False, *, byte_tokens: bo
         return name.value
     if name == "language_model":
         return LanguageModel(byte_tokens)  # type: ignore[return-value]
+    if name == "denoising":
+        return Denoising()  # type: ignore[return-value]
     return Segmentation() if name == "segmentation" else Classification(test_time_augmentation)  # type: ignore[return-value]

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxbench.aliases import Batch, PyTree
+from jaxbench.aliases import Batch, DType, PyTree
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.checkpoints.checkpoint import Checkpoints
 from jaxbench.checkpoints.resume import mark_records
@@ -58,6 +58,7 @@ from jaxbench.training.run import (
     StepTimer,
     TrainPlan,
     as_they_arrive,
+    score_of,
 )
 
 # After this many seconds of steps a long run says how long it takes.
@@ -130,6 +131,7 @@ def compute_gradients(
         (inputs_Bx, *rows),
         num_parts=config.gradient_accumulation_steps,
         num_sums=len(network.task.train_sums),
+        sums_dtype=network.precision.param_dtype,
     )
     if config.replicas == "data_parallel":
         with jax.named_scope("gradient_reduction"):
@@ -156,7 +158,8 @@ def loss_fn(
     def forward(params, batch_stats, inputs_Bx, keys_B):
         variables = {"params": params, "batch_stats": batch_stats}
         # `NetworkAdapter.apply` returns (outputs_Bx, batch_stats).
-        return network.module.apply(variables, inputs_Bx, train=True, keys_B=keys_B)
+        rows = {"keys_B": keys_B, "labels_B": labels_Bx}
+        return network.module.apply(variables, inputs_Bx, train=True, **rows)
 
     # Under fsdp the backward pass gathers the parameters again. Transformers do so block by block,
     # see `block_options`.
@@ -187,6 +190,7 @@ def accumulate_gradients(
     *,
     num_parts: int,
     num_sums: int,
+    sums_dtype: DType,
 ) -> tuple[PyTree, PyTree, jax.Array]:
     """Differentiate the mean loss of a batch, `num_parts` equal parts one after the other.
 
@@ -211,10 +215,9 @@ def accumulate_gradients(
 
     parts = jax.tree.map(lambda x: x.reshape(num_parts, -1, *x.shape[1:]), batch)
     zeros = jax.tree.map(jnp.zeros_like, params)
-    dtype = jax.tree.leaves(params)[0].dtype
     # A loop in the program rather than an unrolled one: only one part's activations are alive.
     (grads, batch_stats, sums_M), _ = jax.lax.scan(
-        add_part, (zeros, batch_stats, jnp.zeros(num_sums, dtype)), parts
+        add_part, (zeros, batch_stats, jnp.zeros(num_sums, sums_dtype)), parts
     )
     return jax.tree.map(lambda g: g / num_parts, grads), batch_stats, sums_M
 
@@ -233,7 +236,9 @@ def apply_gradients(
     # XLA computes no gradient that nothing uses, such as that of a frozen parameter.
     pairs = zip(jax.tree.leaves(grads), network.uses_gradients, strict=True)
     used = [grad for grad, is_used in pairs if is_used]
-    norms = jnp.stack([*map(optax.tree.norm, (used, updates, params)), 1.0])
+    # Some frozen parameters are stored in the type for computing.
+    wide = optax.tree.cast((used, updates, params), network.precision.param_dtype)
+    norms = jnp.stack([*map(optax.tree.norm, wide), 1.0])
     new_state = state.replace(params=params, batch_stats=batch_stats, opt_state=opt_state)
     if not state.loss_scale:
         return new_state, norms
@@ -259,9 +264,14 @@ def eval_step(network: Network, state: TrainState, eval_data: Batch, batch: Batc
             examples.inputs_Bx, eval_data, config.data, network.precision
         )
 
+    rows = {}
+    if network.module.takes_labels:  # it draws noise by the keys, the same in each evaluation
+        rows["keys_B"] = augment.example_keys(jnp.uint32(0), jnp.int32(0), examples.indices_B)
+        rows["labels_B"] = examples.labels_Bx
+
     def forward(inputs_Bx):
         variables = {"params": state.params, "batch_stats": state.batch_stats}
-        return network.module.apply(variables, inputs_Bx, train=False)[0]
+        return network.module.apply(variables, inputs_Bx, train=False, **rows)[0]
 
     with jax.named_scope("forward"):
         outputs_Bx, mean_Bx = predict_views(forward, inputs_Bx, examples.mask_B, config)
@@ -618,7 +628,7 @@ def save_checkpoint(run: Loop, state: TrainState, metadata: dict[str, Any] | Non
         return
     epochs, score = run.progress.epochs, None
     if epochs and not run.progress.sums.steps:
-        score = epochs[-1].evaluated(run.network.task.primary_metric)
+        score = score_of(epochs[-1], run.network.task.primary_metric)
     kept = metadata or checkpoint_metadata(run) or {}
     with run.clock.phase("checkpoint"), defer_signals():
         run.checkpoints.save(state, kept, score)

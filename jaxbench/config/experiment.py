@@ -59,8 +59,8 @@ class Config(Experiment):
     Attributes:
       task: What the network predicts. classification: one class for each image (top-1).
         segmentation: foreground or background for each pixel (Dice). language_model: each next
-        token of a sequence (top-1 and, of bytes, bits per byte). An experiment file may give a
-        custom object (`jaxbench.tasks.Task`).
+        token of a sequence (top-1 and, of bytes, bits per byte). denoising: the noise in noisy
+        latents (a loss alone). An experiment file may give a custom object (`jaxbench.tasks.Task`).
       batch_size: Global batch: images that one model sees in a step, over all its devices. The
         learning rate is scaled with it.
       replicas: What the devices train. data_parallel: one model, its batch split over the devices.
@@ -99,7 +99,9 @@ class Config(Experiment):
 
     # A custom flax module class or function becomes a ModelConfig, a custom task a `Code`.
     model: ModelConfig = dataclasses.field(metadata={"custom": model_config})
-    task: str = choice("classification", "segmentation", "language_model", custom=custom_task)
+    task: str = choice(
+        "classification", "segmentation", "language_model", "denoising", custom=custom_task
+    )
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     batch_size: int = number(128, low=1, high=_MOST_IMAGES)
@@ -143,6 +145,8 @@ class Config(Experiment):
             problem = f"{task=}: only task=language_model takes data.sequence_length, and needs it"
         elif image_only and task != "classification":
             problem = f"{image_only[0]} with {task=}: it needs classification"
+        elif self.label_smoothing and task == "denoising":
+            problem = f"label_smoothing={self.label_smoothing} with {task=}: its target is noise"
         elif self.remat == "blocks" and not self.model.has_blocks:
             network = self.model.network_name
             problem = f"remat='blocks' with {network}: only transformers have blocks"

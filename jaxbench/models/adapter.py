@@ -17,7 +17,7 @@ _COLLECTIONS = ("params", "batch_stats")
 
 
 class NetworkAdapter:
-    """A linen or NNX module that may do without `train` and `keys_B`.
+    """A linen or NNX module that may do without `train`, `keys_B` and `labels_B`.
 
     Logits come back in at least `logits_dtype`. A layer that draws one dropout mask for a whole
     array, as `nn.Dropout` does, gets the key of the device's first example: unlike the masks of
@@ -27,6 +27,8 @@ class NetworkAdapter:
     Attributes:
       label: the name of its class.
       takes_train: whether the network can tell training from evaluation.
+      takes_labels: whether its outputs depend on the labels, as those of a network that removes
+        noise from examples of a class. It gets keys in evaluations too.
     """
 
     def __init__(self, module: nn.Module, logits_dtype: DType, drawn: nn.Module | None = None):
@@ -40,6 +42,7 @@ class NetworkAdapter:
         self._takes = set() if self._is_nnx else _accepted_options(cls, self.label)
         # NNX modules have modes in place of `train`.
         self.takes_train = self._is_nnx or "train" in self._takes
+        self.takes_labels = "labels_B" in self._takes
 
     def init(self, key: jax.Array, images_BxHxWxC: jax.Array) -> dict[str, Any]:
         """Return the variables, `params` and `batch_stats`.
@@ -48,7 +51,9 @@ class NetworkAdapter:
           BadInput: it keeps others.
         """
         keys = {"params": key, "dropout": jax.random.fold_in(key, 1)}
-        arguments = self._arguments(False, None)
+        count = len(images_BxHxWxC)
+        keys_B = jax.random.split(key, count) if self.takes_labels else None
+        arguments = self._arguments(False, keys_B, jnp.zeros(count, jnp.int32))
         variables = self._module.init(keys, images_BxHxWxC, **arguments)
         if self._drawn is not None:
             drawn = self._drawn.init(keys, images_BxHxWxC, **arguments)
@@ -76,6 +81,7 @@ class NetworkAdapter:
         *,
         train: bool,
         keys_B: jax.Array | None = None,
+        labels_B: jax.Array | None = None,
         dropout_key: jax.Array | None = None,
     ) -> tuple[jax.Array, PyTree]:
         """Return outputs_Bx and the updated batch_stats, which an evaluation leaves as they are.
@@ -93,7 +99,7 @@ class NetworkAdapter:
             images_BxHxWxC,
             rngs=rngs,
             mutable=["batch_stats"] if train else [],
-            **self._arguments(train, keys_B),
+            **self._arguments(train, keys_B, labels_B),
         )
         if not isinstance(outputs_Bx, jax.Array):
             raise BadInput(
@@ -103,27 +109,27 @@ class NetworkAdapter:
         batch_stats = updated.get("batch_stats", variables["batch_stats"])
         return outputs_Bx, _map_keys(batch_stats, str)
 
-    def _arguments(self, train: bool, keys_B: jax.Array | None) -> dict[str, Any]:
-        options = {"train": train, "keys_B": keys_B}
+    def _arguments(self, train: bool, keys_B: Any, labels_B: Any) -> dict[str, Any]:
+        options = {"train": train, "keys_B": keys_B, "labels_B": labels_B}
         if self._is_nnx:
             return {"nnx_method": functools.partial(_call_in_mode, options, self.label)}
         return {name: value for name, value in options.items() if name in self._takes}
 
 
 def _accepted_options(cls: type, label: str) -> set[str]:
-    """Return which of `train` and `keys_B` a module is called with.
+    """Return which of `train`, `keys_B` and `labels_B` a module is called with.
 
     Raises:
       BadInput: it needs something else.
     """
     signature = inspect.signature(cls.__call__)
-    takes = {"train", "keys_B"} & set(signature.parameters)
+    takes = {"train", "keys_B", "labels_B"} & set(signature.parameters)
     try:
         signature.bind("self", "images", **dict.fromkeys(takes))
     except TypeError as error:
         raise BadInput(
-            f"{label}.__call__: {error}; it is called with the images and, by name, train and "
-            "keys_B if it takes them"
+            f"{label}.__call__: {error}; it is called with the images and, by name, train, "
+            "keys_B and labels_B if it takes them"
         ) from error
     return takes
 

@@ -26,13 +26,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxbench.aliases import DType
 from jaxbench.config.fields import choice, number
 from jaxbench.errors import BadInput
 from jaxbench.models.layers import Network
 from jaxbench.models.transformer_block import TransformerBlock, TransformerConfig, apply_blocks
 
-# GPT-2's deviation of the initial kernels and embeddings.
-_INIT_STD = 0.02
+# GPT-2's deviation of the initial kernels and embeddings, and Llama's.
+INIT_STD = 0.02
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -43,6 +44,7 @@ class GptConfig(TransformerConfig):
       width: Width of the tokens, a multiple of `model.heads`.
       depth: Number of transformer blocks.
       heads: Attention heads, which divide `model.width`.
+      mlp_ratio: Width of the hidden layer of each block's MLP, in widths of the tokens.
       positions: How the network knows the order of the tokens. learned: a vector for each position,
         added to its token. rotary: queries and keys are rotated by their positions (RoPE).
     """
@@ -50,6 +52,7 @@ class GptConfig(TransformerConfig):
     width: int = number(512, low=2)
     depth: int = number(6, low=1)
     heads: int = number(8, low=1)
+    mlp_ratio: int = number(4, low=1)
     positions: str = choice("learned", "rotary")
 
     def validate(self) -> None:
@@ -74,7 +77,7 @@ class Gpt(Network):
     @nn.compact
     def __call__(self, tokens_BxT):
         config, types = self.config, self.types
-        init = nn.initializers.normal(_INIT_STD)
+        init = nn.initializers.normal(INIT_STD)
         embed = nn.Embed(
             self.num_classes, config.width, name="tokens", embedding_init=init, **types
         )
@@ -91,16 +94,23 @@ class Gpt(Network):
             rotary=config.positions == "rotary",
             kernel_init=init,
             # Each block adds twice; the sum's variance then does not grow with the depth.
-            residual_init=nn.initializers.normal(_INIT_STD / (2 * config.depth) ** 0.5),
+            residual_init=nn.initializers.normal(INIT_STD / (2 * config.depth) ** 0.5),
         )
-        stored = embed.get_variable("params", "embedding")
-        part = stored if isinstance(stored, nn.meta.AxisMetadata) else None
-        logits_BxTxK = tied_logits(x_BxTxD, embed.embedding.astype(self.dtype), part)
-        return logits_BxTxK.astype(self.param_dtype)
+        return token_logits(x_BxTxD, embed, self.param_dtype)
+
+
+def token_logits(x_BxTxD: jax.Array, embed: nn.Embed, param_dtype: DType) -> jax.Array:
+    """Return logits_BxTxK in `param_dtype`, by a vector for each of the K tokens."""
+    whole_KxD = embed.embedding.astype(x_BxTxD.dtype)
+    stored = embed.get_variable("params", "embedding")
+    part = stored if isinstance(stored, nn.meta.AxisMetadata) else None
+    return products_with_tokens(x_BxTxD, whole_KxD, part).astype(param_dtype)
 
 
 @jax.custom_vjp
-def tied_logits(x_BxTxD: jax.Array, embedding_KxD: jax.Array, part: Any = None) -> jax.Array:
+def products_with_tokens(
+    x_BxTxD: jax.Array, embedding_KxD: jax.Array, part: Any = None
+) -> jax.Array:
     """Return logits_BxTxK in at least float32, from operands that may be narrower.
 
     The backward products are as narrow: JAX's would multiply the gradient in float32, which takes
@@ -111,12 +121,12 @@ def tied_logits(x_BxTxD: jax.Array, embedding_KxD: jax.Array, part: Any = None) 
     return jnp.einsum("btd,kd->btk", x_BxTxD, embedding_KxD, preferred_element_type=dtype)
 
 
-def _tied_logits_forward(x_BxTxD, embedding_KxD, part=None):
+def _products_forward(x_BxTxD, embedding_KxD, part=None):
     residuals = x_BxTxD, embedding_KxD if part is None else part
-    return tied_logits(x_BxTxD, embedding_KxD, part), residuals
+    return products_with_tokens(x_BxTxD, embedding_KxD, part), residuals
 
 
-def _tied_logits_backward(residuals, dlogits_BxTxK):
+def _products_backward(residuals, dlogits_BxTxK):
     x_BxTxD, embedding_KxD = residuals
     dlogits_BxTxK = dlogits_BxTxK.astype(x_BxTxD.dtype)
     if isinstance(embedding_KxD, nn.meta.AxisMetadata):
@@ -130,4 +140,4 @@ def _tied_logits_backward(residuals, dlogits_BxTxK):
     )
 
 
-tied_logits.defvjp(_tied_logits_forward, _tied_logits_backward)
+products_with_tokens.defvjp(_products_forward, _products_backward)

@@ -2,7 +2,8 @@
 
     x + attention(norm(x)), then x + mlp(norm(x))
 
-Letters: T tokens, D the width, N attention heads, F the width of one head.
+Letters: T tokens, D the width, N attention heads, G heads of keys and values (as many, or fewer
+which several heads of queries share), F the width of one head.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 
 from jaxbench.aliases import DType
 from jaxbench.config import Config
-from jaxbench.config.fields import choice, number
+from jaxbench.config.fields import choice
 from jaxbench.config.model import ModelConfig
 from jaxbench.errors import BadInput
 from jaxbench.models.layers import keep_products_and_sums
@@ -28,29 +29,6 @@ _AMPERE = 8.0
 _CUDNN_HEAD_WIDTH = 128
 # The name of the function below in a traced network.
 FUSED_ATTENTION = "fused_attention"
-
-
-@dataclasses.dataclass(kw_only=True)
-class TransformerConfig(ModelConfig):
-    """Base of the transformers' configurations, which add `width`, `depth` and `heads`.
-
-    Attributes:
-      mlp_ratio: Width of the hidden layer of each block's MLP, in widths of the tokens.
-      attention: Implementation of attention (`jax.nn.dot_product_attention`). xla: matrix products
-        and a softmax in fp32, on any device; memory grows with the square of the tokens. cudnn:
-        cuDNN's flash attention, for NVIDIA GPUs from Ampere on under bf16 or fp16 and an even
-        number of tokens. auto: cudnn if it can, else xla; run.json records which (`attention`), and
-        why it is not cudnn (`attention_reason`).
-    """
-
-    has_blocks: typing.ClassVar[bool] = True
-
-    mlp_ratio: int = number(4, low=1)
-    attention: str = choice("auto", "xla", "cudnn")
-
-    def num_tokens(self, example_shape: tuple[int, ...]) -> int:
-        """Return T, how many tokens an example of this shape makes."""
-        return example_shape[0]
 
 
 class TransformerBlock(nn.Module):
@@ -104,6 +82,29 @@ class TransformerBlock(nn.Module):
         return x_BxTxD + nn.Dense(width, name="mlp2", **types, kernel_init=last)(y_BxTxM)
 
 
+@dataclasses.dataclass(kw_only=True)
+class TransformerConfig(ModelConfig):
+    """Base of the transformers' configurations, which add `width`, `depth` and `heads`.
+
+    Attributes:
+      block: the class of the network's blocks.
+      attention: Implementation of attention (`jax.nn.dot_product_attention`). xla: matrix products
+        and a softmax in fp32, on any device; memory grows with the square of the tokens. cudnn:
+        cuDNN's flash attention, for NVIDIA GPUs from Ampere on under bf16 or fp16 and an even
+        number of tokens. auto: cudnn if it can, else xla; run.json records which (`attention`), and
+        why it is not cudnn (`attention_reason`).
+    """
+
+    has_blocks: typing.ClassVar[bool] = True
+    block: typing.ClassVar[type[nn.Module]] = TransformerBlock
+
+    attention: str = choice("auto", "xla", "cudnn")
+
+    def num_tokens(self, example_shape: tuple[int, ...]) -> int:
+        """Return T, how many tokens an example of this shape makes."""
+        return example_shape[0]
+
+
 def apply_blocks(network: Any, x_BxTxD: jax.Array, **options: Any) -> jax.Array:
     """Apply a network's blocks, each with these options, and the last norm, inside of its call."""
     config = network.config
@@ -133,7 +134,7 @@ def block_options(config: Config, compute_capability: float | None, dtype: DType
     """Return what only a network of transformer blocks is created with; nothing for others."""
     if not config.model.has_blocks:
         return {}
-    block = TransformerBlock
+    block = config.model.block  # type: ignore[attr-defined]
     if config.remat == "blocks":
         # It keeps only the input, and computes the rest of each block again, one after the other.
         block = nn.remat(block)
@@ -185,20 +186,22 @@ def choose_attention(
 
 def attend(
     query_BxTxNxF: jax.Array,
-    key_BxTxNxF: jax.Array,
-    value_BxTxNxF: jax.Array,
+    key_BxTxGxF: jax.Array,
+    value_BxTxGxF: jax.Array,
     causal: bool,
     attention: str,
 ) -> jax.Array:
     """Return softmax(query key^T / sqrt(F)) value, BxTxNxF, of each head.
+
+    G divides N: the first N / G heads of queries share the first head of keys and values.
 
     Args:
       attention: xla or cudnn, as JAX names them, einsum for xla on GPUs that multiply no bf16, or
         fused_attention for cudnn in a trace without a GPU.
     """
     if attention == FUSED_ATTENTION:
-        return fused_attention(query_BxTxNxF, key_BxTxNxF, value_BxTxNxF, causal)
-    arrays, dtype = (query_BxTxNxF, key_BxTxNxF, value_BxTxNxF), query_BxTxNxF.dtype
+        return fused_attention(query_BxTxNxF, key_BxTxGxF, value_BxTxGxF, causal)
+    arrays, dtype = (query_BxTxNxF, key_BxTxGxF, value_BxTxGxF), query_BxTxNxF.dtype
     if attention == "cudnn" or (attention == "xla" and dtype not in (jnp.float16, jnp.float64)):
         return jax.nn.dot_product_attention(
             *arrays, is_causal=causal, implementation="cudnn" if attention == "cudnn" else "xla"
@@ -206,6 +209,8 @@ def attend(
     # JAX's function asks for products by names that devices refuse (F16_F16_F32 CPUs and TPUs,
     # BF16_BF16_F32 GPUs before Ampere), and takes the softmax of fp64 in float32. Those GPUs
     # multiply bf16 as float32, and XLA does not round the scores.
+    shared = query_BxTxNxF.shape[2] // key_BxTxGxF.shape[2]
+    key_BxTxNxF, value_BxTxNxF = (jnp.repeat(x, shared, axis=2) for x in arrays[1:])
     query_BxTxNxF = query_BxTxNxF / query_BxTxNxF.shape[-1] ** 0.5
     scores_BxNxTxT = jnp.einsum("btnf,bsnf->bnts", query_BxTxNxF, key_BxTxNxF)
     scores_BxNxTxT = scores_BxNxTxT.astype(jnp.promote_types(dtype, jnp.float32))
@@ -218,22 +223,22 @@ def attend(
 
 @functools.partial(jax.jit, static_argnums=3)
 def fused_attention(
-    query_BxTxNxF: jax.Array, key_BxTxNxF: jax.Array, value_BxTxNxF: jax.Array, causal: bool
+    query_BxTxNxF: jax.Array, key_BxTxGxF: jax.Array, value_BxTxGxF: jax.Array, causal: bool
 ) -> jax.Array:
     """Return what cuDNN's attention returns; `predict/tracing.py` knows it by its name."""
-    return attend(query_BxTxNxF, key_BxTxNxF, value_BxTxNxF, causal, "xla")
+    return attend(query_BxTxNxF, key_BxTxGxF, value_BxTxGxF, causal, "xla")
 
 
-def rotate(x_BxTxNxF: jax.Array) -> jax.Array:
+def rotate(x_BxTxNxF: jax.Array, base: float = 10_000.0) -> jax.Array:
     """Rotate each head's vectors by angles that grow with their positions (Su et al. 2021, RoPE).
 
     The first and second half of F are the two coordinates of F / 2 planes; the angle of plane i at
-    position t is t / 10,000^(2i / F). Products of queries and keys then depend only on distances.
+    position t is t / base^(2i / F). Products of queries and keys then depend only on distances.
     Computed in at least float32. F is even.
     """
     tokens, half = x_BxTxNxF.shape[1], x_BxTxNxF.shape[-1] // 2
     dtype = jnp.promote_types(x_BxTxNxF.dtype, jnp.float32)
-    speeds = 10_000.0 ** -(jnp.arange(half, dtype=dtype) / half)
+    speeds = base ** -(jnp.arange(half, dtype=dtype) / half)
     angles_TxF = jnp.arange(tokens, dtype=dtype)[:, None] * speeds
     cos, sin = jnp.cos(angles_TxF)[:, None], jnp.sin(angles_TxF)[:, None]
     first, second = jnp.split(x_BxTxNxF.astype(dtype), 2, axis=-1)

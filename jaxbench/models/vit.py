@@ -26,6 +26,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxbench.aliases import DType
 from jaxbench.config.fields import number, plain
 from jaxbench.errors import BadInput
 from jaxbench.models.layers import Network, keep_products_and_sums
@@ -41,6 +42,7 @@ class ViTConfig(TransformerConfig):
       width: Width of the tokens: 192 (Ti), 384 (S), 768 (B), a multiple of 4 and of the heads.
       depth: Number of transformer blocks.
       heads: Attention heads: 3 (Ti), 6 (S), 12 (B).
+      mlp_ratio: Width of the hidden layer of each block's MLP, in widths of the tokens.
       pre_logits: A hidden layer with tanh before the logits, as wide as the tokens.
     """
 
@@ -48,6 +50,7 @@ class ViTConfig(TransformerConfig):
     width: int = number(384, low=8)
     depth: int = number(12, low=1)
     heads: int = number(6, low=1)
+    mlp_ratio: int = number(4, low=1)
     pre_logits: bool = plain(True)
 
     def validate(self) -> None:
@@ -77,7 +80,10 @@ class ViT(Network):
             raise BadInput(f"model.patch={config.patch}: must divide {sides[0]} and {sides[1]}")
         patch = (config.patch, config.patch)
         x = nn.Conv(config.width, patch, patch, "VALID", name="patches", **types)(images_BxHxWxC)
-        positions_TxD = sincos_positions(*x.shape[1:3], config.width, self.param_dtype)  # type: ignore[call-arg]
+        rows, columns = x.shape[1:3]
+        positions_TxD = sincos_positions(
+            rows, columns, config.width, self.param_dtype, wavelengths=config.width // 4 - 1
+        )
         x_BxTxD = x.reshape(batch, -1, config.width) + positions_TxD.astype(self.dtype)
         x_BxTxD = apply_blocks(self, x_BxTxD)
         x_BxD = jnp.mean(x_BxTxD.astype(self.param_dtype), axis=1)
@@ -92,15 +98,17 @@ class ViT(Network):
         return dense(self.num_classes, name="head", kernel_init=zeros, **types)(x_BxD)
 
 
-def sincos_positions(rows: int, columns: int, width: int, dtype: jnp.dtype) -> jax.Array:
+def sincos_positions(
+    rows: int, columns: int, width: int, dtype: DType, *, wavelengths: int
+) -> jax.Array:
     """Return positions_TxD of a grid of tokens, row by row: sines and cosines of both coordinates.
 
     The width has four equal parts: sine and cosine of the column, sine and cosine of the row, at
-    wavelengths from 2 pi to 2 pi times 10,000 tokens, evenly spaced in their logarithm (Chen, Xie
-    and He 2021, MoCo v3).
+    wavelengths from 2 pi up, evenly spaced in their logarithm; that number `wavelengths`, counted
+    from 0, would be 2 pi times 10,000 tokens. The last of a quarter is so in MoCo v3 (Chen, Xie and
+    He 2021), and the next one in DiT.
     """
-    quarter = width // 4
-    speeds = 10_000.0 ** -(jnp.arange(quarter, dtype=dtype) / (quarter - 1))
+    speeds = 10_000.0 ** -(jnp.arange(width // 4, dtype=dtype) / wavelengths)
     row_T, column_T = (
         place.reshape(-1, 1)
         for place in jnp.meshgrid(

@@ -60,8 +60,10 @@ def describe(config: Any) -> dict[str, Any]:
                 *analysis.warnings(),
             ],
             "parameters": analysis.num_parameters,
+            "trained_parameters": analysis.num_trained,
             "forward_macs_per_image": analysis.forward_macs,
             "training_flops_per_image": analysis.training_flops,
+            "training_flops_by_6n": analysis.flops_by_6n,
             "planned_memory_per_device": compiled.memory,
             "xla_flops_per_step_per_device": compiled.xla_flops_per_device,
         }
@@ -167,11 +169,15 @@ def print_network(
     if groups:
         headings = "group|>parameters|>rate|>decay|names"
         _print_table(console, "groups of parameters", headings, groups)
+    trained = network["trained_parameters"]
+    others = f", {trained:,} trained" if trained < network["parameters"] else ""
     totals = [
-        ("parameters", f"{network['parameters']:,}"),
+        ("parameters", f"{network['parameters']:,}{others}"),
         ("forward, one image", f"{network['forward_macs_per_image'] / 1e9:.4g} GMAC"),
         ("training, one image", f"{network['training_flops_per_image'] / 1e9:.4g} GFLOP"),
     ]
+    if flops := network.get("training_flops_by_6n"):
+        totals.append(("the same by 6 N and attention", f"{flops / 1e9:.4g} GFLOP"))
     _print_table(console, "totals", "name|value", [*totals, *more], show_header=False)
 
 

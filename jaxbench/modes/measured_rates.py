@@ -75,6 +75,9 @@ def unlike_published(settings: Mapping[str, Any], target: Target) -> str:
         return f"no published rate has what remat={remat} recomputes"
     if (replicas := settings.get("replicas", "data_parallel")) != "data_parallel":
         return f"no published rate has replicas={replicas}"
+    model = settings.get("model")
+    if (model if isinstance(model, Mapping) else vars(model)).get("lora_rank"):
+        return "no published rate has adapters, with all else frozen"
     if target.platform == "gpu" and target.dimensions[0] > 1:
         return (
             f"no published rate tells what the network between {target.dimensions[0]} hosts costs"

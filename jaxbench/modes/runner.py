@@ -147,8 +147,7 @@ class PreparedRun(RunContext):
     def warnings_at_start(self) -> list[str]:
         config, layout, shape = self.config, self.program.layout, self.network.analysis.shape
         memory_gib = memory_bytes(self.mesh.local_devices[0]) / 2**30
-        parts = layout.num_devices if self.network.sharding.gathers else 1
-        state_gib = shape.state_bytes / parts / 2**30
+        state_gib = self.program.state_bytes_per_device() / 2**30
         element_bytes = np.dtype(self.network.precision.compute_dtype).itemsize
         example_gib = shape.kept_bytes(element_bytes) / 2**30
         accumulated = layout.gradient_accumulation_steps
@@ -276,6 +275,7 @@ def describe_network(network: Network) -> dict[str, Any]:
         "task": network.task.name,
         "model": network.config.model.network_name.removesuffix("Config"),
         "parameters": network.analysis.num_parameters,
+        "trained_parameters": network.analysis.num_trained,
         "forward_macs_per_image": network.analysis.forward_macs,
         "forward_macs_by_dtype": network.analysis.macs_by_dtype,
         **describe_attention(network.config, network.mesh.devices[0]),

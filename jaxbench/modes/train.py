@@ -55,7 +55,7 @@ from jaxbench.train import SPREAD, Loop, TrainState, train_and_evaluate
 from jaxbench.training.compilation import compile_together
 from jaxbench.training.loss_scale import LossScales, first_loss_scale
 from jaxbench.training.profiler import Profiler, check_end, describe_trace, parse_steps
-from jaxbench.training.run import EpochSums, RunProgress, TrainPlan, comparable
+from jaxbench.training.run import EpochSums, RunProgress, TrainPlan, comparable, score_of
 
 # What is unknown of devices that changed meanwhile.
 _PER_DEVICE = ("flops_per_s_per_device", "mfu", "peak", "images_per_s_per_device")
@@ -210,12 +210,16 @@ def _plan(setup: PreparedRun, target_accuracy: float | None) -> TrainPlan:
             f"epochs={config.epochs}: {steps_per_epoch} steps each are more than "
             f"{_MAX_STEPS:,} steps; max_steps ends a run earlier"
         )
+    metric = setup.network.task.primary_metric
+    if metric == "loss" and target_accuracy is not None:
+        name = setup.network.task.name
+        raise BadInput(f"--target_accuracy={target_accuracy}: task={name!r} has a loss alone")
     return TrainPlan(
         config.num_steps(steps_per_epoch),
         steps_per_epoch,
         config.eval_every_epochs,
         target_accuracy,
-        setup.network.task.primary_metric,
+        metric,
     )
 
 
@@ -469,7 +473,7 @@ def _last_and_best(
     if not evaluated:
         return {}
     last = evaluated[-1]
-    best = max(evaluated, key=lambda epoch: comparable(epoch.evaluated(primary_metric)))
+    best = max(evaluated, key=lambda epoch: comparable(score_of(epoch, primary_metric)))
     names = {*TrainSummary.__struct_fields__} & {*EpochRecord.__struct_fields__}
     evaluations = [name for name in names if name.startswith("eval_") and name != "eval_time_s"]
     fields = {name: getattr(last, name) for name in evaluations}

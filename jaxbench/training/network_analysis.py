@@ -58,9 +58,12 @@ class NetworkTrace:
 
         def forward(dropout_key, params, batch_stats, images_1xHxWxC):
             variables = {"params": params, "batch_stats": batch_stats}
-            keys_B = jax.random.split(jax.random.key(0), 1)
+            rows = {
+                "keys_B": jax.random.split(jax.random.key(0), 1),
+                "labels_B": jnp.zeros(1, jnp.int32),
+            }
             return self.module.forward(
-                variables, images_1xHxWxC, train=True, keys_B=keys_B, dropout_key=dropout_key
+                variables, images_1xHxWxC, train=True, dropout_key=dropout_key, **rows
             )
 
         # In JAX 0.10 what pmap returns cannot be traced without being lowered.
@@ -125,6 +128,13 @@ class NetworkAnalysis:
         return sum(leaf.size for leaf in jax.tree.leaves(self._trace.variables["params"]))
 
     @property
+    def num_trained(self) -> int:
+        """How many parameters an update changes by their gradients."""
+        leaves = jax.tree.leaves(self._trace.variables["params"])
+        pairs = zip(leaves, self._uses_gradients(), strict=True)
+        return sum(leaf.size for leaf, is_used in pairs if is_used)
+
+    @property
     def main_precision(self) -> str:
         dtype = self._main_dtype
         return precision_of(dtype) if dtype else self._config.precision
@@ -154,7 +164,23 @@ class NetworkAnalysis:
         fields = utilization(self._trace.mesh, self.main_precision, images_per_s, flops)
         if tokens := self._config.data.sequence_length:
             fields |= {"tokens_per_image": tokens, "tokens_per_s": images_per_s * tokens}
+            if self.flops_by_6n and flops == self.training_flops and fields["mfu"] is not None:
+                fields["mfu_by_6n"] = fields["mfu"] * self.flops_by_6n / flops
         return fields
+
+    @functools.cached_property
+    def flops_by_6n(self) -> int | None:
+        """What training on a sequence takes by the usual count, 6 N T and attention's products.
+
+        N are all parameters, T the tokens (Chowdhery et al. 2022, appendix B). Embeddings that are
+        looked up count too, which `training_flops` leaves out. None for images, and for a network
+        of which a part is not trained.
+        """
+        tokens = self._config.data.sequence_length
+        if not tokens or self.num_trained < self.num_parameters:
+            return None
+        attention = sum(layer.macs for layer in self.shape.layers if not layer.weights)
+        return 6 * (self.num_parameters * tokens + attention)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Return a row for each group of parameters that the update rule treats alike."""
@@ -242,17 +268,20 @@ def count_training(traced: Any, updates: Sequence[bool]) -> TrainingWork:
     except Exception:
         gradient, num_images = trace_gradient(by_images=False), 0
 
-    # A gradient counts as its forward operation: padding makes the sizes of convolutions differ.
+    # A convolution's gradient counts as its forward operation, whose padding has another size.
     forward_macs = defaultdict(set)
     for op in find_matmuls_and_convs(forward.jaxpr):
-        forward_macs[op.sizes].add(op.macs // op.times)
+        if op.primitive == "conv_general_dilated":
+            forward_macs[op.sizes].add(op.macs // op.times)
 
     def find_needed(by_images: bool) -> Iterator[tuple[MatmulOrConv, int]]:
         """Yield the operations that are needed, and the multiply-accumulates of each."""
         needed = [True] * num_results + list(updates) + [by_images] * num_images
         for op in find_matmuls_and_convs(dce_jaxpr(gradient, needed)[0]):
             macs = op.macs // op.times
-            yield op, min(forward_macs[op.sizes] or {macs}, key=lambda near: abs(near - macs))
+            if op.primitive == "conv_general_dilated" and (alike := forward_macs[op.sizes]):
+                macs = min(alike, key=lambda near: abs(near - macs))
+            yield op, macs
 
     trained, once = set(), 0
     for op, macs in find_needed(by_images=False):

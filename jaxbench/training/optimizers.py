@@ -78,8 +78,13 @@ def create_optimizer(
         lambda params: grouped(params).init(params),
         lambda updates, state, params: grouped(params).update(updates, state, params),
     )
-    norm = optimizer.max_gradient_norm
-    return optax.chain(optax.clip_by_global_norm(norm), rule) if norm else rule
+    if not optimizer.max_gradient_norm:
+        return rule
+    # The norm is that of what is trained, so that no step computes the other gradients.
+    frozen = {path for path, epochs in config.model.trainable_epochs().items() if not epochs}
+    trained = optax.masked(optax.set_to_zero(), functools.partial(_are_named, frozen))
+    clipped = optax.clip_by_global_norm(optimizer.max_gradient_norm)
+    return optax.chain(trained, clipped, rule) if frozen else optax.chain(clipped, rule)
 
 
 def _grouped_rule(
@@ -116,6 +121,7 @@ def _grouped_rule(
             falling = optax.linear_schedule(group_rate, 0.0, steps)
             rules[label] = create_rule(plain, falling, group_rate)
         else:
+            label = "frozen"
             rules[label] = optax.set_to_zero()
         labels.append(label)
     return optax.partition(rules, jax.tree.unflatten(structure, labels))
@@ -286,6 +292,11 @@ def _keep_norms(interval: tuple[int, ...], total_steps: int) -> optax.GradientTr
         return {name: jnp.zeros((), jnp.int32) for name in ("count", "scaled_at")}
 
     return optax.GradientTransformation(init, keep_all)
+
+
+def _are_named(names: set[str], params: Any) -> Any:
+    """Return a tree of booleans: true for the parameters with these paths."""
+    return jax.tree.map_with_path(lambda path, _: path_text(path) in names, params)
 
 
 def _are_matrices(params: Any) -> Any:

@@ -39,6 +39,12 @@ def comparable(metric: float | None) -> float:
     return -math.inf if metric is None or math.isnan(metric) else metric
 
 
+def score_of(epoch: EpochRecord, primary_metric: str) -> float | None:
+    """Return the metric by which an epoch's evaluation is judged, larger is better."""
+    value = epoch.evaluated(primary_metric)
+    return -value if primary_metric == "loss" and value is not None else value
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainPlan:
     """The steps of a run. Epochs count from 0, and the numbers of steps from 1."""

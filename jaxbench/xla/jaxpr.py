@@ -32,6 +32,7 @@ def inner_jaxprs(equation: Any) -> list[Any]:
 class MatmulOrConv(NamedTuple):
     """A matrix product or a convolution, or the two products of cuDNN's attention."""
 
+    primitive: str  # JAX's name of the operation
     scope: str  # its named scope
     macs: int  # multiply-accumulates, of all the times that it runs
     dtype: str  # of its operands
@@ -47,6 +48,7 @@ def find_matmuls_and_convs(jaxpr: Any, scope: str = "", times: int = 1) -> Itera
         if name in _MACS:
             operands = [operand.aval for operand in equation.invars[:2]]
             yield MatmulOrConv(
+                name,
                 inner_scope,
                 times * _MACS[name](equation),
                 # The wider one: some pairs of narrow types have no common type.

@@ -6,6 +6,8 @@ times below the bound, and a wrong epsilon, padding, stride or statistic is a th
 it. A batch norm over a handful of values magnifies rounding: images of 64 leave it 8 or more.
 """
 
+import dataclasses
+import functools
 import importlib
 import inspect
 import math
@@ -82,10 +84,11 @@ def test_a_network_computes_what_pytorchs_does(torch, name):
     assert max(worst.values()) <= BOUND, worst
 
 
-def ours_of(name):
+def ours_of(name, **model_fields):
     """Returns an experiment's config, random variables and batch, and what flax makes of them."""
     config, rng = registry.load(name), np.random.default_rng(0)
-    if not config.data.sequence_length:
+    config.model = dataclasses.replace(config.model, **model_fields)
+    if config.task == "classification":
         config.data.image_shape = (64, 64, 3)
     precision = get_precision("fp64")
     with precision.enabled():
@@ -128,7 +131,7 @@ def random_variables(model, examples_Bx, rng):
 
     def draw(path, shape):
         match path[-1].key:
-            case "kernel":
+            case "kernel" | "lora_a" | "lora_b":
                 return rng.normal(size=shape) * math.sqrt(2 / math.prod(shape[:-1]))
             case "embedding":
                 return rng.normal(size=shape) * shape[-1] ** -0.5
@@ -148,14 +151,15 @@ def random_variables(model, examples_Bx, rng):
 
 def run_flax(config, model, variables, examples_Bx, labels_Bx):
     task, batch_stats = get_task(config.task), variables["batch_stats"]
+    keys_B = jax.random.split(jax.random.key(0), len(labels_Bx))
+    apply = functools.partial(model.apply, keys_B=keys_B, labels_B=labels_Bx)
 
     def loss_fn(params):
         now = {"params": params, "batch_stats": batch_stats}
-        keys_B = jax.random.split(jax.random.key(0), len(labels_Bx))
-        logits_Bx, updated = model.apply(now, examples_Bx, train=True, keys_B=keys_B)
+        logits_Bx, updated = apply(now, examples_Bx, train=True)
         return jnp.mean(task.losses(logits_Bx, labels_Bx, 0.0)), (logits_Bx, updated)
 
-    eval_logits_Bx, _ = jax.jit(lambda v, x: model.apply(v, x, train=False))(variables, examples_Bx)
+    eval_logits_Bx, _ = jax.jit(lambda v, x: apply(v, x, train=False))(variables, examples_Bx)
     step = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))
     (loss, (train_logits_Bx, averages)), gradients = step(variables["params"])
     logits = {"evaluation": eval_logits_Bx, "training": train_logits_Bx}

@@ -69,6 +69,8 @@ def _score(record: TrainSummary) -> str:
     parts += [f"{name} {plain(value)}" for name, value in (record.eval_metrics or {}).items()]
     if record.eval_bits_per_byte is not None:
         parts.append(f"{plain(record.eval_bits_per_byte)} bits per byte")
+    if not parts and record.eval_loss is not None:
+        parts.append(f"loss {plain(record.eval_loss)} (the task has no top-1)")
     return " ".join(parts)
 
 
