@@ -9,9 +9,11 @@ import pytest
 
 from jaxbench.data.sources.load import load_dataset
 from jaxbench.modes.train import run_training
+from jaxbench.records.reader import load_run
 from jaxbench.records.writers.console import Console
+from jaxbench.records.writers.describe import describe_record
 from jaxbench.tasks import get_task, pack_sums, sums_by_name
-from tests.conftest import config_of, records, run_json
+from tests.conftest import config_of, records, refusal, run_json
 from tests.micro import MasksConfig, config_for
 
 TASK = get_task("segmentation")
@@ -186,3 +188,19 @@ def test_of_fewer_than_five_classes_nan_is_no_hit():
     pixels = jnp.full((1, 2, 2), jnp.nan)
     arrays = jnp.zeros(1), pixels, jnp.zeros((1, 2, 2), jnp.int32), jnp.ones(1, bool)
     assert float(TASK.metric_sums(*arrays)["right"]) == 0
+
+
+def test_a_denoising_run_is_judged_by_its_loss_alone(train):
+    """The best epoch is that of the least loss; the last line says that there is no top-1."""
+    result = train("dit:tiny", epochs=3, optimizer__learning_rate=0.02)
+    epochs, summary = records(result.run_dir.path, "epoch"), result.summary
+    losses = [epoch["eval_loss"] for epoch in epochs]
+    assert summary["best_epoch"] == 1 + int(np.argmin(losses))
+    assert summary["best_eval_metrics"] == {"loss": min(losses)}
+    assert "eval_top1" not in epochs[-1] and run_json(result.run_dir.path)["task"] == "denoising"
+    line = describe_record(load_run(str(result.run_dir.path)).records[-1])[0]
+    assert f"loss {losses[-1]:.4g} (the task has no top-1) of 100 test images" in line
+    refusal(
+        lambda: train("dit:tiny", target_accuracy=0.5),
+        told="--target_accuracy=0.5: task='denoising' has a loss alone",
+    )

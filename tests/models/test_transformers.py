@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxbench.cli import registry
-from jaxbench.models.gpt import GptConfig, tied_logits
+from jaxbench.models.gpt import GptConfig, products_with_tokens
 from jaxbench.models.transformer_block import (
     TransformerBlock,
     attend,
@@ -140,7 +140,7 @@ def test_remat_does_not_change_what_is_counted():
 @pytest.mark.device
 def test_vits_positions():
     """Sines and cosines of the column, then of the row; neighbours are alike, rows are told."""
-    positions = np.asarray(sincos_positions(3, 5, 16, jnp.float32)).reshape(3, 5, 16)
+    positions = np.asarray(sincos_positions(3, 5, 16, jnp.float32, wavelengths=3)).reshape(3, 5, 16)
     speeds = 10_000.0 ** -(np.arange(4) / 3)
     for row, column in ((0, 0), (2, 0), (1, 4)):
         angles = column * speeds, row * speeds
@@ -198,12 +198,12 @@ def test_the_logits_backward_pass_is_jaxs_own_in_fp32_and_narrow_in_bf16():
         return lambda *args: jnp.sum(logits(*args) * weights)
 
     plain = jax.grad(total(lambda x, e: jnp.einsum("btd,kd->btk", x, e)), (0, 1))(x, embedding)
-    gradients_xe = jax.grad(total(tied_logits), (0, 1))(x, embedding)
+    gradients_xe = jax.grad(total(products_with_tokens), (0, 1))(x, embedding)
     for gradient, expected in zip(gradients_xe, plain, strict=True):
         np.testing.assert_allclose(gradient, expected, rtol=1e-5)
     half = [jax.ShapeDtypeStruct(each.shape, jnp.bfloat16) for each in (x, embedding)]
-    traced = jax.jit(jax.grad(total(tied_logits), (0, 1))).trace(*half)
-    assert jax.eval_shape(tied_logits, *half).dtype == jnp.float32
+    traced = jax.jit(jax.grad(total(products_with_tokens), (0, 1))).trace(*half)
+    assert jax.eval_shape(products_with_tokens, *half).dtype == jnp.float32
     products = list(find_matmuls_and_convs(traced.jaxpr.jaxpr))
     # One of them is the forward pass's.
     assert [product.dtype for product in products] == 3 * ["bfloat16"]
@@ -295,3 +295,11 @@ def test_products_inside_cudnns_attention_count_like_those_outside(monkeypatch):
     for implementation in ("cudnn", "xla"):
         trained = sum(each.macs for each in products(implementation, differentiated=True))
         assert trained == 3 * product.macs
+    # And so in the count of a whole step, on GPUs that have the one or the other.
+    flops = set()
+    for capability in (7.5, 9.0):
+        asked = "jaxbench.training.program.compute_capability"
+        monkeypatch.setattr(asked, lambda _, given=capability: given)
+        analysis = program_of("gpt124m_synthetic:tiny", precision="bf16").network.analysis
+        flops.add(analysis.training_flops)
+    assert flops == {6 * analysis.forward_macs}
