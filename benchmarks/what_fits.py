@@ -13,6 +13,7 @@ from jaxbench.cli import entry_point, registry
 from jaxbench.config import Config
 from jaxbench.hardware.targets.target import Target, parse_target
 from jaxbench.metrics import plain
+from jaxbench.modes.measured_rates import unlike_published
 from jaxbench.modes.predictions import Predictor
 from jaxbench.predict.calibration import Calibration, load
 from jaxbench.predict.layers import NetworkShape
@@ -53,6 +54,8 @@ def lines(names: list[str]) -> list[str]:
         config = registry.load(name)
         if not isinstance(config, Config):
             continue
+        if unlike_published(vars(config), parse_target("gpu:h100")):
+            continue  # nor is its memory estimated
         predictor = Predictor(config)
         what = noun(config.data.sequence_length)
         cells = [f"{config.batch_size:,} {what}, {config.precision}"]

@@ -64,8 +64,8 @@ def variant_lora(config: Config) -> Config:
     """LoRA of rank 16 on Llama 3 8B, 2,048 synthetic tokens: 42 million parameters are trained."""
     config = variant_8b(config)
     config.model = dataclasses.replace(config.model, lora_rank=16, lora_alpha=32.0)
-    config.data.sequence_length, config.batch_size = 2048, 2
-    config.parallelism, config.optimizer.weight_decay = "pmap", 0.0
+    config.data.sequence_length = 2048
+    config.parallelism, config.optimizer.weight_decay = "pmap", 0.01
     return config
 
 

@@ -87,7 +87,6 @@ class TransformerConfig(ModelConfig):
     """Base of the transformers' configurations, which add `width`, `depth` and `heads`.
 
     Attributes:
-      block: the class of the network's blocks.
       attention: Implementation of attention (`jax.nn.dot_product_attention`). xla: matrix products
         and a softmax in fp32, on any device; memory grows with the square of the tokens. cudnn:
         cuDNN's flash attention, for NVIDIA GPUs from Ampere on under bf16 or fp16 and an even
@@ -96,6 +95,7 @@ class TransformerConfig(ModelConfig):
     """
 
     has_blocks: typing.ClassVar[bool] = True
+    # The class of the network's blocks.
     block: typing.ClassVar[type[nn.Module]] = TransformerBlock
 
     attention: str = choice("auto", "xla", "cudnn")

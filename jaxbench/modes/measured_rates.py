@@ -75,7 +75,7 @@ def unlike_published(settings: Mapping[str, Any], target: Target) -> str:
         return f"no published rate has what remat={remat} recomputes"
     if (replicas := settings.get("replicas", "data_parallel")) != "data_parallel":
         return f"no published rate has replicas={replicas}"
-    model = settings.get("model")
+    model = settings.get("model", {})  # a configuration, or that of a record
     if (model if isinstance(model, Mapping) else vars(model)).get("lora_rank"):
         return "no published rate has adapters, with all else frozen"
     if target.platform == "gpu" and target.dimensions[0] > 1:
