@@ -55,7 +55,7 @@ def lines(names: list[str]) -> list[str]:
         if not isinstance(config, Config):
             continue
         if unlike_published(vars(config), parse_target("gpu:h100")):
-            continue  # nor is its memory estimated
+            continue  # its memory is not estimated either
         predictor = Predictor(config)
         what = noun(config.data.sequence_length)
         cells = [f"{config.batch_size:,} {what}, {config.precision}"]

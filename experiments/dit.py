@@ -6,8 +6,8 @@
 
 The shapes and the optimizer of Peebles and Xie 2022: AdamW without weight decay, a batch of 256.
 The network predicts the noise in latents of 32x32x4, which are what their encoder makes of an
-image. Latents are stored in 8 bits, and normalised by channel. For an encoder's own, write them as
-images (docs/howto/custom-data.md). The task has a loss, and no accuracy.
+image. Latents are stored in 8 bits and normalised by channel; latents of your own are a custom data
+set (docs/howto/custom-data.md). The task has a loss, and no accuracy.
 Hardware: one or more GPUs or TPUs; the state of 675 million parameters is 8.1 GB in fp32.
 """
 

@@ -1,14 +1,14 @@
-"""Llama, a decoder of 1 to 8 billion parameters, on bytes or on synthetic tokens; LoRA of it.
+"""Llama of 1 or 8 billion parameters, and LoRA of it, on bytes or on synthetic tokens.
 
     python -m jaxbench.main --experiment=llama:tiny
     python -m jaxbench.main --experiment=llama:synthetic --mode=throughput
     python -m jaxbench.main --experiment=llama:8b --mode=throughput --experiment.batch_size=16
-    python -m jaxbench.main --experiment=llama:lora --mode=describe --target=gpu:h100
+    python -m jaxbench.main --experiment=llama:lora --mode=memory
 
 The shapes of TinyLlama 1.1B (Zhang et al. 2024). Without a variant a token is a byte of a text, as
 in gpt_bytes: `--experiment.data.path=FILE`. AdamW with the moments, weight decay and clipping of
 Llama (Touvron et al. 2023). No tokenizer ships, so larger vocabularies are synthetic.
-Hardware: one or more GPUs or TPUs; the state of 1.1 billion parameters is 13.2 GB in fp32.
+Hardware: one or more GPUs or TPUs; the state of 0.97 billion parameters (bytes) is 11.6 GB in fp32.
 """
 
 import dataclasses

@@ -123,7 +123,9 @@ def cost_of_run(run: ReportedRun, prices: Prices) -> dict[str, Any]:
     if _TARGET_ACCURACY.value is not None:
         to_target = time_to_target(run, _TARGET_ACCURACY.value)
         if to_target is None or not to_target.evaluations:
-            raise BadInput(f"{run.name}: has no evaluations to look for --target_accuracy in")
+            raise BadInput(
+                f"{run.name}: has no evaluations with an accuracy, for --target_accuracy"
+            )
         costs |= {"target_accuracy": to_target.target, "target_epoch": to_target.epoch}
         paid = price and pricing.usd(to_target.paid_s, price.usd_per_hour)
         costs |= {"target_s": to_target.time_s, "target_usd": paid}

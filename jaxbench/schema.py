@@ -737,6 +737,7 @@ class TrainSummary(Summary, frozen=True, kw_only=True):
     steady_epochs: Annotated[Count, Metric("number of epochs whose median `images_per_s` is: the complete ones from the second on")]
     best_eval_top1: Annotated[Fraction | None, Metric("best evaluation", "best top-1", "%", better="higher")] = None
     best_eval_dice: Annotated[Fraction | None, Metric("best evaluation", "best Dice", "%", better="higher")] = None
+    best_eval_loss: Annotated[float | None, Metric("least loss of an evaluation, of a task that is judged by it", "least loss", better="lower", shown="trial")] = None
     best_eval_metrics: Annotated[dict[str, float | None] | None, Metric("the best of these metrics")] = None
     best_epoch: Annotated[Count | None, Metric("epoch of the best evaluation")] = None
     diverged_seeds: Annotated[list[int] | None, Metric("seeds of the models that diverged, if several train")] = None
@@ -883,6 +884,7 @@ class TrialFigures(Struct, frozen=True, kw_only=True):
     steady_epochs: Count | None = None
     best_eval_top1: Fraction | None = None
     best_eval_dice: Fraction | None = None
+    best_eval_loss: float | None = None
     planned_bytes_per_device: Count | None = None
     private_memory_before_bytes: Count | None = None
     device_memory_bytes: Count | None = None

@@ -23,7 +23,8 @@ class Task(Protocol):
       name: as in `Config.task`.
       train_sums, eval_sums: the names of sums_M in training and in evaluation; `loss` and `count`
         are among them.
-      primary_metric: the metric by which an evaluation is judged; larger is better, but for `loss`.
+      primary_metric: the metric by which an evaluation is judged. Larger is better; of `loss`,
+        smaller.
       train_metrics, eval_metrics: the metrics in the records of training and of evaluation.
     """
 
@@ -203,10 +204,10 @@ class LanguageModel:
 
 
 class Denoising:
-    """The noise that the network adds to an example's latents; outputs are its errors_BxHxWxC.
+    """Predict the noise that was added to latents; outputs are the errors_BxHxWxC of predictions.
 
-    The loss is the mean of their squares: 1 for a network that predicts no noise, and no other
-    metric. Labels are the examples' classes, labels_B; they are the network's input.
+    The loss, the only metric, is the mean of their squares: 1 if a network predicts no noise.
+    Labels are the examples' classes, labels_B, which the network gets too.
     """
 
     name = "denoising"

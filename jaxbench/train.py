@@ -244,7 +244,7 @@ def apply_gradients(
         return new_state, norms
     # All devices have the same gradients, so they decide alike. Check batch_stats too: XLA may
     # compile a ReLU so that nan becomes 0, which hides an overflow from the gradients.
-    finite = all_finite((grads, batch_stats))
+    finite = all_finite((used, batch_stats))
     loss_scale = state.loss_scale.adjust(finite)
     # Not `lax.cond`: on a GPU a branch waits for the host.
     selected = optax.tree_utils.tree_where(finite, new_state, state)

@@ -196,7 +196,7 @@ def test_a_denoising_run_is_judged_by_its_loss_alone(train):
     epochs, summary = records(result.run_dir.path, "epoch"), result.summary
     losses = [epoch["eval_loss"] for epoch in epochs]
     assert summary["best_epoch"] == 1 + int(np.argmin(losses))
-    assert summary["best_eval_metrics"] == {"loss": min(losses)}
+    assert summary["best_eval_loss"] == min(losses)
     assert "eval_top1" not in epochs[-1] and run_json(result.run_dir.path)["task"] == "denoising"
     line = describe_record(load_run(str(result.run_dir.path)).records[-1])[0]
     assert f"loss {losses[-1]:.4g} (the task has no top-1) of 100 test images" in line

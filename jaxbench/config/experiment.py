@@ -85,7 +85,8 @@ class Config(Experiment):
       label_smoothing: Fraction of the training target that is spread evenly over all classes.
       precision: What the network computes in. Parameters, batch-norm statistics, logits and loss
         are fp32 under fp32, bf16 and fp16. fp16: with a loss scale, for GPUs without bf16 units.
-        fp64: everything in fp64, for checking.
+        fp64: everything in fp64, for checking. fp8: as bf16, but the dense layers of transformer
+        blocks multiply 8-bit operands, scaled by their largest value.
       remat: What the backward pass recomputes instead of keeping in memory. save_dots: all but the
         outputs of convolutions and dense layers and the statistics of batch norm. XLA then plans
         less memory for a GPU, and more for a CPU. blocks: each transformer block, from its input.
@@ -116,7 +117,7 @@ class Config(Experiment):
         1.0, low=0.01, high=1, only_with={"test_time_augmentation": ["mirror", "mirror_translate"]}
     )
     label_smoothing: float = fraction(0.0)
-    precision: str = choice("fp32", "bf16", "fp16", "fp64")
+    precision: str = choice("fp32", "bf16", "fp16", "fp64", "fp8")
     remat: str = choice("none", "save_dots", "blocks")
     batch_norm: str = choice("local", "sync")
     log_every_steps: int = number(10, low=1, may_differ="resumes")
@@ -150,6 +151,9 @@ class Config(Experiment):
         elif self.remat == "blocks" and not self.model.has_blocks:
             network = self.model.network_name
             problem = f"remat='blocks' with {network}: only transformers have blocks"
+        elif self.precision == "fp8" and not self.model.has_blocks:
+            network = self.model.network_name
+            problem = f"precision='fp8' with {network}: only transformers have such dense layers"
         elif self.replicas == "independent" and self.parallelism == "fsdp":
             problem = "parallelism='fsdp' with replicas='independent': there is nothing to split"
         elif self.replicas == "independent" and self.batch_norm == "sync":

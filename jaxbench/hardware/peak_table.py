@@ -96,7 +96,9 @@ def accelerator_limit(unit: str, device_kind: str | None = None) -> float:
     row = _find_row(device_kind) if device_kind else None
 
     def most(of: list[dict[str, str]]) -> float:
-        cells = (one[name] for one in of for name in one if name.endswith(f"_{unit}"))
+        # Of fp8 few rows say it, and `_OTHER_TYPE` covers it.
+        names = [name for name in of[0] if name.endswith(f"_{unit}") and name != "fp8_tflops"]
+        cells = (one[name] for one in of for name in names)
         return max((float(cell) for cell in cells if cell), default=0.0)
 
     if row and (listed := most([row])):

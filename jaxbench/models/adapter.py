@@ -112,6 +112,7 @@ class NetworkAdapter:
     def _arguments(self, train: bool, keys_B: Any, labels_B: Any) -> dict[str, Any]:
         options = {"train": train, "keys_B": keys_B, "labels_B": labels_B}
         if self._is_nnx:
+            del options["labels_B"]  # an evaluation could not tell whether it takes them
             return {"nnx_method": functools.partial(_call_in_mode, options, self.label)}
         return {name: value for name, value in options.items() if name in self._takes}
 

@@ -5,8 +5,8 @@ noise level and of the class modulates each block (adaLN-zero): it scales and sh
 normalises, and gates what it adds. Every block begins as the identity, and the network with 0.
 
     XL/2  width 1152, 28 blocks of 16 heads, patches of 2x2: 674,816,272 parameters for latents of
-          32x32x4 and 1000 classes; the published 675,129,632 count the fixed positions too, and the
-          outputs of a variance
+          32x32x4 and 1000 classes. The published 675,129,632 are those, 294,912 fixed positions and
+          18,448 of outputs that predict a variance.
     S/2   width 384, 12 blocks of 6 heads: 32,858,896
 
 One example takes these multiply-accumulates, with T tokens, width D, L blocks, patches of
@@ -17,8 +17,8 @@ P x P x C and MLP ratio R:
 XL/2 for 32x32x4: 118.6 GMAC, as published.
 
 In training an example's latents are mixed with Gaussian noise at a level that is drawn evenly (Ho
-et al. 2020), and its class is replaced by "none" at times. Sampling, the average of the parameters
-that it is done with, and the encoder of images are no part of jaxbench.
+et al. 2020), and its class is replaced by "none" at times. jaxbench
+neither samples from the network, nor averages its parameters for that, nor encodes images.
 
 Letters: as in transformer_block.py; S levels of noise.
 """
@@ -26,6 +26,7 @@ Letters: as in transformer_block.py; S levels of noise.
 import dataclasses
 import math
 import typing
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -54,6 +55,7 @@ class DitBlock(nn.Module):
       dtype: what it computes in; norms and the softmax compute in at least float32.
       param_dtype: what parameters are stored in.
       attention: see `attend`.
+      product: of the layers of tokens, as `jax.lax.dot_general`.
     """
 
     heads: int
@@ -61,6 +63,7 @@ class DitBlock(nn.Module):
     dtype: DType
     param_dtype: DType
     attention: str = "xla"
+    product: Callable[..., jax.Array] = jax.lax.dot_general
 
     @nn.compact
     def __call__(self, x_BxTxD: jax.Array, conditions_BxD: jax.Array) -> jax.Array:
@@ -69,7 +72,8 @@ class DitBlock(nn.Module):
 
         def dense(name, x, features):
             init = nn.initializers.xavier_uniform()
-            return nn.Dense(features, name=name, kernel_init=init, **types)(x)
+            options = {"kernel_init": init, "dot_general": self.product, **types}
+            return nn.Dense(features, name=name, **options)(x)
 
         shift1, scale1, gate1, shift2, scale2, gate2 = modulations(conditions_BxD, 6, **types)
         y_BxTxD = modulate(x_BxTxD, shift1, scale1, **types)
@@ -142,7 +146,7 @@ class DitConfig(TransformerConfig):
         """Return shares_S, what is left of the latents' variance at each level, in float64."""
         levels = self.noise_levels
         if self.noise_schedule == "linear":
-            # Of 1000 levels from 0.0001 to 0.02, as published; of others as much in all.
+            # Of 1000 levels from 0.0001 to 0.02, as published; fewer levels take larger steps.
             betas_S = np.linspace(0.1, 20, levels) / levels
         else:
             ends = np.cos((np.arange(levels + 1) / levels + 0.008) / 1.008 * np.pi / 2) ** 2

@@ -32,7 +32,7 @@ from jaxbench.errors import BadInput
 from jaxbench.models.layers import Network
 from jaxbench.models.transformer_block import TransformerBlock, TransformerConfig, apply_blocks
 
-# GPT-2's deviation of the initial kernels and embeddings, and Llama's.
+# The standard deviation of initial kernels and embeddings, in GPT-2 and in Llama.
 INIT_STD = 0.02
 
 

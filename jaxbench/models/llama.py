@@ -10,13 +10,13 @@ one head of keys and values (Ainslie et al. 2023), and an MLP whose hidden layer
     Llama 3 8B      width 4096, 32 blocks of 32 heads, 8 of keys and values, MLP 14336:
                     8,030,261,248 parameters with its vocabulary of 128,256
 
-One sequence takes these multiply-accumulates, with T tokens, width D, L blocks, G of N heads of
-keys and values, MLP width M and K tokens to choose from:
+One sequence takes these multiply-accumulates, with T tokens, width D, L blocks, G heads of keys
+and values for N of queries, MLP width M and a vocabulary of K:
 
     T (L (2 D D (1 + G / N) + 3 D M) + D K) + 2 L T T D
 
 With `lora_rank` R each projection of a block computes x W + (alpha / R) (x A) B, and only A and B
-are trained (Hu et al. 2021). A takes R values from a token, B begins at 0.
+are trained (Hu et al. 2021). x A has R values for a token, and B begins at 0.
 
 Letters: as in transformer_block.py; M the MLP's width, O the outputs of a projection, R the rank.
 """
@@ -24,6 +24,7 @@ Letters: as in transformer_block.py; M the MLP's width, O the outputs of a proje
 import dataclasses
 import functools
 import typing
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -49,12 +50,14 @@ class LlamaBlock(nn.Module):
       dtype: what it computes in; norms, rotations and the softmax compute in at least float32.
       param_dtype: what trained parameters are stored in; see `LlamaConfig.stored`.
       attention: see `attend`.
+      product: of projections with their kernels, as `jax.lax.dot_general`.
     """
 
     config: "LlamaConfig"
     dtype: DType
     param_dtype: DType
     attention: str = "xla"
+    product: Callable[..., jax.Array] = jax.lax.dot_general
 
     @nn.compact
     def __call__(self, x_BxTxD: jax.Array) -> jax.Array:
@@ -62,10 +65,11 @@ class LlamaBlock(nn.Module):
         types: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         norm = functools.partial(rms_norm, config, **types)
 
+        given = {"rank": config.lora_rank, "alpha": config.lora_alpha, "product": self.product}
+        projection: Any = functools.partial(Projection, **types | given)
+
         def project(name, x_Bx, features):
-            return Projection(features, config.lora_rank, config.lora_alpha, **types, name=name)(
-                x_Bx
-            )
+            return projection(features, name=name)(x_Bx)
 
         def heads(name, count):
             return project(name, y_BxTxD, count * head_width).reshape(
@@ -87,9 +91,9 @@ class LlamaBlock(nn.Module):
 
 
 class Projection(nn.Module):
-    """A product with a kernel_DxO and, with a `rank`, with an adapter's two; `lora_b` begins at 0.
+    """A `product` with a kernel_DxO and, with a `rank`, an adapter's two; `lora_b` begins at 0.
 
-    The kernel is then not trained, and stored in `dtype`.
+    The kernel is then not trained, and stored in `dtype`. The adapter's products are in `dtype`.
     """
 
     features: int
@@ -97,21 +101,23 @@ class Projection(nn.Module):
     alpha: float
     dtype: DType
     param_dtype: DType
+    product: Callable[..., jax.Array]
 
     @nn.compact
     def __call__(self, x_BxTxD):
-        def product(x_Bx, name, init, features, stored):
+        def apply(product, x_Bx, name, init, features, stored):
             kernel = self.param(name, init, (x_Bx.shape[-1], features), stored)
-            return x_Bx @ kernel.astype(self.dtype)
+            return product(x_Bx, kernel.astype(self.dtype), (((x_Bx.ndim - 1,), (0,)), ((), ())))
 
         init, stored = nn.initializers.normal(INIT_STD), self.param_dtype
         if not self.rank:
-            return product(x_BxTxD, "kernel", init, self.features, stored)
-        y_BxTxO = product(x_BxTxD, "kernel", init, self.features, self.dtype)
+            return apply(self.product, x_BxTxD, "kernel", init, self.features, stored)
+        y_BxTxO = apply(self.product, x_BxTxD, "kernel", init, self.features, self.dtype)
+        dense = functools.partial(apply, jax.lax.dot_general)
         # PyTorch's draw of a dense layer, which peft takes too.
         uniform = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
-        low_BxTxR = product(x_BxTxD, "lora_a", uniform, self.rank, stored)
-        added_BxTxO = product(low_BxTxR, "lora_b", nn.initializers.zeros, self.features, stored)
+        low_BxTxR = dense(x_BxTxD, "lora_a", uniform, self.rank, stored)
+        added_BxTxO = dense(low_BxTxR, "lora_b", nn.initializers.zeros, self.features, stored)
         return y_BxTxO + added_BxTxO * (self.alpha / self.rank)
 
 
@@ -152,7 +158,8 @@ class LlamaConfig(TransformerConfig):
         multiple = 2 * self.heads
         if self.width % multiple:
             raise BadInput(
-                f"model.width={self.width}: no multiple of {multiple} (rotary positions)"
+                f"model.width={self.width}: no multiple of {multiple}, twice the "
+                f"model.heads={self.heads}, for rotary positions"
             )
         if self.heads % self.kv_heads:
             raise BadInput(f"model.kv_heads={self.kv_heads}: must divide model.heads={self.heads}")
@@ -168,9 +175,9 @@ class LlamaConfig(TransformerConfig):
         return dict.fromkeys([*paths, "tokens/embedding", "norm/scale", "head/embedding"], 0.0)
 
     def stored(self, dtype: DType, param_dtype: DType) -> DType:
-        """Return what parameters are stored in that adapters leave as they are.
+        """Return the type in which parameters other than adapters are stored.
 
-        An update adds nothing to them, so that the type for computing is enough.
+        Beside adapters they are not trained, so that the type for computing is enough.
         """
         return dtype if self.has_adapters else param_dtype
 

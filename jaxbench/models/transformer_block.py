@@ -9,6 +9,7 @@ which several heads of queries share), F the width of one head.
 import dataclasses
 import functools
 import typing
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -20,6 +21,7 @@ from jaxbench.config import Config
 from jaxbench.config.fields import choice
 from jaxbench.config.model import ModelConfig
 from jaxbench.errors import BadInput
+from jaxbench.models.fp8 import fp8_dot_general
 from jaxbench.models.layers import keep_products_and_sums
 
 # The first compute capability that multiplies bf16 and runs cuDNN's flash attention, by NVIDIA's
@@ -44,6 +46,7 @@ class TransformerBlock(nn.Module):
       causal: whether each token attends only to itself and to those before it.
       rotary: whether queries and keys are rotated by their positions; see `rotate`.
       attention: see `attend`.
+      product: of dense layers, as `jax.lax.dot_general`.
       kernel_init: of the kernels.
       residual_init: of the kernels of `out` and `mlp2`, whose outputs are added to the tokens; None
         takes `kernel_init`.
@@ -56,6 +59,7 @@ class TransformerBlock(nn.Module):
     causal: bool = False
     rotary: bool = False
     attention: str = "xla"
+    product: Callable[..., jax.Array] = jax.lax.dot_general
     kernel_init: nn.initializers.Initializer = nn.initializers.xavier_uniform()
     residual_init: nn.initializers.Initializer | None = None
 
@@ -65,9 +69,11 @@ class TransformerBlock(nn.Module):
         width, init = x_BxTxD.shape[-1], self.kernel_init
         last = self.residual_init or init
 
+        dense: Any = functools.partial(nn.Dense, dot_general=self.product, **types)
+
         y_BxTxD = nn.LayerNorm(name="norm1", **types)(x_BxTxD)
         query, key, value = (
-            nn.Dense(width, name=name, **types, kernel_init=init)(y_BxTxD).reshape(
+            dense(width, name=name, kernel_init=init)(y_BxTxD).reshape(
                 *y_BxTxD.shape[:2], self.heads, width // self.heads
             )
             for name in ("query", "key", "value")
@@ -76,10 +82,10 @@ class TransformerBlock(nn.Module):
             query, key = rotate(query), rotate(key)
         y_BxTxNxF = attend(query, key, value, self.causal, self.attention)
         y_BxTxD = y_BxTxNxF.reshape(x_BxTxD.shape)
-        x_BxTxD = x_BxTxD + nn.Dense(width, name="out", **types, kernel_init=last)(y_BxTxD)
+        x_BxTxD = x_BxTxD + dense(width, name="out", kernel_init=last)(y_BxTxD)
         y_BxTxD = nn.LayerNorm(name="norm2", **types)(x_BxTxD)
-        y_BxTxM = gelu(nn.Dense(self.mlp_width, name="mlp1", **types, kernel_init=init)(y_BxTxD))
-        return x_BxTxD + nn.Dense(width, name="mlp2", **types, kernel_init=last)(y_BxTxM)
+        y_BxTxM = gelu(dense(self.mlp_width, name="mlp1", kernel_init=init)(y_BxTxD))
+        return x_BxTxD + dense(width, name="mlp2", kernel_init=last)(y_BxTxM)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -134,13 +140,15 @@ def block_options(config: Config, compute_capability: float | None, dtype: DType
     """Return what only a network of transformer blocks is created with; nothing for others."""
     if not config.model.has_blocks:
         return {}
-    block = config.model.block  # type: ignore[attr-defined]
+    block: Any = config.model.block  # type: ignore[attr-defined]
     if config.remat == "blocks":
         # It keeps only the input, and computes the rest of each block again, one after the other.
         block = nn.remat(block)
     elif config.remat == "none" and config.parallelism == "fsdp":
         # It keeps what `remat=save_dots` keeps: no parameter.
         block = nn.remat(block, policy=keep_products_and_sums)
+    if config.precision == "fp8":
+        block = functools.partial(block, product=fp8_dot_general)
     attention, _ = choose_attention(config, compute_capability, dtype)
     if attention == "xla" and compute_capability and compute_capability < _AMPERE:
         attention = "einsum"

@@ -103,10 +103,9 @@ def sincos_positions(
 ) -> jax.Array:
     """Return positions_TxD of a grid of tokens, row by row: sines and cosines of both coordinates.
 
-    The width has four equal parts: sine and cosine of the column, sine and cosine of the row, at
-    wavelengths from 2 pi up, evenly spaced in their logarithm; that number `wavelengths`, counted
-    from 0, would be 2 pi times 10,000 tokens. The last of a quarter is so in MoCo v3 (Chen, Xie and
-    He 2021), and the next one in DiT.
+    The width has four equal parts: sine and cosine of the column, sine and cosine of the row.
+    Wavelength i is 2 pi times 10,000^(i / wavelengths) tokens, for i from 0 to width / 4 - 1. MoCo
+    v3 has `wavelengths` = width / 4 - 1 (Chen, Xie and He 2021), DiT width / 4.
     """
     speeds = 10_000.0 ** -(jnp.arange(width // 4, dtype=dtype) / wavelengths)
     row_T, column_T = (

@@ -222,7 +222,8 @@ class PreparedRun(RunContext):
     @property
     def gradient_bytes(self) -> int:
         params = jax.tree.leaves(self.network.trace.variables["params"])
-        return sum(leaf.size * leaf.dtype.itemsize for leaf in params)
+        pairs = zip(params, self.network.uses_gradients, strict=True)
+        return sum(leaf.size * leaf.dtype.itemsize for leaf, is_used in pairs if is_used)
 
     def place_train_state(self, saved: TrainState | None = None) -> TrainState:
         """Initialise the state on the devices, or place a saved one; timed and shown."""

@@ -75,6 +75,8 @@ def setting_of(
             f"{target.kind} has no {precision} units, or no peak of them is known; "
             f"--experiment.precision={' or '.join(others)} has one"
         )
+    if precision == "fp8":
+        raise NotPredicted("no published rate of a training step in fp8 is among those fitted to")
     if find_bandwidth(target.kind) is None:
         raise NotPredicted(f"no memory bandwidth of {target.kind} is known")
     return Setting(

@@ -21,6 +21,7 @@ _MORE_OF_SUMMARY = {
     "epochs": "epochs_done",
     "best_top1": "best_eval_top1",
     "best_dice": "best_eval_dice",
+    "best_loss": "best_eval_loss",
     **{n: n for n in ("first_epoch_with_compile_s", "median_epoch_s", "peak_memory_bytes")},
 }
 

@@ -129,7 +129,7 @@ class NetworkAnalysis:
 
     @property
     def num_trained(self) -> int:
-        """How many parameters an update changes by their gradients."""
+        """How many parameters are trained."""
         leaves = jax.tree.leaves(self._trace.variables["params"])
         pairs = zip(leaves, self._uses_gradients(), strict=True)
         return sum(leaf.size for leaf, is_used in pairs if is_used)
@@ -191,7 +191,7 @@ class NetworkAnalysis:
         """Return what the network does that differs from the config's fields."""
         config, precision = self._config, self._precision
         warnings = []
-        compute_macs = self.macs_by_dtype.get(np.dtype(precision.compute_dtype).name, 0)
+        compute_macs = sum(self.macs_by_dtype.get(n, 0) for n in precision.product_dtypes)
         if 2 * compute_macs < self.forward_macs:
             warnings.append(
                 f"precision={config.precision}, but {1 - compute_macs / self.forward_macs:.0%} of "

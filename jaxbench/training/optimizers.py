@@ -176,8 +176,9 @@ def _custom_rule(
     """Build the rule of `optimizer.update_rule`; raise BadInput if it fails."""
     if early := config.model.trainable_epochs():
         raise BadInput(
-            f"optimizer.name='custom': {config.model.network_name} trains {', '.join(early)} for "
-            "another time than the rest; a custom update rule cannot stop them"
+            f"optimizer.name='custom': {config.model.network_name} trains {next(iter(early))}"
+            + (f" and {len(early) - 1} others" if len(early) > 1 else "")
+            + " for another time than the rest; a custom update rule cannot stop them"
         )
 
     def checked(function, *args):

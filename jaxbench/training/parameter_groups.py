@@ -93,6 +93,8 @@ def parameter_groups(config: Config, params: Any, uses: Callable[[], ParameterUs
                 f"{field} needs the kernel of the last layer, and the outputs of "
                 f"{config.model.network_name} come from {' and '.join(sorted(heads)) or 'none'}"
             )
+        if rate and config.model.trainable_epochs().get(*heads) == 0:
+            raise BadInput(f"{field}: {config.model.network_name} does not train {min(heads)}")
         kernels = used.multiplied - used.looked_up
 
     def group(path, _):

@@ -18,13 +18,13 @@ from jaxbench.batch_layout import BatchLayout
 from jaxbench.config import Config
 from jaxbench.config.custom import check_task, describe_error
 from jaxbench.errors import BadInput
-from jaxbench.hardware.targets.target import compute_capability
+from jaxbench.hardware.targets.target import compute_capability, has_fp8
 from jaxbench.models.adapter import NetworkAdapter
 from jaxbench.models.transformer_block import block_options
 from jaxbench.parallel.mesh import AXIS, DataMesh, wait_for
 from jaxbench.parallel.sharding import FullySharded, Replicated, shard_state, split_axis
 from jaxbench.precision import Precision, get_precision
-from jaxbench.tasks import Task, get_task, sums_by_name
+from jaxbench.tasks import Denoising, Task, get_task, sums_by_name
 from jaxbench.training.compilation import in_background
 from jaxbench.training.network_analysis import NetworkAnalysis, NetworkTrace
 from jaxbench.training.optimizers import create_optimizer, create_schedule
@@ -66,8 +66,7 @@ class Network:
         """Whether an update needs a parameter's gradient, for each leaf of the parameters."""
         params, config = self.trace.variables["params"], self.config
         can_freeze = config.optimizer.name == "custom" or config.model.trainable_epochs()
-        # A scaled loss needs all gradients: they tell whether it overflowed.
-        if not can_freeze or self.precision.scales_loss:
+        if not can_freeze:
             return [True] * len(jax.tree.leaves(params))
         opt_state = jax.eval_shape(self.optimizer.init, params)
         jaxpr = jax.make_jaxpr(self.optimizer.update)(params, opt_state, params)
@@ -197,6 +196,13 @@ class Program:
                 f"{module.label} has {layer}, and its __call__ takes no `train`, without which "
                 "it cannot tell training from evaluation"
             )
+        removes_noise = isinstance(task, Denoising)
+        if module.takes_labels != removes_noise:
+            lacks = "takes" if module.takes_labels else "takes no"
+            raise BadInput(
+                f"{module.label}.__call__ {lacks} `labels_B`, which is for networks that remove "
+                f"noise from examples of a class (task='denoising'), and the task is {task.name}"
+            )
         params = jax.tree.leaves(state.params)
         if analysis.output_shape != expected or not all(leaf.size for leaf in params):
             raise BadInput(
@@ -234,6 +240,11 @@ def create_network(config: Config, mesh: DataMesh, steps_per_epoch: int) -> Netw
     """
     precision, capability = get_precision(config.precision), compute_capability(mesh.devices[0])
     sharding = shard_state(config, mesh)
+    if precision.narrow_dtype and not has_fp8(mesh.devices[0]):
+        raise BadInput(
+            f"precision='fp8': {mesh.devices[0].device_kind} has no units for it; NVIDIA GPUs of "
+            "compute capability 8.9 (Ada) or more and TPU7x have; precision=bf16 runs here"
+        )
 
     def create(precision: Precision) -> Any:
         return config.model.create(

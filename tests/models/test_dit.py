@@ -84,4 +84,6 @@ def test_a_dit_that_cannot_be_is_refused():
     config = config_of("dit:tiny", label_smoothing=0.1)
     refusal(config.validate, told="label_smoothing=0.1 with task='denoising'")
     other = program_of("wrn28_10:tiny", task="denoising")
-    refusal(other.check, told="denoising expects (32, 32, 3)")
+    refusal(other.check, told="__call__ takes no `labels_B`, which is for networks that remove")
+    told = "Dit.__call__ takes `labels_B`, which is for networks that remove noise"
+    refusal(program_of("dit:tiny", task="classification").check, told=told)

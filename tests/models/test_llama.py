@@ -7,8 +7,11 @@ import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
+from jaxbench.config.custom import Code
+from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import target_of_kind
 from jaxbench.models.llama import LlamaConfig
 from jaxbench.models.transformer_block import attend
@@ -17,6 +20,10 @@ from jaxbench.training.compilation import compile_step
 from tests.conftest import config_of, program_of, records, refusal, step_args
 
 TINY = config_of("llama:lora:tiny").model
+
+
+def sgd(schedule):
+    return optax.sgd(schedule)
 
 
 @pytest.mark.device
@@ -57,6 +64,7 @@ def test_adapters_alone_are_trained_exchanged_and_kept_by_the_optimizer(train, p
     assert exchanged[sums]["bytes"] == pytest.approx(4 * trained, rel=0.01)
 
     result = train("llama:lora:tiny", **fields)
+    assert not [line for line in result.summary["warnings"] if "exchanges" in line]
     after = flax.traverse_util.flatten_dict(jax.device_get(result.state.params), sep="/")
     for path in params:
         first = np.asarray(after[path]).reshape(params[path].shape)
@@ -90,6 +98,16 @@ def test_frozen_weights_have_no_gradient_of_their_own_in_the_count():
     # Nothing that is trained comes before the first block's queries, keys and values.
     per_token -= sum(ins * outs + rank * ins for ins, outs in sides[:3])
     assert analysis.training_flops == 2 * tokens * per_token
+    # A scaled loss reads no gradient of a frozen weight either.
+    scaled = program_of("llama:lora:tiny", precision="fp16").network.analysis
+    assert scaled.training_flops == analysis.training_flops
+    assert (scaled.num_trained, scaled.flops_by_6n) == (analysis.num_trained, None)
+
+
+def test_an_fp16_step_is_skipped_for_its_adapters_gradients_alone(train):
+    result = train("llama:lora:tiny", precision="fp16", num_devices=1)
+    first, last = records(result.run_dir.path, "epoch")
+    assert last["skipped_steps"] < 10 and last["eval_loss"] < first["eval_loss"]
 
 
 def test_the_usual_count_takes_all_parameters_and_ours_those_of_products():
@@ -115,7 +133,11 @@ def test_a_network_with_adapters_is_not_predicted_from_rates_of_whole_training()
 
 def test_a_llama_that_cannot_be_is_refused():
     refusal(LlamaConfig(kv_heads=5).validate, told="model.kv_heads=5: must divide model.heads=32")
-    refusal(LlamaConfig(width=2080).validate, told="model.width=2080: no multiple of 64")
+    refusal(LlamaConfig(width=2080).validate, told="no multiple of 64, twice the model.heads=32")
+    last = program_of("llama:lora:tiny", optimizer__head_learning_rate=0.1)
+    refusal(last.check, told="head_learning_rate=0.1: LlamaConfig does not train head/embedding")
+    with pytest.raises(BadInput, match="trains block1/query/kernel and 20 others for another"):
+        program_of("llama:lora:tiny", optimizer__name="custom", optimizer__update_rule=Code(sgd))
     fields = {"data__sequence_length": 4096, "data__train_examples": 8, "data__eval_examples": 8}
     program = program_of("llama:synthetic:tiny", **fields)
     refusal(program.check, told="data.sequence_length=4096: the network has positions for model")

@@ -28,7 +28,7 @@ from jaxbench.errors import BadInput, one_of
 from jaxbench.files import read_table
 from jaxbench.hardware.accelerators import Accelerators, extra_for, pip_command, supports
 from jaxbench.hardware.nvidia_libraries import cuda_versions
-from jaxbench.hardware.peak_table import devices_per_chip, find_bandwidth, without_maker
+from jaxbench.hardware.peak_table import devices_per_chip, find_bandwidth, find_peak, without_maker
 from jaxbench.hardware.system import installed_version
 
 # {dimensions of a TPU slice: the smallest size of a host}.
@@ -212,6 +212,16 @@ def compute_capability(device: Any) -> float | None:
     row = _row_of(device.device_kind) or {"compute_capability": "inf"}
     capability = getattr(device, "compute_capability", row["compute_capability"])
     return None if capability.startswith("gfx") else float(capability)  # AMD's begin so
+
+
+def has_fp8(device: Any) -> bool:
+    """Return whether a JAX device multiplies 8-bit floating point, or is a CPU, for tests.
+
+    NVIDIA's GPUs do from Ada on, TPUs if a peak of it is known.
+    """
+    if (capability := compute_capability(device)) is not None:
+        return capability >= 8.9
+    return device.platform == "cpu" or find_peak(device.device_kind, "fp8") is not None
 
 
 def most_link_bytes_per_s(device_kind: str, to_host: bool) -> float:
