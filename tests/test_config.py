@@ -17,7 +17,7 @@ from tests.conftest import config_of, refusal
         ("batch_size", True, "must be a whole number"),
         ("batch_size", 2**31, "must be within [1, 2147483647]"),
         ("seed", -1, "must be within [0, 4294967295]"),
-        ("precision", "fp8", "must be one of fp32, bf16, fp16, fp64"),
+        ("precision", "fp4", "must be one of fp32, bf16, fp16, fp64, fp8"),
         ("batch_norm", "synch", "did you mean 'sync'?"),
         ("optimizer__learning_rate", float("nan"), "must be at least 0"),
         ("optimizer__learning_rate", float("inf"), "must be at least 0"),

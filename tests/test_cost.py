@@ -150,7 +150,7 @@ _EACH = ("--target_accuracy=0.9", "--usd_per_kwh=0.25")
     [
         ({"summary": {"images_per_s_whole_run": 0.0}}, "it has no rate"),
         ({"summary": {"images_per_s_whole_run": None}}, "it has no rate"),
-        ({"top1": ()}, "has no evaluations to look for --target_accuracy in"),
+        ({"top1": ()}, "has no evaluations with an accuracy"),
         ({"summary": {"epochs_done": 3}}, "metrics.jsonl has 2 epochs, its summary counts 3"),
         ({"status": "running"}, "its status is killed"),
         ({"price": {"usd_per_hour": "much"}}, "run: run.json: Expected `float`, got `str`"),

@@ -10,7 +10,7 @@ from jaxbench.files import read_table
 from jaxbench.hardware.peak_table import find_bandwidth, find_peak
 
 # The types that matrices are multiplied in.
-ARITHMETICS = ("fp32", "tf32", "bf16", "fp16", "int8")
+ARITHMETICS = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8")
 MATMULS = tuple(f"matmul_{arithmetic}_tflops" for arithmetic in ARITHMETICS)
 MEMORY = ("copy_gb_per_s", "scale_gb_per_s", "triad_gb_per_s")
 # The labels of a network's figures.

@@ -12,6 +12,7 @@ What the names of the arithmetics mean:
   fp32: precision HIGHEST: IEEE fp32 on CPU and GPU; on TPU six passes of bf16.
   tf32: GPU only: fp32 arrays at precision DEFAULT, which Ampere and later multiply in TF32.
   bf16, fp16: arrays of that type; the backend accumulates in fp32.
+  fp8: float8_e4m3fn arrays, bf16 results.
   int8: int8 arrays, int32 results; operations, not floating-point ones.
 """
 
@@ -36,8 +37,11 @@ ARITHMETICS = {
     "tf32": (jnp.float32, lax.Precision.DEFAULT),
     "bf16": (jnp.bfloat16, lax.Precision.DEFAULT),
     "fp16": (jnp.float16, lax.Precision.DEFAULT),
+    "fp8": (jnp.float8_e4m3fn, lax.Precision.DEFAULT),
     "int8": (jnp.int8, lax.Precision.DEFAULT),
 }
+# The results of arithmetics whose products are wider than their arrays.
+_WIDER: dict[str, DType] = {"fp8": jnp.bfloat16, "int8": jnp.int32}
 # Matmuls of a call. More would hide more latency, and a slow device's window would be longer.
 CHAIN = 4
 # Sides of matrices. Accelerators are far from their best rate below the smallest, and each shape
@@ -61,23 +65,23 @@ def chain(
     """Return the result of `CHAIN` matmuls, each of which needs the one before it.
 
     Args:
-      start_MxN: only for int8: becomes the next product's left side, with one element of the last
-        product. Whole int32 products would have to be converted, which takes the memory's time.
+      start_MxN: only for fp8 and int8: becomes the next product's left side, with one element of
+        the last product. Whole products would have to be converted, which takes the memory's time.
     """
-    _, precision = ARITHMETICS[arithmetic]
+    dtype, precision = ARITHMETICS[arithmetic]
     left = x_MxK
-    other_left: Any = start_MxN  # given for int8
+    other_left: Any = start_MxN  # given for `_WIDER`
     for number in range(CHAIN):
         right = v_NxK if number % 2 else w_KxN
-        if arithmetic != "int8":
+        if arithmetic not in _WIDER:
             left = lax.dot(left, right, precision=precision)
             continue
-        product = lax.dot(left, right, preferred_element_type=jnp.int32)
+        product = lax.dot(left, right, preferred_element_type=_WIDER[arithmetic])
         if number == CHAIN - 1:
             return product
         # Else XLA may compute the one element alone.
         product = lax.optimization_barrier(product)
-        element = product[:1, :1].astype(jnp.int8)
+        element = product[:1, :1].astype(dtype)
         left, other_left = lax.dynamic_update_slice(other_left, element, (0, 0)), left
     return left
 
@@ -129,7 +133,7 @@ def matmul_calls(device: jax.Device, arithmetic: str, shape: Shape, window_s: fl
     """Return the calls of a chain of this shape, compiled and run once."""
     m, k, n = shape
     dtype, _ = ARITHMETICS[arithmetic]
-    sizes = [(m, k), (k, n), (n, k), *([(m, n)] if arithmetic == "int8" else [])]
+    sizes = [(m, k), (k, n), (n, k), *([(m, n)] if arithmetic in _WIDER else [])]
     arrays = [_random(number, size, dtype) for number, size in enumerate(sizes)]
     call = functools.partial(
         jax.jit(functools.partial(chain, arithmetic)), *jax.device_put(arrays, device)

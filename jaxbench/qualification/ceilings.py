@@ -9,6 +9,7 @@ from jaxbench.cards.card import Figure, measured
 from jaxbench.cards.expected import FLOOR_SIDE
 from jaxbench.cards.figures import ARITHMETICS
 from jaxbench.errors import first_line
+from jaxbench.hardware.targets.target import has_fp8
 from jaxbench.microbench.interleaved import Calls, measure_in_turn
 from jaxbench.microbench.matmul import Shape, find_best_shape, matmul_calls, operations
 from jaxbench.microbench.memory_bandwidth import choose_array_bytes, measure_bandwidth
@@ -79,6 +80,8 @@ def _measure_matmuls(
         turns: dict[str, tuple[Calls, Shape]] = {}
         for arithmetic in arithmetics:
             if arithmetic == "tf32" and device.platform != "gpu":
+                continue
+            if arithmetic == "fp8" and not has_fp8(device):
                 continue
             session.show(f"matmul {arithmetic} on device {device.id}, compiling")
             try:

@@ -4,6 +4,7 @@ import itertools
 import types
 
 import jax
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -128,7 +129,7 @@ def test_stages_take_turns_forwards_then_backwards():
 _SHAPE = (64, 32, 128)
 
 
-@pytest.mark.parametrize("arithmetic", ["fp32", "bf16", "fp16", "int8"])
+@pytest.mark.parametrize("arithmetic", ["fp32", "bf16", "fp16", "fp8", "int8"])
 def test_no_matmul_of_a_call_is_optimised_away(arithmetic):
     """Each product is whole, and none has constants for operands."""
     calls = matmul.matmul_calls(jax.devices()[0], arithmetic, _SHAPE, window_s=0.01)
@@ -152,18 +153,20 @@ def test_a_chain_multiplies_each_product_by_the_next_matrix():
 
 
 @pytest.mark.device
-def test_an_int8_product_needs_the_one_before_it():
+@pytest.mark.parametrize(
+    ("arithmetic", "dtype", "most"), [("int8", np.int8, 8), ("fp8", ml_dtypes.float8_e4m3fn, 2)]
+)
+def test_a_narrow_product_needs_the_one_before_it(arithmetic, dtype, most):
     """The first product's first element is in the second product's left side, and so on."""
-    rng = np.random.default_rng(0)
-    x, w, v, start = (
-        rng.integers(-8, 8, size).astype(np.int8) for size in ((8, 4), (4, 16), (16, 4), (8, 16))
-    )
+    rng, sizes = np.random.default_rng(0), ((8, 4), (4, 16), (16, 4), (8, 16))
+    x, w, v, start = (rng.integers(-most, most, size).astype(dtype) for size in sizes)
     left, other = x.astype(np.int32), start.astype(np.int32)
     for number in range(matmul.CHAIN):
         product = left @ (v if number % 2 else w).astype(np.int32)
-        other[0, 0] = product[0, 0].astype(np.int8)
+        other[0, 0] = product[0, 0].astype(dtype).astype(np.int32)
         left, other = other, left
-    np.testing.assert_array_equal(matmul.chain("int8", x, w, v, start), product)
+    found = matmul.chain(arithmetic, x, w, v, start)
+    np.testing.assert_array_equal(np.asarray(found, np.int32), product)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from jaxbench.qualification.session import PartFailed, QualifySession
 from tests.conftest import refusal
 from tests.qualification.conftest import corrupt_device
 
-_MEASURED = ("fp32", "bf16", "fp16")
+_MEASURED = ("fp32", "bf16", "fp16", "fp8")
 run_make_plan, measure_ceilings = run.make_plan, ceilings.measure
 OK = Check("jax", "ok", "0.10.2")
 
