@@ -5,7 +5,6 @@ through both networks in fp64, as in test_pytorch_parity.py: outputs, loss and g
 Where those packages compute in float32 by name, they compute in float64 here.
 """
 
-import importlib
 import re
 
 import flax
@@ -46,7 +45,7 @@ def package(torch, monkeypatch):
     """Imports a package beside PyTorch, in which float32 means float64."""
 
     def load(name):
-        module = importlib.import_module(name)
+        module = pytest.importorskip(name)
         for name in ("float32", "float"):
             monkeypatch.setattr(torch, name, torch.float64)
         monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
