@@ -17,8 +17,8 @@ P x P x C and MLP ratio R:
 XL/2 for 32x32x4: 118.6 GMAC, as published.
 
 In training an example's latents are mixed with Gaussian noise at a level that is drawn evenly (Ho
-et al. 2020), and its class is replaced by "none" at times. jaxbench
-neither samples from the network, nor averages its parameters for that, nor encodes images.
+et al. 2020), and its class is replaced by "none" at times. jaxbench neither samples from the
+network, nor averages its parameters for that, nor encodes images.
 
 Letters: as in transformer_block.py; S levels of noise.
 """

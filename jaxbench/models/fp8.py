@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from jaxbench.aliases import DType
 
-FORWARD, BACKWARD = jnp.float8_e4m3fn, jnp.float8_e5m2
+_FORWARD, _BACKWARD = jnp.float8_e4m3fn, jnp.float8_e5m2
 
 
 def fp8_dot_general(
@@ -34,32 +34,30 @@ def _product(x_NxI: jax.Array, kernel_IxO: jax.Array) -> jax.Array:
 
 
 def _forward(x_NxI, kernel_IxO):
-    scaled = _scale(x_NxI, FORWARD), _scale(kernel_IxO, FORWARD)
+    scaled = _scale(x_NxI, _FORWARD), _scale(kernel_IxO, _FORWARD)
     # An empty array tells the type, which no residual but an array can.
     return _dot(*scaled, 1, 0, x_NxI.dtype), (*scaled, jnp.zeros(0, x_NxI.dtype))
 
 
 def _backward(residuals, dy_NxO):
     x_NxI, kernel_IxO, typed = residuals
-    dy_NxO = _scale(dy_NxO, BACKWARD)
+    dy_NxO = _scale(dy_NxO, _BACKWARD)
     dx_NxI = _dot(dy_NxO, kernel_IxO, 1, 1, typed.dtype)
     return dx_NxI, _dot(x_NxI, dy_NxO, 0, 0, typed.dtype)
 
 
 _product.defvjp(_forward, _backward)
 
-# An array in 8 bits, and the factor that it was divided by.
-Scaled = tuple[jax.Array, jax.Array]
 
-
-def _scale(array: jax.Array, dtype: DType) -> Scaled:
+def _scale(array: jax.Array, dtype: DType) -> tuple[jax.Array, jax.Array]:
+    """Return an array in 8 bits, and the factor that it was divided by."""
     wide = array.astype(jnp.float32)
     most = jnp.max(jnp.abs(wide))
     factor = jnp.where(most > 0, most / float(jnp.finfo(dtype).max), 1.0)
     return (wide / factor).astype(dtype), factor
 
 
-def _dot(one: Scaled, other: Scaled, axis: int, other_axis: int, dtype: DType) -> jax.Array:
+def _dot(one: tuple, other: tuple, axis: int, other_axis: int, dtype: DType) -> jax.Array:
     """Return the product over one axis of each of two scaled matrices."""
     axes = (((axis,), (other_axis,)), ((), ()))
     product = jax.lax.dot_general(one[0], other[0], axes, preferred_element_type=jnp.float32)

@@ -29,7 +29,6 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
 from jaxbench.aliases import DType
 from jaxbench.config.fields import number
@@ -63,13 +62,11 @@ class LlamaBlock(nn.Module):
     def __call__(self, x_BxTxD: jax.Array) -> jax.Array:
         config, width = self.config, x_BxTxD.shape[-1]
         types: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        norm = functools.partial(rms_norm, config, **types)
-
-        given = {"rank": config.lora_rank, "alpha": config.lora_alpha, "product": self.product}
-        projection: Any = functools.partial(Projection, **types | given)
+        stored = config.stored(self.dtype, self.param_dtype)
+        norm = functools.partial(nn.RMSNorm, _EPSILON, dtype=self.dtype, param_dtype=stored)
 
         def project(name, x_Bx, features):
-            return projection(features, name=name)(x_Bx)
+            return Projection(config, features, product=self.product, name=name, **types)(x_Bx)
 
         def heads(name, count):
             return project(name, y_BxTxD, count * head_width).reshape(
@@ -91,34 +88,32 @@ class LlamaBlock(nn.Module):
 
 
 class Projection(nn.Module):
-    """A `product` with a kernel_DxO and, with a `rank`, an adapter's two; `lora_b` begins at 0.
+    """A `product` with a kernel_DxO and, with a `lora_rank`, those of an adapter, in `dtype`."""
 
-    The kernel is then not trained, and stored in `dtype`. The adapter's products are in `dtype`.
-    """
-
+    config: "LlamaConfig"
     features: int
-    rank: int
-    alpha: float
     dtype: DType
     param_dtype: DType
     product: Callable[..., jax.Array]
 
     @nn.compact
     def __call__(self, x_BxTxD):
+        config = self.config
+
         def apply(product, x_Bx, name, init, features, stored):
             kernel = self.param(name, init, (x_Bx.shape[-1], features), stored)
             return product(x_Bx, kernel.astype(self.dtype), (((x_Bx.ndim - 1,), (0,)), ((), ())))
 
-        init, stored = nn.initializers.normal(INIT_STD), self.param_dtype
-        if not self.rank:
-            return apply(self.product, x_BxTxD, "kernel", init, self.features, stored)
-        y_BxTxO = apply(self.product, x_BxTxD, "kernel", init, self.features, self.dtype)
-        dense = functools.partial(apply, jax.lax.dot_general)
+        init, stored = nn.initializers.normal(INIT_STD), config.stored(self.dtype, self.param_dtype)
+        y_BxTxO = apply(self.product, x_BxTxD, "kernel", init, self.features, stored)
+        if not config.has_adapters:
+            return y_BxTxO
+        dense = functools.partial(apply, jax.lax.dot_general, stored=self.param_dtype)
         # PyTorch's draw of a dense layer, which peft takes too.
         uniform = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
-        low_BxTxR = dense(x_BxTxD, "lora_a", uniform, self.rank, stored)
-        added_BxTxO = dense(low_BxTxR, "lora_b", nn.initializers.zeros, self.features, stored)
-        return y_BxTxO + added_BxTxO * (self.alpha / self.rank)
+        low_BxTxR = dense(x_BxTxD, "lora_a", uniform, config.lora_rank)
+        added_BxTxO = dense(low_BxTxR, "lora_b", nn.initializers.zeros, self.features)
+        return y_BxTxO + added_BxTxO * (config.lora_alpha / config.lora_rank)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -182,12 +177,6 @@ class LlamaConfig(TransformerConfig):
         return dtype if self.has_adapters else param_dtype
 
 
-def rms_norm(config: LlamaConfig, *, dtype: DType, param_dtype: DType, name: str) -> nn.Module:
-    """Return a norm of the network; adapters leave its scale as it is."""
-    stored = config.stored(dtype, param_dtype)
-    return nn.RMSNorm(_EPSILON, dtype=dtype, param_dtype=stored, name=name)
-
-
 class Llama(Network):
     """Tokens_BxT in, logits_BxTxK in `param_dtype` out."""
 
@@ -205,18 +194,15 @@ class Llama(Network):
                 f"model.max_tokens={config.max_tokens}"
             )
         stored = config.stored(self.dtype, self.param_dtype)
+        types: dict[str, Any] = {"dtype": self.dtype, "param_dtype": stored}
+        init = nn.initializers.normal(INIT_STD)
         embed = functools.partial(
-            nn.Embed,
-            self.num_classes,
-            config.width,
-            dtype=self.dtype,
-            param_dtype=stored,
-            embedding_init=nn.initializers.normal(INIT_STD),
+            nn.Embed, self.num_classes, config.width, embedding_init=init, **types
         )
         x_BxTxD = embed(name="tokens")(tokens_BxT)
         for index in range(1, config.depth + 1):
             x_BxTxD = self.block(
                 config, attention=self.attention, name=f"block{index}", **self.types
             )(x_BxTxD)
-        x_BxTxD = rms_norm(config, name="norm", **self.types)(x_BxTxD)
-        return token_logits(x_BxTxD, embed(name="head"), jnp.dtype(self.param_dtype))
+        x_BxTxD = nn.RMSNorm(_EPSILON, name="norm", **types)(x_BxTxD)
+        return token_logits(x_BxTxD, embed(name="head"), self.param_dtype)

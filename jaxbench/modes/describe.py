@@ -176,7 +176,7 @@ def print_network(
         ("forward, one image", f"{network['forward_macs_per_image'] / 1e9:.4g} GMAC"),
         ("training, one image", f"{network['training_flops_per_image'] / 1e9:.4g} GFLOP"),
     ]
-    if flops := network.get("training_flops_by_6n"):
+    if flops := network["training_flops_by_6n"]:
         totals.append(("the same by 6 N and attention", f"{flops / 1e9:.4g} GFLOP"))
     _print_table(console, "totals", "name|value", [*totals, *more], show_header=False)
 

@@ -212,6 +212,7 @@ def compile_for_target(config: Config, target: Target) -> tuple[TargetRecord, di
         network = describe_network(program.network) | {
             "layers": list_layers(program.network),
             "training_flops_per_image": program.network.analysis.training_flops,
+            "training_flops_by_6n": program.network.analysis.flops_by_6n,
         }
         args = abstract_args(config, layout)
         state = program.abstract_placed_state()

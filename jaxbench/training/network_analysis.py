@@ -268,7 +268,7 @@ def count_training(traced: Any, updates: Sequence[bool]) -> TrainingWork:
     except Exception:
         gradient, num_images = trace_gradient(by_images=False), 0
 
-    # A convolution's gradient counts as its forward operation, whose padding has another size.
+    # A convolution's gradient counts as its forward operation: padding makes their sizes differ.
     forward_macs = defaultdict(set)
     for op in find_matmuls_and_convs(forward.jaxpr):
         if op.primitive == "conv_general_dilated":

@@ -198,9 +198,9 @@ class Program:
             )
         removes_noise = isinstance(task, Denoising)
         if module.takes_labels != removes_noise:
-            lacks = "takes" if module.takes_labels else "takes no"
+            takes = "takes" if module.takes_labels else "takes no"
             raise BadInput(
-                f"{module.label}.__call__ {lacks} `labels_B`, which is for networks that remove "
+                f"{module.label}.__call__ {takes} `labels_B`, which is for networks that remove "
                 f"noise from examples of a class (task='denoising'), and the task is {task.name}"
             )
         params = jax.tree.leaves(state.params)

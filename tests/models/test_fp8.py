@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxbench.hardware import peaks
 from jaxbench.hardware.peak_table import find_peak
 from jaxbench.hardware.targets.target import has_fp8, parse_target
 from jaxbench.models.fp8 import fp8_dot_general
@@ -86,6 +87,15 @@ def test_fp8_is_for_transformers_and_for_devices_that_have_it(monkeypatch):
     monkeypatch.setattr("jaxbench.training.program.has_fp8", lambda device: False)
     told = "precision='fp8': cpu has no units for it; NVIDIA GPUs of compute capability 8.9"
     refusal(program_of, "gpt_bytes:tiny", precision="fp8", told=told)
+
+
+def test_mfu_is_that_of_the_fp8_peak_and_says_so(monkeypatch):
+    monkeypatch.setattr(peaks, "find_peak", lambda _, *how: find_peak("NVIDIA H200", *how))
+    analysis = program_of("llama:synthetic", precision="fp8").network.analysis
+    fields = analysis.utilization(1.0)
+    assert (fields["peak"]["arithmetic"], fields["peak"]["flops_per_s"]) == ("fp8", 1978.9e12)
+    assert fields["mfu"] == pytest.approx(analysis.training_flops / 1978.9e12)
+    assert not analysis.warnings()
 
 
 def test_fp8_is_not_predicted_from_rates_of_others():

@@ -12,6 +12,8 @@ import pytest
 
 from jaxbench.config.custom import Code
 from jaxbench.errors import BadInput
+from jaxbench.hardware import peaks
+from jaxbench.hardware.peak_table import find_peak
 from jaxbench.hardware.targets.target import target_of_kind
 from jaxbench.models.llama import LlamaConfig
 from jaxbench.models.transformer_block import attend
@@ -110,7 +112,7 @@ def test_an_fp16_step_is_skipped_for_its_adapters_gradients_alone(train):
     assert last["skipped_steps"] < 10 and last["eval_loss"] < first["eval_loss"]
 
 
-def test_the_usual_count_takes_all_parameters_and_ours_those_of_products():
+def test_the_usual_count_takes_all_parameters_and_ours_those_of_products(monkeypatch):
     model = config_of("llama:synthetic").model
     analysis = program_of("llama:synthetic").network.analysis
     tokens, table = 2048, 32000 * model.width
@@ -119,6 +121,12 @@ def test_the_usual_count_takes_all_parameters_and_ours_those_of_products():
     products = 1_100_048_384 - table - norms
     assert analysis.training_flops == 6 * (tokens * products + attention)
     assert analysis.flops_by_6n == 6 * (tokens * 1_100_048_384 + attention)
+    monkeypatch.setattr(peaks, "find_peak", lambda _, *how: find_peak("NVIDIA H200", *how))
+    fields = analysis.utilization(1.0)
+    assert fields["mfu"] == pytest.approx(analysis.training_flops / 989.4e12)
+    assert fields["mfu_by_6n"] == pytest.approx(analysis.flops_by_6n / 989.4e12)
+    # A forward pass alone has no such count.
+    assert "mfu_by_6n" not in analysis.utilization(1.0, analysis.training_flops // 3)
 
 
 def test_a_network_with_adapters_is_not_predicted_from_rates_of_whole_training():
