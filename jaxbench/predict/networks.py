@@ -1,8 +1,8 @@
 """Public networks that rates were published for, as shapes: their products and what they move.
 
 The layers are those of the papers and of the reference code. MACs and weights are tested against
-published counts. jaxbench trains none of them but ResNet-50, WRN-28-10, ViT-S/16 and GPT-2; those
-of its experiments are traced instead (`tracing.read_network`).
+published counts. jaxbench trains few of them; those of its experiments are traced instead
+(`tracing.read_network`), and tested to be the same.
 """
 
 import dataclasses
@@ -369,11 +369,26 @@ def mixer_b16() -> NetworkShape:
     return NetworkShape(layers, sum(moved))
 
 
+def dit_xl2(fused: bool = False) -> NetworkShape:
+    """Return DiT-XL/2 on latents of 32x32x4: patches of 2x2, and outputs for noise and variance."""
+    tokens = transformer(28, 1152, 16, 256, patch=16, vocabulary=32, fused=fused)
+    # The noise level's vector, and what it and the class make of it for each block and the outputs.
+    conditions = [
+        _dense(1, 256, 1152, 2.0),
+        _dense(1, 1152, 1152, 2.0),
+        _dense(1, 1152, 6 * 1152, 2.0, 28),
+        _dense(1, 1152, 2 * 1152, 2.0),
+    ]
+    layers, moved = zip(*conditions, strict=True)
+    return NetworkShape((*tokens.layers, *layers), tokens.touched + sum(moved))
+
+
 # Each is called with `fused`, or without it for its usual form.
 _plain = functools.partial(functools.partial, transformer)
 _fused = functools.partial(_plain, fused=True)
 _maxtext = functools.partial(_fused, head=256, vocabulary=32768)
 _llama = functools.partial(_fused, gated=True)
+_mpt = functools.partial(_fused, tokens=2048, vocabulary=50368)
 _TRANSFORMERS: dict[str, Callable[..., NetworkShape]] = {
     "vit_tiny": _plain(12, 192, 3, 197, patch=768),
     "vit_s16": _plain(12, 384, 6, 197, patch=768),
@@ -401,13 +416,25 @@ _TRANSFORMERS: dict[str, Callable[..., NetworkShape]] = {
     "maxtext_128b": _maxtext(64, 10240, 64, 2048, hidden=65536),
     "maxtext_256b": _maxtext(64, 20480, 64, 2048, hidden=65536),
     "maxtext_512b": _maxtext(128, 20480, 64, 2048, hidden=65536),
+    "mpt_125m": _mpt(12, 768, 12),
+    "mpt_350m": _mpt(24, 1024, 16),
+    "mpt_760m": _mpt(24, 1536, 12),
+    "mpt_1b": _mpt(24, 2048, 16),
+    "mpt_3b": _mpt(32, 2560, 20),
+    "mpt_7b": _mpt(32, 4096, 32),
+    "mpt_13b": _mpt(40, 5120, 40),
+    "mpt_30b": _mpt(48, 7168, 56),
+    "tinyllama_1b": _llama(22, 2048, 32, 2048, hidden=5632, kv_heads=4, vocabulary=32000),
     "llama1_7b": _llama(32, 4096, 32, 2048, hidden=11008, vocabulary=32000),
     "llama2_7b": _llama(32, 4096, 32, 4096, hidden=11008, vocabulary=32000),
     "llama2_70b": _llama(80, 8192, 64, 4096, hidden=28672, kv_heads=8, vocabulary=32000),
+    # Llama 3.2, on half of the tokens that the others of Llama 3 are on.
+    "llama3_3b": _llama(28, 3072, 24, 4096, hidden=8192, kv_heads=8, vocabulary=128256),
     "llama3_8b": _llama(32, 4096, 32, 8192, hidden=14336, kv_heads=8, vocabulary=128256),
     "llama3_70b": _llama(80, 8192, 64, 8192, hidden=28672, kv_heads=8, vocabulary=128256),
     "llama3_405b": _llama(126, 16384, 128, 8192, hidden=53248, kv_heads=8, vocabulary=128256),
     "mistral_7b": _llama(32, 4096, 32, 8192, hidden=14336, kv_heads=8, vocabulary=32000),
+    "dit_xl2": dit_xl2,
 }
 # All are built at once, in some milliseconds: `identify` compares with each of them.
 NETWORKS = {

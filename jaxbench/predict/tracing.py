@@ -92,6 +92,8 @@ class _Reader:
                 name = CUDNN_ATTENTION
             inputs = [self.value(one) for one in equation.invars]
             used = [one for one in inputs if one.needed]
+            for one in used:  # A norm that reads only the square of a sum has written the sum too.
+                one.needed = self.summed.get(one.needed, one.needed)
             needed = frozenset().union(*(one.needed for one in used))
             stores = False
             if name in _PRODUCTS:

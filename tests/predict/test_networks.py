@@ -29,7 +29,18 @@ _PUBLISHED = {
     "gpt3_175b": (None, 175_000),
     "maxtext_52b": (None, 52_000),
     "llama2_7b": (None, 6740),
+    "llama3_3b": (None, 3213),
     "llama3_70b": (None, 70600),
+    "dit_xl2": (118.64, 675.1),
+    # llm-foundry counts fixed positions too: 1.3 % of the smallest.
+    "mpt_125m": (None, 125.3),
+    "mpt_350m": (None, 356.0),
+    "mpt_760m": (None, 760.5),
+    "mpt_1b": (None, 1316),
+    "mpt_3b": (None, 2652),
+    "mpt_7b": (None, 6659),
+    "mpt_13b": (None, 12854),
+    "mpt_30b": (None, 29975),
 }
 
 
@@ -52,6 +63,11 @@ def test_public_networks_have_the_published_counts(network):
         ("vit_s16:synthetic", "vit_s16", "cudnn"),
         ("gpt124m_synthetic", "gpt2", "xla"),
         ("gpt124m_synthetic", "gpt2", "cudnn"),
+        ("llama:synthetic", "tinyllama_1b", "xla"),
+        ("llama:synthetic", "tinyllama_1b", "cudnn"),
+        ("llama:8b", "llama3_8b", "cudnn"),
+        ("dit", "dit_xl2", "xla"),
+        ("dit", "dit_xl2", "cudnn"),
     ],
 )
 def test_a_traced_network_is_the_described_one_that_rates_are_fitted_to(
@@ -72,12 +88,13 @@ def test_the_traced_layers_are_the_described_ones(traced, resnet50):
     assert layers[0] == layers[1]
 
 
-def test_each_block_of_a_transformer_moves_as_much():
+@pytest.mark.parametrize("experiment", ["gpt_bytes:tiny", "llama:tiny", "dit:tiny"])
+def test_each_block_of_a_transformer_moves_as_much(experiment):
     """A sum over blocks is not computed again from all blocks before it."""
     touched = []
     for depth in (1, 2, 8):
         overrides = [f"--experiment.model.depth={depth}"]
-        config = entry_point.load_experiment("gpt_bytes:tiny", overrides)
+        config = entry_point.load_experiment(experiment, overrides)
         touched.append(read_shape(config)[0].touched)
     one, two, eight = touched
     assert eight - one == pytest.approx(7 * (two - one), rel=0.01) and two > 1.2 * one
