@@ -10,7 +10,8 @@ groups. The rows of XLA count that are no lower bounds; with a generation left o
 all software. A cell is a network, device, precision and software; its error is that of its middle
 row. The last lines compare pairs of devices on one network by one software, each device left out.
 
---rows prints every row, its device left out.
+--rows prints every row and whether its intervals hold it: XLA's with the device left out, the
+others with the generation left out.
 --against predicts other rows, in the columns of published/rates.csv, by the shipped fit, which
 knows the values of JAX alone: rows of other software are predicted as those of an unknown one.
 """
@@ -44,12 +45,22 @@ def _is_new_gpu(rate: Rate) -> bool:
     return _is_gpu(rate) and rate.setting.generation not in ("Maxwell", "Pascal", "Volta", "Turing")
 
 
+def _is_large(rate: Rate) -> bool:
+    """Return whether a rate is of a language model of this decade, or of DiT."""
+    return str(rate.setting.network).startswith(("llama", "tinyllama", "mistral", "mpt", "dit"))
+
+
 # What people ask for: {what: (what was left out, which rows)}.
 _QUESTIONS: dict[str, tuple[str, Callable[[Rate], bool]]] = {
     "a GPU from 2020 on, XLA": ("device", _is_new_gpu),
     "a GPU, JAX": ("device", lambda rate: _is_gpu(rate) and rate.setting.by_jax),
     "a TPU": ("device", lambda rate: not _is_gpu(rate)),
     "transformers": ("device", lambda rate: rate.setting.shape.family == "transformer"),
+    "Llama, Mistral, by network, XLA": ("network", _is_large),
+    "Llama, MPT, a new generation, not XLA": (
+        "generation",
+        lambda rate: _is_large(rate) and not is_judged(rate),
+    ),
     "convolutional networks": ("device", lambda rate: rate.setting.shape.family != "transformer"),
     "a new generation, XLA": ("generation", is_judged),
     "a new generation, all software": ("generation", lambda rate: True),
@@ -124,17 +135,24 @@ def print_tables(rates: Sequence[Rate]) -> None:
     print("\n".join(text_table(("generation left out", *headings), table, ())))
 
 
-def print_rows(rates: Sequence[Rate], errors: Sequence[float]) -> None:
-    """Print a table of predicted and published rates."""
+def print_rows(
+    rates: Sequence[Rate], errors: Sequence[float], held: Sequence[Sequence[bool]]
+) -> None:
+    """Print a table of predicted and published rates.
+
+    Args:
+      held: whether the intervals of each of `LEVELS` hold each rate.
+    """
     headings = ("network", "device", "devices", "arithmetic", "batch", "software")
     rows = []
-    for rate, error in zip(rates, errors, strict=True):
+    for rate, error, *inside in zip(rates, errors, *held, strict=True):
         one = rate.setting
         what = [str(one.network), one.kind, str(one.num_devices), one.arithmetic]
         what += [f"{one.batch * one.num_devices:,.0f}", one.software]
         ratio = float(np.exp(error))
-        rows.append([*what, f"{rate.rate * ratio:,.4g}", f"{rate.rate:,.4g}", f"{ratio:.2f}"])
-    table = text_table((*headings, "predicted", "published", "ratio"), rows, ())
+        what += [f"{rate.rate * ratio:,.4g}", f"{rate.rate:,.4g}", f"{ratio:.2f}"]
+        rows.append(what + ["yes" if one else "no" for one in inside])
+    table = text_table((*headings, "predicted", "published", "ratio", *_HEADINGS[4:]), rows, ())
     print("\n".join(table))
 
 
@@ -184,25 +202,37 @@ def main(_: list[str]) -> int:
         rates = read_rates(pathlib.Path(_AGAINST.value))
         log_s, sds = calibration.model.predict([rate.setting for rate in rates])
         errors = np.log([rate.step_s for rate in rates]) - log_s
-        holds = [
-            f"{np.mean(abs(errors) <= width * sds):.0%}" for width in calibration.scales.values()
-        ]
-        table = [summary("all", errors, holds)]
+        held = [abs(errors) <= width * sds for width in calibration.scales.values()]
+        table = [summary("all", errors, [f"{np.mean(inside):.0%}" for inside in held])]
         if (by_jax := np.array([rate.setting.by_jax for rate in rates])).any():
             table.append(summary("JAX", errors[by_jax]))
         print("\n".join(text_table(("rows of the file", *_HEADINGS), table, ())))
-        print_rows(rates, errors.tolist())
+        print_rows(rates, errors.tolist(), held)
         return 0
     rates = read_rates()
     print_tables(rates)
     print()
     print_anchors(rates)
     print_order(rates)
-    rows = [row for rows in calibration.left_out["device"].values() for row in rows]
+    kinds = ("generation", "device") if _ROWS.value else ("device",)
+    # A row of XLA is in both.
+    left_out = {
+        row.row: row
+        for kind in kinds
+        for rows in calibration.left_out[kind].values()
+        for row in rows
+    }
+    rows = [*left_out.values()]
     if not _ROWS.value:
         print(f"\nthe {_WORST} rows that are furthest off, their device left out")
         rows = sorted(rows, key=lambda row: -abs(row.error))[:_WORST]
-    print_rows([rates[row.row] for row in rows], [row.error for row in rows])
+    held = []
+    for level in LEVELS:
+        inside = {}
+        for kind in kinds:
+            inside |= calibration.held(kind, level)
+        held.append([inside[row.row] for row in rows])
+    print_rows([rates[row.row] for row in rows], [row.error for row in rows], held)
     return 0
 
 

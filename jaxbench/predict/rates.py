@@ -140,6 +140,10 @@ def read_rates(path: pathlib.Path = RATES) -> list[Rate]:
 def _rate(row: PublishedRate) -> Rate:
     if row.network not in NETWORKS:
         raise BadInput(f"network {row.network!r}: {one_of(row.network, NETWORKS)}")
+    if row.precision == "fp8":
+        raise BadInput(
+            "precision 'fp8': predictions have no such term; give the row not_fitted=yes"
+        )
     target, count = devices_of(row.device, row.num_devices)
     arithmetic = "16" if row.precision in ("bf16", "fp16") else row.precision
     fused = None if row.attention is None else row.attention == "fused"

@@ -56,7 +56,7 @@ class PublishedRate:
     network: str
     device: str
     num_devices: _Count
-    precision: Literal["fp16", "bf16", "tf32", "fp32"]
+    precision: Literal["fp8", "fp16", "bf16", "tf32", "fp32"]
     batch_size: _Count
     software: str
     examples_per_s: Annotated[float, Meta(gt=0, le=1e12)]
