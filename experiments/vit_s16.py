@@ -59,8 +59,8 @@ def variant_synthetic(config: Config) -> Config:
         python -m jaxbench.main --experiment=vit_s16:synthetic --experiment.batch_size=1024
 
     No augmentation. An epoch is 2,048 images; the first one includes warm-up: read `images_per_s`
-    of the later ones. On NVIDIA GPUs compare `--experiment.model.attention=cudnn`; with
-    `--experiment.remat=blocks` larger batches fit.
+    of the later ones. run.json says which attention ran; with `--experiment.remat=blocks` larger
+    batches fit.
     """
     config.data = DataConfig(image_shape=(224, 224, 3), num_classes=1000).synthetic(2048, 256)
     config.optimizer.schedule, config.optimizer.warmup_epochs = "constant", 0.0

@@ -844,8 +844,8 @@ class RunDocument(Struct, frozen=True, kw_only=True):
     forward_macs_per_image: Annotated[Count | None, Metric("multiply-accumulates of the forward pass for one image")] = None
     forward_macs_by_dtype: Annotated[dict[str, int] | None, Metric("the same by the type of the operands, in the traced network")] = None
     training_flops_per_image: Annotated[Count | None, Metric("floating-point operations of a training step for one image")] = None
-    attention: Annotated[str | None, Metric("implementation of attention on these devices, xla or cudnn; of networks of transformer blocks")] = None
-    attention_reason: Annotated[str | None, Metric("why it cannot be cudnn; null if it can")] = None
+    attention: Annotated[str | None, Metric("implementation of attention: xla, cudnn or flash; of networks of transformer blocks")] = None
+    attention_reason: Annotated[str | None, Metric("why: the times of a layer, forward and backward; what failed; what cannot be; or that it was chosen without timing, for a compiler, a prediction or --deterministic. Null if model.attention asks for it")] = None
     batch_per_device: Positive | None = None
     batch_norm_examples: Annotated[Count | None, Metric("images over which a batch-norm layer takes its statistics; null without one")] = None
     data: Annotated[LoadedData | None, Metric("the data set as loaded, and how it reaches the devices")] = None

@@ -49,6 +49,8 @@ class GptConfig(TransformerConfig):
         added to its token. rotary: queries and keys are rotated by their positions (RoPE).
     """
 
+    causal = True
+
     width: int = number(512, low=2)
     depth: int = number(6, low=1)
     heads: int = number(8, low=1)
@@ -90,7 +92,7 @@ class Gpt(Network):
         x_BxTxD = apply_blocks(
             self,
             x_BxTxD,
-            causal=True,
+            causal=config.causal,
             rotary=config.positions == "rotary",
             kernel_init=init,
             # Each block adds twice; the sum's variance then does not grow with the depth.

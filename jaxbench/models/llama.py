@@ -80,7 +80,7 @@ class LlamaBlock(nn.Module):
             for name, count in (("query", config.heads), ("key", config.kv_heads))
         )
         value_BxTxGxF = heads("value", config.kv_heads)
-        y_BxTxNxF = attend(query_BxTxNxF, key_BxTxGxF, value_BxTxGxF, True, self.attention)
+        y_BxTxNxF = attend(query_BxTxNxF, key_BxTxGxF, value_BxTxGxF, config.causal, self.attention)
         x_BxTxD = x_BxTxD + project("out", y_BxTxNxF.reshape(x_BxTxD.shape), width)
         y_BxTxD = norm(name="norm2")(x_BxTxD)
         gate_BxTxM, up_BxTxM = (project(n, y_BxTxD, config.mlp_width) for n in ("gate", "up"))
@@ -134,6 +134,7 @@ class LlamaConfig(TransformerConfig):
     """
 
     block: typing.ClassVar[Any] = LlamaBlock
+    causal = True
 
     width: int = number(2048, low=2)
     depth: int = number(22, low=1)

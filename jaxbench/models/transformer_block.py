@@ -29,6 +29,10 @@ from jaxbench.models.layers import keep_products_and_sums
 _AMPERE = 8.0
 # The limit on all GPUs that have it; the width of a head is a multiple of 8.
 _CUDNN_HEAD_WIDTH = 128
+# Flash attention reads the tokens in blocks of this many at least. Compilers for older TPUs refuse
+# its products of bf16.
+_FLASH_TOKENS = 128
+_NOT_FOR_FLASH = ("TPU v2", "TPU v3")
 # The name of the function below in a traced network.
 FUSED_ATTENTION = "fused_attention"
 
@@ -93,18 +97,22 @@ class TransformerConfig(ModelConfig):
     """Base of the transformers' configurations, which add `width`, `depth` and `heads`.
 
     Attributes:
-      attention: Implementation of attention (`jax.nn.dot_product_attention`). xla: matrix products
-        and a softmax in fp32, on any device; memory grows with the square of the tokens. cudnn:
-        cuDNN's flash attention, for NVIDIA GPUs from Ampere on under bf16 or fp16 and an even
-        number of tokens. auto: cudnn if it can, else xla; run.json records which (`attention`), and
-        why it is not cudnn (`attention_reason`).
+      attention: Implementation of attention. xla: matrix products and a softmax in fp32, on any
+        device; memory grows with the square of the tokens. cudnn: cuDNN's flash attention, for
+        NVIDIA GPUs from Ampere on under bf16 or fp16 and an even number of tokens. flash: JAX's
+        flash attention for TPUs from v4 on, under bf16 or fp32 and a multiple of 128 tokens. auto:
+        the fastest of those that the device can do, timed before the run (under --deterministic:
+        cudnn if it can, else xla); run.json records which (`attention`), and why
+        (`attention_reason`).
     """
 
     has_blocks: typing.ClassVar[bool] = True
+    # Whether each token attends only to itself and to those before it.
+    causal: typing.ClassVar[bool] = False
     # The class of the network's blocks.
     block: typing.ClassVar[type[nn.Module]] = TransformerBlock
 
-    attention: str = choice("auto", "xla", "cudnn")
+    attention: str = choice("auto", "xla", "cudnn", "flash")
 
     def num_tokens(self, example_shape: tuple[int, ...]) -> int:
         """Return T, how many tokens an example of this shape makes."""
@@ -136,8 +144,16 @@ def gelu(x: jax.Array) -> jax.Array:
     return nn.gelu(x)
 
 
-def block_options(config: Config, compute_capability: float | None, dtype: DType) -> dict[str, Any]:
-    """Return what only a network of transformer blocks is created with; nothing for others."""
+def block_options(
+    config: Config, attention: str | None = "xla", compute_capability: float | None = None
+) -> dict[str, Any]:
+    """Return what only a network of transformer blocks is created with; nothing for others.
+
+    Args:
+      config: of the experiment.
+      attention: of `possible_attention`.
+      compute_capability: of NVIDIA GPUs; None for other devices.
+    """
     if not config.model.has_blocks:
         return {}
     block: Any = config.model.block  # type: ignore[attr-defined]
@@ -149,47 +165,68 @@ def block_options(config: Config, compute_capability: float | None, dtype: DType
         block = nn.remat(block, policy=keep_products_and_sums)
     if config.precision == "fp8":
         block = functools.partial(block, product=fp8_dot_general)
-    attention, _ = choose_attention(config, compute_capability, dtype)
     if attention == "xla" and compute_capability and compute_capability < _AMPERE:
         attention = "einsum"
     return {"block": block, "attention": attention}
 
 
-def choose_attention(
-    config: Config, compute_capability: float | None, dtype: DType
-) -> tuple[str | None, str | None]:
-    """Return xla or cudnn, what `model.attention` means on these devices, and why not cudnn.
+def possible_attention(
+    config: Config, compute_capability: float | None, dtype: DType, tpu: str | None = None
+) -> tuple[tuple[str | None, ...], str | None]:
+    """Return what `model.attention` may mean on these devices, and why not more.
 
-    The reason is None if cuDNN can do it, and both are None for a network without blocks.
+    The first is preferred: it is taken where nothing is timed. That is None for a network without
+    blocks. The reason is None if nothing is refused.
 
     Args:
       config: of the experiment.
       compute_capability: of NVIDIA GPUs; None for other devices.
       dtype: what the network computes in.
+      tpu: JAX's name of a TPU, such as TPU v4; None for other devices.
 
     Raises:
-      BadInput: `model.attention` is cudnn, and cuDNN cannot do it.
+      BadInput: `model.attention` is cudnn or flash, and the devices cannot do it.
     """
     if not config.model.has_blocks:
-        return None, None
+        return (None,), None
     model: Any = config.model
-    if model.attention == FUSED_ATTENTION:  # asked for by a trace only
-        return model.attention, None
+    asked = model.attention
+    if asked == FUSED_ATTENTION:  # asked for by a trace only
+        return (asked,), None
     head_width, tokens = model.width // model.heads, model.num_tokens(config.data.example_shape)
-    refusal = None
-    if (compute_capability or 0) < _AMPERE:
-        refusal = f"NVIDIA GPUs of compute capability {_AMPERE} (Ampere) or more"
-    elif jnp.dtype(dtype).itemsize != 2:
-        refusal = "precision=bf16 or fp16"
-    elif head_width % 8 or head_width > _CUDNN_HEAD_WIDTH:
-        refusal = f"heads with a multiple of 8 up to {_CUDNN_HEAD_WIDTH} as width, not {head_width}"
-    elif tokens % 2:
+
+    def cudnn_refusal() -> str | None:
+        if (compute_capability or 0) < _AMPERE:
+            return f"NVIDIA GPUs of compute capability {_AMPERE} (Ampere) or more"
+        if jnp.dtype(dtype).itemsize != 2:
+            return "precision=bf16 or fp16"
+        if head_width % 8 or head_width > _CUDNN_HEAD_WIDTH:
+            return (
+                f"heads with a multiple of 8 up to {_CUDNN_HEAD_WIDTH} as width, not {head_width}"
+            )
         # JAX's bound on the gradient.
-        refusal = f"an even number of tokens, not {tokens}"
-    if model.attention == "cudnn" and refusal:
-        raise BadInput(f"model.attention='cudnn': it is for {refusal}")
-    attention = "xla" if refusal or model.attention == "xla" else "cudnn"
-    return attention, refusal and f"cudnn is for {refusal}"
+        return f"an even number of tokens, not {tokens}" if tokens % 2 else None
+
+    def flash_refusal() -> str | None:
+        if tpu is None or tpu in _NOT_FOR_FLASH:
+            return "TPUs from v4 on"
+        if dtype not in (jnp.bfloat16, jnp.float32):
+            return "precision=bf16 or fp32"
+        if tokens % _FLASH_TOKENS:
+            return f"a multiple of {_FLASH_TOKENS} tokens, not {tokens}"
+        return None
+
+    refusals = {"cudnn": cudnn_refusal, "flash": flash_refusal}
+    if asked in refusals:
+        if refusal := refusals[asked]():
+            raise BadInput(f"model.attention={asked!r}: it is for {refusal}")
+        return (asked,), None
+    other = "flash" if tpu else "cudnn"
+    if refusal := refusals[other]():
+        return ("xla",), f"{other} is for {refusal}"
+    if asked == "xla":
+        return ("xla",), None
+    return (("xla", "flash") if tpu else ("cudnn", "xla")), None
 
 
 def attend(
@@ -204,8 +241,8 @@ def attend(
     G divides N: the first N / G heads of queries share the first head of keys and values.
 
     Args:
-      attention: xla or cudnn, as JAX names them, einsum for xla on GPUs that multiply no bf16, or
-        fused_attention for cudnn in a trace without a GPU.
+      attention: xla or cudnn, as JAX names them, einsum for xla on GPUs that multiply no bf16,
+        flash on TPUs, or fused_attention for cudnn and flash in a trace without such devices.
     """
     if attention == FUSED_ATTENTION:
         return fused_attention(query_BxTxNxF, key_BxTxGxF, value_BxTxGxF, causal)
@@ -214,11 +251,13 @@ def attend(
         return jax.nn.dot_product_attention(
             *arrays, is_causal=causal, implementation="cudnn" if attention == "cudnn" else "xla"
         )
+    shared = query_BxTxNxF.shape[2] // key_BxTxGxF.shape[2]
+    key_BxTxNxF, value_BxTxNxF = (jnp.repeat(x, shared, axis=2) for x in arrays[1:])
+    if attention == "flash":
+        return _flash(query_BxTxNxF, key_BxTxNxF, value_BxTxNxF, causal)
     # JAX's function asks for products by names that devices refuse (F16_F16_F32 CPUs and TPUs,
     # BF16_BF16_F32 GPUs before Ampere), and takes the softmax of fp64 in float32. Those GPUs
     # multiply bf16 as float32, and XLA does not round the scores.
-    shared = query_BxTxNxF.shape[2] // key_BxTxGxF.shape[2]
-    key_BxTxNxF, value_BxTxNxF = (jnp.repeat(x, shared, axis=2) for x in arrays[1:])
     query_BxTxNxF = query_BxTxNxF / query_BxTxNxF.shape[-1] ** 0.5
     scores_BxNxTxT = jnp.einsum("btnf,bsnf->bnts", query_BxTxNxF, key_BxTxNxF)
     scores_BxNxTxT = scores_BxNxTxT.astype(jnp.promote_types(dtype, jnp.float32))
@@ -229,11 +268,28 @@ def attend(
     return jnp.einsum("bnts,bsnf->btnf", weights_BxNxTxT, value_BxTxNxF)
 
 
+def _flash(
+    query_BxTxNxF: jax.Array, key_BxTxNxF: jax.Array, value_BxTxNxF: jax.Array, causal: bool
+) -> jax.Array:
+    # Only TPUs need these imports.
+    from jax.experimental.pallas.ops.tpu.flash_attention import BlockSizes, flash_attention
+
+    tokens, width = query_BxTxNxF.shape[1], query_BxTxNxF.shape[3]
+    # Larger blocks read keys and values less often; of fp32, 1024 exceed 16 MiB of VMEM.
+    block = next(size for size in (512, 256, _FLASH_TOKENS) if tokens % size == 0)
+    sizes = {field.name: block for field in dataclasses.fields(BlockSizes)} | {"block_b": 1}
+    arrays_BxNxTxF = (x.swapaxes(1, 2) for x in (query_BxTxNxF, key_BxTxNxF, value_BxTxNxF))
+    y_BxNxTxF = flash_attention(
+        *arrays_BxNxTxF, causal=causal, sm_scale=width**-0.5, block_sizes=BlockSizes(**sizes)
+    )
+    return y_BxNxTxF.swapaxes(1, 2)
+
+
 @functools.partial(jax.jit, static_argnums=3)
 def fused_attention(
     query_BxTxNxF: jax.Array, key_BxTxGxF: jax.Array, value_BxTxGxF: jax.Array, causal: bool
 ) -> jax.Array:
-    """Return what cuDNN's attention returns; `predict/tracing.py` knows it by its name."""
+    """Return what fused kernels return; `predict/tracing.py` knows it by its name."""
     return attend(query_BxTxNxF, key_BxTxGxF, value_BxTxGxF, causal, "xla")
 
 

@@ -26,7 +26,7 @@ from jaxbench.hardware.targets.target import Target
 from jaxbench.metrics import plain
 from jaxbench.models.transformer_block import FUSED_ATTENTION
 from jaxbench.modes.measured_rates import Measured, NoRate, measured_rates, unlike_published
-from jaxbench.modes.runner import describe_attention, describe_network
+from jaxbench.modes.runner import describe_attention, describe_network, with_attention
 from jaxbench.parallel.mesh import DataMesh, host_device
 from jaxbench.paths import user_path
 from jaxbench.precision import get_precision
@@ -55,7 +55,7 @@ def read_shape(
     It is traced on a CPU.
 
     Args:
-      attention: xla or cudnn, if the network has transformer blocks.
+      attention: xla, cudnn or flash, if the network has transformer blocks.
 
     Raises:
       BadInput: the config makes no network.
@@ -64,9 +64,9 @@ def read_shape(
     # The batch has no effect on an example.
     one = dataclasses.replace(config, num_devices=1)
     if config.model.has_blocks:
-        # Without a GPU JAX does not trace cuDNN's.
-        traced = FUSED_ATTENTION if attention == "cudnn" else attention
-        one.model = dataclasses.replace(config.model, attention=traced)
+        # Without a GPU JAX does not trace cuDNN's, nor is flash for CPUs.
+        traced = FUSED_ATTENTION if attention in ("cudnn", "flash") else attention
+        one = with_attention(one, traced)
     mesh = DataMesh((host_device(),), one.parallelism)
     with get_precision(config.precision).enabled():
         program = build_program(one, mesh, BatchLayout.create(one, 1), steps_per_epoch=1)

@@ -33,10 +33,9 @@ from jaxbench.hardware.accelerators import unused_accelerators
 from jaxbench.hardware.backend_flags import wrong_sums
 from jaxbench.hardware.distorters import distortion_warnings
 from jaxbench.hardware.environment import describe_environment, host_peak_memory_bytes
-from jaxbench.hardware.targets.target import compute_capability
 from jaxbench.hardware.telemetry.sampler import INTERVAL_S, Telemetry, create_readers, no_telemetry
+from jaxbench.microbench.attention import Attention, fastest_attention, preferred_attention
 from jaxbench.microbench.memory_bandwidth import memory_bytes
-from jaxbench.models.transformer_block import choose_attention
 from jaxbench.parallel import processes
 from jaxbench.parallel.mesh import (
     DataMesh,
@@ -95,7 +94,9 @@ class PreparedRun(RunContext):
     config: Config
     dataset: Dataset | None  # None with a synthetic feed
     feed: Feed
+    # Its config has the name of the attention in place of auto.
     program: Program
+    attention: Attention
 
     @property
     def network(self) -> Network:
@@ -134,6 +135,7 @@ class PreparedRun(RunContext):
             data |= {"mean": mean, "std": std, "statistics": statistics}
         return super().document() | {
             **describe_network(self.network),
+            **_attention_fields(self.attention),
             "models": layout.num_models,
             "seeds": list(self.seeds_R),
             "data": data,
@@ -153,6 +155,7 @@ class PreparedRun(RunContext):
         accumulated = layout.gradient_accumulation_steps
         needed_gib = state_gib + example_gib * layout.batch_per_device / accumulated
         doubts = [*super().warnings_at_start(), *(self.dataset.warnings if self.dataset else ())]
+        doubts += self.attention.warnings
         if needed_gib <= memory_gib or config.remat != "none" or not example_gib:
             return doubts
         multiple = batch_multiple(config, layout.num_devices)
@@ -181,8 +184,9 @@ class PreparedRun(RunContext):
                 continue
             if record.function == "train_step":
                 warnings += self._exchange_warnings(record)
-            # On GPUs products are calls of libraries, whose arithmetic XLA need not know.
-            if self.mesh.devices[0].platform != "gpu":
+            # On GPUs products are calls of libraries, whose arithmetic XLA need not know, and on
+            # TPUs it does not know that of flash attention.
+            if self.mesh.devices[0].platform != "gpu" and self.attention.name != "flash":
                 warnings += missing_arithmetic(record, self._least_flops(record))
         return warnings
 
@@ -284,17 +288,19 @@ def describe_network(network: Network) -> dict[str, Any]:
 
 
 def describe_attention(config: Config, device: Any) -> dict[str, Any]:
-    """Return run.json's fields of the attention that the network has on such devices.
+    """Return run.json's fields of the attention that is preferred on such devices.
 
     Args:
       device: of JAX, or a stand-in with its `platform` and `device_kind`.
 
     Raises:
-      BadInput: see `choose_attention`.
+      BadInput: see `possible_attention`.
     """
-    dtype = get_precision(config.precision).compute_dtype
-    attention, reason = choose_attention(config, compute_capability(device), dtype)
-    return {"attention": attention, "attention_reason": reason}
+    return _attention_fields(preferred_attention(config, device))
+
+
+def _attention_fields(attention: Attention) -> dict[str, Any]:
+    return {"attention": attention.name, "attention_reason": attention.reason}
 
 
 @contextlib.contextmanager
@@ -304,6 +310,7 @@ def prepare_run(
     console: Console | None = None,
     *,
     checked: bool = False,
+    resumed: Mapping[str, Any] | None = None,
 ) -> Iterator[PreparedRun]:
     """Check everything that can be checked before anything is written; close it all at the end.
 
@@ -312,6 +319,7 @@ def prepare_run(
       workdir: where the records will go, see `check_workdir`.
       console: where progress is shown; None picks one for standard output.
       checked: whether `workdir` has been checked already.
+      resumed: run.json of the run that is resumed, in process 0; None of a new run.
 
     Raises:
       BadInput: the experiment cannot run here.
@@ -345,10 +353,16 @@ def prepare_run(
             stack.callback(feed.close)
             # Otherwise sending the data would be timed as part of the next phase.
             wait_for((feed.train_data, feed.eval_data))
+        attention = fastest_attention(
+            config, layout, mesh.devices[0], clock, console.phase, resumed
+        )
+        if attention.tried:
+            mesh = mesh.without_peak()
         with clock.phase("build"):
-            program = build_program(config, mesh, layout, feed.steps_per_epoch)
+            built = with_attention(config, attention.name)
+            program = build_program(built, mesh, layout, feed.steps_per_epoch)
             program.check()
-        yield PreparedRun(config, clock, console, mesh, unused, dataset, feed, program)
+        yield PreparedRun(config, clock, console, mesh, unused, dataset, feed, program, attention)
 
 
 def with_feed(config: Config, feed: str) -> Config:
@@ -364,6 +378,14 @@ def with_feed(config: Config, feed: str) -> Config:
     if feed != "synthetic":
         config.validate()
     return config
+
+
+def with_attention(config: Config, name: str | None) -> Config:
+    """Return the experiment with this `model.attention`; as it is for None."""
+    if name is None:
+        return config
+    model: Any = config.model
+    return dataclasses.replace(config, model=dataclasses.replace(model, attention=name))
 
 
 def check_device_counts(name: str, counts: Sequence[int], mesh: DataMesh) -> list[int]:

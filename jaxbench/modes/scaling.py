@@ -338,7 +338,8 @@ class ScalingTrial(StepWindows):
         self.status = "done"
         self.reason: str | None = None
         mesh = dataclasses.replace(setup.mesh, devices=devices)
-        config = dataclasses.replace(setup.config, num_devices=count, batch_size=batch_size)
+        built = setup.network.config
+        config = dataclasses.replace(built, num_devices=count, batch_size=batch_size)
         layout = BatchLayout.create(config, count)
         feed = create_feed(config, None, mesh, layout)
         program = build_program(config, mesh, layout, feed.steps_per_epoch)

@@ -105,7 +105,10 @@ def run_training(
             return _done_already(resumed, console or create_console())
         if import_s is not None:
             import_s += watch.elapsed_s()
-        setup = stack.enter_context(prepare_run(config, workdir, console, checked=True))
+        before = resumed.document if resumed else None
+        setup = stack.enter_context(
+            prepare_run(config, workdir, console, checked=True, resumed=before)
+        )
         clock, console, network = setup.clock, setup.console, setup.network
         plan = _plan(setup, target_accuracy)
         check_end(profiled_steps, plan.total_steps)

@@ -40,7 +40,7 @@ class DataMesh:
     devices: tuple[jax.Device, ...]
     # pmap | shard_map: two spellings of the same computation; fsdp: shard_map with a split state.
     parallelism: str
-    # The peak memory of this process before the run.
+    # The peak memory of this process before the run's steps.
     peak_before_bytes: int = dataclasses.field(default=0, compare=False)
 
     @property
@@ -65,6 +65,10 @@ class DataMesh:
         """
         peak_bytes = _peak_memory_bytes(self.devices)
         return peak_bytes if peak_bytes > self.peak_before_bytes else None
+
+    def without_peak(self) -> "DataMesh":
+        """Return the mesh of a run that begins now: the peak so far is not its own."""
+        return dataclasses.replace(self, peak_before_bytes=_peak_memory_bytes(self.devices))
 
     def replicate(self, tree: Any) -> Any:
         """Place a copy of every array on every device; all processes pass the same arrays."""

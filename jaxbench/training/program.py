@@ -19,8 +19,9 @@ from jaxbench.config import Config
 from jaxbench.config.custom import check_task, describe_error
 from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import compute_capability, has_fp8
+from jaxbench.microbench.attention import preferred_attention
 from jaxbench.models.adapter import NetworkAdapter
-from jaxbench.models.transformer_block import block_options
+from jaxbench.models.transformer_block import FUSED_ATTENTION, block_options
 from jaxbench.parallel.mesh import AXIS, DataMesh, wait_for
 from jaxbench.parallel.sharding import FullySharded, Replicated, shard_state, split_axis
 from jaxbench.precision import Precision, get_precision
@@ -238,27 +239,33 @@ def create_network(config: Config, mesh: DataMesh, steps_per_epoch: int) -> Netw
     Raises:
       BadInput: the model's config cannot make a network.
     """
-    precision, capability = get_precision(config.precision), compute_capability(mesh.devices[0])
+    precision, device = get_precision(config.precision), mesh.devices[0]
     sharding = shard_state(config, mesh)
-    if precision.narrow_dtype and not has_fp8(mesh.devices[0]):
+    if precision.narrow_dtype and not has_fp8(device):
         raise BadInput(
-            f"precision='fp8': {mesh.devices[0].device_kind} has no units for it; NVIDIA GPUs of "
+            f"precision='fp8': {device.device_kind} has no units for it; NVIDIA GPUs of "
             "compute capability 8.9 (Ada) or more and TPU7x have; precision=bf16 runs here"
         )
 
-    def create(precision: Precision) -> Any:
+    def create(precision: Precision, **changed: Any) -> Any:
         return config.model.create(
             num_classes=config.data.num_classes,
             dtype=precision.compute_dtype,
             param_dtype=precision.param_dtype,
             norm_axis=AXIS if config.batch_norm == "sync" else None,
-            **block_options(config, capability, precision.compute_dtype),
+            **options | changed,
         )
 
     try:
+        attention = preferred_attention(config, device).name
+        options = block_options(config, attention, compute_capability(device))
         # Drawn in float64, initial parameters would be others than those of fp32.
         drawn = create(get_precision("fp32")) if precision.name == "fp64" else None
-        module = NetworkAdapter(create(precision), precision.param_dtype, drawn)
+        module = traced = NetworkAdapter(create(precision), precision.param_dtype, drawn)
+        if attention == "flash":
+            # What its kernels compute again, and skip, counts no more than in other attention.
+            counted = create(precision, attention=FUSED_ATTENTION)
+            traced = NetworkAdapter(counted, precision.param_dtype, drawn)
     except BadInput:
         raise
     except Exception as error:
@@ -266,7 +273,7 @@ def create_network(config: Config, mesh: DataMesh, steps_per_epoch: int) -> Netw
         raise BadInput(describe_error(problem, error)) from error
     shape = (1, *config.data.example_shape)
     dtype = jnp.int32 if len(shape) == 2 else precision.compute_dtype
-    trace = NetworkTrace(module, mesh, jax.ShapeDtypeStruct(shape, dtype))
+    trace = NetworkTrace(traced, mesh, jax.ShapeDtypeStruct(shape, dtype))
     task = get_task(
         config.task,
         test_time_augmentation=config.test_time_augmentation != "none",

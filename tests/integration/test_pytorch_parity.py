@@ -97,7 +97,7 @@ def ours_of(name, **model_fields):
             dtype=precision.compute_dtype,
             param_dtype=precision.param_dtype,
             norm_axis=None,
-            **block_options(config, None, precision.compute_dtype),
+            **block_options(config),
         )
         model = NetworkAdapter(module, precision.param_dtype)
         examples_Bx, labels_Bx = random_batch(config, rng)

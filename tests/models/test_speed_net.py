@@ -129,7 +129,7 @@ def test_processes_meet_before_the_first_of_them_sends_what_images_tell(monkeypa
     monkeypatch.setattr("jaxbench.modes.runner.broadcast_arrays", send)
     mesh = types.SimpleNamespace(process=(0, 2))
     dataset = synthetic.load(DataConfig(train_examples=128, eval_examples=50))
-    run = PreparedRun(config_with(), Clock(), None, mesh, [], dataset, None, None)
+    run = PreparedRun(config_with(), Clock(), None, mesh, [], dataset, None, None, None)
     assert run.params_from_images is run.params_from_images
     assert list(run.params_from_images) == ["whitening"]
     assert done == ["the parameters from images", "sent"]

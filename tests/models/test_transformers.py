@@ -5,18 +5,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.pallas import tpu as pltpu
 
 from jaxbench.cli import registry
+from jaxbench.microbench.attention import Attention
 from jaxbench.models.gpt import GptConfig, products_with_tokens
 from jaxbench.models.transformer_block import (
     TransformerBlock,
     attend,
     block_options,
-    choose_attention,
     gelu,
+    possible_attention,
     rotate,
 )
 from jaxbench.models.vit import ViTConfig, sincos_positions
+from jaxbench.training import program
 from jaxbench.xla.jaxpr import find_matmuls_and_convs
 from tests.conftest import config_of, equations, program_of, refusal
 
@@ -101,7 +104,7 @@ def test_remat_computes_the_same_gradients_from_the_input_alone():
         config = registry.load("gpt_bytes")
         for remat in ("none", "blocks"):
             config.remat = remat
-            block = block_options(config, None, jnp.float64)["block"](**FIELDS)
+            block = block_options(config)["block"](**FIELDS)
 
             def loss(params, x, block=block):
                 return jnp.sum(jnp.sin(block.apply({"params": params}, x)))
@@ -229,21 +232,22 @@ def test_attention_is_cudnns_only_where_it_can_be(experiment):
     config = config_of(experiment)
     model, ampere, turing, no_gpu = config.model, 8.0, 7.5, None
     needed, precisions = "NVIDIA GPUs of compute capability 8.0 (Ampere) or more", "precision=bf16"
-    assert choose_attention(config, ampere, jnp.bfloat16) == ("cudnn", None)
+    assert possible_attention(config, ampere, jnp.bfloat16) == (("cudnn", "xla"), None)
     for capability, dtype, why in (
         (ampere, jnp.float32, f"cudnn is for {precisions} or fp16"),
         (turing, jnp.float16, f"cudnn is for {needed}"),
         (no_gpu, jnp.bfloat16, f"cudnn is for {needed}"),
     ):
         model.attention = "auto"
-        assert choose_attention(config, capability, dtype) == ("xla", why)
+        assert possible_attention(config, capability, dtype) == (("xla",), why)
         model.attention = "cudnn"
         told = why.replace("cudnn", "model.attention='cudnn': it")
-        refusal(choose_attention, config, capability, dtype, told=told)
-    model.attention = "xla"
-    assert choose_attention(config, ampere, jnp.bfloat16) == ("xla", None)
+        refusal(possible_attention, config, capability, dtype, told=told)
+    for name in ("xla", "cudnn"):
+        model.attention = name
+        assert possible_attention(config, ampere, jnp.bfloat16) == ((name,), None)
     model.attention, model.width = "auto", model.heads * 12
-    assert choose_attention(config, ampere, jnp.float16)[0] == "xla"
+    assert possible_attention(config, ampere, jnp.float16)[0] == ("xla",)
 
 
 @pytest.mark.parametrize(
@@ -257,9 +261,58 @@ def test_cudnns_attention_is_for_an_even_number_of_tokens(experiment, fields, to
     """JAX refuses its gradient for others."""
     config = config_of(experiment, **fields)
     even = f"for an even number of tokens, not {tokens}"
-    assert choose_attention(config, 9.0, jnp.bfloat16) == ("xla", f"cudnn is {even}")
+    assert possible_attention(config, 9.0, jnp.bfloat16) == (("xla",), f"cudnn is {even}")
     config.model.attention = "cudnn"
-    refusal(choose_attention, config, 9.0, jnp.bfloat16, told=even)
+    refusal(possible_attention, config, 9.0, jnp.bfloat16, told=even)
+
+
+def test_flash_attention_is_for_tpus_and_whole_blocks_of_tokens():
+    config, v4 = config_of("gpt_bytes", data__sequence_length=256), "TPU v4"
+    model, bf16 = config.model, jnp.bfloat16
+    for dtype in (bf16, jnp.float32):
+        assert possible_attention(config, None, dtype, v4) == (("xla", "flash"), None)
+    for tokens, dtype, capability, tpu, needed in (
+        (256, bf16, None, None, "TPUs from v4 on"),
+        (256, bf16, 9.0, None, "TPUs from v4 on"),
+        (256, bf16, None, "TPU v3", "TPUs from v4 on"),
+        (256, jnp.float16, None, v4, "precision=bf16 or fp32"),
+        (192, bf16, None, v4, "a multiple of 128 tokens, not 192"),
+    ):
+        config.data.sequence_length, model.attention = tokens, "flash"
+        told = f"model.attention='flash': it is for {needed}"
+        refusal(possible_attention, config, capability, dtype, tpu, told=told)
+        if tpu:
+            model.attention, why = "auto", f"flash is for {needed}"
+            assert possible_attention(config, capability, dtype, tpu) == (("xla",), why)
+    told = "model.attention='flash': it is for TPUs from v4 on"
+    refusal(lambda: program_of("gpt_bytes", model__attention="flash"), told=told)
+
+
+@pytest.mark.parametrize(("causal", "tokens"), [(True, 384), (False, 128)])
+def test_flash_attention_is_equal_to_xlas(causal, tokens):
+    """In three blocks of tokens and in one, with N = 2 and G = 1."""
+    draw, shapes = np.random.default_rng(0), [(1, tokens, heads, 8) for heads in (2, 1, 1, 2)]
+    *arrays, dy = (draw.normal(size=shape).astype(np.float32) for shape in shapes)
+
+    def with_gradients(attention):
+        y, backward = jax.vjp(lambda *x: attend(*x, causal, attention), *arrays)
+        return y, *backward(dy)
+
+    with pltpu.force_tpu_interpret_mode():
+        flash = with_gradients("flash")
+    for ours, theirs in zip(flash, with_gradients("xla"), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+
+
+def test_flash_attention_counts_like_xlas(monkeypatch):
+    counts = []
+    for name in ("flash", "xla"):
+        monkeypatch.setattr(
+            program, "preferred_attention", lambda *_, name=name: Attention(name, "")
+        )
+        analysis = program_of("gpt_bytes:tiny", data__sequence_length=128).network.analysis
+        counts.append((analysis.forward_macs, analysis.training_flops))
+    assert counts[0] == counts[1]
 
 
 def test_gpus_that_multiply_no_bf16_are_asked_for_no_product_of_it_by_name():
@@ -267,7 +320,7 @@ def test_gpus_that_multiply_no_bf16_are_asked_for_no_product_of_it_by_name():
     shapes = [jax.ShapeDtypeStruct((2, 16, 3, 8), jnp.bfloat16)] * 3
     for capability, has_name in ((7.5, False), (8.0, True), (None, True)):
         config.model.attention = "xla"
-        attention = block_options(config, capability, jnp.bfloat16)["attention"]
+        attention = block_options(config, "xla", capability)["attention"]
         traced = jax.jit(attend, static_argnums=(3, 4)).trace(*shapes, True, attention)
         assert ("BF16_BF16_F32" in str(traced.jaxpr)) == has_name
 
