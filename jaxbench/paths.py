@@ -42,6 +42,14 @@ def user_path(path: str | os.PathLike, instead: str = "") -> pathlib.Path:
         ) from error
 
 
+def new_csv(path: str) -> pathlib.Path:
+    """Return the path of --out; raise BadInput if it exists or is no .csv file in a folder."""
+    out = user_path(path)
+    if out.suffix != ".csv" or os.path.lexists(out) or not out.parent.is_dir():
+        raise BadInput(f"--out={path}: must be a new .csv file in a folder that exists")
+    return out
+
+
 def _problem(text: str) -> str | None:
     """Return why a text can be no path of this machine; None if it can be one."""
     path = pathlib.Path(os.path.expanduser(text))

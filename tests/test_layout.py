@@ -27,7 +27,7 @@ qualification reports
 results
 sweeps
 api
-__main__ calibrate main compare cost doctor forecast new offers qualify report sweep
+__main__ calibrate main compare cost doctor forecast kernels new offers qualify report sweep
 """
 _FLOOR_OF = {
     room: floor for floor, rooms in enumerate(FLOORS.split("\n")) for room in rooms.split()

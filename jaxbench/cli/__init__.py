@@ -11,6 +11,7 @@ COMMANDS = {
     "offers": "Write tasks that rent machines for a run, by SkyPilot.",
     "calibrate": "Fit the model of predicted rates again, with your own rates too.",
     "forecast": "Predict a card before it is measured, and score the prediction.",
+    "kernels": "Find which operations have a fast kernel on a machine.",
     "new": "Write a template for a custom network, optimizer, data or task.",
     "doctor": "Check this machine: versions, devices, driver, disk, host.",
 }

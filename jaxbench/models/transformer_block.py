@@ -165,9 +165,14 @@ def block_options(
         block = nn.remat(block, policy=keep_products_and_sums)
     if config.precision == "fp8":
         block = functools.partial(block, product=fp8_dot_general)
-    if attention == "xla" and compute_capability and compute_capability < _AMPERE:
-        attention = "einsum"
+    if attention == "xla":
+        attention = plain_attention(compute_capability)
     return {"block": block, "attention": attention}
+
+
+def plain_attention(compute_capability: float | None) -> str:
+    """Return what `attend` calls the attention that XLA compiles on such devices."""
+    return "einsum" if compute_capability and compute_capability < _AMPERE else "xla"
 
 
 def possible_attention(
@@ -193,21 +198,33 @@ def possible_attention(
     asked = model.attention
     if asked == FUSED_ATTENTION:  # asked for by a trace only
         return (asked,), None
-    head_width, tokens = model.width // model.heads, model.num_tokens(config.data.example_shape)
 
-    def cudnn_refusal() -> str | None:
-        if (compute_capability or 0) < _AMPERE:
-            return f"NVIDIA GPUs of compute capability {_AMPERE} (Ampere) or more"
-        if jnp.dtype(dtype).itemsize != 2:
-            return "precision=bf16 or fp16"
-        if head_width % 8 or head_width > _CUDNN_HEAD_WIDTH:
-            return (
-                f"heads with a multiple of 8 up to {_CUDNN_HEAD_WIDTH} as width, not {head_width}"
-            )
-        # JAX's bound on the gradient.
-        return f"an even number of tokens, not {tokens}" if tokens % 2 else None
+    def refusal(name: str) -> str | None:
+        head_width, tokens = model.width // model.heads, model.num_tokens(config.data.example_shape)
+        return refuse_fused(name, compute_capability, tpu, dtype, head_width, tokens)
 
-    def flash_refusal() -> str | None:
+    if asked in ("cudnn", "flash"):
+        if why := refusal(asked):
+            raise BadInput(f"model.attention={asked!r}: it is for {why}")
+        return (asked,), None
+    other = "flash" if tpu else "cudnn"
+    if why := refusal(other):
+        return ("xla",), f"{other} is for {why}"
+    if asked == "xla":
+        return ("xla",), None
+    return (("xla", "flash") if tpu else ("cudnn", "xla")), None
+
+
+def refuse_fused(
+    name: str,
+    compute_capability: float | None,
+    tpu: str | None,
+    dtype: DType,
+    head_width: int,
+    tokens: int,
+) -> str | None:
+    """Return what cudnn or flash is for, if it cannot do this attention; else None."""
+    if name == "flash":
         if tpu is None or tpu in _NOT_FOR_FLASH:
             return "TPUs from v4 on"
         if dtype not in (jnp.bfloat16, jnp.float32):
@@ -215,18 +232,14 @@ def possible_attention(
         if tokens % _FLASH_TOKENS:
             return f"a multiple of {_FLASH_TOKENS} tokens, not {tokens}"
         return None
-
-    refusals = {"cudnn": cudnn_refusal, "flash": flash_refusal}
-    if asked in refusals:
-        if refusal := refusals[asked]():
-            raise BadInput(f"model.attention={asked!r}: it is for {refusal}")
-        return (asked,), None
-    other = "flash" if tpu else "cudnn"
-    if refusal := refusals[other]():
-        return ("xla",), f"{other} is for {refusal}"
-    if asked == "xla":
-        return ("xla",), None
-    return (("xla", "flash") if tpu else ("cudnn", "xla")), None
+    if (compute_capability or 0) < _AMPERE:
+        return f"NVIDIA GPUs of compute capability {_AMPERE} (Ampere) or more"
+    if jnp.dtype(dtype).itemsize != 2:
+        return "precision=bf16 or fp16"
+    if head_width % 8 or head_width > _CUDNN_HEAD_WIDTH:
+        return f"heads with a multiple of 8 up to {_CUDNN_HEAD_WIDTH} as width, not {head_width}"
+    # JAX's bound on the gradient.
+    return f"an even number of tokens, not {tokens}" if tokens % 2 else None
 
 
 def attend(

@@ -20,7 +20,7 @@ from jaxbench.hardware.environment import describe_git
 from jaxbench.hardware.peak_table import without_maker
 from jaxbench.hardware.targets.target import Target, parse_target, split_targets
 from jaxbench.modes.predictions import Predictor
-from jaxbench.paths import user_path
+from jaxbench.paths import new_csv, user_path
 from jaxbench.predict import calibration
 from jaxbench.qualification.networks import make_config
 from jaxbench.tables.spreadsheet import render_csv
@@ -78,9 +78,7 @@ def make_forecast(names: str, out: str, progress: Callable[[str], None]) -> int:
     Raises:
       BadInput: an unknown target, or a file that exists or cannot be written.
     """
-    path = user_path(out)
-    if path.suffix != ".csv" or path.exists() or not path.parent.is_dir():
-        raise BadInput(f"--out={out}: must be a new .csv file in a folder that exists")
+    path = new_csv(out)
     targets = [parse_target(name) for name in split_targets(names)]
     predictors = []
     for network, precision in itertools.product(STANDARD.networks, STANDARD.precisions):

@@ -13,7 +13,7 @@ _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (.+?) ([a-z][\w\-]*)\((
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+)(?: \(.*| )\{\s*$")
 _COMMENT = re.compile(r"/\*.*?\*/")
 # An array's type and dimensions.
-_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\]")
+ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\]")
 _BITS = re.compile(r"[a-z]+(\d+)")
 # libtpu spreads a collective over several fusions, each of which repeats it.
 _CHAIN = re.compile(r'chain_id="(\d+)"')
@@ -27,7 +27,7 @@ _CALLED = re.compile(
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _CONDITION = re.compile(r"\bcondition=%?([\w.\-]+)")
-_TARGET = re.compile(r'custom_call_target="([^"]*)"')
+TARGET = re.compile(r'custom_call_target="([^"]*)"')
 # Calls of computations whose instructions write to memory; those of a fusion or a reduction do not.
 _CALLING = ("while", "call", "conditional", "async-start")
 
@@ -68,7 +68,7 @@ class Array(NamedTuple):
 def arrays(type_: str) -> list[Array]:
     """Return the array of an array type, all arrays of a tuple type, none of a token."""
     parts = []
-    for dtype, dimensions in _ARRAY.findall(type_):
+    for dtype, dimensions in ARRAY.findall(type_):
         bits = _BITS.match(dtype)
         width = int(bits[1]) if bits else 8 * (dtype == "pred")
         size = math.prod(int(n or 1) for n in dimensions.replace("<=", "").split(","))
@@ -125,7 +125,7 @@ def count_calls(hlo: str) -> Calls:
     cycles = 0
     for instruction, times in executed(hlo):
         if instruction.opcode == "custom-call":
-            target = _TARGET.search(instruction.rest)
+            target = TARGET.search(instruction.rest)
             targets[target[1] if target else "?"] += 1
         if estimate := _CYCLES.search(instruction.rest):
             cycles += times * int(estimate[1])

@@ -6,6 +6,7 @@ import os
 import pytest
 
 from jaxbench.hardware.targets.target import environment, list_targets, parse_target
+from jaxbench.modes.kernels import read_rows
 from jaxbench.modes.targets import needed_bytes
 from tests.integration.conftest import run_program
 
@@ -146,3 +147,32 @@ print(jax.jit(product).lower(x).compile().as_text())
     variables["XLA_FLAGS"] = "--xla_gpu_enable_triton_gemm=false"
     done = run(python_for("gpu:h100"), "-c", program, variables=variables)
     assert "__cublas$lt$matmul$f8" in done.stdout, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("target", "operations", "expected"),
+    [
+        (
+            "tpu:v5e:1x1",
+            "product_bf16,fused_attention,ragged_product",
+            ["fused product", "library", "library"],
+        ),
+        (
+            "gpu:h100",
+            "product_fp8,product_mxfp8,fused_attention,ragged_product,conv_transposed,top_k",
+            ["fused product", "naive loop", "library", "dense detour", "dense detour", "library"],
+        ),
+    ],
+)
+def test_kernels_of_a_machine_that_is_not_here(tmp_path, target, operations, expected):
+    flags = [f"--target={target}", f"--operation={operations}", "--out=kernels.csv"]
+    command = [python_for(target), "-m", "jaxbench.kernels", *flags]
+    done = run_program(command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = read_rows(tmp_path / "kernels.csv")
+    assert [row.operation for row in rows] == operations.split(",")
+    assert [row.found for row in rows] == expected
+    if target.startswith("gpu"):
+        assert "$f8" in rows[0].calls_without_triton and rows[3].factor == 8
+    else:
+        assert rows[0].estimated_share == 1

@@ -1,0 +1,276 @@
+"""Find which kernel XLA runs for an operation: on machines that are not here, and on this one.
+
+A machine's operations are compiled one after the other in a child process, which writes a line as
+each is done. If the compiler crashes that is the operation's answer, and the next child goes on
+behind it. On this machine (`HERE`) they are timed, too.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+import jax
+from jax.sharding import SingleDeviceSharding
+from msgspec import Meta
+
+from jaxbench.errors import BadInput, RunFailed, first_line
+from jaxbench.files import parse_rows, read_text
+from jaxbench.hardware.accelerators import find_accelerators
+from jaxbench.hardware.system import installed_version
+from jaxbench.hardware.targets.target import compiler_version, environment, parse_target
+from jaxbench.microbench.operations import (
+    COPY,
+    PRODUCT,
+    Operation,
+    list_operations,
+    operations_on,
+    time_beside,
+)
+from jaxbench.modes.targets import RESULT_VARIABLE, create_devices
+from jaxbench.parallel.child import Child
+from jaxbench.tables.spreadsheet import render_csv
+from jaxbench.xla.hlo import count_calls
+from jaxbench.xla.kernels import DETOUR, LIBRARY, Kernels, read_kernels
+
+HERE = "here"
+# One machine of each generation.
+MACHINES = (
+    *(f"gpu:{name}" for name in ["v100", "t4", "a100", "a10", "l4", "h100", "b200", "rtx5090"]),
+    *("tpu:v2:1x1", "tpu:v3:1x1", "tpu:v4:1x1x1", "tpu:v5e:1x1", "tpu:v5p:1x1x1", "tpu:v6e:1x1"),
+)
+OPERATIONS = [one.name for one in list_operations("gpu", fused="xla")]
+# Of an operation and of what it is timed beside, on this machine.
+_ROUNDS, _WINDOW_S = 7, 0.05
+_Amount = Annotated[float, Meta(ge=0, le=1e12)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KernelRow:
+    """What runs an operation on a machine.
+
+    Attributes:
+      operation: its name in microbench/operations.py.
+      target: as in --target, or `here`.
+      device_kind: the device's name in JAX.
+      compiler: its package and version.
+      jax: the version of JAX.
+      found: library, fused product, fused loop, dense detour or naive loop; see xla/kernels.py.
+      calls: what does the work, each behind how often it runs.
+      kernels: how many are launched.
+      operands: the types that its products multiply.
+      factor: how many times the multiply-accumulates that it needs are computed.
+      found_without_triton, calls_without_triton: the same without Triton's products, for GPUs.
+      estimated_share: its multiply-accumulates a cycle as a share of those of the bf16 product, by
+        the cycles that a TPU's compiler estimates.
+      chosen: `without timing`, or `on the device` where the compiler may have timed kernels.
+      time_us, time_us_low, time_us_high: microseconds of a call, with the 95 % interval.
+      share, share_low, share_high: its rate as a share of that of `share_of`, timed in turns.
+      share_of: product_bf16 for products, in multiply-accumulates; copy for others, in bytes.
+      refused: why it was not compiled or not timed, in the compiler's words.
+      command: what prints this row again.
+    """
+
+    operation: str
+    target: str
+    device_kind: str
+    compiler: str
+    jax: str
+    found: str | None = None
+    calls: str | None = None
+    kernels: int | None = None
+    operands: str | None = None
+    factor: _Amount | None = None
+    found_without_triton: str | None = None
+    calls_without_triton: str | None = None
+    estimated_share: _Amount | None = None
+    chosen: str | None = None
+    time_us: _Amount | None = None
+    time_us_low: _Amount | None = None
+    time_us_high: _Amount | None = None
+    share: _Amount | None = None
+    share_low: _Amount | None = None
+    share_high: _Amount | None = None
+    share_of: str | None = None
+    refused: str | None = None
+    command: str
+
+    @property
+    def verdict(self) -> str:
+        """What was found, in words, with the factor of a detour."""
+        if self.found is None:
+            return "refused"
+        return self.found + (
+            f", {self.factor:.2g} times" if self.found == DETOUR and self.factor else ""
+        )
+
+
+_COLUMNS = [field.name for field in dataclasses.fields(KernelRow)]
+
+
+def as_csv(rows: Sequence[KernelRow]) -> str:
+    """Return rows as CSV; `read_rows` reads it."""
+    return render_csv(_COLUMNS, map(vars, rows))
+
+
+def read_rows(path: pathlib.Path) -> list[KernelRow]:
+    """Return the rows of a file of `as_csv`."""
+    return parse_rows(read_text(path), KernelRow)
+
+
+def machines_to_ask() -> tuple[list[str], list[str]]:
+    """Return the machines without --target, and why others are left out."""
+    machines, missing = [HERE] if find_accelerators() else [], []
+    for name in MACHINES:
+        try:
+            compiler_version(parse_target(name))
+            machines.append(name)
+        except BadInput as error:
+            missing.append(f"not compiled: {error}")
+    if not machines:
+        raise BadInput(
+            f"no compiler for GPUs or TPUs is installed; {missing[0].partition(': ')[2]}"
+        )
+    return machines, missing
+
+
+def variables_for(target: str) -> dict[str, str]:
+    """Return the variables of a process that compiles for a target.
+
+    Raises:
+      BadInput: an unknown machine, or no compiler for it here.
+    """
+    if target == HERE:
+        return {}
+    machine = parse_target(target)
+    compiler_version(machine)
+    return environment(machine)
+
+
+def find_kernels(
+    target: str, names: Sequence[str], show: Callable[[int, int, str], object]
+) -> Iterator[KernelRow]:
+    """Yield the row of each operation on a machine once it is known.
+
+    Args:
+      target: of --target, or HERE.
+      names: the operations; empty for all.
+      show: gets how many operations are done, of how many, and which is next.
+
+    Raises:
+      BadInput: an unknown machine or operation, or no compiler for it here.
+      RunFailed: the compiler does not start.
+    """
+    variables = variables_for(target)
+    left, num_done = [*names], 0
+    while left or not num_done:
+        asked = [f"--operation={','.join(left)}"] if left else []
+        command = [sys.executable, "-m", "jaxbench.kernels", f"--target={target}", *asked]
+        with tempfile.TemporaryDirectory(prefix="jaxbench-") as folder:
+            result, log = pathlib.Path(folder, "result"), pathlib.Path(folder, "log")
+            result.touch()
+            child = Child(command, log, variables=variables | {RESULT_VARIABLE: str(result)})
+            ended, num_read = None, 1
+            try:
+                while ended is None:
+                    ended = child.wait()
+                    lines = result.read_text().split("\n")[:-1]  # the last one is not complete
+                    for line in lines[num_read:]:
+                        yield KernelRow(**json.loads(line))
+                    num_done += max(0, len(lines) - num_read)
+                    num_read = max(num_read, len(lines))
+                    if lines:
+                        begun = json.loads(lines[0])
+                        left = begun["operations"][num_read - 1 :]
+                        show(num_done, num_done + len(left), (left or [""])[0])
+            finally:
+                child.end()
+        if ended.exit_code == 2:
+            raise BadInput(ended.reason)
+        if not lines:
+            raise RunFailed(f"{target}: {ended.reason or 'no answer'}")
+        if left:  # it crashed, with the first that is left
+            yield _row(begun, left.pop(0), refused=ended.reason)
+            num_done += 1
+
+
+def write_rows(target: str, names: Sequence[str]) -> None:
+    """Compile, and on this machine time, each operation; `find_kernels` starts this in a child."""
+    here = target == HERE
+    device: Any = jax.devices()[0] if here else create_devices(parse_target(target))[0]
+    listed, no_fused = operations_on(device)
+    begun = {
+        "operations": [name for name in OPERATIONS if name in names or not names],
+        "target": target,
+        "device_kind": device.device_kind,
+        "compiler": f"jaxlib {installed_version('jaxlib')}"
+        if here
+        else compiler_version(parse_target(target)),
+        "jax": jax.__version__,
+    }
+    with open(os.environ[RESULT_VARIABLE], "a", buffering=1) as file:
+        print(json.dumps(begun), file=file)
+        for name in begun["operations"]:
+            facts: dict[str, Any] = {}
+            try:
+                if (operation := listed.get(name)) is None:
+                    raise BadInput(no_fused)
+                reference = listed[PRODUCT if operation.macs else COPY]
+                facts |= _describe(operation, reference, device)
+                facts["chosen"] = "on the device" if here else "without timing"
+                if here:
+                    facts |= _time(operation, reference, device)
+            except Exception as error:  # a compiler raises errors of any kind
+                facts["refused"] = first_line(error)
+            print(json.dumps(vars(_row(begun, name, **facts))), file=file)
+
+
+def _row(begun: Mapping[str, Any], operation: str, **facts: Any) -> KernelRow:
+    identity = {name: begun[name] for name in ("target", "device_kind", "compiler", "jax")}
+    command = f"jaxbench kernels --target={begun['target']} --operation={operation}"
+    return KernelRow(operation=operation, **identity, **facts, command=command)
+
+
+def _describe(operation: Operation, reference: Operation, device: Any) -> dict[str, Any]:
+    """Return what the compiler makes of an operation, as fields of a `KernelRow`."""
+    text = _compile(operation, device)
+    kernels = read_kernels(text, device.platform, operation.macs)
+    facts = {
+        "found": kernels.found,
+        "calls": _in_words(kernels),
+        "kernels": kernels.kernels,
+        "operands": kernels.operands or None,
+        "factor": kernels.factor,
+    }
+    if device.platform == "gpu":
+        text = _compile(operation, device, {"xla_gpu_enable_triton_gemm": False})
+        without = read_kernels(text, device.platform, operation.macs)
+        facts |= {"found_without_triton": without.found, "calls_without_triton": _in_words(without)}
+    cycles = count_calls(text).estimated_cycles
+    if cycles and operation.macs and LIBRARY not in kernels.found:
+        of_reference = count_calls(_compile(reference, device)).estimated_cycles
+        facts["estimated_share"] = operation.macs / cycles / (reference.macs / of_reference)
+        facts["share_of"] = reference.name
+    return facts
+
+
+def _compile(operation: Operation, device: Any, options: dict[str, Any] | None = None) -> str:
+    """Return XLA's text of an operation that is compiled for a device, here or not."""
+    shapes = operation.shapes(SingleDeviceSharding(device))
+    compiled = jax.jit(operation.function).lower(*shapes).compile(compiler_options=options)
+    return compiled.as_text() or ""
+
+
+def _in_words(kernels: Kernels) -> str | None:
+    return ", ".join(f"{count} x {name}" for name, count in kernels.calls.items()) or None
+
+
+def _time(operation: Operation, reference: Operation, device: jax.Device) -> dict[str, Any]:
+    """Return the times of an operation on this machine, as fields of a `KernelRow`."""
+    call_s, share = time_beside(operation, reference, device, rounds=_ROUNDS, window_s=_WINDOW_S)
+    time_us = call_s.map(lambda value: 1e6 * value)
+    return time_us.fields("time_us") | share.fields("share") | {"share_of": reference.name}
