@@ -63,6 +63,8 @@ def setting_of(document: RunDocument) -> dict[str, Any]:
         "device_kind": environment.get("device_kind") or UNKNOWN,
         "cpu": environment.get("cpu"),
         **{name: value for name, value in flat(config) if name not in _NOT_SETTINGS},
+        # What ran, whether it was asked for or chosen.
+        **({"model.attention": document.attention} if document.attention else {}),
         "host": environment.get("hostname"),
         **{name: versions.get(name) for name in ("jax", "jaxlib", "flax", *LIBRARIES)},
         "driver": environment.get("driver"),
@@ -116,10 +118,11 @@ def is_work(name: str) -> bool:
     """Return whether a field is of the work, for a baseline: only equal work has to reach its rate.
 
     What the work is done with is left out, because that is what is judged: machine, software,
-    flags, and how the data is read.
+    flags, the kernel of attention, and how the data is read.
     """
     group, _, field = name.partition(".")
-    return name in _WORK or group == "model" or (group == "data" and field not in _READING)
+    left_out = {"model": {"attention"}, "data": _READING}
+    return name in _WORK or (group in left_out and field not in left_out[group])
 
 
 def is_other_work(name: str) -> bool:

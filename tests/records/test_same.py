@@ -35,6 +35,20 @@ def test_keys_differences_and_labels_agree(fields, differ, tell_apart):
     assert len(work) == 1 + ("model.width" in differ)
 
 
+def test_attention_is_what_ran_and_not_the_work():
+    """A setting that `auto` chose is the one asked for; cuDNN's and XLA's get a verdict."""
+
+    def with_attention(asked, ran):
+        return setting(config={"model": {"attention": asked}}, attention=ran)
+
+    chosen, asked, fell_back = (
+        with_attention(*names) for names in (("auto", "cudnn"), ("cudnn",) * 2, ("auto", "xla"))
+    )
+    assert same.differing([chosen, asked]) == []
+    assert same.differing([chosen, fell_back]) == ["model.attention"]
+    assert not same.is_other_work("model.attention") and same.is_other_work("model.heads")
+
+
 def test_what_gpus_are_set_to_and_compute_with_tells_apart():
     board = {"device": "gpu0", "power_limit_w": 700.0, "ecc": True}
     gpu = {"boards": [board], "versions": {"cuDNN": "9.12.0"}, "variables": {}}
