@@ -44,7 +44,8 @@ def _table(
     columns: dict[tuple[str, ...], list[str]] = {}
     for target, found in machines.items():
         column = tuple(cell(found[name]) if name in found else "" for name in operations)
-        columns.setdefault(column, []).append(f"`{target}`")
+        name = next(iter(found.values())).device_kind if target == HERE else f"`{target}`"
+        columns.setdefault(column, []).append(name)
     table = [["operation", *(", ".join(named) for named in columns.values())]]
     table.append(["---"] * (1 + len(columns)))
     for number, name in enumerate(operations):
@@ -59,16 +60,16 @@ def _on_gpus(row: KernelRow) -> str:
 
 
 def _on_tpus(row: KernelRow) -> str:
-    """Say what runs it, and the estimated share of the bf16 product's rate."""
-    share = row.estimated_share
-    return row.verdict + (f", {percent(share)} %" if share is not None else "")
+    """Say what runs it, and the estimated percentage of the bf16 product's rate."""
+    fraction = row.estimated_fraction
+    return row.verdict + (f", {percent(fraction)} %" if fraction is not None else "")
 
 
 def _timed(row: KernelRow) -> str:
-    """Say what runs it, the time, and the share of the bf16 product's or the copy's rate."""
-    if row.time_us is None or row.share is None:
+    """Say what runs it, the time, and the percentage of the bf16 product's or the copy's rate."""
+    if row.time_us is None or row.fraction is None:
         return row.verdict
-    return f"{row.verdict}, {plain(row.time_us)} us, {percent(row.share)} %"
+    return f"{row.verdict}, {plain(row.time_us)} us, {percent(row.fraction)} %"
 
 
 def main(arguments: list[str]) -> None:

@@ -10,8 +10,8 @@ groups. The rows of XLA count that are no lower bounds; with a generation left o
 all software. A cell is a network, device, precision and software; its error is that of its middle
 row. The last lines compare pairs of devices on one network by one software, each device left out.
 
---rows prints every row and whether its intervals hold it: XLA's with the device left out, the
-others with the generation left out.
+--rows prints every row, and whether its 80 % and 90 % intervals contain it. For rows of XLA the
+device was left out of the fit, for others the generation.
 --against predicts other rows, in the columns of published/rates.csv, by the shipped fit, which
 knows the values of JAX alone: rows of other software are predicted as those of an unknown one.
 """

@@ -4,11 +4,16 @@
     jaxbench kernels --target=here
     jaxbench kernels --out=KERNELS.csv
 
-Each of about thirty operations that networks are made of is compiled alone, and XLA's text is read.
-What it finds is one of: library (a call by name, such as cuDNN's), fused product (by Triton, or on
-a TPU's matrix unit), fused loop, dense detour (a product that computes many zeros), naive loop.
-A compiler for a machine that is not here chooses without timing. With `here` this machine's first
-device is compiled for, and the operations are timed, each in turns with a product or a copy.
+35 operations that networks are made of are compiled, each alone. XLA's text says what runs them:
+
+    library        a call by name, such as cuDNN's
+    fused product  a product by Triton, or on a TPU's matrix unit
+    fused loop     no product
+    dense detour   a product that mostly multiplies zeros
+    naive loop     a product without matrix units
+
+A compiler for a machine that is not here chooses without timing. `here` compiles for this machine's
+first device and times each operation, interleaved with a product or a copy.
 
 Without --target it is one machine of each generation whose compiler is installed, and this machine
 if it has an accelerator. --out writes a row for each operation on each machine, as they are found.
@@ -17,13 +22,13 @@ if it has an accelerator. --out writes a row for each operation on each machine,
 import contextlib
 import functools
 import os
+import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jaxbench.cli import entry_point
 from jaxbench.cli.flag_table import define_flags
-from jaxbench.errors import BadInput, as_refusal, one_of
-from jaxbench.files import replace_file
+from jaxbench.errors import BadInput, RunFailed, as_refusal, one_of
 from jaxbench.hardware.targets.target import list_targets, split_targets
 from jaxbench.metrics import UNKNOWN, count, percent, plain, words
 from jaxbench.paths import new_csv
@@ -62,28 +67,44 @@ def main(arguments: list[str]) -> int:
     for target in targets:
         kernels.variables_for(target)
     out = new_csv(_OUT.value) if _OUT.value else None
-    rows: list[kernels.KernelRow] = []
+    num_rows = 0
     for number, target in enumerate(targets, 1):
-        begin = len(rows)
+        rows: list[kernels.KernelRow] = []
+        title = f"{target}, machine {number} of {len(targets)}"
         with contextlib.closing(create_console()) as console:
-            title = f"{target}, machine {number} of {len(targets)}"
             console.say(f"{title} ...")
             show = functools.partial(console.progress, title)
-            for row in kernels.find_kernels(target, names, show):
-                rows.append(row)
-                if out:
-                    with as_refusal(f"--out={out}"):
-                        replace_file(out, kernels.as_csv(rows))
-        _print_table(rows[begin:])
+            try:
+                for row in kernels.find_kernels(target, names, show):
+                    rows.append(row)
+                    if out:
+                        _append(out, row, num_rows + len(rows))
+            except (BadInput, RunFailed) as error:
+                if _TARGET.value:
+                    raise
+                missing.append(f"not compiled: {error}")
+        if rows:
+            _print_table(rows)
+        num_rows += len(rows)
     for line in dict.fromkeys(missing):
         print_wrapped(line)
     if out:
-        print(printable(f"{len(rows)} rows: {out}"))
+        print(printable(f"{num_rows} rows: {out}"))
     return 0
 
 
+def _append(out: pathlib.Path, row: "kernels.KernelRow", number: int) -> None:
+    """Append a row to a CSV file; the first one, number 1, makes it."""
+    from jaxbench.modes.kernels import as_csv
+
+    heading, _, line = as_csv([row]).partition("\n")
+    mode, text = ("a", line) if number > 1 else ("x", f"{heading}\n{line}")
+    with as_refusal(f"--out={out}"), open(out, mode, encoding="utf-8") as file:
+        file.write(text)
+
+
 def _print_table(rows: Sequence["kernels.KernelRow"]) -> None:
-    """Print what was found on a machine, a line for each operation; columns that are empty, not."""
+    """Print what was found on a machine, a line for each operation, without empty columns."""
     first = rows[0]
     print_wrapped(f"{first.target}: {first.device_kind}, {first.compiler}, JAX {first.jax}")
     table = [
@@ -92,7 +113,7 @@ def _print_table(rows: Sequence["kernels.KernelRow"]) -> None:
             "found": row.verdict,
             "without Triton": words(row.found_without_triton),
             "time": UNKNOWN if row.time_us is None else f"{plain(row.time_us)} us",
-            "share": _share(row),
+            "rate": _rate(row),
             "runs": words(row.calls),
             "kernels": count(row.kernels),
             "multiplies": words(row.operands),
@@ -109,13 +130,13 @@ def _print_table(rows: Sequence["kernels.KernelRow"]) -> None:
     print()
 
 
-def _share(row: "kernels.KernelRow") -> str:
-    """Show a rate as a share of the product's or the copy's, measured or estimated."""
-    if row.share is not None:
-        return f"{percent(row.share)} % of {row.share_of}"
-    if row.estimated_share is None:
+def _rate(row: "kernels.KernelRow") -> str:
+    """Show a rate as a percentage of the product's or the copy's, measured or estimated."""
+    if row.fraction is not None:
+        return f"{percent(row.fraction)} % of {row.fraction_of}"
+    if row.estimated_fraction is None:
         return UNKNOWN
-    return f"{percent(row.estimated_share)} % of {row.share_of}, estimated"
+    return f"{percent(row.estimated_fraction)} % of {row.fraction_of}, estimated"
 
 
 if __name__ == "__main__":

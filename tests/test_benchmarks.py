@@ -1,6 +1,7 @@
 """The scripts in benchmarks/: what they make of figures, and what they refuse."""
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import re
@@ -14,6 +15,7 @@ from jaxbench.cli import registry
 from jaxbench.config import OptimizerConfig
 from jaxbench.errors import BadInput
 from jaxbench.hardware.targets.target import parse_target
+from jaxbench.modes.kernels import HERE, read_rows
 from jaxbench.modes.predictions import read_shape
 from jaxbench.predict import calibration
 from jaxbench.predict.prediction import memory_bytes, setting_of
@@ -168,6 +170,16 @@ def test_what_fits_where_is_the_table_of_the_documentation(load_script):
     page = re.sub(r": [\d,.]+/s", "", (ROOT / "docs" / "what-fits.md").read_text()).splitlines()
     assert len(rows) == 4
     assert not [row for row in rows if re.sub(r": [\d,.]+/s", "", row) not in page]
+
+
+def test_what_runs_where_are_the_tables_of_the_documentation(load_script):
+    script, rows = load_script("kernel_table"), read_rows(ROOT / "results" / "kernels.csv")
+    page = (ROOT / "docs" / "kernels.md").read_text().splitlines()
+    assert len(rows) >= 150
+    assert not [line for line in script.tables(rows) if line not in page]
+    timed = {"target": HERE, "device_kind": "NVIDIA H100", "time_us": 12.5, "fraction": 0.5}
+    heading, _, cells = script.tables([dataclasses.replace(rows[0], **timed)])
+    assert heading == "| operation | NVIDIA H100 |" and "12.50 us, 50.00 %" in cells
 
 
 def test_what_fits_is_the_largest_power_of_two(load_script):

@@ -78,8 +78,8 @@ def test_rows_of_this_machine(compiler, run_cli, tmp_path):
     done = run_cli(*flags, f"--operation={names}", module="jaxbench.kernels")
     assert (done.returncode, done.stderr) == (0, "")
     attention, softmax, copy = read_rows(tmp_path / "k.csv")
-    assert (copy.found, copy.share_of, copy.chosen) == ("fused loop", "copy", "on the device")
-    assert softmax.time_us > 0 and 0 < softmax.share < 3
+    assert (copy.found, copy.fraction_of, copy.chosen) == ("fused loop", "copy", "on the device")
+    assert softmax.time_us > 0 and 0 < softmax.fraction < 3
     assert attention.verdict == "refused" and "compute capability 8.0" in attention.refused
     assert "% of copy" in done.stdout and "3 rows: " in done.stdout
     again = run_cli(*flags, module="jaxbench.kernels")
@@ -129,3 +129,42 @@ def test_a_row_survives_its_file(tmp_path):
     path.write_text(kernels.as_csv([row]))
     assert read_rows(path) == [row] and row.verdict == "dense detour, 8 times"
     assert json.loads(json.dumps(vars(row)))["operands"] is None
+
+
+def test_a_compiler_that_hangs_loses_one_operation(compiler, monkeypatch):
+    monkeypatch.setattr(kernels, "_LONGEST_S", -1.0)
+    compiler(crash_at_sort)
+    first, last = find_kernels(HERE, ["sort", "top_k"], lambda *progress: None)
+    assert first.refused == "took longer than -1 s" and last.found == "library"
+
+
+def test_a_device_that_failed_gets_a_new_process(compiler):
+    """It ended well, with operations left: none of them is to blame."""
+
+    def end_early(names):
+        crash_at_sort([names[0]])
+        path = os.environ[kernels.RESULT_VARIABLE]
+        with open(path) as file:
+            begun, *rows = file.read().splitlines()
+        with open(path, "w") as file:
+            print(json.dumps(json.loads(begun) | {"operations": names}), *rows, sep="\n", file=file)
+
+    compiler(end_early)
+    rows = list(find_kernels(HERE, ["copy", "top_k", "cumsum"], lambda *progress: None))
+    assert [row.found for row in rows] == ["library"] * 3
+
+
+def test_a_machine_that_is_refused_does_not_end_the_list(compiler, run_cli, tmp_path, monkeypatch):
+    monkeypatch.setattr(kernels, "machines_to_ask", lambda: (["gpu:t4", HERE, "gpu:a100"], []))
+    monkeypatch.setattr(kernels, "variables_for", lambda target: {})
+
+    def refuse_first(names):
+        if tmp_path.joinpath("k.csv").exists():
+            return ProcessResult("exited", "no such TPU", 2, 1.0)
+        return crash_at_sort(names)
+
+    compiler(refuse_first)
+    args = ("--operation=copy", "--out=k.csv")
+    done = run_cli(*args, module="jaxbench.kernels")
+    assert done.returncode == 0 and "not compiled: no such TPU" in done.stdout
+    assert len(read_rows(tmp_path / "k.csv")) == 1

@@ -266,6 +266,9 @@ def resume_run_dir(
             f"warning: batch norm takes its statistics from {here} images now, it took them from "
             f"{there}: losses are not those of an undisturbed run (batch_norm=sync keeps them)"
         )
+    there, here = old.get("attention"), document.attention
+    if there != here:
+        say(f"warning: attention is {here} now, it was {there}: losses differ by rounding")
     if resume.workdir:
         entry["from"] = str(path)
         begun = msgspec.structs.replace(document, attempts=attempts)
@@ -288,6 +291,7 @@ def resume_run_dir(
         changes = dict.fromkeys(("reason", "finished_at", "summary")) | {"status": "running"}
         # They say where the run ends, and so whether it is done.
         changes["config"] = old["config"] | {"max_steps": document.config["max_steps"]}
+        changes |= {name: getattr(document, name) for name in ("attention", "attention_reason")}
     entry["short"] = restore_records(run_dir.path, marks, say)
     run_dir.update(**changes, attempts=attempts)
     return run_dir

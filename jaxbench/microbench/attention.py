@@ -6,6 +6,7 @@ on one device, in turn with the others. One that fails is left out. Process 0 me
 
 import contextlib
 import functools
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from jaxbench.parallel import processes
 from jaxbench.precision import get_precision
 
 _ROUNDS, _WINDOW_S = 5, 0.05
-# The preferred one is taken unless another is faster by more than this.
+# The preferred one is taken if it takes at most this fraction longer than the fastest.
 _NEAR = 0.05
 _UNTIMED = "chosen without timing"
 _LONGEST_ERROR = 200
@@ -114,7 +115,7 @@ def _measure(
     times_s = {}
     if len(turns) > 1:
         measure_in_turn([*turns.values()], _ROUNDS)
-        times_s = {name: turn.call_s().value or 0.0 for name, turn in turns.items()}
+        times_s = {name: turn.call_s().value or math.inf for name, turn in turns.items()}
         chosen = min(times_s, key=times_s.__getitem__)
         if times_s[names[0]] <= (1 + _NEAR) * times_s[chosen]:
             chosen = names[0]

@@ -1,8 +1,9 @@
 """The operations that networks are made of, one at a time, compiled and timed alone.
 
-Each is a function of a few arrays. `gradients` stands for its backward pass alone: the gradients of
-all its floating-point arguments, from a given gradient of its result. The sizes are such that an
-H100 takes about 0.1 ms for each; on a CPU the first axis is an eighth.
+Each is a function of a few arrays. The gradients of an operation are those of all its arguments of
+floating point, from a given gradient of its result: its backward pass alone, but for attention,
+whose fused kernels have none without the forward pass. The sizes are such that an H100 takes about
+0.1 ms for each; on a CPU the first axis is an eighth.
 """
 
 import functools
@@ -14,6 +15,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import SingleDeviceSharding
 
 from jaxbench.aliases import DType
 from jaxbench.analysis.rate import Estimate, estimate
@@ -26,7 +28,7 @@ _BF16, _FP32, _FP8 = jnp.bfloat16, jnp.float32, jnp.float8_e4m3fn
 _IMAGES = ("NHWC", "HWIO", "NHWC")
 # B, T, N and F of attention's heads.
 _HEADS = (8, 2048, 16, 64)
-# Of a CPU's first axes, which are smaller.
+# The first axis of arrays on a CPU is this many times smaller.
 _ON_CPU = 8
 # What all others are timed beside: products, and what moves memory.
 PRODUCT, COPY = "product_bf16", "copy"
@@ -97,7 +99,8 @@ def list_operations(platform: str, plain: str = "xla", fused: str | None = None)
     """Return the operations for a platform: cpu, gpu or tpu.
 
     Args:
-      plain, fused: two kinds of attention, as `attend` names them; None if there is no such one.
+      plain, fused: two implementations of attention, as `attend` names them. Without `fused` there
+        is no operation of it.
     """
     n = _ON_CPU if platform == "cpu" else 1
     batch, *rest = _HEADS
@@ -149,7 +152,7 @@ def list_operations(platform: str, plain: str = "xla", fused: str | None = None)
 def _with_gradients(
     name: str, function: Callable[..., Any], arguments: Sequence[Argument], macs: int = 0
 ) -> list[Operation]:
-    """Return an operation and its gradients, which need as many MACs for each product's operand."""
+    """Return an operation and its gradients, which take a product for each of its two operands."""
     shapes = [jax.ShapeDtypeStruct(one.sides, one.dtype) for one in arguments]
     result = jax.eval_shape(function, *shapes)
     by = [number for number, one in enumerate(arguments) if jnp.issubdtype(one.dtype, jnp.floating)]
@@ -186,9 +189,12 @@ def _attention(name: str, attention: str, heads: Sequence[Argument], macs: int) 
     def function(query_BxTxNxF, key_BxTxNxF, value_BxTxNxF):
         return attend(query_BxTxNxF, key_BxTxNxF, value_BxTxNxF, False, attention)
 
-    forward, gradients = _with_gradients(name, function, heads, macs)
-    # The scores are computed again.
-    return [forward, gradients._replace(macs=gradients.macs + macs // 2)]
+    forward, backward = _with_gradients(name, function, heads, macs)
+
+    def both(gradient, *heads):
+        return function(*heads), backward.function(gradient, *heads)
+
+    return [forward, backward._replace(function=both, macs=forward.macs + backward.macs)]
 
 
 def _convolution(
@@ -236,6 +242,18 @@ def _max_pool(images_BxHxWxC: jax.Array) -> jax.Array:
     return nn.max_pool(images_BxHxWxC, (3, 3), (2, 2), "SAME")
 
 
+@functools.lru_cache(maxsize=4)
+def compile_operation(operation: Operation, device: Any, triton: bool = True) -> Any:
+    """Return an operation compiled for a device, here or not; the last ones are kept.
+
+    Args:
+      triton: whether Triton may multiply on a GPU.
+    """
+    shapes = operation.shapes(SingleDeviceSharding(device))
+    options: Any = None if triton else {"xla_gpu_enable_triton_gemm": False}
+    return jax.jit(operation.function).lower(*shapes).compile(compiler_options=options)
+
+
 def time_beside(
     operation: Operation,
     reference: Operation,
@@ -243,21 +261,21 @@ def time_beside(
     *,
     rounds: int,
     window_s: float,
-    show: Callable[[str], object] = lambda activity: None,
 ) -> tuple[Estimate, Estimate]:
-    """Time an operation in turns with a reference on a device.
+    """Time an operation on a device, interleaved with a reference.
 
     Returns:
-      The seconds of a call. Its rate as a share of the reference's: of multiply-accumulates if it
-      needs any, else of bytes.
+      The seconds of a call. Its rate as a fraction of the reference's: of multiply-accumulates if
+      it needs any, else of bytes.
     """
     turns = []
     for one in (operation, reference):
         arrays = [argument.create(number) for number, argument in enumerate(one.arguments)]
-        call = functools.partial(jax.jit(one.function), *jax.device_put(arrays, device))
+        compiled = compile_operation(one, device)
+        call = functools.partial(compiled, *jax.device_put(arrays, device))
         jax.block_until_ready(call())
         turns.append(Calls(one.name, call, [device], window_s))
-    measure_in_turn(turns, rounds, show)
+    measure_in_turn(turns, rounds)
     timed, beside = turns
     work = [one.macs if operation.macs else one.num_bytes for one in (operation, reference)]
     scale = work[0] / work[1] * timed.calls_per_window / beside.calls_per_window

@@ -178,10 +178,10 @@ def plain_attention(compute_capability: float | None) -> str:
 def possible_attention(
     config: Config, compute_capability: float | None, dtype: DType, tpu: str | None = None
 ) -> tuple[tuple[str | None, ...], str | None]:
-    """Return what `model.attention` may mean on these devices, and why not more.
+    """Return the attention that a network may have on these devices, and why it has no choice.
 
-    The first is preferred: it is taken where nothing is timed. That is None for a network without
-    blocks. The reason is None if nothing is refused.
+    The first one is preferred: it is taken where nothing is timed. It is None for a network without
+    blocks. The reason is None unless the devices have a fused attention that cannot do this one.
 
     Args:
       config: of the experiment.
@@ -223,7 +223,7 @@ def refuse_fused(
     head_width: int,
     tokens: int,
 ) -> str | None:
-    """Return what cudnn or flash is for, if it cannot do this attention; else None."""
+    """Return None if cudnn or flash can do this attention, else what it needs."""
     if name == "flash":
         if tpu is None or tpu in _NOT_FOR_FLASH:
             return "TPUs from v4 on"

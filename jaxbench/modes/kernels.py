@@ -1,8 +1,8 @@
 """Find which kernel XLA runs for an operation: on machines that are not here, and on this one.
 
 A machine's operations are compiled one after the other in a child process, which writes a line as
-each is done. If the compiler crashes that is the operation's answer, and the next child goes on
-behind it. On this machine (`HERE`) they are timed, too.
+each is done. If the compiler crashes or hangs, that is the operation's answer, and the next child
+begins with the operation after it. On this machine (`HERE`) they are timed, too.
 """
 
 import dataclasses
@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import jax
-from jax.sharding import SingleDeviceSharding
 from msgspec import Meta
 
+from jaxbench.clock import Stopwatch
 from jaxbench.errors import BadInput, RunFailed, first_line
 from jaxbench.files import parse_rows, read_text
 from jaxbench.hardware.accelerators import find_accelerators
@@ -27,6 +27,7 @@ from jaxbench.microbench.operations import (
     COPY,
     PRODUCT,
     Operation,
+    compile_operation,
     list_operations,
     operations_on,
     time_beside,
@@ -44,8 +45,10 @@ MACHINES = (
     *("tpu:v2:1x1", "tpu:v3:1x1", "tpu:v4:1x1x1", "tpu:v5e:1x1", "tpu:v5p:1x1x1", "tpu:v6e:1x1"),
 )
 OPERATIONS = [one.name for one in list_operations("gpu", fused="xla")]
-# Of an operation and of what it is timed beside, on this machine.
+# How often an operation is timed on this machine, and about how long.
 _ROUNDS, _WINDOW_S = 7, 0.05
+# A compiler that takes longer for one operation hangs.
+_LONGEST_S = 900.0
 _Amount = Annotated[float, Meta(ge=0, le=1e12)]
 
 
@@ -60,17 +63,18 @@ class KernelRow:
       compiler: its package and version.
       jax: the version of JAX.
       found: library, fused product, fused loop, dense detour or naive loop; see xla/kernels.py.
-      calls: what does the work, each behind how often it runs.
+      calls: what does the work, such as `2 x Triton product`.
       kernels: how many are launched.
       operands: the types that its products multiply.
       factor: how many times the multiply-accumulates that it needs are computed.
       found_without_triton, calls_without_triton: the same without Triton's products, for GPUs.
-      estimated_share: its multiply-accumulates a cycle as a share of those of the bf16 product, by
-        the cycles that a TPU's compiler estimates.
+      estimated_fraction: its multiply-accumulates a cycle as a fraction of those of `fraction_of`,
+        by the cycles that a TPU's compiler estimates.
       chosen: `without timing`, or `on the device` where the compiler may have timed kernels.
       time_us, time_us_low, time_us_high: microseconds of a call, with the 95 % interval.
-      share, share_low, share_high: its rate as a share of that of `share_of`, timed in turns.
-      share_of: product_bf16 for products, in multiply-accumulates; copy for others, in bytes.
+      fraction, fraction_low, fraction_high: its rate as a fraction of that of `fraction_of`; both
+        were timed interleaved.
+      fraction_of: product_bf16 for products, in multiply-accumulates; copy for others, in bytes.
       refused: why it was not compiled or not timed, in the compiler's words.
       command: what prints this row again.
     """
@@ -87,15 +91,15 @@ class KernelRow:
     factor: _Amount | None = None
     found_without_triton: str | None = None
     calls_without_triton: str | None = None
-    estimated_share: _Amount | None = None
+    estimated_fraction: _Amount | None = None
     chosen: str | None = None
     time_us: _Amount | None = None
     time_us_low: _Amount | None = None
     time_us_high: _Amount | None = None
-    share: _Amount | None = None
-    share_low: _Amount | None = None
-    share_high: _Amount | None = None
-    share_of: str | None = None
+    fraction: _Amount | None = None
+    fraction_low: _Amount | None = None
+    fraction_high: _Amount | None = None
+    fraction_of: str | None = None
     refused: str | None = None
     command: str
 
@@ -174,15 +178,19 @@ def find_kernels(
             result, log = pathlib.Path(folder, "result"), pathlib.Path(folder, "log")
             result.touch()
             child = Child(command, log, variables=variables | {RESULT_VARIABLE: str(result)})
-            ended, num_read = None, 1
+            ended, num_read, since_last, reason = None, 1, Stopwatch(), None
             try:
                 while ended is None:
                     ended = child.wait()
+                    if since_last.elapsed_s() > _LONGEST_S:
+                        child.end()
+                        reason = f"took longer than {_LONGEST_S:g} s"
                     lines = result.read_text().split("\n")[:-1]  # the last one is not complete
                     for line in lines[num_read:]:
                         yield KernelRow(**json.loads(line))
-                    num_done += max(0, len(lines) - num_read)
-                    num_read = max(num_read, len(lines))
+                    if len(lines) > num_read:
+                        num_done += len(lines) - num_read
+                        num_read, since_last = len(lines), Stopwatch()
                     if lines:
                         begun = json.loads(lines[0])
                         left = begun["operations"][num_read - 1 :]
@@ -193,8 +201,8 @@ def find_kernels(
             raise BadInput(ended.reason)
         if not lines:
             raise RunFailed(f"{target}: {ended.reason or 'no answer'}")
-        if left:  # it crashed, with the first that is left
-            yield _row(begun, left.pop(0), refused=ended.reason)
+        if left and ended.exit_code:  # it crashed or hung with the first that is left
+            yield _row(begun, left.pop(0), refused=reason or ended.reason)
             num_done += 1
 
 
@@ -224,9 +232,13 @@ def write_rows(target: str, names: Sequence[str]) -> None:
                 facts["chosen"] = "on the device" if here else "without timing"
                 if here:
                     facts |= _time(operation, reference, device)
+            except BadInput as error:
+                facts["refused"] = str(error)
             except Exception as error:  # a compiler raises errors of any kind
-                facts["refused"] = first_line(error)
+                facts["refused"] = f"{type(error).__name__}: {first_line(error)}"
             print(json.dumps(vars(_row(begun, name, **facts))), file=file)
+            if here and device.platform != "cpu" and facts.get("refused"):
+                return  # a device that has failed may fail for all others in this process
 
 
 def _row(begun: Mapping[str, Any], operation: str, **facts: Any) -> KernelRow:
@@ -237,7 +249,7 @@ def _row(begun: Mapping[str, Any], operation: str, **facts: Any) -> KernelRow:
 
 def _describe(operation: Operation, reference: Operation, device: Any) -> dict[str, Any]:
     """Return what the compiler makes of an operation, as fields of a `KernelRow`."""
-    text = _compile(operation, device)
+    text = compile_operation(operation, device).as_text()
     kernels = read_kernels(text, device.platform, operation.macs)
     facts = {
         "found": kernels.found,
@@ -247,22 +259,15 @@ def _describe(operation: Operation, reference: Operation, device: Any) -> dict[s
         "factor": kernels.factor,
     }
     if device.platform == "gpu":
-        text = _compile(operation, device, {"xla_gpu_enable_triton_gemm": False})
-        without = read_kernels(text, device.platform, operation.macs)
+        other = compile_operation(operation, device, triton=False).as_text()
+        without = read_kernels(other, device.platform, operation.macs)
         facts |= {"found_without_triton": without.found, "calls_without_triton": _in_words(without)}
     cycles = count_calls(text).estimated_cycles
-    if cycles and operation.macs and LIBRARY not in kernels.found:
-        of_reference = count_calls(_compile(reference, device)).estimated_cycles
-        facts["estimated_share"] = operation.macs / cycles / (reference.macs / of_reference)
-        facts["share_of"] = reference.name
+    if cycles and operation.macs and kernels.found != LIBRARY:
+        of_reference = count_calls(compile_operation(reference, device).as_text()).estimated_cycles
+        facts["estimated_fraction"] = operation.macs / cycles / (reference.macs / of_reference)
+        facts["fraction_of"] = reference.name
     return facts
-
-
-def _compile(operation: Operation, device: Any, options: dict[str, Any] | None = None) -> str:
-    """Return XLA's text of an operation that is compiled for a device, here or not."""
-    shapes = operation.shapes(SingleDeviceSharding(device))
-    compiled = jax.jit(operation.function).lower(*shapes).compile(compiler_options=options)
-    return compiled.as_text() or ""
 
 
 def _in_words(kernels: Kernels) -> str | None:
@@ -271,6 +276,6 @@ def _in_words(kernels: Kernels) -> str | None:
 
 def _time(operation: Operation, reference: Operation, device: jax.Device) -> dict[str, Any]:
     """Return the times of an operation on this machine, as fields of a `KernelRow`."""
-    call_s, share = time_beside(operation, reference, device, rounds=_ROUNDS, window_s=_WINDOW_S)
+    call_s, fraction = time_beside(operation, reference, device, rounds=_ROUNDS, window_s=_WINDOW_S)
     time_us = call_s.map(lambda value: 1e6 * value)
-    return time_us.fields("time_us") | share.fields("share") | {"share_of": reference.name}
+    return time_us.fields("time_us") | fraction.fields("fraction") | {"fraction_of": reference.name}

@@ -358,6 +358,8 @@ def prepare_run(
         )
         if attention.tried:
             mesh = mesh.without_peak()
+            if not attention.warnings:
+                console.say(f"attention: {attention.name}, {attention.reason}")
         with clock.phase("build"):
             built = with_attention(config, attention.name)
             program = build_program(built, mesh, layout, feed.steps_per_epoch)

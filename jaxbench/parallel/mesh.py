@@ -67,7 +67,7 @@ class DataMesh:
         return peak_bytes if peak_bytes > self.peak_before_bytes else None
 
     def without_peak(self) -> "DataMesh":
-        """Return the mesh of a run that begins now: the peak so far is not its own."""
+        """Return the mesh for a run that begins now, which does not count the peak memory so far."""
         return dataclasses.replace(self, peak_before_bytes=_peak_memory_bytes(self.devices))
 
     def replicate(self, tree: Any) -> Any:

@@ -34,7 +34,8 @@ from jaxbench.clock import Clock, now, seconds_since_1970
 # The clock's phases by their cause; a phase that is not listed is `other`.
 _PHASES = {
     "startup": (
-        *("devices", "read_data", "place_data", "build", "init", "init_from_images", "startup"),
+        *("devices", "read_data", "place_data", "attention", "build", "init", "init_from_images"),
+        "startup",
     ),
     "compile": ("lower", "compile"),
     "data_wait": ("data_wait",),

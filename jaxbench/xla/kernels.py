@@ -18,7 +18,7 @@ LIBRARY, PRODUCT, FUSED, DETOUR, NAIVE = (
     "dense detour",
     "naive loop",
 )
-# So many times the multiply-accumulates that the operation needs make a detour.
+# A detour does more than this many times the multiply-accumulates that the operation needs.
 _DETOUR = 1.5
 _PRODUCTS = ("dot", "convolution", "ragged-dot")
 # What launches nothing, or only moves an array; a TPU prefetches operands.
@@ -37,6 +37,8 @@ _LABELS = re.compile(r"dim_labels=([\w?]+)_([\w?]+)->([\w?]+)")
 _CONTRACTED = re.compile(r'lhs_contracting_(?:dims=\{|dimensions":\[)([\d,"]*)')
 # Which of (first operand, second operand, result) are image, kernel and output of the forward pass.
 _ROLES = {"__cudnn$convBackwardFilter": (0, 2, 1), "__cudnn$convBackwardInput": (2, 1, 0)}
+# Calls of products whose text does not say how many multiply-accumulates they do.
+_MULTIPLIES = re.compile(r"cudnn|cublas|tpu_custom_call")
 _GEMMS = ("__cublas$gemm", "__cublas$lt$matmul", "__cublas$lt$matmul$f8", "__onednn$matmul")
 
 
@@ -66,7 +68,7 @@ class _Part(NamedTuple):
     name: str  # in `Kernels.calls`; empty: not worth a name
     found: str
     operands: str = ""
-    macs: int | None = 0  # None: it has products, and does not say which
+    macs: int | None = 0  # None: it multiplies, and its text does not say how much
 
 
 def read_kernels(hlo: str, platform: str, needed_macs: int) -> Kernels:
@@ -83,7 +85,7 @@ def read_kernels(hlo: str, platform: str, needed_macs: int) -> Kernels:
         inside[instruction.computation].append(instruction)
     types = {instruction.name: instruction.type for instruction in program}
     calls: collections.Counter[str] = collections.Counter()
-    operands: dict[str, int] = {}
+    operands: dict[str, None] = {}
     macs_of: collections.Counter[str] = collections.Counter()
     kernels, unknown, loops = 0, False, False
     for instruction, times in executed(hlo):
@@ -95,21 +97,22 @@ def read_kernels(hlo: str, platform: str, needed_macs: int) -> Kernels:
             if part.name:
                 calls[part.name] += times
             if part.operands:
-                operands[part.operands] = 1
+                operands[part.operands] = None
             unknown |= part.macs is None
             macs_of[part.found] += times * (part.macs or 0)
     macs = sum(macs_of.values())
     factor = macs / needed_macs if needed_macs and macs and not unknown else None
+    if unknown:  # the library has the rest of them
+        macs_of[LIBRARY] += max(0, needed_macs - macs)
+    most = max((LIBRARY, PRODUCT, NAIVE), key=lambda kind: macs_of[kind])
     if (macs and not needed_macs) or (factor or 0) > _DETOUR:
         found = DETOUR
-    elif macs and macs_of[NAIVE] >= macs / 2:
-        found = NAIVE
+    elif needed_macs:
+        found = most if macs_of[most] else NAIVE
     elif LIBRARY in macs_of:
         found = LIBRARY
-    elif PRODUCT in macs_of:
-        found = PRODUCT
     else:
-        found = NAIVE if loops or needed_macs else FUSED
+        found = NAIVE if loops else FUSED
     return Kernels(found, dict(calls), kernels, ", ".join(operands), factor)
 
 
@@ -129,7 +132,7 @@ def _parts(
         if target in _GEMMS or "conv" in target:
             macs = _macs(instruction, types)
             return [_Part(target, LIBRARY, _operands(instruction, types), macs)]
-        return [_Part(target, LIBRARY, "", None)]
+        return [_Part(target, LIBRARY, "", None if _MULTIPLIES.search(target) else 0)]
     contained = [instruction, *_contained(instruction, inside)]
     kind = _KIND.search(instruction.rest)
     # A TPU's products run on its matrix unit, fused with what surrounds them; a CPU's in kernels of
@@ -170,7 +173,7 @@ def _operands(product: Instruction, types: Mapping[str, str]) -> str:
 
 def _sides(type_: str) -> list[int]:
     match = ARRAY.search(type_)
-    return [int(side) for side in match[2].split(",") if side] if match else []
+    return [int(side) for side in match[2].replace("<=", "").split(",") if side] if match else []
 
 
 def _macs(product: Instruction, types: Mapping[str, str]) -> int | None:

@@ -175,4 +175,4 @@ def test_kernels_of_a_machine_that_is_not_here(tmp_path, target, operations, exp
     if target.startswith("gpu"):
         assert "$f8" in rows[0].calls_without_triton and rows[3].factor == 8
     else:
-        assert rows[0].estimated_share == 1
+        assert rows[0].estimated_fraction == 1

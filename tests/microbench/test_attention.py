@@ -1,16 +1,20 @@
 """model.attention=auto: what is taken, what is recorded, and what a resumed run keeps."""
 
+import json
+
 import jax
 import pytest
 
 from jaxbench import modes
 from jaxbench.batch_layout import BatchLayout
 from jaxbench.checkpoints.checkpoint import Policy
+from jaxbench.clock import Clock
 from jaxbench.microbench import attention
 from jaxbench.microbench.attention import preferred_attention
 from jaxbench.microbench.interleaved import Interleaved
 from jaxbench.models import transformer_block
 from jaxbench.modes.train import run_training
+from jaxbench.parallel import processes
 from jaxbench.records.writers.console import Console
 from tests.conftest import config_of, prepared, run_json
 
@@ -138,8 +142,34 @@ def test_a_resumed_run_keeps_its_attention(layers, tmp_path, monkeypatch):
     with pytest.raises(TypeError):
         train(branch, run, 2)
     assert recorded(branch) == recorded(run) and tried == []
+    # The kept one is impossible where it goes on: another is timed, said and recorded.
+    layers(cudnn=1e-3, flash=2e-3)
+    said: list[str] = []
+    monkeypatch.setattr(Console, "say", lambda self, line: said.append(line))
+    with pytest.raises(TypeError):
+        train(run, "auto", 2)
+    assert recorded(run) == ("cudnn", "1,000.0 us a layer, flash 2,000.0 us")
+    assert any(line.startswith("warning: attention is cudnn now, it was xla") for line in said)
     with prepared(TINY, num_devices=1) as setup:  # a new run times them
         assert setup.attention.name == "cudnn"
+
+
+@pytest.mark.parametrize("is_primary", [True, False])
+def test_processes_choose_alike(layers, monkeypatch, is_primary):
+    """Process 0 measures; the others take what it sends, which travels as JSON."""
+    tried = layers(cudnn=2e-3, xla=1e-3)
+    sent = []
+
+    def broadcast(value):
+        sent.append(value)
+        return json.loads(json.dumps(value if is_primary else ["xla", "of process 0", [], True]))
+
+    monkeypatch.setattr(processes, "is_primary", lambda: is_primary)
+    monkeypatch.setattr(processes, "broadcast_value", broadcast)
+    config = config_of(TINY, num_devices=1)
+    arguments = (config, BatchLayout.create(config, 1), jax.devices()[0], Clock(), Console().phase)
+    chosen = attention.fastest_attention(*arguments)
+    assert (chosen.name, chosen.tried, bool(tried), len(sent)) == ("xla", True, is_primary, 1)
 
 
 def test_a_layer_runs_forward_and_backward_in_the_networks_shapes():

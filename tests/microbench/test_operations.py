@@ -10,7 +10,7 @@ from jaxbench.microbench.operations import Argument, Operation, list_operations,
 from jaxbench.xla.jaxpr import find_matmuls_and_convs
 
 OPERATIONS = {one.name: one for one in list_operations("cpu")}
-# Products by names that the count of a jaxpr does not know, and gradients of what XLA leaves out.
+# The count of a jaxpr does not know these products.
 UNKNOWN = ("product_mxfp8", "ragged_product")
 
 
@@ -59,7 +59,7 @@ def test_arguments_are_what_their_fields_say():
 
 
 def test_a_share_is_of_the_reference_of_the_same_kind(monkeypatch):
-    """An operation that does the same work twice as a reference has half of its rate."""
+    """An operation that takes four times as long for the same work has a quarter of its rate."""
     side = 512
     arrays = (Argument(jnp.float32, (side, side)),)
 
