@@ -62,7 +62,7 @@ def _on_gpus(row: KernelRow) -> str:
 def _on_tpus(row: KernelRow) -> str:
     """Say what runs it, and the estimated percentage of the bf16 product's rate."""
     fraction = row.estimated_fraction
-    return row.verdict + (f", {percent(fraction)} %" if fraction is not None else "")
+    return row.verdict + (f", {100 * fraction:.3g} %" if fraction is not None else "")
 
 
 def _timed(row: KernelRow) -> str:

@@ -150,9 +150,17 @@ def list_operations(platform: str, plain: str = "xla", fused: str | None = None)
 
 
 def _with_gradients(
-    name: str, function: Callable[..., Any], arguments: Sequence[Argument], macs: int = 0
+    name: str,
+    function: Callable[..., Any],
+    arguments: Sequence[Argument],
+    macs: int = 0,
+    with_result: bool = False,
 ) -> list[Operation]:
-    """Return an operation and its gradients, which take a product for each of its two operands."""
+    """Return an operation and its gradients, which take a product for each of its two operands.
+
+    Args:
+      with_result: whether the gradients come with the operation's result, and so its forward pass.
+    """
     shapes = [jax.ShapeDtypeStruct(one.sides, one.dtype) for one in arguments]
     result = jax.eval_shape(function, *shapes)
     by = [number for number, one in enumerate(arguments) if jnp.issubdtype(one.dtype, jnp.floating)]
@@ -162,12 +170,13 @@ def _with_gradients(
             changed = dict(zip(by, floats, strict=True))
             return function(*(changed.get(n, array) for n, array in enumerate(arrays)))
 
-        return jax.vjp(of_floats, *(arrays[n] for n in by))[1](gradient)
+        result, backward = jax.vjp(of_floats, *(arrays[n] for n in by))
+        return (result, backward(gradient)) if with_result else backward(gradient)
 
     given = (Argument(result.dtype, result.shape), *arguments)
     return [
         Operation(name, function, tuple(arguments), macs),
-        Operation(f"{name}_gradients", gradients, given, 2 * macs),
+        Operation(f"{name}_gradients", gradients, given, (3 if with_result else 2) * macs),
     ]
 
 
@@ -189,12 +198,7 @@ def _attention(name: str, attention: str, heads: Sequence[Argument], macs: int) 
     def function(query_BxTxNxF, key_BxTxNxF, value_BxTxNxF):
         return attend(query_BxTxNxF, key_BxTxNxF, value_BxTxNxF, False, attention)
 
-    forward, backward = _with_gradients(name, function, heads, macs)
-
-    def both(gradient, *heads):
-        return function(*heads), backward.function(gradient, *heads)
-
-    return [forward, backward._replace(function=both, macs=forward.macs + backward.macs)]
+    return _with_gradients(name, function, heads, macs, with_result=True)
 
 
 def _convolution(

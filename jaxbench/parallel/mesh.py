@@ -67,7 +67,7 @@ class DataMesh:
         return peak_bytes if peak_bytes > self.peak_before_bytes else None
 
     def without_peak(self) -> "DataMesh":
-        """Return the mesh for a run that begins now, which does not count the peak memory so far."""
+        """Return the mesh without the peak memory so far, for a run that begins now."""
         return dataclasses.replace(self, peak_before_bytes=_peak_memory_bytes(self.devices))
 
     def replicate(self, tree: Any) -> Any:
