@@ -82,14 +82,14 @@ def main(arguments: list[str]) -> int:
             except (BadInput, RunFailed) as error:
                 if _TARGET.value:
                     raise
-                missing.append(f"not compiled: {error}")
+                missing.append(f"{target}: {error}")
         if rows:
             _print_table(rows)
         num_rows += len(rows)
     for line in dict.fromkeys(missing):
-        print_wrapped(line)
+        print_wrapped(printable(f"not compiled: {line}"))
     if out:
-        print(printable(f"{num_rows} rows: {out}"))
+        print(printable(f"{num_rows} row{'s' * (num_rows != 1)}: {out}"))
     return 0
 
 

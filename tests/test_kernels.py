@@ -155,16 +155,19 @@ def test_a_device_that_failed_gets_a_new_process(compiler):
 
 
 def test_a_machine_that_is_refused_does_not_end_the_list(compiler, run_cli, tmp_path, monkeypatch):
-    monkeypatch.setattr(kernels, "machines_to_ask", lambda: (["gpu:t4", HERE, "gpu:a100"], []))
+    monkeypatch.setattr(kernels, "machines_to_ask", lambda: ([HERE, "gpu:t4", "gpu:a100"], []))
     monkeypatch.setattr(kernels, "variables_for", lambda target: {})
 
-    def refuse_first(names):
-        if tmp_path.joinpath("k.csv").exists():
+    asked = []
+
+    def refuse_second(names):
+        asked.append(names)
+        if len(asked) == 2:
             return ProcessResult("exited", "no such TPU", 2, 1.0)
         return crash_at_sort(names)
 
-    compiler(refuse_first)
+    compiler(refuse_second)
     args = ("--operation=copy", "--out=k.csv")
     done = run_cli(*args, module="jaxbench.kernels")
-    assert done.returncode == 0 and "not compiled: no such TPU" in done.stdout
-    assert len(read_rows(tmp_path / "k.csv")) == 1
+    assert done.returncode == 0 and "not compiled: gpu:t4: no such TPU" in done.stdout
+    assert len(read_rows(tmp_path / "k.csv")) == 2

@@ -134,10 +134,10 @@ def machines_to_ask() -> tuple[list[str], list[str]]:
             compiler_version(parse_target(name))
             machines.append(name)
         except BadInput as error:
-            missing.append(f"not compiled: {error}")
+            missing.append(str(error).partition(": ")[2])  # the same for all GPUs
     if not machines:
         raise BadInput(
-            f"no compiler for GPUs or TPUs is installed; {missing[0].partition(': ')[2]}"
+            f"no compiler for GPUs or TPUs is installed ({missing[0]}); --target=here needs none"
         )
     return machines, missing
 
