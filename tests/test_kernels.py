@@ -1,5 +1,6 @@
 """`jaxbench kernels`: its rows, what it does with a compiler that crashes, what it refuses."""
 
+import dataclasses
 import json
 import os
 
@@ -76,12 +77,13 @@ def test_rows_of_this_machine(compiler, run_cli, tmp_path):
     names = "fused_attention,softmax,copy"
     flags = ("--target=here", "--out=k.csv")
     done = run_cli(*flags, f"--operation={names}", module="jaxbench.kernels")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
     attention, softmax, copy = read_rows(tmp_path / "k.csv")
     assert (copy.found, copy.fraction_of, copy.chosen) == ("fused loop", "copy", "on the device")
     assert softmax.time_us > 0 and 0 < softmax.fraction < 3
     assert attention.verdict == "refused" and "compute capability 8.0" in attention.refused
     assert "% of copy" in done.stdout and "3 rows: " in done.stdout
+    assert copy.other_cpu_percent is not None
     again = run_cli(*flags, module="jaxbench.kernels")
     assert again.returncode == 2 and "must be a new .csv file" in again.stderr
     assert len(read_rows(tmp_path / "k.csv")) == 3
@@ -96,6 +98,7 @@ def test_rows_of_this_machine(compiler, run_cli, tmp_path):
         (("--target=here", "--out=/no/such/folder/k.csv"), "must be a new .csv file"),
         (("--target=here", "--out=k.txt"), "must be a new .csv file"),
         (("--target=here,here",), "names here twice"),
+        (("--target=cpu",), "must be here, or as --target=list shows"),
     ],
 )
 def test_bad_input_is_refused(refused, args, told):
@@ -128,6 +131,8 @@ def test_a_row_survives_its_file(tmp_path):
     path = tmp_path / "k.csv"
     path.write_text(kernels.as_csv([row]))
     assert read_rows(path) == [row] and row.verdict == "dense detour, 8 times"
+    wide = dataclasses.replace(row, found="library", asked="bf16", operands="f32 x bf16")
+    assert wide.verdict == "library in f32"
     assert json.loads(json.dumps(vars(row)))["operands"] is None
 
 
@@ -171,3 +176,16 @@ def test_a_machine_that_is_refused_does_not_end_the_list(compiler, run_cli, tmp_
     done = run_cli(*args, module="jaxbench.kernels")
     assert done.returncode == 0 and "not compiled: gpu:t4: no such TPU" in done.stdout
     assert len(read_rows(tmp_path / "k.csv")) == 2
+
+
+def test_one_row_is_printed_whole_and_a_busy_host_is_said(compiler, run_cli):
+    def one_row(names):
+        row = ABOUT | {"operation": "copy", "found": "fused loop", "command": "x"}
+        row |= {"time_us": 12.5, "calls_without_triton": "1 x y", "other_cpu_percent": 60.0}
+        with open(os.environ[kernels.RESULT_VARIABLE], "a") as file:
+            print(json.dumps(ABOUT | {"operations": names}), json.dumps(row), sep="\n", file=file)
+
+    compiler(one_row)
+    done = run_cli("--target=here", "--operation=copy", module="jaxbench.kernels")
+    assert "calls_without_triton: 1 x y\n" in done.stdout and "command: x" in done.stdout
+    assert "warning: other processes took 60 % of the host's processor" in done.stderr

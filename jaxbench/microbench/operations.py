@@ -65,12 +65,14 @@ class Operation(NamedTuple):
       function: of the arrays.
       arguments: the arrays.
       macs: multiply-accumulates that it needs; 0 if it is no product.
+      multiplies: the type that it asks to multiply, by its name in XLA.
     """
 
     name: str
     function: Callable[..., Any]
     arguments: tuple[Argument, ...]
     macs: int = 0
+    multiplies: str = "bf16"
 
     def shapes(self, sharding: Any = None) -> list[jax.ShapeDtypeStruct]:
         """Return the arrays' shapes, for devices that may not be here."""
@@ -117,14 +119,14 @@ def list_operations(platform: str, plain: str = "xla", fused: str | None = None)
     blocks = [Argument(_FP8, (1, count, 4096)) for count in lines]
     scales = [Argument(jnp.float8_e8m0fnu, (1, count, 4096 // 32), filled=1) for count in lines]
     return [
-        *_product("bf16", jnp.dot, _BF16, n),
-        *_product("tf32", jnp.dot, _FP32, n),
-        *_product("fp32", functools.partial(jnp.dot, precision="highest"), _FP32, n),
-        *_product("fp8", _fp8_product, _BF16, n, gradients=True),
-        *_product(
-            "int8", functools.partial(jnp.dot, preferred_element_type=jnp.int32), jnp.int8, n
+        *_product("bf16", jnp.dot, _BF16, n)[:1],
+        *_product("tf32", jnp.dot, _FP32, n, "f32")[:1],
+        *_product("fp32", functools.partial(jnp.dot, precision="highest"), _FP32, n, "f32")[:1],
+        *_product("fp8", _fp8_product, _BF16, n, "f8e4m3fn"),  # only its gradients differ in type
+        *_product("int8", _int8_product, jnp.int8, n, "s8")[:1],
+        Operation(
+            *("product_mxfp8", jax.nn.scaled_matmul, (*blocks, *scales), 4096**3 // n, "f8e4m3fn")
         ),
-        Operation("product_mxfp8", jax.nn.scaled_matmul, (*blocks, *scales), 4096**3 // n),
         *_attention("attention", plain, heads, attention_macs),
         *(_attention("fused_attention", fused, heads, attention_macs) if fused else []),
         *_with_gradients("ragged_product", lax.ragged_dot, tokens, rows * 2048 * 2048),
@@ -181,12 +183,16 @@ def _with_gradients(
 
 
 def _product(
-    arithmetic: str, product: Callable[..., Any], dtype: DType, n: int, gradients: bool = False
+    arithmetic: str, product: Callable[..., Any], dtype: DType, n: int, multiplies: str = "bf16"
 ) -> list[Operation]:
-    """Return a product of matrices; only fp8's gradients are of other types."""
+    """Return a product of matrices of 4096 rows and columns, and its gradients."""
     sides = [Argument(dtype, (4096 // n, 4096)), Argument(dtype, (4096, 4096))]
-    operations = _with_gradients(f"product_{arithmetic}", product, sides, 4096**3 // n)
-    return operations if gradients else operations[:1]
+    both = _with_gradients(f"product_{arithmetic}", product, sides, 4096**3 // n)
+    return [one._replace(multiplies=multiplies) for one in both]
+
+
+def _int8_product(x_MxK: jax.Array, w_KxN: jax.Array) -> jax.Array:
+    return jnp.dot(x_MxK, w_KxN, preferred_element_type=jnp.int32)
 
 
 def _fp8_product(x_MxK: jax.Array, w_KxN: jax.Array) -> jax.Array:

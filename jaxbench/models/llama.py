@@ -159,6 +159,14 @@ class LlamaConfig(TransformerConfig):
             )
         if self.heads % self.kv_heads:
             raise BadInput(f"model.kv_heads={self.kv_heads}: must divide model.heads={self.heads}")
+        if self.lora_rank > self.width:
+            raise BadInput(
+                f"model.lora_rank={self.lora_rank}: must be at most model.width={self.width}"
+            )
+        if self.has_adapters and self.lora_alpha <= 0:
+            raise BadInput(
+                f"model.lora_alpha={self.lora_alpha}: must be more than 0, or adapters do nothing"
+            )
 
     def create(self, **options):
         return Llama(config=self, **options)

@@ -155,7 +155,7 @@ def print_network(
         numbers = f"{row['parameters']:,}", f"{macs:,}" if macs else ""
         layers.append((row["layer"], row["kind"], shape, *numbers))
     headings = "layer|kind|output|>parameters|>forward MACs"
-    _print_table(console, "layers, for one image", headings, layers)
+    _print_table(console, "layers, for one example", headings, layers)
     # The parameters that the update rule treats alike; of many the last parts of the names.
     for row in network.get("parameter_groups", []):
         names = Counter(row["names"])
@@ -173,11 +173,11 @@ def print_network(
     others = f", {trained:,} trained" if trained < network["parameters"] else ""
     totals = [
         ("parameters", f"{network['parameters']:,}{others}"),
-        ("forward, one image", f"{network['forward_macs_per_image'] / 1e9:.4g} GMAC"),
-        ("training, one image", f"{network['training_flops_per_image'] / 1e9:.4g} GFLOP"),
+        ("forward, one example", f"{network['forward_macs_per_image'] / 1e9:.4g} GMAC"),
+        ("training, one example", f"{network['training_flops_per_image'] / 1e9:.4g} GFLOP"),
     ]
     if flops := network["training_flops_by_6n"]:
-        totals.append(("the same by 6 N and attention", f"{flops / 1e9:.4g} GFLOP"))
+        totals.append(("training, by 6 N and attention", f"{flops / 1e9:.4g} GFLOP"))
     _print_table(console, "totals", "name|value", [*totals, *more], show_header=False)
 
 

@@ -23,6 +23,7 @@ from jaxbench.files import parse_rows, read_text
 from jaxbench.hardware.accelerators import find_accelerators
 from jaxbench.hardware.system import installed_version
 from jaxbench.hardware.targets.target import compiler_version, environment, parse_target
+from jaxbench.hardware.telemetry.readers import HostReader
 from jaxbench.microbench.operations import (
     COPY,
     PRODUCT,
@@ -36,13 +37,14 @@ from jaxbench.modes.targets import RESULT_VARIABLE, create_devices
 from jaxbench.parallel.child import Child
 from jaxbench.tables.spreadsheet import render_csv
 from jaxbench.xla.hlo import count_calls
-from jaxbench.xla.kernels import DETOUR, LIBRARY, Kernels, read_kernels
+from jaxbench.xla.kernels import DETOUR, LIBRARY, Kernels, read_kernels, wider_in_words
 
 HERE = "here"
-# One machine of each generation.
+# One machine of each generation from Volta and TPU v2 on.
 MACHINES = (
     *(f"gpu:{name}" for name in ["v100", "t4", "a100", "a10", "l4", "h100", "b200", "rtx5090"]),
     *("tpu:v2:1x1", "tpu:v3:1x1", "tpu:v4:1x1x1", "tpu:v5e:1x1", "tpu:v5p:1x1x1", "tpu:v6e:1x1"),
+    "tpu:tpu7x:1x1x1",
 )
 OPERATIONS = [one.name for one in list_operations("gpu", fused="xla")]
 # How often an operation is timed on this machine, and about how long.
@@ -66,6 +68,7 @@ class KernelRow:
       calls: what does the work, such as `2 x Triton product`.
       kernels: how many are launched.
       operands: the types that its products multiply.
+      asked: the type that the operation asks to multiply.
       factor: how many times the multiply-accumulates that it needs are computed.
       found_without_triton, calls_without_triton: the same without Triton's products, for GPUs.
       estimated_fraction: its multiply-accumulates a cycle as a fraction of those of `fraction_of`,
@@ -75,7 +78,8 @@ class KernelRow:
       fraction, fraction_low, fraction_high: its rate as a fraction of that of `fraction_of`; both
         were timed interleaved.
       fraction_of: product_bf16 for products, in multiply-accumulates; copy for others, in bytes.
-      refused: why it was not compiled or not timed, in the compiler's words.
+      other_cpu_percent: of the host's processor, taken by other processes meanwhile.
+      refused: why it was not compiled or not timed.
       command: what prints this row again.
     """
 
@@ -88,6 +92,7 @@ class KernelRow:
     calls: str | None = None
     kernels: int | None = None
     operands: str | None = None
+    asked: str | None = None
     factor: _Amount | None = None
     found_without_triton: str | None = None
     calls_without_triton: str | None = None
@@ -100,17 +105,17 @@ class KernelRow:
     fraction_low: _Amount | None = None
     fraction_high: _Amount | None = None
     fraction_of: str | None = None
+    other_cpu_percent: _Amount | None = None
     refused: str | None = None
     command: str
 
     @property
     def verdict(self) -> str:
-        """What was found, in words, with the factor of a detour."""
+        """What was found, in words, with the factor of a detour and wider types than were asked."""
         if self.found is None:
             return "refused"
-        return self.found + (
-            f", {self.factor:.2g} times" if self.found == DETOUR and self.factor else ""
-        )
+        detour = f", {self.factor:.2g} times" if self.found == DETOUR and self.factor else ""
+        return self.found + detour + wider_in_words(self.operands or "", self.asked or "")
 
 
 _COLUMNS = [field.name for field in dataclasses.fields(KernelRow)]
@@ -150,6 +155,8 @@ def variables_for(target: str) -> dict[str, str]:
     """
     if target == HERE:
         return {}
+    if ":" not in target:
+        raise BadInput(f"--target={target}: must be {HERE}, or as --target=list shows")
     machine = parse_target(target)
     compiler_version(machine)
     return environment(machine)
@@ -222,6 +229,7 @@ def write_rows(target: str, names: Sequence[str]) -> None:
     }
     with open(os.environ[RESULT_VARIABLE], "a", buffering=1) as file:
         print(json.dumps(begun), file=file)
+        host = HostReader()
         for name in begun["operations"]:
             facts: dict[str, Any] = {}
             try:
@@ -231,7 +239,9 @@ def write_rows(target: str, names: Sequence[str]) -> None:
                 facts |= _describe(operation, reference, device)
                 facts["chosen"] = "on the device" if here else "without timing"
                 if here:
+                    _others_percent(host)
                     facts |= _time(operation, reference, device)
+                    facts["other_cpu_percent"] = _others_percent(host)
             except BadInput as error:
                 facts["refused"] = str(error)
             except Exception as error:  # a compiler raises errors of any kind
@@ -239,6 +249,12 @@ def write_rows(target: str, names: Sequence[str]) -> None:
             print(json.dumps(vars(_row(begun, name, **facts))), file=file)
             if here and device.platform != "cpu" and facts.get("refused"):
                 return  # a device that has failed may fail for all others in this process
+
+
+def _others_percent(host: HostReader) -> Any:
+    """Return what other processes took of the host's processor since the last call, in percent."""
+    [reading] = host.read()
+    return reading.values.get("other_cpu_percent")
 
 
 def _row(begun: Mapping[str, Any], operation: str, **facts: Any) -> KernelRow:
@@ -256,6 +272,7 @@ def _describe(operation: Operation, reference: Operation, device: Any) -> dict[s
         "calls": _in_words(kernels),
         "kernels": kernels.kernels,
         "operands": kernels.operands or None,
+        "asked": operation.multiplies if operation.macs else None,
         "factor": kernels.factor,
     }
     if device.platform == "gpu":

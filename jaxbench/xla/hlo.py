@@ -14,7 +14,7 @@ _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+)(?: \(.*| )\{\s*$")
 _COMMENT = re.compile(r"/\*.*?\*/")
 # An array's type and dimensions.
 ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\]")
-_BITS = re.compile(r"[a-z]+(\d+)")
+BITS = re.compile(r"[a-z]+(\d+)")
 # libtpu spreads a collective over several fusions, each of which repeats it.
 _CHAIN = re.compile(r'chain_id="(\d+)"')
 _COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
@@ -69,7 +69,7 @@ def arrays(type_: str) -> list[Array]:
     """Return the array of an array type, all arrays of a tuple type, none of a token."""
     parts = []
     for dtype, dimensions in ARRAY.findall(type_):
-        bits = _BITS.match(dtype)
+        bits = BITS.match(dtype)
         width = int(bits[1]) if bits else 8 * (dtype == "pred")
         size = math.prod(int(n or 1) for n in dimensions.replace("<=", "").split(","))
         parts.append(Array(size, -(-size * width // 8)))

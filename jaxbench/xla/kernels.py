@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxbench.xla.hlo import ARRAY, TARGET, Instruction, called, executed, instructions
+from jaxbench.xla.hlo import ARRAY, BITS, TARGET, Instruction, called, executed, instructions
 
 # In words, from the best to the worst.
 LIBRARY, PRODUCT, FUSED, DETOUR, NAIVE = (
@@ -169,6 +169,25 @@ def _operands(product: Instruction, types: Mapping[str, str]) -> str:
     """Return the types that a product multiplies, such as `bf16 x bf16`."""
     matches = [ARRAY.search(types.get(name, "")) for name in product.operands[:2]]
     return " x ".join(match[1] if match else "?" for match in matches)
+
+
+def wider_in_words(operands: str, asked: str) -> str:
+    """Return the wider type in which products multiply than was asked, such as ` in f32`.
+
+    Args:
+      operands: as in `Kernels`.
+      asked: a type of XLA.
+    """
+    pairs = operands.split(", ")
+    wider = [max(pair.split(" x "), key=_bits) for pair in pairs if _bits(pair) > _bits(asked)]
+    if not (wider and asked):
+        return ""
+    return f"{' partly' if len(wider) < len(pairs) else ''} in {wider[0]}"
+
+
+def _bits(types: str) -> int:
+    """Return the bits of the widest type in a text such as `bf16 x f8e4m3fn`."""
+    return max((int(match[1]) for match in map(BITS.match, types.split(" x ")) if match), default=0)
 
 
 def _sides(type_: str) -> list[int]:

@@ -141,6 +141,8 @@ def test_a_network_with_adapters_is_not_predicted_from_rates_of_whole_training()
 
 def test_a_llama_that_cannot_be_is_refused():
     refusal(LlamaConfig(kv_heads=5).validate, told="model.kv_heads=5: must divide model.heads=32")
+    refusal(LlamaConfig(lora_rank=2049).validate, told="must be at most model.width=2048")
+    refusal(LlamaConfig(lora_rank=8, lora_alpha=0.0).validate, told="adapters do nothing")
     refusal(LlamaConfig(width=2080).validate, told="no multiple of 64, twice the model.heads=32")
     last = program_of("llama:lora:tiny", optimizer__head_learning_rate=0.1)
     refusal(last.check, told="head_learning_rate=0.1: LlamaConfig does not train head/embedding")

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxbench.xla.kernels import read_kernels
+from jaxbench.xla.kernels import read_kernels, wider_in_words
 
 CUBLAS = """
 ENTRY %main (a: f8e4m3fn[64,32], b: f8e4m3fn[32,16]) -> bf16[64,16] {
@@ -117,6 +117,21 @@ def test_loops_without_products_and_what_they_are_named_by():
     sort = jax.jit(jnp.sort).lower(jnp.zeros(64)).compile().as_text()
     kernels = read_kernels(sort, "cpu", 0)
     assert (kernels.found, kernels.calls, kernels.factor) == ("fused loop", {"sort": 1}, None)
+
+
+@pytest.mark.parametrize(
+    ("operands", "asked", "words"),
+    [
+        ("bf16 x bf16", "bf16", ""),
+        ("f32 x bf16", "bf16", " in f32"),
+        ("bf16 x bf16, f32 x f32", "bf16", " partly in f32"),
+        ("f8e4m3fn x f8e5m2", "f8e4m3fn", ""),
+        ("f16 x f16", "f8e4m3fn", " in f16"),
+        ("", "bf16", ""),
+    ],
+)
+def test_wider_types_than_were_asked(operands, asked, words):
+    assert wider_in_words(operands, asked) == words
 
 
 def test_a_product_of_this_machine():

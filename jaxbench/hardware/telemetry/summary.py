@@ -44,7 +44,7 @@ _LOST_SAMPLES = 3
 _APART, _STILL_S = 2.0, 2.0
 # NVML's power reading may be a mean over the second before.
 _POWER_MEAN_S = 1.0
-_OTHER_WORK = (
+OTHER_WORK = (
     "other processes took {other_cpu_percent_mean:.0f} % of the host's processor: rates may be too "
     "low"
 )
@@ -244,7 +244,7 @@ def summarize(
         *_imbalance(devices),
         *(line for device, one in series.items() for line in _left_out(device, one)),
         *unused_counters,
-        *([_OTHER_WORK.format(**devices["host"])] if busy else []),
+        *([OTHER_WORK.format(**devices["host"])] if busy else []),
         *(f"telemetry: {message} ({count} times)" for message, count in errors.items()),
     ]
     return telemetry, warnings
