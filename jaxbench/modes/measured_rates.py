@@ -72,9 +72,7 @@ def measured_rates(measured: Any, source: str) -> list[Measured]:
 def unlike_published(settings: Mapping[str, Any], target: Target) -> str:
     """Return why nothing that was published is like an experiment with these fields there."""
     if (remat := settings.get("remat", "none")) != "none":
-        return (
-            f"no published rate has what remat={remat} recomputes; remat=none may have one"
-        )
+        return f"no published rate has what remat={remat} recomputes; remat=none may have one"
     if (replicas := settings.get("replicas", "data_parallel")) != "data_parallel":
         return f"no published rate has replicas={replicas}"
     model = settings.get("model", {})  # a configuration, or that of a record
