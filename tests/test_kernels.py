@@ -11,6 +11,7 @@ from jaxbench.modes import kernels
 from jaxbench.modes.kernels import HERE, KernelRow, find_kernels, read_rows
 from jaxbench.parallel.child import ProcessResult
 
+NAMES = ["copy", "sort"]
 ABOUT = {"target": HERE, "device_kind": "cpu", "compiler": "jaxlib 1", "jax": "1"}
 
 
@@ -189,3 +190,13 @@ def test_one_row_is_printed_whole_and_a_busy_host_is_said(compiler, run_cli):
     done = run_cli("--target=here", "--operation=copy", module="jaxbench.kernels")
     assert "calls_without_triton: 1 x y\n" in done.stdout and "command: x" in done.stdout
     assert "warning: other processes took 60 % of the host's processor" in done.stderr
+
+
+def test_a_compiler_that_ends_without_a_row_is_not_asked_for_ever(compiler):
+    def only_begin(names):
+        with open(os.environ[kernels.RESULT_VARIABLE], "a") as file:
+            print(json.dumps(ABOUT | {"operations": names}), file=file)
+
+    compiler(only_begin)
+    rows = list(find_kernels(HERE, NAMES, lambda *progress: None))
+    assert [(row.operation, row.refused) for row in rows] == [(n, "no answer") for n in NAMES]

@@ -1,7 +1,7 @@
 """The fastest implementation of attention for a network on these devices: `model.attention=auto`.
 
 Each that the devices can do runs forward and backward at the shapes of one of the network's layers,
-on one device, in turn with the others. One that fails is left out. Process 0 measures for all.
+on one device, interleaved with the others. One that fails is left out. Process 0 measures for all.
 """
 
 import contextlib

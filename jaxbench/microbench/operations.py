@@ -91,7 +91,7 @@ def operations_on(device: Any) -> tuple[dict[str, Operation], str | None]:
     """Return {name: operation} of a device, here or not, and why it has no fused attention."""
     tpu = device.device_kind if device.platform == "tpu" else None
     fused, capability = "flash" if tpu else "cudnn", compute_capability(device)
-    *_, tokens, _, head_width = _HEADS
+    _, tokens, _, head_width = _HEADS
     why = refuse_fused(fused, capability, tpu, _BF16, head_width, tokens)
     listed = list_operations(device.platform, plain_attention(capability), None if why else fused)
     return {one.name: one for one in listed}, why and f"it is for {why}"
@@ -114,19 +114,19 @@ def list_operations(platform: str, plain: str = "xla", fused: str | None = None)
         Argument(_BF16, (groups, 2048, 2048)),
         Argument(jnp.int32, (groups,), filled=rows // groups),
     )
-    # Of mxfp8, of which 32 elements share a scale.
-    lines = (4096 // n, 4096)
-    blocks = [Argument(_FP8, (1, count, 4096)) for count in lines]
-    scales = [Argument(jnp.float8_e8m0fnu, (1, count, 4096 // 32), filled=1) for count in lines]
+    # Both sides, then their scales: 32 elements share one.
+    rows_of_sides = (4096 // n, 4096)
+    mxfp8 = (
+        *(Argument(_FP8, (1, count, 4096)) for count in rows_of_sides),
+        *(Argument(jnp.float8_e8m0fnu, (1, count, 128), filled=1) for count in rows_of_sides),
+    )
     return [
         *_product("bf16", jnp.dot, _BF16, n)[:1],
         *_product("tf32", jnp.dot, _FP32, n, "f32")[:1],
         *_product("fp32", functools.partial(jnp.dot, precision="highest"), _FP32, n, "f32")[:1],
         *_product("fp8", _fp8_product, _BF16, n, "f8e4m3fn"),  # only its gradients differ in type
         *_product("int8", _int8_product, jnp.int8, n, "s8")[:1],
-        Operation(
-            *("product_mxfp8", jax.nn.scaled_matmul, (*blocks, *scales), 4096**3 // n, "f8e4m3fn")
-        ),
+        Operation("product_mxfp8", jax.nn.scaled_matmul, mxfp8, 4096**3 // n, "f8e4m3fn"),
         *_attention("attention", plain, heads, attention_macs),
         *(_attention("fused_attention", fused, heads, attention_macs) if fused else []),
         *_with_gradients("ragged_product", lax.ragged_dot, tokens, rows * 2048 * 2048),

@@ -173,7 +173,7 @@ def find_kernels(
       show: gets how many operations are done, of how many, and which is next.
 
     Raises:
-      BadInput: an unknown machine or operation, or no compiler for it here.
+      BadInput: an unknown machine, or no compiler for it here.
       RunFailed: the compiler does not start.
     """
     variables = variables_for(target)
@@ -208,8 +208,9 @@ def find_kernels(
             raise BadInput(ended.reason)
         if not lines:
             raise RunFailed(f"{target}: {ended.reason or 'no answer'}")
-        if left and ended.exit_code:  # it crashed or hung with the first that is left
-            yield _row(begun, left.pop(0), refused=reason or ended.reason)
+        # It crashed or hung with the first that is left, or ended without any.
+        if left and (ended.exit_code or num_read == 1):
+            yield _row(begun, left.pop(0), refused=reason or ended.reason or "no answer")
             num_done += 1
 
 

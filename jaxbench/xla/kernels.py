@@ -46,7 +46,7 @@ class Kernels(NamedTuple):
     """What a compiled operation runs.
 
     Attributes:
-      found: in one word: LIBRARY, PRODUCT, FUSED, DETOUR or NAIVE.
+      found: LIBRARY, PRODUCT, FUSED, DETOUR or NAIVE.
       calls: {what does the work: how often it runs}: a library's function by its name in XLA,
         `Triton product`, `loop product`, `sort` and others.
       kernels: how many are launched, all together.
