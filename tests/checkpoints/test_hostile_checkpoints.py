@@ -42,11 +42,7 @@ METADATA = {
     "totals_s": {"train": 1.0},
     "windows": [[0.5, 1.0, 3]],
 }
-pytestmark = [
-    pytest.mark.usefixtures("no_waiting"),
-    # Orbax's threads report to a closed event loop, also after the test.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.usefixtures("no_waiting")
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +219,8 @@ def forged(path, **fields):
 def test_arrays_that_claim_other_than_they_hold_are_not_read(
     folder, monkeypatch, capfd, fields, told
 ):
-    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    # What a read before this one left may still be reported.
+    monkeypatch.setattr(sys, "unraisablehook", checkpoint._print_unraisable)
     forged(folder / NAME, **fields)
     seal(folder / NAME)
     refusal(read_checkpoint, folder, NAME, None, told=told)
@@ -249,7 +246,7 @@ def test_arrays_that_are_read_too_late_are_not_printed(monkeypatch, capfd):
     for text in ("Event loop is closed", "something else"):
         Left(text)
     printed = capfd.readouterr().err
-    assert "something else" in printed and "Event loop" not in printed
+    assert printed.count("Left") == 1 and "something else" in printed
 
 
 @pytest.mark.parametrize(
